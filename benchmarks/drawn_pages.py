@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import AMPLIFIED, Claim, Kind
+from storebench.report.claims import AMPLIFIED, Claim, ClaimKind
 from storebench.report.decisions import FED_FRAC, READS, Decisions
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import column_types
@@ -220,12 +220,12 @@ def _is_share(one: Claim) -> bool:
     return (low or 0.0) - 1e-9 <= SHARES[one.part] <= (high or 0.0) + 1e-9
 
 
-_KNOWN: Mapping[Kind, Callable[[Claim, Truth], bool]] = {
-    Kind.UNDECIDED: lambda _, __: True,
-    Kind.SHARE: lambda one, _: _is_share(one),
-    Kind.LIMITED: lambda one, _: one.part != Bound.CONTENTION,
-    Kind.FED: lambda _, truth: _is_fed(truth),
-    Kind.AMPLIFIED: lambda one, truth: not one.decided or truth.amplification > AMPLIFIED,
+_KNOWN: Mapping[ClaimKind, Callable[[Claim, Truth], bool]] = {
+    ClaimKind.UNDECIDED: lambda _, __: True,
+    ClaimKind.SHARE: lambda one, _: _is_share(one),
+    ClaimKind.LIMITED: lambda one, _: one.part != Bound.CONTENTION,
+    ClaimKind.FED: lambda _, truth: _is_fed(truth),
+    ClaimKind.AMPLIFIED: lambda one, truth: not one.decided or truth.amplification > AMPLIFIED,
 }
 """Kind of an assertion about one cell, or about parts -> whether it is true."""
 
@@ -234,7 +234,7 @@ def _true(one: Claim, truth: Truth) -> bool:
     """Whether an assertion holds."""
     if one.kind in _KNOWN:
         return _KNOWN[one.kind](one, truth)
-    if one.object is None or one.kind is Kind.CONTENTION:
+    if one.object is None or one.kind is ClaimKind.CONTENTION:
         return False
     ratio = truth.rate(one.subject) / truth.rate(one.object)
-    return ratio > 1 if one.kind is Kind.FASTER else _equal(ratio)
+    return ratio > 1 if one.kind is ClaimKind.FASTER else _equal(ratio)

@@ -38,9 +38,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machines import MACHINES, Place, this_machine, unavailable
-from storebench.check.calibration import VALIDATED, Kind
+from storebench.check.calibration import VALIDATED, LimitingWork
 from storebench.check.confirm import confirmed
-from storebench.check.judge import CellResult, State, judge
+from storebench.check.judge import CellResult, CellState, judge
 from storebench.check.outcome import outcome
 from storebench.check.policy import Policy
 from storebench.check.sides.benchmarks import side_of_sessions
@@ -202,8 +202,8 @@ def try_stalls(pools: dict[str, list[Session]], policy: Policy, rng: random.Rand
             counts[str(results[cell].state)] += 1
         seen = ", ".join(f"{name} {count}" for name, count in counts.most_common())
         print(f"{words} five times as long, in every cell in turn: {seen}")
-        fine &= not counts[State.WITHIN_NOISE] and not counts[State.BETTER]
-        fine &= share < 0.5 or counts[State.WORSE] == sum(counts.values())
+        fine &= not counts[CellState.WITHIN_NOISE] and not counts[CellState.BETTER]
+        fine &= share < 0.5 or counts[CellState.WORSE] == sum(counts.values())
     return fine
 
 
@@ -231,8 +231,8 @@ def try_planted(pools: dict[str, list[Session]], factor: str, policy: Policy, rn
             one = by_id[cell]
             counts[str(one.state)] += 1
             below = (one.floor_frac or 0) < float(factor) - 1
-            counts["hidden"] += one.state is State.WITHIN_NOISE and below
-            counts["others named"] += any(o.state is State.WORSE for o in results if o.cell_id != cell)
+            counts["hidden"] += one.state is CellState.WITHIN_NOISE and below
+            counts["others named"] += any(o.state is CellState.WORSE for o in results if o.cell_id != cell)
         seen = ", ".join(f"{name} {count}" for name, count in counts.most_common() if count)
         print(f"planted {factor}x in {cell}, {TRIALS} trials: {seen}")
         enough = counts["worse"] >= 0.95 * TRIALS if factor == "1.3" else not counts["hidden"]
@@ -287,16 +287,16 @@ def try_machines(pools: dict[str, list[Session]], policy: Policy, _rng: random.R
     A kind carries over where on every machine every cell's calibrated ratio stays within the threshold, and
     at least one machine changed the calibration itself by a tenth: otherwise nothing was tried.
     """
-    trusting = policy.model_copy(update={"basis": "ratio", "trust_calibration": list(Kind)})
+    trusting = policy.model_copy(update={"basis": "ratio", "trust_calibration": list(LimitingWork)})
     baseline = side(pools["idle"][:SESSIONS_A_SIDE])
-    silent, worst, tried = True, dict.fromkeys(Kind, 0.0), dict.fromkeys(Kind, False)
+    silent, worst, tried = True, dict.fromkeys(LimitingWork, 0.0), dict.fromkeys(LimitingWork, False)
     for name in MACHINES:
         contender = side(pools[name][:SESSIONS_A_SIDE])
         verdict = outcome(judge(baseline, contender, policy), policy)
         silent &= verdict.exit_code != EXIT_REGRESSION
         print(f"{name}: exit code {verdict.exit_code}, {verdict.counts}")
         ratios = {one.cell_id: one for one in judge(baseline, contender, trusting)}
-        for kind in Kind:
+        for kind in LimitingWork:
             cells = [ratios[one.cell_id] for one in contender.cells.values() if one.calibration == kind]
             known = [one for one in cells if one.ratio and one.seconds and one.machine_ratio]
             if not known:
@@ -304,11 +304,14 @@ def try_machines(pools: dict[str, list[Session]], policy: Policy, _rng: random.R
             worst[kind] = max(worst[kind], *(abs(math.log(one.ratio or 1)) for one in known))
             tried[kind] |= any(abs(math.log(one.machine_ratio or 1)) > math.log1p(0.1) for one in known)
             print(f"  {kind:15} {_range(known)}")
-    carry = {kind: tried[kind] and worst[kind] <= math.log1p(policy.other_environment_frac) for kind in Kind}
-    for kind in Kind:
+    carry = {
+        kind: tried[kind] and worst[kind] <= math.log1p(policy.other_environment_frac)
+        for kind in LimitingWork
+    }
+    for kind in LimitingWork:
         words = "not tried" if not tried[kind] else f"off by up to {math.expm1(worst[kind]):.0%}"
         print(f"{kind}: {words}; {'carries over' if carry[kind] else 'does not carry over'}")
-    promised = [kind for kind in Kind if VALIDATED[kind] and not carry[kind]]
+    promised = [kind for kind in LimitingWork if VALIDATED[kind] and not carry[kind]]
     if promised:
         print(f"VALIDATED promises more than was found: {', '.join(promised)}")
     return silent and not promised

@@ -33,7 +33,7 @@ from storebench.datasets import DatasetSpec
 from storebench.formats.base import Indices
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
-from storebench.loading.batch import Batch, EpochPlan, LoadJob
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.kept import SampleKeeper
 from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
@@ -77,19 +77,19 @@ class StoppedClock:
         return 0
 
 
-def run_untraced(batches: Iterator[Batch], step: Step) -> None:
+def run_untraced(batches: Iterator[LoadedBatch], step: Step) -> None:
     """Train on every batch, and do nothing else."""
     for batch in batches:
         step.copy(batch)
         step.compute()
 
 
-def traced(batches: Iterator[Batch], step: Step) -> None:
+def traced(batches: Iterator[LoadedBatch], step: Step) -> None:
     """Train as storebench trains."""
     step_table(run_epoch(batches, step), step.losses(), warmup_steps=0)
 
 
-def untraced(batches: Iterator[Batch], step: Step) -> None:
+def untraced(batches: Iterator[LoadedBatch], step: Step) -> None:
     """Train without a clock."""
     clock, producer.time = producer.time, StoppedClock()  # type: ignore[assignment, attr-defined]
     try:
@@ -100,7 +100,11 @@ def untraced(batches: Iterator[Batch], step: Step) -> None:
 
 
 def seconds(
-    side: Callable[[Iterator[Batch], Step], None], loader: ProcessLoader, step: Step, case: Case, number: int
+    side: Callable[[Iterator[LoadedBatch], Step], None],
+    loader: ProcessLoader,
+    step: Step,
+    case: Case,
+    number: int,
 ) -> float:
     """Return the seconds that one side of a round takes."""
     passes = -(-case.steps * BATCH // SAMPLES)

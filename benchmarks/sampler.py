@@ -24,7 +24,7 @@ from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.manifest import Manifest
 from storebench.probes.page_cache import evict
-from storebench.probes.residency import Curve, Sampler
+from storebench.probes.residency import ResidencyCurve, Sampler
 from storebench.settings.backend import Backend
 from storebench.stats import Comparison, compare
 from storebench.stores.convert import BuildOptions, ensure_store
@@ -62,7 +62,7 @@ def run(store: Path, backend: Backend, number: int, *, sampled: bool) -> Epoch:
         start = time.perf_counter()
         run_epoch(loader.epoch(EpochPlan(epoch=number, batches=batches)), NoStep())
         seconds = time.perf_counter() - start
-        curve = Curve() if sampler is None else sampler.stop()
+        curve = ResidencyCurve() if sampler is None else sampler.stop()
     return Epoch(seconds=seconds, points=len(curve.at_ns), cpu_s=curve.cpu_s or 0.0)
 
 

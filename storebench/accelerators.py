@@ -7,7 +7,7 @@ from storebench.errors import UnknownNameError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Publication:
     """Where a rate was published.
 
     Attributes
@@ -48,7 +48,7 @@ class Accelerator:
     network: str
     precision: str
     images_per_s: float
-    source: Source | None
+    source: Publication | None
 
     @property
     def key(self) -> str:
@@ -66,20 +66,20 @@ class Accelerator:
         return f"{self.precision}; {self.source}" if self.source else "as given"
 
 
-_CAFFE = Source(
+_CAFFE = Publication(
     title="Caffe, Performance and Hardware Configuration",
     year=2014,
     url="https://github.com/BVLC/caffe/blob/master/docs/performance_hardware.md",
 )
-_TENSORFLOW = Source(
+_TENSORFLOW = Publication(
     title="TensorFlow, Benchmarks", year=2017, url="https://www.tensorflow.org/performance/benchmarks"
 )
-_NVIDIA = Source(
+_NVIDIA = Publication(
     title="NVIDIA DeepLearningExamples, ResNet50 v1.5 for PyTorch",
     year=2021,
     url="https://github.com/NVIDIA/DeepLearningExamples/blob/master/PyTorch/Classification/ConvNets/resnet50v1.5/README.md",
 )
-_TIMM = Source(
+_TIMM = Publication(
     title="timm, training benchmark of an RTX 3090",
     year=2022,
     url="https://github.com/huggingface/pytorch-image-models/blob/main/results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv",

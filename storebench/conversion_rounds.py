@@ -37,7 +37,7 @@ FIRST_SOURCE = "files+png"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class TimedConversion:
     """A conversion to time: a store, and the target format and codec for its samples."""
 
     cell: Cell
@@ -81,7 +81,9 @@ class ConversionRounds:
             timeout_s=scenario.timeout_s,
         )
 
-    def left(self, stores: Mapping[Cell, Path], *, retry_failed: bool = False) -> list[tuple[int, Pair]]:
+    def left(
+        self, stores: Mapping[Cell, Path], *, retry_failed: bool = False
+    ) -> list[tuple[int, TimedConversion]]:
         """Return round and pair of every conversion that is not recorded yet, in the order to run them.
 
         Parameters
@@ -99,7 +101,7 @@ class ConversionRounds:
             if not (retry_failed and one.status is Status.FAILED)
         }
         pairs = list(conversion_pairs(stores))
-        left: list[tuple[int, Pair]] = []
+        left: list[tuple[int, TimedConversion]] = []
         for replicate in range(self.repeats):
             ordered = list(pairs)
             random.Random(f"{self.seed}:convert:{replicate}").shuffle(ordered)
@@ -112,7 +114,7 @@ class ConversionRounds:
             say(f"converting {pair.source_name} into {pair.target_name}, {replicate + 1} of {self.repeats}")
             append_conversion(self.folder, self._timed(pair, replicate))
 
-    def _record(self, pair: Pair, replicate: int) -> ConversionRecord:
+    def _record(self, pair: TimedConversion, replicate: int) -> ConversionRecord:
         """Return the record of a conversion that starts now."""
         return ConversionRecord(
             storebench_version=__version__,
@@ -124,7 +126,7 @@ class ConversionRounds:
             **{name: value for name, value in pair.cell.fields().items() if name in SAMPLES_OF},
         )
 
-    def _timed(self, pair: Pair, replicate: int) -> ConversionRecord:
+    def _timed(self, pair: TimedConversion, replicate: int) -> ConversionRecord:
         record = self._record(pair, replicate)
         with scratch_folder("conversion", pair.source.parent) as scratch:
             job, out = scratch / "job.json", scratch / "out.json"
@@ -163,7 +165,7 @@ class ConversionRounds:
         )
 
 
-def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
+def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[TimedConversion]:
     """Yield the conversions of the first store of each dataset (PNG files, if any) into each other store.
 
     Image files as they are can be made of no other store, and are left out.
@@ -178,7 +180,9 @@ def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[Pair]:
         source = FIRST_SOURCE if FIRST_SOURCE in names else next(iter(names))
         for target, (cell, _) in names.items():
             if target != source:
-                yield Pair(cell=cell, source=names[source][1], source_name=source, target_name=target)
+                yield TimedConversion(
+                    cell=cell, source=names[source][1], source_name=source, target_name=target
+                )
 
 
 def measure_conversion(source: Path, target: str, folder: Path) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Pixels
+
 DIGEST_BYTES = 16
 
-Pixels = npt.NDArray[np.uint8]
 DigestTable = npt.NDArray[np.uint8]
 """Sample digests, uint8 [N, 16], row i for sample i."""
 

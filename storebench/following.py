@@ -9,7 +9,7 @@ from typing import Any
 
 from storebench.errors import StorebenchError
 from storebench.ranks.launch import Tell
-from storebench.ranks.nodes import Board, Place
+from storebench.ranks.nodes import Board, NodeAddress
 from storebench.results import Cell
 from storebench.runner import Prepared, Watcher, prepare
 from storebench.runs.records import LOGS_DIR
@@ -25,7 +25,7 @@ def follow(
     cells: Sequence[Cell],
     folder: Path,
     stores: Path,
-    place: Place,
+    place: NodeAddress,
     board: Board,
     watcher: Watcher,
 ) -> list[str]:
@@ -62,7 +62,9 @@ def follow(
     raise AssertionError
 
 
-def _run(text: str, prepared: dict[Cell, Prepared], folder: Path, place: Place, tell: Tell) -> dict[str, Any]:
+def _run(
+    text: str, prepared: dict[Cell, Prepared], folder: Path, place: NodeAddress, tell: Tell
+) -> dict[str, Any]:
     """Run this node's ranks of one job; return its failure, if it failed here."""
     with scratch_folder("replicate") as scratch:
         order = scratch / "order.json"
@@ -86,7 +88,7 @@ def _run(text: str, prepared: dict[Cell, Prepared], folder: Path, place: Place, 
 
 
 @contextlib.contextmanager
-def _log(job: CellJob, folder: Path, place: Place) -> Iterator[Path]:
+def _log(job: CellJob, folder: Path, place: NodeAddress) -> Iterator[Path]:
     """Return the log of a job on this node; it is removed if nothing was printed, and so are folders made for it.
 
     The folder may be that of the run, which the first node writes to.

@@ -43,9 +43,9 @@ DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caf
 
 MOST_EMULATED_MS = 3_600_000
 
-Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
+SampleCount = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
-ImageSize = Annotated[int, pydantic.Field(ge=LEAST_IMAGE_SIZE, le=MOST_IMAGE_SIZE)]
+ImageSide = Annotated[int, pydantic.Field(ge=LEAST_IMAGE_SIZE, le=MOST_IMAGE_SIZE)]
 
 
 def _listed(value: Any) -> Any:
@@ -128,11 +128,11 @@ class _MatrixWithoutLoop(Strict, JobKeys):
 
     dataset: Annotated[str, pydantic.BeforeValidator(_as_text)]
     split: Split = Split.TRAIN
-    size: Samples | None = None
-    limit: Samples | None = None
+    size: SampleCount | None = None
+    limit: SampleCount | None = None
     data_seed: Seed = 0
     synthetic: bool | None = None
-    image_size: ImageSize | None = None
+    image_size: ImageSide | None = None
     skip_unreadable: bool = False
     backends: list[str] = list(PAPER_BACKENDS)
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] | None = None

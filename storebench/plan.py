@@ -57,19 +57,19 @@ ASSUMED_OFF = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seconds:
+class EstimatedSeconds:
     """An estimated duration: the part measured on this machine from a few samples, and the assumed part."""
 
     measured: float = 0.0
     assumed: float = 0.0
 
-    def __add__(self, other: "Seconds") -> "Seconds":
+    def __add__(self, other: "EstimatedSeconds") -> "EstimatedSeconds":
         """Return the sum of both durations."""
-        return Seconds(measured=self.measured + other.measured, assumed=self.assumed + other.assumed)
+        return EstimatedSeconds(measured=self.measured + other.measured, assumed=self.assumed + other.assumed)
 
-    def __mul__(self, times: float) -> "Seconds":
+    def __mul__(self, times: float) -> "EstimatedSeconds":
         """Return a multiple of this duration."""
-        return Seconds(measured=self.measured * times, assumed=self.assumed * times)
+        return EstimatedSeconds(measured=self.measured * times, assumed=self.assumed * times)
 
     @property
     def total(self) -> float:
@@ -164,8 +164,8 @@ def plan_run(
     allowed = permitted(scenario, cells, stores)
     probe = _Probe(stores, progress)
     planned: dict[str, PlannedStore] = {}
-    convert_bytes, write_bytes, convert_s = 0, 0, Seconds()
-    read_bytes, fetch_bytes, round_s = 0, 0, Seconds(assumed=_device_s(scenario, allowed.cells))
+    convert_bytes, write_bytes, convert_s = 0, 0, EstimatedSeconds()
+    read_bytes, fetch_bytes, round_s = 0, 0, EstimatedSeconds(assumed=_device_s(scenario, allowed.cells))
     fewer = scenario.fewer_replicates
     for cell in allowed.cells:
         count, image_bytes, costs = probe.count(cell), probe.image_bytes(cell), probe.costs(cell)
@@ -190,7 +190,7 @@ def plan_run(
         read_bytes += (once + again) * image_bytes * replicates
         fetch_bytes += round((once + again) * costs.payload_bytes) * replicates
         replays = 0.0 if traits_of(cell.backend).ready_made else _replays(scenario, replicates)
-        cell_s = Seconds(assumed=_start_s(cell)) * sides
+        cell_s = EstimatedSeconds(assumed=_start_s(cell)) * sides
         cell_s += _sample_seconds(cell, costs, image_bytes, READ_BYTES_PER_S) * once
         from_memory = _sample_seconds(cell, costs, image_bytes, CACHED_BYTES_PER_S)
         cell_s += from_memory * (again + replays * once)
@@ -253,7 +253,7 @@ def _side(cell: Cell) -> int | None:
     return cell.data.image_size or (MODEL_CROPS.get(cell.model) if any_size(cell.backend.codec) else None)
 
 
-def _convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> Seconds:
+def _convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> EstimatedSeconds:
     """Return the seconds that building a store takes: encoding, writing, and reading it back."""
     cores, encode_s = usable_cores(), store.count * costs.encode_s
     made_s = encode_s / cores if encode_s > POOL_FROM_S else encode_s
@@ -261,16 +261,16 @@ def _convert_seconds(cell: Cell, store: PlannedStore, costs: SampleCosts) -> Sec
     checked_s = store.count * costs.decode_s / cores
     files_s = store.count * FILE_S if cell.backend.format == "files" else 0.0
     moved_s = store.store_bytes / WRITE_BYTES_PER_S + store.pixel_bytes / PIXELS_BYTES_PER_S
-    return Seconds(measured=made_s + checked_s, assumed=files_s + moved_s)
+    return EstimatedSeconds(measured=made_s + checked_s, assumed=files_s + moved_s)
 
 
-def _sample_seconds(cell: Cell, costs: SampleCosts, image_bytes: int, bytes_per_s: float) -> Seconds:
+def _sample_seconds(cell: Cell, costs: SampleCosts, image_bytes: int, bytes_per_s: float) -> EstimatedSeconds:
     """Return the seconds for loading one sample, if its payload comes at `bytes_per_s`."""
     parallel = max(1, min(cell.workers * cell.ranks, usable_cores()))
     moved_s = image_bytes / PIXELS_BYTES_PER_S / parallel + costs.payload_bytes / bytes_per_s
     # Raw pixels are copied, which is counted already; what decoding single samples takes beside that is calls.
     decode_s = 0.0 if cell.backend.codec == "raw" else costs.decode_s
-    return Seconds(measured=decode_s / parallel, assumed=moved_s)
+    return EstimatedSeconds(measured=decode_s / parallel, assumed=moved_s)
 
 
 def usable_cores() -> int:
@@ -303,13 +303,13 @@ def _start_s(cell: Cell) -> float:
     return PROCESS_START_S + (RANK_START_S * (1 + cell.ranks) if cell.ranks > 1 else 0.0)
 
 
-def _compute_seconds(cell: Cell) -> Seconds:
+def _compute_seconds(cell: Cell) -> EstimatedSeconds:
     """Return the compute seconds per sample; they are known for an emulated step."""
     if cell.compute.kind is ComputeKind.EMULATED:
-        return Seconds(measured=cell.compute.milliseconds / 1000 / (cell.batch_size * cell.ranks))
+        return EstimatedSeconds(measured=cell.compute.milliseconds / 1000 / (cell.batch_size * cell.ranks))
     if cell.compute.kind is not ComputeKind.REAL:
-        return Seconds()
-    return Seconds(assumed=STEP_S[cell.model] / STEP_BATCH[cell.model])
+        return EstimatedSeconds()
+    return EstimatedSeconds(assumed=STEP_S[cell.model] / STEP_BATCH[cell.model])
 
 
 def _unknown_steps(cells: Sequence[Cell]) -> list[str]:

@@ -33,7 +33,7 @@ from storebench.rounds import Costs, NextRound, PanelPrecision, next_round
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.records import LOGS_DIR, record_from_dict
-from storebench.runs.schedule import Work
+from storebench.runs.schedule import PendingReplicate
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
@@ -68,13 +68,13 @@ class Watcher(Protocol):
     def store(self, cell: Cell) -> BuildOptions:
         """Return the options for building (or finding) the store of `cell`, with its progress."""
 
-    def started(self, work: Work, position: int, total: int) -> None:
+    def started(self, work: PendingReplicate, position: int, total: int) -> None:
         """React to the start of a replicate."""
 
     def ranks(self, positions: Sequence[Position]) -> None:
         """React to the progress of the job's ranks on this node; called several times per second."""
 
-    def finished(self, work: Work, records: Sequence[Record]) -> None:
+    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:
         """React to the records of a finished replicate."""
 
     def decided(self, run: Run, following: NextRound) -> None:
@@ -88,13 +88,13 @@ class Silent:
         """Build without messages; a store of other samples is replaced."""
         return BuildOptions(replace=Replace.STALE)
 
-    def started(self, work: Work, position: int, total: int) -> None:
+    def started(self, work: PendingReplicate, position: int, total: int) -> None:
         """Report nothing."""
 
     def ranks(self, positions: Sequence[Position]) -> None:
         """Report nothing."""
 
-    def finished(self, work: Work, records: Sequence[Record]) -> None:
+    def finished(self, work: PendingReplicate, records: Sequence[Record]) -> None:
         """Report nothing."""
 
     def decided(self, run: Run, following: NextRound) -> None:
@@ -197,7 +197,7 @@ def execute(
 
 def _prepared(
     run: Run,
-    work: Sequence[Work],
+    work: Sequence[PendingReplicate],
     rounds: ConversionRounds,
     stores: Path,
     data_root: Path | None,
@@ -323,7 +323,7 @@ def _test_store(
 
 def _measured(
     run: Run,
-    work: Work,
+    work: PendingReplicate,
     prepared: Prepared,
     before: Sequence[Record],
     watcher: Watcher,
@@ -368,7 +368,7 @@ def _measured(
 
 def _answered(
     run: Run,
-    work: Work,
+    work: PendingReplicate,
     prepared: Prepared,
     tables: Path,
     waiting: Waiting | None,
@@ -410,11 +410,11 @@ def _answered(
     return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
 
 
-def _log(run: Run, work: Work) -> Path:
+def _log(run: Run, work: PendingReplicate) -> Path:
     return run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
 
 
-def _failed(run: Run, work: Work, prepared: Prepared, failure: str, epoch: int) -> Record:
+def _failed(run: Run, work: PendingReplicate, prepared: Prepared, failure: str, epoch: int) -> Record:
     return Record(
         storebench_version=__version__,
         run_id=run.run_id,

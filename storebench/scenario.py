@@ -60,7 +60,7 @@ MOST_CELLS = 100_000
 MOST_HALF_WIDTH_FRAC = 1.0
 """Upper limit of `until`; a wider interval says next to nothing."""
 
-Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Rounds = Annotated[int, pydantic.Field(ge=FEWEST_REPLICATES, le=MOST_REPLICATES)]
 HalfWidth = Annotated[float, pydantic.Field(gt=0, le=MOST_HALF_WIDTH_FRAC, allow_inf_nan=False)]
 
@@ -131,8 +131,8 @@ class Scenario(Strict):
     check_pixels: bool | Literal["once"] = True
     ceilings: bool = True
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
-    timeout_s: Seconds = TIMEOUT_S
-    stall_s: Seconds = STALL_S
+    timeout_s: PositiveSeconds = TIMEOUT_S
+    stall_s: PositiveSeconds = STALL_S
     matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
 
     @pydantic.field_validator("budget")

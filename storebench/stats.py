@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Floats
 from storebench.results import Percentiles
 from storebench.student_t import t_quantile, t_two_sided
 from storebench.units import Better
@@ -46,7 +47,6 @@ _MOST_LOGARITHM = 700.0
 """A float overflows just above."""
 
 Values = Sequence[float] | npt.NDArray[np.floating]
-_Floats = npt.NDArray[np.float64]
 
 
 class Verdict(enum.StrEnum):
@@ -351,7 +351,7 @@ def mean_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
     return Interval(low=centre - half, high=centre + half)
 
 
-def _check(first: _Floats, second: _Floats, better: Better, *, paired: bool) -> None:
+def _check(first: Floats, second: Floats, better: Better, *, paired: bool) -> None:
     if better is Better.NEITHER:
         raise ValueError("a metric without a better direction cannot be faster or slower")
     if not len(first) or not len(second):
@@ -375,7 +375,7 @@ def half_width_frac(low: float, high: float) -> float:
     return math.sqrt(high / low) - 1 if low > 0 else math.inf
 
 
-def _positive(values: _Floats) -> bool:
+def _positive(values: Floats) -> bool:
     return bool(np.all(np.isfinite(values) & (values > 0)))
 
 
@@ -419,14 +419,14 @@ def holm(p_values: Values) -> list[float]:
     return [float(one) for one in adjusted]
 
 
-def _student(values: _Floats, alpha: float) -> tuple[float, float, float]:
+def _student(values: Floats, alpha: float) -> tuple[float, float, float]:
     """Return mean, half-width of its interval, and p-value of "the mean is 0" (one-sample t-test)."""
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
     return mean, *_t_test(mean, error, len(values) - 1, alpha)
 
 
-def _welch(first: _Floats, second: _Floats, alpha: float) -> tuple[float, float]:
+def _welch(first: Floats, second: Floats, alpha: float) -> tuple[float, float]:
     """Return half-width and p-value for the difference of two means with unequal spread.
 
     Degrees of freedom are rounded down, which gives a wider interval.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.suite.drawn import SAMPLES
-from storebench.check.calibration import Kind
+from storebench.check.calibration import LimitingWork
 from storebench.codecs import Codec, get_codec
 from storebench.errors import MissingDependencyError
 from storebench.formats.base import Indices, Reader
@@ -120,14 +120,14 @@ CALLS_PER_SAMPLE = ("files", "hdf5", "leveldb")
 """Formats whose raw thumbnails cost a library call or a system call each: that, and not memory, bounds them."""
 
 
-def calibrated(reading: Reading, samples: int) -> tuple[Kind, Calibrate]:
+def calibrated(reading: Reading, samples: int) -> tuple[LimitingWork, Calibrate]:
     """Return the kind of work that bounds a warm reader, and a fixed piece of it."""
     manifest = reading.store.manifest
     if manifest.codec != "raw":
-        return Kind.INFLATE, inflate()
+        return LimitingWork.INFLATE, inflate()
     if manifest.format in CALLS_PER_SAMPLE:
-        return Kind.INTERPRETER, interpreter()
-    return Kind.MEMORY, gather(reading.shape, samples)
+        return LimitingWork.INTERPRETER, interpreter()
+    return LimitingWork.MEMORY, gather(reading.shape, samples)
 
 
 def measurement(reading: Reading, cache: str) -> Measurement:
@@ -164,7 +164,7 @@ def test_read_cold(measured: Callable[[Measurement], None], cold_reading: Readin
     measured(
         dataclasses.replace(
             cold,
-            calibration=Kind.DEVICE,
+            calibration=LimitingWork.DEVICE,
             calibrate=device_reads(cold_reading.files, cold.payload_bytes // cold.samples),
             prepare=cold_reading.make_cold,
         )

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from benchmarks.suite.drawn import DrawnDataset
-from storebench.check.calibration import Kind
+from storebench.check.calibration import LimitingWork
 from storebench.formats.registry import parse_backend
-from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob, Spans
+from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob, Spans
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
@@ -47,7 +47,9 @@ def test_loader(measured: Callable[[Measurement], None], loader: tuple[Loader, S
                 cell_id=f"loader/processes/workers-{opened.workers}",
                 target=lambda: sum(len(batch.indices) for _ in range(EPOCHS) for batch in opened.epoch(plan)),
                 samples=EPOCHS * count,
-                calibration=Kind.MEMORY if not opened.workers else f"memory in {opened.workers} processes",
+                calibration=LimitingWork.MEMORY
+                if not opened.workers
+                else f"memory in {opened.workers} processes",
                 calibrate=calibrate if opened.workers else gather(shape, count),
                 samples_of=store.manifest.samples_digest,
             )
@@ -66,7 +68,7 @@ def test_training_step(measured: Callable[[Measurement], None], thumbnails: Draw
     assert isinstance(step, CpuStep)
     labels = np.arange(len(pixels), dtype=np.int64) % 10
     spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
-    batch = Batch(
+    batch = LoadedBatch(
         pixels=torch.from_numpy(pixels),
         labels=labels,
         indices=labels,
@@ -85,7 +87,7 @@ def test_training_step(measured: Callable[[Measurement], None], thumbnails: Draw
             cell_id="train/cifar10_quick",
             target=target,
             samples=len(pixels),
-            calibration=Kind.MATRIX_PRODUCT,
+            calibration=LimitingWork.MATRIX_PRODUCT,
             calibrate=matrix_product(),
             samples_of=thumbnails.info.fingerprint,
         )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.suite.drawn import DrawnDataset, draw, skip_without_library
-from storebench.check.calibration import Kind
+from storebench.check.calibration import LimitingWork
 from storebench.codecs import CODECS
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import format_names, parse_backend, store_name_of
@@ -46,7 +46,7 @@ def test_convert(
             target=target,
             prepare=lambda: shutil.rmtree(store.path, ignore_errors=True),
             samples=len(dataset),
-            calibration=Kind.INTERPRETER,
+            calibration=LimitingWork.INTERPRETER,
             calibrate=interpreter(),
             store=scratch,
             counters={"bytes_on_disk": store.manifest.bytes_on_disk},
@@ -74,7 +74,7 @@ def test_decode(measured: Callable[[Measurement], None], photographs: DrawnDatas
             cell_id=f"decode/{name}",
             target=target,
             samples=passes * len(payloads),
-            calibration=Kind.MEMORY if name == "raw" else Kind.INFLATE,
+            calibration=LimitingWork.MEMORY if name == "raw" else LimitingWork.INFLATE,
             calibrate=gather(pixels.shape[1:], DECODED) if name == "raw" else inflate(),
             payload_bytes=passes * sum(map(len, payloads)),
             samples_of=photographs.info.fingerprint,

@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench import stats
+from storebench.arrays import Floats
 from storebench.check.sides.model import CellData
 from storebench.units import Better
 
 FEWEST_REPLICATES = 4
 """With fewer on either side, too little is left to estimate the slope from."""
-
-_Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +37,7 @@ class Adjustment:
 
     slope: float
     seconds: tuple[list[float], list[float]]
-    calibrations: tuple[_Floats, _Floats]
+    calibrations: tuple[Floats, Floats]
 
     def compare(self, *, practical_frac: float, alpha: float) -> stats.Comparison:
         """Return the ratio of the second side to the first, with its interval at level ``1 - alpha``.
@@ -91,22 +89,22 @@ def adjustment(first: CellData, second: CellData) -> Adjustment | None:
     return Adjustment(slope=slope, seconds=(adjusted[0], adjusted[1]), calibrations=known)
 
 
-def _logs(side: CellData) -> _Floats | None:
+def _logs(side: CellData) -> Floats | None:
     """Return the logarithms of a side's calibrations; None if one is missing."""
     times = [one.machine_s for one in side.replicates]
     known = [one for one in times if one is not None and one > 0]
     return np.log(np.asarray(known)) if known and len(known) == len(times) else None
 
 
-def _drift(sides: tuple[_Floats, _Floats]) -> float:
+def _drift(sides: tuple[Floats, Floats]) -> float:
     """Return the logarithm of the second side's calibration time over the first side's."""
     return float(sides[1].mean() - sides[0].mean())
 
 
-def _within(sides: Sequence[_Floats]) -> float:
+def _within(sides: Sequence[Floats]) -> float:
     """Return the sum of squared differences from each side's own mean."""
     return sum(_products(side, side) for side in sides)
 
 
-def _products(left: _Floats, right: _Floats) -> float:
+def _products(left: Floats, right: Floats) -> float:
     return float(((left - left.mean()) * (right - right.mean())).sum())

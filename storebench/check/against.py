@@ -62,7 +62,7 @@ class Sides:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class SideOptions:
     """Options for running both sides.
 
     Attributes
@@ -90,7 +90,7 @@ def run_against(
     *,
     source: Path | Scenario | None = None,
     repository: Path | None = None,
-    options: Options | None = None,
+    options: SideOptions | None = None,
     say: Say = mute,
 ) -> Sides:
     """Run `scenario` with the revision `ref` and with the working tree, interleaved.
@@ -124,7 +124,7 @@ def run_against(
     CellFailedError
         A side ended, cannot run its scenario at all, or ran other code than its own.
     """
-    options = options or Options()
+    options = options or SideOptions()
     if options.replicates is None and options.budget_s is None:
         _rounds_of(scenario)  # refuses before anything is checked out
     repo = find_repository(repository, {cell.backend.format for cell in scenario.chosen(options.only)})
@@ -182,7 +182,7 @@ def one_format_words(cells: Collection[Cell]) -> str:
     return f"after a change of one format, --only FORMAT compares its cells alone in less time ({', '.join(formats)})"
 
 
-def _runnable(scenario: Scenario, options: Options, stores: Path, say: Say) -> list[Cell]:
+def _runnable(scenario: Scenario, options: SideOptions, stores: Path, say: Say) -> list[Cell]:
     """Return the chosen cells of a scenario that this process may run."""
     cells = scenario.chosen(options.only)
     if not cells:
@@ -204,7 +204,7 @@ def _rounds_of(scenario: Scenario) -> int:
     return scenario.replicates
 
 
-def _replicates_of(options: Options, *scenarios: Scenario) -> int:
+def _replicates_of(options: SideOptions, *scenarios: Scenario) -> int:
     """Return the number of rounds, or the most of them if a budget limits them."""
     if options.replicates is not None:
         return options.replicates

@@ -17,7 +17,7 @@ from typing import Any
 from storebench._version import __version__
 from storebench.check.judge import judge
 from storebench.check.policy import Policy
-from storebench.check.result import CellResult, State
+from storebench.check.result import CellResult, CellState
 from storebench.check.sides.baseline import BASELINE_VERSION, side_of_baseline
 from storebench.check.sides.model import BASELINE_NAME, CellData, Side, read_json
 from storebench.errors import IntegrityError, RegressionError, StorebenchError, UsageError, from_os_error
@@ -108,7 +108,7 @@ def _to_accept(
 
 def _wrong(result: CellResult) -> str:
     """Return why a result must not become the baseline without a reason, or ""."""
-    if result.state in (State.WORSE, State.MISSING, State.NOT_COMPARABLE):
+    if result.state in (CellState.WORSE, CellState.MISSING, CellState.NOT_COMPARABLE):
         return f"{result.state}: {result.reason}"
     if _slower(result):
         return f"{result.state}: {result.ratio:.2f} times as slow, which is above the threshold"

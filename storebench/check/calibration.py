@@ -4,7 +4,7 @@ import enum
 from collections.abc import Collection
 
 
-class Kind(enum.StrEnum):
+class LimitingWork(enum.StrEnum):
     """The work that limits a benchmark, and therefore calibrates its rounds."""
 
     MEMORY = "memory"
@@ -19,14 +19,14 @@ class Kind(enum.StrEnum):
     """O_DIRECT reads of one payload's size: cold cells."""
 
 
-VALIDATED: dict[Kind, bool] = {
-    Kind.MEMORY: False,
-    Kind.INFLATE: False,
-    Kind.INTERPRETER: False,
-    Kind.MATRIX_PRODUCT: True,
-    Kind.DEVICE: False,
+VALIDATED: dict[LimitingWork, bool] = {
+    LimitingWork.MEMORY: False,
+    LimitingWork.INFLATE: False,
+    LimitingWork.INTERPRETER: False,
+    LimitingWork.MATRIX_PRODUCT: True,
+    LimitingWork.DEVICE: False,
 }
-"""Kind -> whether ratios to it were shown to stay within `Policy.other_environment_frac` on other machines.
+"""Limiting work -> whether ratios to it were shown to stay within `Policy.other_environment_frac` on other machines.
 
 ``python -m benchmarks.gate_selftest --parts machines`` measures this on four emulated machines, and
 fails if this table promises more than it finds. Kinds that are False here or missing are not compared

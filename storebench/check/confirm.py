@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.check.judge import judge
-from storebench.check.pairs import Pair
+from storebench.check.pairs import CellPair
 from storebench.check.policy import Policy
-from storebench.check.result import CellResult, State
+from storebench.check.result import CellResult, CellState
 from storebench.check.sides.model import CellData, Side, read_pairing
 from storebench.check.sides.read import read_side
 from storebench.check.timing import easier
@@ -111,7 +111,7 @@ def _excuse(alone: CellResult | None, again: tuple[Side, Side], policy: Policy) 
     baseline, contender = (side.cells.get(alone.cell_id) for side in again)
     if baseline is None or contender is None:
         return ""
-    return easier(Pair(baseline=baseline, contender=contender, paired=False, policy=policy), alone)
+    return easier(CellPair(baseline=baseline, contender=contender, paired=False, policy=policy), alone)
 
 
 def _pooled(side: Side, again: Side | None, cell_ids: Sequence[str], number: int) -> Side:
@@ -133,22 +133,22 @@ def _settled(first: CellResult, again: CellResult | None, together: CellResult, 
     A second run that was not slow, on a machine that had an easier time than the baseline's, clears nothing: the
     figures of the first one stay, so the cell still looks slower.
     """
-    if again is None or again.state is State.MISSING:
+    if again is None or again.state is CellState.MISSING:
         return dataclasses.replace(
-            first, state=State.FAILED, reason="it could not be run again to confirm it"
+            first, state=CellState.FAILED, reason="it could not be run again to confirm it"
         )
-    if again.state in (State.FAILED, State.NOT_COMPARABLE, State.NEW):
+    if again.state in (CellState.FAILED, CellState.NOT_COMPARABLE, CellState.NEW):
         return dataclasses.replace(first, state=again.state, reason=f"when it was run again: {again.reason}")
-    slow = again.perhaps_slower or again.state is State.WORSE
-    if together.state is State.WORSE and slow:
+    slow = again.perhaps_slower or again.state is CellState.WORSE
+    if together.state is CellState.WORSE and slow:
         change = "slow" if again.ratio is None else f"{again.ratio - 1:+.0%} time"
         return dataclasses.replace(together, confirmed=True, reason=f"{together.reason}; again: {change}")
     ratio = "" if again.ratio is None else f" ({again.ratio - 1:+.0%})"
     if excuse and not slow:
         reason = f"{first.reason}; a second run decides nothing{ratio}: {excuse}"
-        return dataclasses.replace(first, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
+        return dataclasses.replace(first, state=CellState.INCONCLUSIVE, confirmed=False, reason=reason)
     reason = f"{first.reason}, which a second run does not confirm{ratio}"
-    return dataclasses.replace(together, state=State.INCONCLUSIVE, confirmed=False, reason=reason)
+    return dataclasses.replace(together, state=CellState.INCONCLUSIVE, confirmed=False, reason=reason)
 
 
 def _again(
@@ -185,7 +185,7 @@ def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, opti
 def _against_again(
     suspects: Sequence[CellResult], before: Path, folder: Path, scratch: Path, options: RerunOptions
 ) -> tuple[Side, Side]:
-    from storebench.check.against import Options, run_against
+    from storebench.check.against import SideOptions, run_against
     from storebench.runs.folder import Run
 
     about = read_pairing(folder)
@@ -196,7 +196,7 @@ def _against_again(
         options.stores,
         source=Run.read(before).scenario,
         repository=Path(about["repository"]) if "repository" in about else None,
-        options=Options(
+        options=SideOptions(
             only=[one.rerun for one in suspects], replicates=max(max(one.replicates) for one in suspects)
         ),
         say=options.say,

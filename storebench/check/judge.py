@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from storebench.check import timing
 from storebench.check.counters import compare_counters, uncounted
-from storebench.check.pairs import Pair, basis_of, other_work, resembling
+from storebench.check.pairs import CellPair, basis_of, other_work, resembling
 from storebench.check.policy import Policy
-from storebench.check.result import CellResult, State
+from storebench.check.result import CellResult, CellState
 from storebench.check.sides.model import CellData, Side
 
-__all__ = ["CellResult", "State", "judge"]
+__all__ = ["CellResult", "CellState", "judge"]
 
 
 def judge(
@@ -32,7 +32,7 @@ def judge(
         if isinstance(matched, CellResult):
             results[name] = matched
             continue
-        pair = Pair(baseline=matched[0], contender=matched[1], paired=paired, policy=policy)
+        pair = CellPair(baseline=matched[0], contender=matched[1], paired=paired, policy=policy)
         results[name], basis = _counted(pair)
         if basis:
             timings[name] = timing.compare_times(pair, basis)
@@ -48,16 +48,16 @@ def _match(name: str, baseline: Side, contender: Side) -> CellResult | tuple[Cel
     first, second = baseline.cells.get(name), contender.cells.get(name)
     known = second or first
     assert known is not None
-    blank = CellResult(cell_id=known.cell_id, label=known.label, state=State.FAILED, rerun=known.rerun)
+    blank = CellResult(cell_id=known.cell_id, label=known.label, state=CellState.FAILED, rerun=known.rerun)
     if second is None:
-        return dataclasses.replace(blank, state=State.MISSING, reason=_lost(known, baseline, contender))
+        return dataclasses.replace(blank, state=CellState.MISSING, reason=_lost(known, baseline, contender))
     if second.failure:
         return dataclasses.replace(blank, reason=second.failure)
     if first is None:
-        return dataclasses.replace(blank, state=State.NEW, reason="the baseline lacks it")
+        return dataclasses.replace(blank, state=CellState.NEW, reason="the baseline lacks it")
     if first.failure:
         reason = f"it failed in the baseline: {first.failure}"
-        return dataclasses.replace(blank, state=State.NOT_COMPARABLE, reason=reason)
+        return dataclasses.replace(blank, state=CellState.NOT_COMPARABLE, reason=reason)
     return first, second
 
 
@@ -69,13 +69,13 @@ def _lost(cell: CellData, baseline: Side, contender: Side) -> str:
     return resembling(cell, new) or "the baseline has it, the contender has not"
 
 
-def _counted(pair: Pair) -> tuple[CellResult, str]:
+def _counted(pair: CellPair) -> tuple[CellResult, str]:
     """Return the verdict of the counters alone, and the basis for comparing time ("" if there is none)."""
     first, second, rules = pair.baseline, pair.contender, pair.cell_policy
     result = CellResult(
         cell_id=second.cell_id,
         label=second.label,
-        state=State.WITHIN_NOISE,
+        state=CellState.WITHIN_NOISE,
         replicates=(len(first.replicates), len(second.replicates)),
         rerun=second.rerun,
         samples=second.samples,
@@ -86,12 +86,12 @@ def _counted(pair: Pair) -> tuple[CellResult, str]:
         lost = uncounted(first, second, pair.policy, same_environment=pair.same_environment)
         if lost:
             reason = f"the baseline counted {', '.join(lost)}, the contender did not"
-            return dataclasses.replace(result, state=State.FAILED, reason=reason), ""
+            return dataclasses.replace(result, state=CellState.FAILED, reason=reason), ""
         counters = compare_counters(first, second, pair.policy, same_environment=pair.same_environment)
         result = dataclasses.replace(result, counters=tuple(counters))
     if result.worse_counters:
         reason = "; ".join(one.sentence for one in result.worse_counters)
-        result = dataclasses.replace(result, state=State.WORSE, reason=reason)
+        result = dataclasses.replace(result, state=CellState.WORSE, reason=reason)
     if not rules.gate_time:
         return result, ""
     basis, why_not = basis_of(pair)
@@ -102,4 +102,4 @@ def _not_comparable(result: CellResult, reason: str) -> CellResult:
     """Return `result` as not comparable in time; a counter that is worse stays worse."""
     if result.worse_counters:
         return dataclasses.replace(result, reason=f"{result.reason}; time not comparable: {reason}")
-    return dataclasses.replace(result, state=State.NOT_COMPARABLE, reason=reason)
+    return dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=reason)

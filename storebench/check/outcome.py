@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from storebench import errors
 from storebench.check.policy import Policy
-from storebench.check.result import CellResult, State
+from storebench.check.result import CellResult, CellState
 from storebench.units import number_of
 
 
@@ -47,13 +47,13 @@ def outcome(
         line = f"{line}{_rounds_to_go(results)}"
     counts = Counter(str(result.state) for result in results)
     return Outcome(
-        exit_code=code, line=line, counts={str(state): counts[state] for state in State if counts[state]}
+        exit_code=code, line=line, counts={str(state): counts[state] for state in CellState if counts[state]}
     )
 
 
 def _rounds_to_go(results: Sequence[CellResult]) -> str:
     """Return words for the further replicates that would decide half of the undecided cells, and all decidable ones."""
-    undecided = [result for result in results if result.state is State.INCONCLUSIVE]
+    undecided = [result for result in results if result.state is CellState.INCONCLUSIVE]
     needed = sorted(result.more_rounds for result in undecided if result.more_rounds)
     if not needed:
         return ""
@@ -86,22 +86,22 @@ def _is_called(result: CellResult, name: str) -> bool:
 def _decide(
     results: Sequence[CellResult], policy: Policy, *, strict: bool, allow_missing: Sequence[str]
 ) -> tuple[int, str]:
-    by_state = {state: [result for result in results if result.state is state] for state in State}
+    by_state = {state: [result for result in results if result.state is state] for state in CellState}
     missing = [
         result
-        for result in by_state[State.MISSING]
+        for result in by_state[CellState.MISSING]
         if strict or not any(_is_called(result, name) for name in allow_missing)
     ]
-    measured = len(results) - len(by_state[State.MISSING])
-    compared = measured - len(by_state[State.NEW])
-    undecided = by_state[State.INCONCLUSIVE]
+    measured = len(results) - len(by_state[CellState.MISSING])
+    compared = measured - len(by_state[CellState.NEW])
+    undecided = by_state[CellState.INCONCLUSIVE]
     wide = len(undecided) > policy.max_inconclusive_frac * compared
-    new = by_state[State.NEW] if strict or not compared else []
+    new = by_state[CellState.NEW] if strict or not compared else []
     complaints = (
-        (errors.EXIT_INTEGRITY, "failed", by_state[State.FAILED]),
-        (errors.EXIT_INTEGRITY, "missing", missing if measured else by_state[State.MISSING]),
-        (errors.EXIT_REGRESSION, "regression", by_state[State.WORSE]),
-        (errors.EXIT_NOT_COMPARABLE, "not comparable", by_state[State.NOT_COMPARABLE]),
+        (errors.EXIT_INTEGRITY, "failed", by_state[CellState.FAILED]),
+        (errors.EXIT_INTEGRITY, "missing", missing if measured else by_state[CellState.MISSING]),
+        (errors.EXIT_REGRESSION, "regression", by_state[CellState.WORSE]),
+        (errors.EXIT_NOT_COMPARABLE, "not comparable", by_state[CellState.NOT_COMPARABLE]),
         (errors.EXIT_NOT_COMPARABLE, "the baseline lacks", new),
         (errors.EXIT_INCONCLUSIVE, "inconclusive", undecided if strict or wide else []),
         (
@@ -120,8 +120,8 @@ def _decide(
 _PERMIT = " (--allow-missing NAME lets one pass)"
 
 
-def _remarks(by_state: dict[State, list[CellResult]]) -> str:
-    told = (State.INCONCLUSIVE, State.MISSING, State.NEW)
+def _remarks(by_state: dict[CellState, list[CellResult]]) -> str:
+    told = (CellState.INCONCLUSIVE, CellState.MISSING, CellState.NEW)
     parts = [f"{len(by_state[state])} {state}" for state in told if by_state[state]]
     return f" ({', '.join(parts)})" if parts else ""
 

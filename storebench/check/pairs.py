@@ -19,7 +19,7 @@ _MOST_NUMBERS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class CellPair:
     """A cell that both sides have.
 
     Attributes
@@ -64,7 +64,7 @@ class Pair:
         return max(wanted)
 
 
-def other_work(pair: Pair) -> str:
+def other_work(pair: CellPair) -> str:
     """Return the difference in work that makes the figures of the two sides incomparable, in words, or ""."""
     first, second = pair.baseline, pair.contender
     if first.samples_of != second.samples_of:
@@ -77,7 +77,7 @@ def other_work(pair: Pair) -> str:
     return ""
 
 
-def basis_of(pair: Pair) -> tuple[str, str]:
+def basis_of(pair: CellPair) -> tuple[str, str]:
     """Return the basis of the comparison, or "" and the reason why there is none."""
     policy, kind = pair.policy, pair.baseline.calibration
     if why_not := _other_figures(pair) or _apart(pair):
@@ -94,7 +94,7 @@ def basis_of(pair: Pair) -> tuple[str, str]:
     return "", f"ratios to {kind!r} have not been shown to carry over to another machine, and {differs}"
 
 
-def _basis_here(pair: Pair) -> str:
+def _basis_here(pair: CellPair) -> str:
     """Return the basis for two sides of one environment."""
     if pair.paired:
         return INTERLEAVED
@@ -103,7 +103,7 @@ def _basis_here(pair: Pair) -> str:
     return SECONDS if pair.calibrated or pair.policy.basis == "seconds" else UNCALIBRATED
 
 
-def _apart(pair: Pair) -> str:
+def _apart(pair: CellPair) -> str:
     """Return the reason why the replicates of interleaved sides do not pair, or "".
 
     The side that ran last may have been interrupted, so it may have fewer. One that lacks an earlier replicate may have
@@ -125,7 +125,7 @@ def _apart(pair: Pair) -> str:
     return ""
 
 
-def _other_figures(pair: Pair) -> str:
+def _other_figures(pair: CellPair) -> str:
     """Return why the times of the two sides are different figures, or ""."""
     first, second = pair.baseline, pair.contender
     if first.figure != second.figure:
@@ -135,7 +135,7 @@ def _other_figures(pair: Pair) -> str:
     return ""
 
 
-def _difference(pair: Pair) -> str:
+def _difference(pair: CellPair) -> str:
     """Return the differences of two environments in words."""
     before, after = pair.baseline.environment, pair.contender.environment
     if not before.key or not after.key:

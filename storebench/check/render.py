@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from xml.etree import ElementTree as ET
 
 from storebench.check.outcome import Outcome
-from storebench.check.result import CellResult, State
+from storebench.check.result import CellResult, CellState
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.plain_text import json_text, markdown, plain, workflow_message, workflow_property
 from storebench.units import number_of
 
 Results = Sequence[CellResult]
 
-_BAD = (State.WORSE, State.FAILED, State.MISSING)
+_BAD = (CellState.WORSE, CellState.FAILED, CellState.MISSING)
 _HEADS = ("cell", "verdict", "time ratio", "single 95%", "tail", "calibrated", "floor", "n", "why")
 
 
@@ -31,8 +31,8 @@ def as_text(results: Results, outcome: Outcome) -> str:
 
 def as_markdown(results: Results, outcome: Outcome) -> str:
     """Return a comment for a pull request: the outcome, the changes, and the remaining cells folded away."""
-    shown = [result for result in _worst_first(results) if result.state is not State.WITHIN_NOISE]
-    quiet = [result for result in results if result.state is State.WITHIN_NOISE]
+    shown = [result for result in _worst_first(results) if result.state is not CellState.WITHIN_NOISE]
+    quiet = [result for result in results if result.state is CellState.WITHIN_NOISE]
     parts = ["### storebench check", "", f"**{markdown(_summary(outcome))}**", ""]
     if shown:
         parts += [*_markdown_table(shown), ""]
@@ -53,7 +53,7 @@ def as_github(results: Results, outcome: Outcome) -> str:
     """Return one workflow command per cell that needs attention, and one for the outcome."""
     lines = []
     for result in _worst_first(results):
-        if result.state in (State.WITHIN_NOISE, State.BETTER):
+        if result.state in (CellState.WITHIN_NOISE, CellState.BETTER):
             continue
         level = "error" if result.state in _BAD else "warning"
         message = f"{result.state}: {result.reason}" if result.reason else str(result.state)
@@ -92,12 +92,12 @@ def as_junit(results: Results, outcome: Outcome) -> str:
 
 
 _JUNIT = {
-    State.WORSE: "failure",
-    State.FAILED: "error",
-    State.MISSING: "error",
-    State.INCONCLUSIVE: "skipped",
-    State.NOT_COMPARABLE: "skipped",
-    State.NEW: "skipped",
+    CellState.WORSE: "failure",
+    CellState.FAILED: "error",
+    CellState.MISSING: "error",
+    CellState.INCONCLUSIVE: "skipped",
+    CellState.NOT_COMPARABLE: "skipped",
+    CellState.NEW: "skipped",
 }
 
 
@@ -161,14 +161,14 @@ def _summary(outcome: Outcome) -> str:
 
 def _worst_first(results: Results) -> list[CellResult]:
     order = [
-        State.FAILED,
-        State.WORSE,
-        State.MISSING,
-        State.NOT_COMPARABLE,
-        State.INCONCLUSIVE,
-        State.NEW,
-        State.BETTER,
-        State.WITHIN_NOISE,
+        CellState.FAILED,
+        CellState.WORSE,
+        CellState.MISSING,
+        CellState.NOT_COMPARABLE,
+        CellState.INCONCLUSIVE,
+        CellState.NEW,
+        CellState.BETTER,
+        CellState.WITHIN_NOISE,
     ]
     return sorted(results, key=lambda result: (order.index(result.state), -(result.ratio or 0)))
 

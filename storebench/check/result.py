@@ -7,7 +7,7 @@ from storebench.check.counters import CounterResult
 from storebench.check.pairs import UNCALIBRATED
 
 
-class State(enum.StrEnum):
+class CellState(enum.StrEnum):
     """The verdict on one cell."""
 
     BETTER = "better"
@@ -76,7 +76,7 @@ class CellResult:
 
     cell_id: str
     label: str
-    state: State
+    state: CellState
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -112,7 +112,7 @@ class CellResult:
     def perhaps_slower(self) -> bool:
         """Whether nothing is proven, but a figure exceeds a threshold in the wrong direction."""
         means, slow = (self.ratio, self.rounds_ratio), (self.tail_ratio, self.slowest_ratio)
-        return self.state is State.INCONCLUSIVE and (
+        return self.state is CellState.INCONCLUSIVE and (
             any(ratio is not None and ratio > 1 + (self.practical_frac or 0.0) for ratio in means)
             or any(ratio is not None and ratio > 1 + (self.slowest_frac or 0.0) for ratio in slow)
         )
@@ -127,4 +127,4 @@ class CellResult:
             return False
         alone = self.low is not None and self.low > 1
         slower = self.ratio is not None and self.ratio > 1 + (self.practical_frac or 0.0)
-        return self.state is State.WORSE or (self.state is State.INCONCLUSIVE and alone and slower)
+        return self.state is CellState.WORSE or (self.state is CellState.INCONCLUSIVE and alone and slower)

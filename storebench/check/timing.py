@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench import stats
-from storebench.check.pairs import ADJUSTED, INTERLEAVED, SECONDS, UNCALIBRATED, Pair
-from storebench.check.result import CellResult, State
+from storebench.check.pairs import ADJUSTED, INTERLEAVED, SECONDS, UNCALIBRATED, CellPair
+from storebench.check.result import CellResult, CellState
 from storebench.check.sides.model import CellData, slowest_tenth
 from storebench.units import Better
 
@@ -20,13 +20,13 @@ _Costs = tuple[list[float], list[float]]
 class Timing:
     """The comparisons of one cell: of its time, and of its tail if both sides have one."""
 
-    pair: Pair
+    pair: CellPair
     basis: str
     time: stats.Comparison
     tail: stats.Comparison | None
 
 
-def compare_times(pair: Pair, basis: str) -> Timing:
+def compare_times(pair: CellPair, basis: str) -> Timing:
     """Return the comparisons of one cell, not yet corrected for the number of cells."""
     tails = _tails(pair)
     return Timing(
@@ -86,7 +86,7 @@ def verdict(result: CellResult, timing: Timing, family: int) -> CellResult:
         return result
     more = _more_rounds(costs, timing, family)
     result = _decided(result, timing, min(map(len, costs)))
-    if result.state is not State.INCONCLUSIVE:
+    if result.state is not CellState.INCONCLUSIVE:
         return result
     if timing.basis == UNCALIBRATED:
         return dataclasses.replace(result, reason=f"{result.reason}{_IN_TURN}")
@@ -111,63 +111,63 @@ def _decided(result: CellResult, timing: Timing, rounds: int) -> CellResult:
     if rounds < policy.min_replicates:
         have = f"{rounds} {'replicate' if rounds == 1 else 'replicates'}"
         reason = f"{have}, the policy asks for {policy.min_replicates}"
-        return dataclasses.replace(result, state=State.INCONCLUSIVE, reason=reason)
+        return dataclasses.replace(result, state=CellState.INCONCLUSIVE, reason=reason)
     state, reason = _time_state(result, policy.alpha, timing.time.reason)
     state, reason = _with_tail(state, reason, timing)
     state, reason = _with_slowest(state, reason, result)
     if timing.basis in (SECONDS, ADJUSTED, UNCALIBRATED):
         state, reason = _with_machine(state, reason, result, timing.pair)
-    undue = state in (State.WORSE, State.BETTER) or (state is State.WITHIN_NOISE and bool(reason))
+    undue = state in (CellState.WORSE, CellState.BETTER) or (state is CellState.WITHIN_NOISE and bool(reason))
     if timing.basis == UNCALIBRATED and undue:
         # Two runs of the same code differ by the state of the machine as well, and here nothing shows by how much.
-        state, reason = State.INCONCLUSIVE, f"{reason}, but nothing calibrated the two runs"
+        state, reason = CellState.INCONCLUSIVE, f"{reason}, but nothing calibrated the two runs"
     if timing.basis == ADJUSTED:
         state, reason = _with_calibration(state, reason, result, policy.machine_frac)
     return dataclasses.replace(result, state=state, reason=reason)
 
 
-def _time_state(result: CellResult, alpha: float, reason: str) -> tuple[State, str]:
+def _time_state(result: CellResult, alpha: float, reason: str) -> tuple[CellState, str]:
     ratio, low, high, threshold = result.ratio, result.low, result.high, result.threshold_frac
     if ratio is None or low is None or high is None or threshold is None or result.p_adjusted is None:
-        return State.INCONCLUSIVE, reason
+        return CellState.INCONCLUSIVE, reason
     practical = result.practical_frac or 0.0
     if result.p_adjusted < alpha and low > 1 and ratio > 1 + threshold:
-        return State.WORSE, f"{ratio - 1:.0%} slower"
+        return CellState.WORSE, f"{ratio - 1:.0%} slower"
     if result.p_adjusted < alpha and high < 1 and ratio < 1 / (1 + threshold):
-        return State.BETTER, f"{1 - ratio:.0%} less time"
+        return CellState.BETTER, f"{1 - ratio:.0%} less time"
     slow_down = f"slow-down of {100 * practical:.3g}%"
     if high > 1 + practical:
-        return State.INCONCLUSIVE, f"a {slow_down} is not ruled out"
+        return CellState.INCONCLUSIVE, f"a {slow_down} is not ruled out"
     maybe_faster = low < 1 / (1 + practical)
-    return State.WITHIN_NOISE, f"no {slow_down}; it may be faster" if maybe_faster else ""
+    return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster" if maybe_faster else ""
 
 
-def _with_tail(state: State, reason: str, timing: Timing) -> tuple[State, str]:
+def _with_tail(state: CellState, reason: str, timing: Timing) -> tuple[CellState, str]:
     """Return the state with the effect of the tail: a proven slow tail is a regression, a suspected one inconclusive."""
     tail, frac = timing.tail, _tail_frac(timing.pair)
     if (
         tail is None
         or tail.ratio is None
         or tail.low is None
-        or state is State.WORSE
+        or state is CellState.WORSE
         or tail.ratio <= 1 + frac
     ):
         return state, reason
     words = f"the {timing.pair.contender.tail_of} took {tail.ratio:.2f} times as long"
     if tail.p_adjusted is not None and tail.p_adjusted < timing.pair.policy.alpha and tail.low > 1:
-        return State.WORSE, words
-    before = f"{reason}; " if state is State.INCONCLUSIVE else ""
-    return State.INCONCLUSIVE, f"{before}{words}, but that may be chance"
+        return CellState.WORSE, words
+    before = f"{reason}; " if state is CellState.INCONCLUSIVE else ""
+    return CellState.INCONCLUSIVE, f"{before}{words}, but that may be chance"
 
 
-def _with_slowest(state: State, reason: str, result: CellResult) -> tuple[State, str]:
+def _with_slowest(state: CellState, reason: str, result: CellResult) -> tuple[CellState, str]:
     """Return the state, or inconclusive if a few rounds were slow beyond the tail's threshold."""
     ratio, frac = result.slowest_ratio, result.slowest_frac
-    if state is State.WORSE or ratio is None or frac is None or ratio <= 1 + frac:
+    if state is CellState.WORSE or ratio is None or frac is None or ratio <= 1 + frac:
         return state, reason
     before = f"{reason}; " if reason else ""
     words = f"the slowest replicates took {ratio:.2f} times as long, but that may be chance"
-    return State.INCONCLUSIVE, f"{before}{words}"
+    return CellState.INCONCLUSIVE, f"{before}{words}"
 
 
 def _rounds_ratio(costs: _Costs, basis: str) -> float | None:
@@ -182,34 +182,40 @@ def _slowest_ratio(costs: _Costs) -> float | None:
     return slowest_tenth(costs[1]) / slowest_tenth(costs[0]) if all(costs) else None
 
 
-def _with_machine(state: State, reason: str, result: CellResult, pair: Pair) -> tuple[State, str]:
+def _with_machine(state: CellState, reason: str, result: CellResult, pair: CellPair) -> tuple[CellState, str]:
     """Return the state, or inconclusive if a change in the machine's own state could explain it."""
     disturbance = _busier(pair) or _drifted(result, pair.policy.machine_frac)
     if disturbance is None:
         return state, reason
-    doubtful = (State.WORSE,) if disturbance.beside_contender else (State.BETTER, State.WITHIN_NOISE)
+    doubtful = (
+        (CellState.WORSE,) if disturbance.beside_contender else (CellState.BETTER, CellState.WITHIN_NOISE)
+    )
     calibrated = disturbance.calibrated_ratio
     if state not in doubtful or (calibrated is not None and _agrees(state, calibrated, result)):
         return state, reason
     before = f"{reason}, but " if reason else ""
-    return State.INCONCLUSIVE, f"{before}{disturbance.sentence}"
+    return CellState.INCONCLUSIVE, f"{before}{disturbance.sentence}"
 
 
 def _with_calibration(
-    state: State, reason: str, result: CellResult, machine_frac: float
-) -> tuple[State, str]:
+    state: CellState, reason: str, result: CellResult, machine_frac: float
+) -> tuple[CellState, str]:
     """Return the state, or inconclusive if what was removed may be the change's own work.
 
     A change that slows its whole process slows the calibration in it, too. The machine may as well.
     """
     machine = result.machine_ratio
-    if state not in (State.BETTER, State.WITHIN_NOISE) or machine is None or machine <= 1 + machine_frac:
+    if (
+        state not in (CellState.BETTER, CellState.WITHIN_NOISE)
+        or machine is None
+        or machine <= 1 + machine_frac
+    ):
         return state, reason
     words = f"the calibration itself took {machine:.2f} times as long, which the change may have caused"
-    return State.INCONCLUSIVE, f"{reason}, but {words}" if reason else words
+    return CellState.INCONCLUSIVE, f"{reason}, but {words}" if reason else words
 
 
-def easier(pair: Pair, result: CellResult) -> str:
+def easier(pair: CellPair, result: CellResult) -> str:
     """Return the reason why the contender's machine may have hidden a slow-down; "" if there is none.
 
     The baseline's machine was the busier one, or the contender's calibration took less time and the ratio to it is
@@ -246,7 +252,7 @@ class _Disturbance:
     calibrated_ratio: float | None = None
 
 
-def _busier(pair: Pair) -> _Disturbance | None:
+def _busier(pair: CellPair) -> _Disturbance | None:
     """Return the difference in the cores that other processes used; None if it is within the policy's limit."""
     before, after = _busy(pair.baseline), _busy(pair.contender)
     if before is None or after is None or abs(after - before) <= pair.policy.busy_cores:
@@ -269,12 +275,12 @@ def _drifted(result: CellResult, machine_frac: float) -> _Disturbance | None:
     )
 
 
-def _agrees(state: State, calibrated: float, result: CellResult) -> bool:
+def _agrees(state: CellState, calibrated: float, result: CellResult) -> bool:
     """Return whether the calibrated ratio alone agrees with the seconds."""
     threshold, practical = result.threshold_frac or 0.0, result.practical_frac or 0.0
-    if state is State.WORSE:
+    if state is CellState.WORSE:
         return calibrated > 1 + threshold
-    if state is State.BETTER:
+    if state is CellState.BETTER:
         return calibrated < 1 / (1 + threshold)
     return calibrated <= 1 + practical
 
@@ -284,19 +290,19 @@ def _busy(cell: CellData) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _compare_means(pair: Pair, basis: str) -> stats.Comparison:
+def _compare_means(pair: CellPair, basis: str) -> stats.Comparison:
     if basis == ADJUSTED and pair.adjustment is not None:
         return pair.adjustment.compare(practical_frac=pair.practical_frac, alpha=pair.policy.alpha)
     return _compare(_costs(pair, basis), pair, pair.practical_frac, paired=basis == INTERLEAVED)
 
 
-def _compare(costs: _Costs, pair: Pair, frac: float, *, paired: bool) -> stats.Comparison:
+def _compare(costs: _Costs, pair: CellPair, frac: float, *, paired: bool) -> stats.Comparison:
     return stats.compare(
         *costs, better=Better.LOWER, paired=paired, practical_frac=frac, alpha=pair.policy.alpha
     )
 
 
-def _costs(pair: Pair, basis: str) -> _Costs:
+def _costs(pair: CellPair, basis: str) -> _Costs:
     """Return a cost for each replicate of both sides; unpaired rounds are left out of pairs."""
     if basis == ADJUSTED and pair.adjustment is not None:
         return pair.adjustment.seconds
@@ -304,7 +310,7 @@ def _costs(pair: Pair, basis: str) -> _Costs:
     return _values(pair, field, paired=basis == INTERLEAVED)
 
 
-def _values(pair: Pair, field: str, *, paired: bool) -> _Costs:
+def _values(pair: CellPair, field: str, *, paired: bool) -> _Costs:
     """Return a field of each replicate of both sides; with `paired`, of those whose number is on both sides, in order."""
     first, second = (
         [(replicate.number, float(getattr(replicate, field))) for replicate in side.replicates]
@@ -317,7 +323,7 @@ def _values(pair: Pair, field: str, *, paired: bool) -> _Costs:
     return [baseline[number] for number in both], [contender[number] for number in both]
 
 
-def _tails(pair: Pair) -> _Costs | None:
+def _tails(pair: CellPair) -> _Costs | None:
     """Return the tails of both sides in seconds; None if they are not the same quantity."""
     first, second = pair.baseline, pair.contender
     if not first.tail_of or first.tail_of != second.tail_of or not pair.same_environment:
@@ -325,7 +331,7 @@ def _tails(pair: Pair) -> _Costs | None:
     return _values(pair, "tail_s", paired=pair.paired)
 
 
-def _tail_frac(pair: Pair) -> float:
+def _tail_frac(pair: CellPair) -> float:
     return pair.policy.tail(pair.cell_policy)
 
 
@@ -364,15 +370,15 @@ def _seconds(cell: CellData) -> float:
     return statistics.median(replicate.seconds for replicate in cell.replicates)
 
 
-def _calibrated_ratio(pair: Pair) -> float | None:
+def _calibrated_ratio(pair: CellPair) -> float | None:
     return _ratio(pair, "relative") if pair.calibrated else None
 
 
-def _machine_ratio(pair: Pair) -> float | None:
+def _machine_ratio(pair: CellPair) -> float | None:
     return _ratio(pair, "machine_s") if pair.calibrated else None
 
 
-def _ratio(pair: Pair, field: str) -> float | None:
+def _ratio(pair: CellPair, field: str) -> float | None:
     """Return the ratio of the geometric means of a field of the replicates; None if one lacks it."""
     logarithms = []
     for side in (pair.baseline, pair.contender):

@@ -27,8 +27,8 @@ from storebench.units import number_of, parse_duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storebench.check.against import Options
-    from storebench.ranks.nodes import Place
+    from storebench.check.against import SideOptions
+    from storebench.ranks.nodes import NodeAddress
     from storebench.results import Cell, Record
     from storebench.runs.folder import Run
     from storebench.scenario import Scenario
@@ -150,9 +150,9 @@ def bench(
                 raise UsageError(
                     "--timeout is not for --against", hint="Set timeout_s in the scenario of each side."
                 )
-            from storebench.check.against import Options
+            from storebench.check.against import SideOptions
 
-            options = Options(
+            options = SideOptions(
                 only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
             )
             _against(against, path, loaded, folder, stores or stores_dir(), repository, options)
@@ -221,7 +221,7 @@ class _How:
     timeout: float | None
     drop_caches: bool
     as_json: bool
-    place: "Place | None"
+    place: "NodeAddress | None"
 
 
 def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
@@ -274,7 +274,7 @@ def _divides(cells: "Sequence[Cell]", nodes: int) -> None:
             )
 
 
-def _place(nodes: int | None, rendezvous: str | None, node: int | None) -> "Place | None":
+def _place(nodes: int | None, rendezvous: str | None, node: int | None) -> "NodeAddress | None":
     """Return the place of this process among the nodes; None for a run on this machine alone."""
     from storebench.ranks.membership import membership
     from storebench.ranks.nodes import place_of
@@ -288,7 +288,9 @@ def _place(nodes: int | None, rendezvous: str | None, node: int | None) -> "Plac
     return place_of(nodes, rendezvous, node, membership())
 
 
-def _follow(scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Path, place: "Place") -> None:
+def _follow(
+    scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Path, place: "NodeAddress"
+) -> None:
     """Take part in the run of the first node."""
     from storebench.errors import CellFailedError
     from storebench.following import follow
@@ -342,7 +344,7 @@ def _against(
     folder: Path,
     stores: Path,
     repository: Path | None,
-    options: "Options",
+    options: "SideOptions",
 ) -> None:
     from storebench.check.against import one_format_words, run_against
 

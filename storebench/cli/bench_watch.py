@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from storebench.results import Cell, Record
     from storebench.rounds import NextRound, Why
     from storebench.runs.folder import Run
-    from storebench.runs.schedule import Work
+    from storebench.runs.schedule import PendingReplicate
     from storebench.stores.convert import BuildOptions
 
 
@@ -57,7 +57,7 @@ class StderrWatcher:
 
         return BuildOptions(replace=Replace.STALE, progress=progress, say=say)
 
-    def started(self, work: "Work", position: int, total: int) -> None:
+    def started(self, work: "PendingReplicate", position: int, total: int) -> None:
         """Print which replicate starts, and how long it and the others will take."""
         left = self._pace.left(total - position)
         say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}{left}")
@@ -68,7 +68,7 @@ class StderrWatcher:
         """Show the progress of the job's ranks."""
         self._ranks.show(positions)
 
-    def finished(self, work: "Work", records: Sequence["Record"]) -> None:
+    def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
         """Print the outcome of each epoch."""
         self._pace.ended(work.cell.cell_id)
         self._ranks.clear()

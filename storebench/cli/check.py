@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from storebench.check.sides.model import Side
 
 
-class Format(enum.StrEnum):
+class OutputFormat(enum.StrEnum):
     """Output format of the results."""
 
     TEXT = "text"
@@ -51,7 +51,7 @@ def check(
         str, typer.Option(help="Reason why --update may accept a regression; stored with the baseline.")
     ] = "",
     output: Annotated[
-        list[Format] | None,
+        list[OutputFormat] | None,
         typer.Option("--format", help="Output format; may be repeated, with one --out each. [default: text]"),
     ] = None,
     out: Annotated[
@@ -83,23 +83,23 @@ def check(
         results = _results(before, after, rules, stores or stores_dir(), confirm=confirm)
         check_names(allow_missing or [], results)
         decided = outcome(results, rules, strict=strict, allow_missing=allow_missing or [])
-        _write(results, decided, output or [Format.TEXT], out or [])
+        _write(results, decided, output or [OutputFormat.TEXT], out or [])
         if update:
             from storebench.check.baseline import update as write_baseline
 
             say(f"wrote {write_baseline(baseline, after, results, rules, reason=reason)}")
             return
-        if not _prints_outcome(output or [Format.TEXT], out or []):
+        if not _prints_outcome(output or [OutputFormat.TEXT], out or []):
             say(f"storebench check: {decided.line}")
         raise typer.Exit(decided.exit_code)
 
 
-def _prints_outcome(formats: list[Format], files: list[Path]) -> bool:
+def _prints_outcome(formats: list[OutputFormat], files: list[Path]) -> bool:
     """Return whether a format that ends with the outcome's line was printed."""
     printed = formats[len(files) :] + [
         name for name, path in zip(formats, files, strict=False) if str(path) == "-"
     ]
-    return any(name in (Format.TEXT, Format.MARKDOWN, Format.GITHUB) for name in printed)
+    return any(name in (OutputFormat.TEXT, OutputFormat.MARKDOWN, OutputFormat.GITHUB) for name in printed)
 
 
 def _first_baseline(
@@ -128,7 +128,9 @@ def _results(
     return run_again(results, before, after, rules, RerunOptions(stores=stores, say=say))
 
 
-def _write(results: "list[CellResult]", decided: object, formats: list[Format], files: list[Path]) -> None:
+def _write(
+    results: "list[CellResult]", decided: object, formats: list[OutputFormat], files: list[Path]
+) -> None:
     from storebench.check.outcome import Outcome
     from storebench.check.render import RENDERERS
     from storebench.fileio.whole_files import write_whole
@@ -141,7 +143,7 @@ def _write(results: "list[CellResult]", decided: object, formats: list[Format], 
         text = RENDERERS[name.value](results, decided)
         if str(path) != "-":
             write_whole(path, text)
-        elif name in (Format.TEXT, Format.MARKDOWN):
+        elif name in (OutputFormat.TEXT, OutputFormat.MARKDOWN):
             put_text(text)
         else:  # programs read these formats, and commands in them are intended
             write_out(text)

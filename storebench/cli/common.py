@@ -136,10 +136,10 @@ def _sweep() -> None:
 
 def writes_into(folder: Path) -> None:
     """Remember the folder that this command writes, for errors that name no file."""
-    _Written.folder = folder
+    _OutputFolder.folder = folder
 
 
-class _Written:
+class _OutputFolder:
     folder: Path | None = None
 
 
@@ -148,7 +148,7 @@ def _place(error: OSError) -> Path:
     named = error.filename
     if isinstance(named, str | bytes) and named not in ("", ".", b"", b"."):
         return Path(os.fsdecode(named))
-    return (_Written.folder or Path()).absolute()
+    return (_OutputFolder.folder or Path()).absolute()
 
 
 @contextmanager

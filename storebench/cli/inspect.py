@@ -9,7 +9,7 @@ import typer
 from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
-    from storebench.stores.inspection import Inspection, Part, Reads
+    from storebench.stores.inspection import Inspection, Reads, SampleSet
 
 _MOST_SHOWN = 8
 _SAMPLES = 200
@@ -76,7 +76,7 @@ def _lines(found: "Inspection") -> list[str]:
     return [*lines, _summary(found)]
 
 
-def _part_lines(part: "Part", found: "Inspection") -> list[str]:
+def _part_lines(part: "SampleSet", found: "Inspection") -> list[str]:
     about = "" if part.exact else "about "
     lines = [
         f"{_named(part, found.kind)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"
@@ -95,15 +95,15 @@ def _part_lines(part: "Part", found: "Inspection") -> list[str]:
     return lines
 
 
-def _named(part: "Part", kind: str) -> str:
+def _named(part: "SampleSet", kind: str) -> str:
     return part.name or ("the unnamed database" if kind == "LMDB" else "the database")
 
 
-def _samples_word(part: "Part") -> str:
+def _samples_word(part: "SampleSet") -> str:
     return f"samples ({part.content})" if part.content else "samples"
 
 
-def _sizes(part: "Part") -> str:
+def _sizes(part: "SampleSet") -> str:
     if part.sample_bytes is None or not part.samples:
         return ""
     shortest, median, longest = part.sample_bytes
@@ -124,7 +124,7 @@ def _summary(found: "Inspection") -> str:
     )
 
 
-def _costs(part: "Part") -> str:
+def _costs(part: "SampleSet") -> str:
     return f"cold {_cost(part.cold)}, warm {_cost(part.warm)}{_decompressing(part)}"
 
 
@@ -136,7 +136,7 @@ def _cost(reads: "Reads | None") -> str:
     return f"{read}{_time(reads.median_s)}{doubt}"
 
 
-def _decompressing(part: "Part") -> str:
+def _decompressing(part: "SampleSet") -> str:
     if part.decompress_s is None:
         return ""
     return f", of which {_time(part.decompress_s)} to decompress"

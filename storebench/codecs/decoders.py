@@ -11,16 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as PilImage
 
+from storebench.arrays import ImageSize
 from storebench.codecs.base import Payload
 from storebench.datasets.headers import JPEG, MOST_PIXELS, PNG, Header, read_header, refuse_bomb
 from storebench.datasets.images import DOES_NOT_DECODE, PILLOW_FORMATS, be_strict, reason_of, to_rgb
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 
-Pixels = npt.NDArray[np.uint8]
+DecodedImage = npt.NDArray[np.uint8]
 """Decoded pixels: uint8 [H, W] of a grey image, [H, W, 3] of an RGB one."""
-
-Size = tuple[int, int]
-"""Width and height, in pixels."""
 
 _REDUCTIONS = (8, 4, 2)
 """By how much JPEG decoders can reduce an image while they decode it."""
@@ -33,7 +31,7 @@ Pillow and OpenCV fill with grey, and a run must not end at an image that was ac
 """
 
 
-class Opened(ABC):
+class OpenedImage(ABC):
     """An image file whose header was read, and nothing else.
 
     Attributes
@@ -42,10 +40,10 @@ class Opened(ABC):
         Width and height of the image.
     """
 
-    size: Size
+    size: ImageSize
 
     @abstractmethod
-    def load(self, mode: str, least: Size | None) -> PilImage.Image:
+    def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
         """Decode the image.
 
         Parameters
@@ -72,21 +70,21 @@ class Decoder(ABC):
     kinds: ClassVar[frozenset[str]]
 
     @abstractmethod
-    def pixels(self, payload: Payload, kind: str, mode: str) -> Pixels:
+    def pixels(self, payload: Payload, kind: str, mode: str) -> DecodedImage:
         """Decode an image of a known kind to grey ("L") or colour ("RGB")."""
 
     @abstractmethod
-    def open(self, payload: Payload) -> Opened:
+    def open(self, payload: Payload) -> OpenedImage:
         """Read the header of an image file of any kind."""
 
 
-class _PillowOpened(Opened):
+class _PillowOpened(OpenedImage):
     def __init__(self, payload: Payload) -> None:
         refuse_bomb(payload)
         self._image = PilImage.open(io.BytesIO(payload), formats=PILLOW_FORMATS)
         self.size = self._image.size
 
-    def load(self, mode: str, least: Size | None) -> PilImage.Image:
+    def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
         """Decode by Pillow; its draft mode is the DCT scaling of libjpeg."""
         be_strict()
         if least is not None:
@@ -104,18 +102,18 @@ class PillowDecoder(Decoder):
     name = "pillow"
     kinds = frozenset(PILLOW_FORMATS)
 
-    def pixels(self, payload: Payload, kind: str, mode: str) -> Pixels:
+    def pixels(self, payload: Payload, kind: str, mode: str) -> DecodedImage:
         """Decode an image of one kind; a file of another kind is refused."""
         be_strict()
         with PilImage.open(io.BytesIO(payload), formats=(kind,)) as image:
             return np.asarray(image if image.mode == mode else image.convert(mode))
 
-    def open(self, payload: Payload) -> Opened:
+    def open(self, payload: Payload) -> OpenedImage:
         """Read the header."""
         return _PillowOpened(payload)
 
 
-class _ArrayOpened(Opened):
+class _ArrayOpened(OpenedImage):
     """An image that a library other than Pillow decodes to an array."""
 
     def __init__(self, decoder: "_ArrayDecoder", payload: Payload, header: Header) -> None:
@@ -123,7 +121,7 @@ class _ArrayOpened(Opened):
         self._payload = payload
         self.size = (header.width, header.height)
 
-    def load(self, mode: str, least: Size | None) -> PilImage.Image:
+    def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
         """Decode to an array, and give it to Pillow; Pillow decodes what this library refuses."""
         try:
             return PilImage.fromarray(self._decoder.array(self._payload, mode, self.size, least))
@@ -134,7 +132,7 @@ class _ArrayOpened(Opened):
 class _ArrayDecoder(Decoder):
     """Base of the libraries that decode to an array."""
 
-    def pixels(self, payload: Payload, kind: str, mode: str) -> Pixels:
+    def pixels(self, payload: Payload, kind: str, mode: str) -> DecodedImage:
         """Decode an image of one kind; a file of another kind is refused."""
         header = read_header(payload)
         if header.kind != kind:
@@ -146,7 +144,7 @@ class _ArrayDecoder(Decoder):
         except REFUSED:
             return PillowDecoder().pixels(payload, kind, mode)
 
-    def open(self, payload: Payload) -> Opened:
+    def open(self, payload: Payload) -> OpenedImage:
         """Read the header; Pillow opens what this library does not decode."""
         header = read_header(payload)
         return _ArrayOpened(self, payload, header) if self._takes(header) else _PillowOpened(payload)
@@ -162,8 +160,8 @@ class _ArrayDecoder(Decoder):
         return header.kind in self.kinds and header.components in (0, 1, 3)
 
     @abstractmethod
-    def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:
-        """Decode to an array; see `Opened.load`."""
+    def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:
+        """Decode to an array; see `OpenedImage.load`."""
 
 
 class SimpleJpegDecoder(_ArrayDecoder):
@@ -176,12 +174,12 @@ class SimpleJpegDecoder(_ArrayDecoder):
         _require("simplejpeg", self.name)
         self._rehearse()
 
-    def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:  # noqa: ARG002 - it reads the size itself
+    def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:  # noqa: ARG002 - it reads the size itself
         """Decode by TurboJPEG with accurate DCT and smooth upsampling, as Pillow does."""
         import simplejpeg
 
         width, height = least or (0, 0)
-        pixels: Pixels = simplejpeg.decode_jpeg(
+        pixels: DecodedImage = simplejpeg.decode_jpeg(
             payload,
             "GRAY" if mode == "L" else "RGB",
             min_height=height,
@@ -201,7 +199,7 @@ class OpenCvDecoder(_ArrayDecoder):
         _require("cv2", self.name)
         self._rehearse()
 
-    def array(self, payload: Payload, mode: str, size: Size, least: Size | None) -> Pixels:
+    def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:
         """Decode by OpenCV; EXIF orientation is ignored, as by every other decoder here."""
         import cv2
 
@@ -211,7 +209,7 @@ class OpenCvDecoder(_ArrayDecoder):
         decoded = cv2.imdecode(np.frombuffer(payload, np.uint8), reduced | cv2.IMREAD_IGNORE_ORIENTATION)
         if decoded is None:
             raise CorruptDataError("OpenCV does not decode it")
-        pixels: Pixels = decoded if grey else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
+        pixels: DecodedImage = decoded if grey else cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
         return pixels
 
 
@@ -240,7 +238,7 @@ def get_decoder(name: str) -> Decoder:
     return DECODERS[name]()
 
 
-def check_size(size: Size) -> None:
+def check_size(size: ImageSize) -> None:
     """Raise `CorruptDataError` if an image is too large to be decoded."""
     if size[0] * size[1] > MOST_PIXELS:
         raise CorruptDataError(f"an image of {size[0]:,} x {size[1]:,} pixels, more than {MOST_PIXELS:,}")
@@ -269,7 +267,7 @@ def _require(library: str, decoder: str) -> None:
         ) from error
 
 
-def _reduction(size: Size, least: Size | None) -> int:
+def _reduction(size: ImageSize, least: ImageSize | None) -> int:
     """Return the largest factor by which an image may be reduced and still have `least` pixels on both sides; 1 for none."""
     if least is None:
         return 1

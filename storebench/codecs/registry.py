@@ -13,6 +13,7 @@ from storebench.codecs.compressed import JpegCodec, PngCodec
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, Decoder, get_decoder
 from storebench.codecs.original import OriginalCodec
 from storebench.errors import UnknownNameError, UsageError
+from storebench.settings.backend import Pairs
 
 CODECS: dict[str, Codec] = {
     codec.name: codec for codec in (RawCodec(), PngCodec(), JpegCodec(), OriginalCodec())
@@ -29,8 +30,6 @@ _WITH_DECODER: dict[str, Callable[[Decoder], Codec]] = {
 }
 
 _KINDS = {PngCodec.name: PngCodec.kind, JpegCodec.name: JpegCodec.kind}
-
-Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ DEFAULT_ROOT = Path("data")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class DatasetFiles:
     """The files of a dataset: their folder, and a function that opens a split of them.
 
     The function takes the split, the side of the images (None for their own), and the listings of class folders.
@@ -57,33 +57,33 @@ class Entry:
         Whether its samples are image files, which may be resized to any size, and of which some may be unreadable.
     """
 
-    find: Callable[[Path], Found | None]
+    find: Callable[[Path], DatasetFiles | None]
     files: str
     by_class: bool = False
     image_files: bool = False
 
 
-def _find_mnist(root: Path) -> Found | None:
+def _find_mnist(root: Path) -> DatasetFiles | None:
     folder = mnist.find(root)
     if folder is None:
         return None
-    return Found(where=folder, open=lambda split, _size, _listings: mnist.open_mnist(folder, split))
+    return DatasetFiles(where=folder, open=lambda split, _size, _listings: mnist.open_mnist(folder, split))
 
 
-def _find_cifar10(root: Path) -> Found | None:
+def _find_cifar10(root: Path) -> DatasetFiles | None:
     sources = cifar10.find(root)
     if not sources:
         return None
-    return Found(
+    return DatasetFiles(
         where=sources[0].path, open=lambda split, _size, _listings: cifar10.open_cifar10(sources, split)
     )
 
 
-def _find_imagenet(root: Path) -> Found | None:
+def _find_imagenet(root: Path) -> DatasetFiles | None:
     folder = imagenet.find(root)
     if folder is None:
         return None
-    return Found(
+    return DatasetFiles(
         where=folder,
         open=lambda split, size, listings: imagenet.open_imagenet(folder, split, size, listings),
     )
@@ -132,7 +132,7 @@ def search_roots(root: Path | None = None) -> list[Path]:
     return [first] if root is not None or first == DEFAULT_ROOT else [first, DEFAULT_ROOT]
 
 
-def find_files(name: str, root: Path | None = None) -> Found | None:
+def find_files(name: str, root: Path | None = None) -> DatasetFiles | None:
     """Return the real files of the dataset called `name`, or None if there are none."""
     places = (_ENTRIES[name].find(place) for place in search_roots(root))
     return next((found for found in places if found is not None), None)

@@ -100,14 +100,14 @@ LAYOUTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class LayoutSource:
     """The place of one layout: a folder of batches, or an archive."""
 
     layout: str
     path: Path
 
 
-def find(root: Path) -> list[Source]:
+def find(root: Path) -> list[LayoutSource]:
     """Return every source of CIFAR-10 below the data folder `root`, folders before archives."""
     sources = []
     for layout in LAYOUTS:
@@ -116,11 +116,11 @@ def find(root: Path) -> list[Source]:
         wanted = [batch + layout.suffix for batches in _BATCHES.values() for batch in batches]
         holding = [folder for folder in folders if any((folder / name).is_file() for name in wanted)]
         archives = [p / layout.archive for p in parents if (p / layout.archive).is_file()]
-        sources += [Source(layout=layout.name, path=path) for path in (holding or archives)[:1]]
+        sources += [LayoutSource(layout=layout.name, path=path) for path in (holding or archives)[:1]]
     return sources
 
 
-def open_cifar10(sources: list[Source], split: Split) -> Dataset:
+def open_cifar10(sources: list[LayoutSource], split: Split) -> Dataset:
     """Open the source with the most records of this split; of equal ones, the binary layout.
 
     Raises
@@ -148,18 +148,18 @@ def _missing(split: Split, where: Path) -> DataNotFoundError:
     )
 
 
-def _present(source: Source, split: Split) -> bool:
+def _present(source: LayoutSource, split: Split) -> bool:
     layout = _layout(source)
     return source.path.is_file() or any(
         (source.path / (batch + layout.suffix)).is_file() for batch in _BATCHES[split]
     )
 
 
-def _layout(source: Source) -> Layout:
+def _layout(source: LayoutSource) -> Layout:
     return next(layout for layout in LAYOUTS if layout.name == source.layout)
 
 
-def _load(source: Source, split: Split) -> Arrays:
+def _load(source: LayoutSource, split: Split) -> Arrays:
     layout = _layout(source)
     names = [batch + layout.suffix for batch in _BATCHES[split]]
     archived = source.path.is_file()

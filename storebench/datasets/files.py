@@ -8,18 +8,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
 from storebench.datasets.decoding import checked, decode_rgb
-from storebench.datasets.geometry import (
-    HEADER_BYTES,
-    Shape,
-    Size,
-    change_note,
-    common_small_shape,
-    probed_sizes,
-    square,
-)
+from storebench.datasets.geometry import HEADER_BYTES, change_note, common_small_shape, probed_sizes, square
 from storebench.datasets.sources import (
     Refusal,
     Statuses,
@@ -63,8 +56,8 @@ class FoundFiles:
     labels: npt.NDArray[np.int64]
     class_names: tuple[str, ...]
     provenance: Provenance
-    own_shape: Shape
-    sizes: tuple[Size, ...]
+    own_shape: ImageShape
+    sizes: tuple[ImageSize, ...]
     digest: str
     unreadable: Mapping[int, Refusal]
 

@@ -9,7 +9,7 @@ from storebench.datasets.files import FileDataset, FoundFiles, look_at
 from storebench.datasets.listing import Listings, found_files
 from storebench.datasets.sources import Statuses
 from storebench.datasets.splits import find_splits
-from storebench.datasets.walk import ClassFolders, Seen
+from storebench.datasets.walk import ClassFolders, ScanSnapshot
 from storebench.errors import DataNotFoundError
 from storebench.names import text_of_name
 from storebench.settings.words import Split
@@ -43,7 +43,7 @@ def open_folder(
     if listings is not None and path.is_dir():
         listings.refuse_within(path)
 
-    def scan(seen: Seen) -> tuple[FoundFiles, Statuses]:
+    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
         return _scan_split(path, split, seen)
 
     found = found_files(path, ("folder", split), scan, listings)
@@ -80,14 +80,14 @@ def open_class_folders(
         See `ClassFolders.images`.
     """
 
-    def scan(seen: Seen) -> tuple[FoundFiles, Statuses]:
+    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
         return _scan_classes(root, class_names, images.SIDE, seen)
 
     found = found_files(root, ("classes", class_names), scan, listings)
     return FileDataset(name, split, found, image_size)
 
 
-def _scan_split(path: Path, split: Split, seen: Seen) -> tuple[FoundFiles, Statuses]:
+def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
     """Find the images of a split of ``folder:PATH``."""
     splits = find_splits(path, seen)
     if split == Split.TRAIN:
@@ -105,7 +105,7 @@ def _scan_split(path: Path, split: Split, seen: Seen) -> tuple[FoundFiles, Statu
 
 
 def _scan_classes(
-    root: Path, class_names: tuple[str, ...] | None, own_side: int | None, seen: Seen
+    root: Path, class_names: tuple[str, ...] | None, own_side: int | None, seen: ScanSnapshot
 ) -> tuple[FoundFiles, Statuses]:
     """Find the images of class folders, sorted by class, then by file name; see `open_class_folders`."""
     found = _images_by_class(root, seen)
@@ -138,7 +138,7 @@ def _scan_classes(
     return look_at(root, kept, classes, provenance, own_side)
 
 
-def _images_by_class(root: Path, seen: Seen) -> dict[str, list[str]]:
+def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
     """Return the image files of every class that has any, relative to `root`; class names are text.
 
     Images that are in no class folder are one class where there are no others.

@@ -3,15 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
+from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets.headers import read_header
 from storebench.datasets.images import SIDE
 from storebench.errors import CorruptDataError, DataNotFoundError
-
-Shape = tuple[int, int, int]
-"""(H, W, C) of every image."""
-
-Size = tuple[int, int]
-"""Width and height of an image file."""
 
 HEADER_BYTES = 256 << 10
 """Bytes of a file that are read for its size; longer headers are left out."""
@@ -26,12 +21,12 @@ ReadStart = Callable[[int], bytes]
 """Return the first bytes of the file of a sample, given its index."""
 
 
-def square(side: int | None) -> Shape:
+def square(side: int | None) -> ImageShape:
     """Return the shape of square RGB images; None for the default side."""
     return (side or SIDE, side or SIDE, 3)
 
 
-def common_small_shape(read: ReadStart, count: int) -> Shape | None:
+def common_small_shape(read: ReadStart, count: int) -> ImageShape | None:
     """Return the shape of all images if they have one size below the default on both sides; else None.
 
     Every file's header is read as long as the sizes agree. Where the first image is larger, it is the only one read.
@@ -45,13 +40,13 @@ def common_small_shape(read: ReadStart, count: int) -> Shape | None:
     return (height, width, 3)
 
 
-def probed_sizes(read: ReadStart, count: int) -> tuple[Size, ...]:
+def probed_sizes(read: ReadStart, count: int) -> tuple[ImageSize, ...]:
     """Return the sizes of at most 64 files, evenly spread; those without a readable header are left out."""
     probed = min(count, PROBED)
     return tuple(_sizes(read, (at * count // probed for at in range(probed))))
 
 
-def change_note(sizes: Sequence[Size], shape: Shape) -> str:
+def change_note(sizes: Sequence[ImageSize], shape: ImageShape) -> str:
     """Return one clause if images are resized by more than a factor of 4 in pixels, by their median; "" otherwise.
 
     Parameters
@@ -96,7 +91,7 @@ def resize_clause(note: str) -> str:
     return next((one for one in note.split("; ") if one.startswith("images of ") and " become " in one), "")
 
 
-def _sizes(read: ReadStart, indices: Iterable[int]) -> Iterator[Size]:
+def _sizes(read: ReadStart, indices: Iterable[int]) -> Iterator[ImageSize]:
     """Yield width and height of files, but not of those whose header cannot be read."""
     for index in indices:
         try:

@@ -9,7 +9,7 @@ from PIL import Image as PilImage
 from storebench.datasets.images import DOES_NOT_DECODE, PILLOW_FORMATS, reason_of
 from storebench.errors import CorruptDataError
 
-Content = bytes | bytearray | memoryview
+BytesLike = bytes | bytearray | memoryview
 
 MOST_PIXELS = 89_478_485
 """Most pixels of an image, about 9,459 x 9,459: Pillow takes a larger one for a decompression bomb."""
@@ -59,7 +59,7 @@ class Header:
         return self.width * self.height
 
 
-def read_header(content: Content) -> Header:
+def read_header(content: BytesLike) -> Header:
     """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow.
 
     Parameters
@@ -77,7 +77,7 @@ def read_header(content: Content) -> Header:
     return header
 
 
-def refuse_bomb(content: Content) -> None:
+def refuse_bomb(content: BytesLike) -> None:
     """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it.
 
     Raises
@@ -90,7 +90,7 @@ def refuse_bomb(content: Content) -> None:
         _refuse_size(header)
 
 
-def _parsed(content: Content) -> Header | None:
+def _parsed(content: BytesLike) -> Header | None:
     if content[:2] == b"\xff\xd8":
         return _jpeg(content)
     return _png(content) if content[:8] == _PNG_SIGNATURE else None
@@ -118,7 +118,7 @@ def check_file(content: bytes) -> Header:
     return header
 
 
-def _jpeg(content: Content) -> Header:
+def _jpeg(content: BytesLike) -> Header:
     at = 2
     for _ in range(_MOST_MARKERS):
         if len(content) < at + 4:
@@ -140,13 +140,13 @@ def _jpeg(content: Content) -> Header:
     raise _broken("a damaged JPEG: it has too many markers before its size")
 
 
-def _png(content: Content) -> Header:
+def _png(content: BytesLike) -> Header:
     if len(content) < 24 or content[12:16] != b"IHDR":
         raise _broken("a PNG that is cut short or damaged in its header")
     return Header(kind=PNG, width=_number(content[16:20]), height=_number(content[20:24]), end=24)
 
 
-def _other(content: Content) -> Header:
+def _other(content: BytesLike) -> Header:
     try:
         with warnings.catch_warnings():
             # Pillow only warns of an image between one and two times the limit, in a line beside ours.
@@ -160,7 +160,7 @@ def _other(content: Content) -> Header:
         raise _broken(f"does not decode ({reason_of(error)})") from error
 
 
-def _number(raw: Content) -> int:
+def _number(raw: BytesLike) -> int:
     return int.from_bytes(raw, "big")
 
 

@@ -9,7 +9,7 @@ from storebench.datasets.base import LIST_PREFIX, Dataset, Origin, Provenance
 from storebench.datasets.files import FileDataset, FoundFiles, look_at
 from storebench.datasets.listing import Listings, found_files
 from storebench.datasets.sources import Statuses, read_file
-from storebench.datasets.walk import Seen
+from storebench.datasets.walk import ScanSnapshot
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.names import text_of_name
 from storebench.settings.words import Split
@@ -49,7 +49,7 @@ def open_list(
             "no test split: a list is training data", where=path, hint="Name a folder with train/ and val/."
         )
 
-    def scan(seen: Seen) -> tuple[FoundFiles, Statuses]:
+    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
         seen.look(path)
         return _scan_list(path)
 

@@ -21,7 +21,7 @@ import numpy as np
 from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
 from storebench.datasets.files import FoundFiles
 from storebench.datasets.sources import Refusal, Statuses, fingerprint, newest_change_ns, paths_of, statuses
-from storebench.datasets.walk import Seen
+from storebench.datasets.walk import ScanSnapshot
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
@@ -48,7 +48,7 @@ _UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, Attri
 
 _KINDS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
 
-Scan = Callable[[Seen], tuple[FoundFiles, Statuses]]
+Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
 """Scan files, tell which folders were looked into, and return the files with their statuses."""
 
 
@@ -131,7 +131,7 @@ def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listing
         Where the result is kept; None always scans.
     """
     if listings is None:
-        return scan(Seen())[0]
+        return scan(ScanSnapshot())[0]
     name = f"files-{fingerprint(VERSION, os.path.realpath(root), *key)}"
     content = listings.get(name)
     if content is not None:
@@ -139,7 +139,7 @@ def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listing
             found = _unpacked(content, root)
             if found is not None:
                 return found
-    began_ns, seen = time.time_ns(), Seen()
+    began_ns, seen = time.time_ns(), ScanSnapshot()
     found, rows = scan(seen)
     folders = np.array(list(seen.rows.values()), np.uint64).reshape(-1, rows.shape[1])
     if _settled(np.concatenate([folders, rows]), began_ns):
@@ -153,7 +153,7 @@ def _settled(rows: Statuses, began_ns: int) -> bool:
     return newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS)
 
 
-def _packed(found: FoundFiles, root: Path, seen: Seen, unchanged: str) -> bytes:
+def _packed(found: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -> bytes:
     """Return files as bytes: a line of JSON, the labels, and the names of the folders and of the files."""
     header = {
         "root": os.path.relpath(found.root, root),

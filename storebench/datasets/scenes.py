@@ -21,11 +21,11 @@ LEAVES = 1600
 ROUGHNESS = 0.25
 LEAF_RADIUS = (3.0, 160.0)
 
-Floats = npt.NDArray[np.float32]
+Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Appearance:
     """Appearance of photographs of one size, in levels of 0 to 255.
 
     Attributes
@@ -43,8 +43,8 @@ class Look:
     pattern_frac: float
 
 
-PHOTOGRAPH = Look(contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3)
-THUMBNAIL = Look(contrast=(54.0, 14.0), grain=2.5, pattern_frac=0.5)
+PHOTOGRAPH = Appearance(contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3)
+THUMBNAIL = Appearance(contrast=(54.0, 14.0), grain=2.5, pattern_frac=0.5)
 
 
 def photograph(label: int, side: int, random: np.random.Generator) -> Image:
@@ -57,7 +57,7 @@ def thumbnail(label: int, side: int, random: np.random.Generator) -> Image:
     return _picture(THUMBNAIL, label, side, random)
 
 
-def _picture(look: Look, label: int, side: int, random: np.random.Generator) -> Image:
+def _picture(look: Appearance, label: int, side: int, random: np.random.Generator) -> Image:
     scene = _cut(_field(int(random.integers(FIELD_COUNT))), side, random)
     scene -= scene.mean()
     scene *= np.sqrt(1 - look.pattern_frac) / (scene.std() + 1e-3)
@@ -68,7 +68,7 @@ def _picture(look: Look, label: int, side: int, random: np.random.Generator) -> 
     return scene.clip(0, 255, out=scene).astype(np.uint8)
 
 
-def _cut(field: Floats, side: int, random: np.random.Generator) -> Floats:
+def _cut(field: Float32s, side: int, random: np.random.Generator) -> Float32s:
     """Return a copy of a random square of `field`, perhaps mirrored."""
     top, left = random.integers(0, FIELD_SIDE - side, 2)
     step = 1 if random.random() < 0.5 else -1
@@ -76,13 +76,13 @@ def _cut(field: Floats, side: int, random: np.random.Generator) -> Floats:
 
 
 @functools.cache
-def _grain() -> Floats:
+def _grain() -> Float32s:
     random = np.random.default_rng(0x6A41)
     return random.standard_normal((FIELD_SIDE, FIELD_SIDE, 3), dtype=np.float32)
 
 
 @functools.cache
-def _field(number: int) -> Floats:
+def _field(number: int) -> Float32s:
     """Return one large scene from which photographs are cut: float32 [640, 640, 3]."""
     random = np.random.default_rng((0x5CE9E, number))
     texture = np.stack([_spectral_noise(random) for _ in range(4)], axis=-1)
@@ -120,12 +120,12 @@ def _dead_leaves(random: np.random.Generator) -> npt.NDArray[np.float64]:
     return canvas
 
 
-def _pattern(label: int, side: int) -> Floats:
+def _pattern(label: int, side: int) -> Float32s:
     """Return the coarse colour pattern of a class: float32 [side, side, 3], mean 0, deviation 1."""
     basis = _cosines(side)
     # Plain sums, not a matrix product: for so little data a threaded BLAS costs more than it saves.
     across = np.einsum("cij,xj->ixc", _pattern_weights(label), basis)
-    pattern: Floats = basis[:, 0, None, None] * across[0]
+    pattern: Float32s = basis[:, 0, None, None] * across[0]
     for wave in range(1, _WAVES):
         pattern += basis[:, wave, None, None] * across[wave]
     return pattern
@@ -135,7 +135,7 @@ _WAVES = 4
 
 
 @functools.cache
-def _pattern_weights(label: int) -> Floats:
+def _pattern_weights(label: int) -> Float32s:
     """Return the weights of a class's waves, float32 [3, 4, 4], scaled so that the pattern has deviation 1."""
     random = np.random.default_rng((0xC1A55, label))
     weights = random.standard_normal((1, _WAVES, _WAVES)) + 0.35 * random.standard_normal((3, _WAVES, _WAVES))
@@ -145,7 +145,7 @@ def _pattern_weights(label: int) -> Floats:
 
 
 @functools.cache
-def _cosines(side: int) -> Floats:
+def _cosines(side: int) -> Float32s:
     """Return the first cosines over `side` pixels, each with mean square 1: float32 [side, 4]."""
     phase = np.pi * (np.arange(side)[:, None] + 0.5) / side * np.arange(_WAVES)[None, :]
     return np.asarray(np.cos(phase) * np.where(np.arange(_WAVES) == 0, 1, np.sqrt(2)), dtype=np.float32)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from storebench.datasets.sources import unreadable
-from storebench.datasets.walk import LEFT_OUT, ClassFolders, Seen
+from storebench.datasets.walk import LEFT_OUT, ClassFolders, ScanSnapshot
 from storebench.errors import CorruptDataError
 
 TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
@@ -40,7 +40,7 @@ class Splits:
     test: Path | None = None
 
 
-def find_splits(path: Path, seen: Seen) -> Splits:
+def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     """Return the splits of a folder of images. Capitals do not matter.
 
     Parameters
@@ -77,7 +77,7 @@ def find_splits(path: Path, seen: Seen) -> Splits:
     return Splits()
 
 
-def has_class_folders(root: Path, seen: Seen | None = None) -> bool:
+def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
     """Return whether `root` holds a folder that contains an image.
 
     Parameters
@@ -91,7 +91,7 @@ def has_class_folders(root: Path, seen: Seen | None = None) -> bool:
     return any(next(folders.images(name), None) is not None for name in folders.names())
 
 
-def _has_images(root: Path, seen: Seen) -> bool:
+def _has_images(root: Path, seen: ScanSnapshot) -> bool:
     """Return whether `root` holds an image, in a folder or directly."""
     return has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose())
 

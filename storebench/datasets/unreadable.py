@@ -48,7 +48,7 @@ class Unreadable:
     error: Refusal
 
 
-Check = Callable[[Sequence[int]], list[Unreadable]]
+FindUnreadable = Callable[[Sequence[int]], list[Unreadable]]
 """Return the files that cannot be read among those of some samples."""
 
 
@@ -186,7 +186,9 @@ def select_readable(
     return select(readable, spec, by_class=by_class) if whole else readable
 
 
-def _readable_places(source: Dataset, chosen: Dataset, check: Check) -> tuple[list[int], list[Unreadable]]:
+def _readable_places(
+    source: Dataset, chosen: Dataset, check: FindUnreadable
+) -> tuple[list[int], list[Unreadable]]:
     """Return the files of the source to use, and the unreadable files among the checked ones."""
     count = len(source)
     places = [] if isinstance(chosen, Grown) else list(places_in(chosen, source))

@@ -28,7 +28,7 @@ LEFT_OUT = "lost+found"
 """Folder that fsck creates at the top of a file system; only root may read it."""
 
 
-class Seen:
+class ScanSnapshot:
     """The folders and files that a scan has looked at, each as it was before the scan looked into it.
 
     Attributes
@@ -67,9 +67,9 @@ class ClassFolders:
         Receives every folder that is looked into.
     """
 
-    def __init__(self, root: Path, seen: Seen | None = None) -> None:
+    def __init__(self, root: Path, seen: ScanSnapshot | None = None) -> None:
         self._root = root
-        self._seen = seen or Seen()
+        self._seen = seen or ScanSnapshot()
         self._entered: dict[tuple[int, int], str] = {}
         self._entries = 0
         self._enter("")

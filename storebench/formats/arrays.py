@@ -3,8 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-Indices = npt.NDArray[np.int64]
-"""Sample indices, int64 [n], each in range(count), in the order in which samples are asked for."""
+from storebench.arrays import Indices
 
 Batch = npt.NDArray[np.uint8]
 """Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""

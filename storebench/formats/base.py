@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from storebench.arrays import Indices
 from storebench.codecs import Payload
 from storebench.errors import UnknownNameError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.reader import Fetched, Reader, Traits
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 

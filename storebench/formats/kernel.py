@@ -9,13 +9,10 @@ import ctypes
 import functools
 
 import numpy as np
-import numpy.typing as npt
 
+from storebench.arrays import Bytes, Integers
 from storebench.probes.remembered import user_cache_folder
 from storebench.system.compiled import load_compiled
-
-Bytes = npt.NDArray[np.uint8]
-Integers = npt.NDArray[np.int64]
 
 SOURCE = r"""
 #include <stdint.h>

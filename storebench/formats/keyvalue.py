@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Indices
 from storebench.errors import StorebenchError
-from storebench.formats.arrays import Batch, Indices, out_of_range
+from storebench.formats.arrays import Batch, out_of_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import checked_labels, damaged, wrong_length
 from storebench.formats.options import Options
@@ -22,7 +23,7 @@ KEY = b"%08d"
 LABEL_KEY = b"label"
 """Holds every label as little-endian int64 [count]; sorts after all samples."""
 
-Value = bytes | memoryview
+StoredValue = bytes | memoryview
 
 make_key: Callable[[int], bytes] = KEY.__mod__
 
@@ -50,7 +51,7 @@ class KeyValueReader(Reader):
         self._rows: list[slice] = []
         # A missing record is None, on which the loops below fail.
         self._loop_errors: tuple[type[Exception], ...] = (TypeError, ValueError, *self.library_errors)
-        self._get: Callable[[bytes], Value | None] = self._open()
+        self._get: Callable[[bytes], StoredValue | None] = self._open()
         try:
             self.labels = self._read_labels()
         except BaseException:
@@ -58,7 +59,7 @@ class KeyValueReader(Reader):
             raise
 
     @abstractmethod
-    def _open(self) -> Callable[[bytes], Value | None]:
+    def _open(self) -> Callable[[bytes], StoredValue | None]:
         """Open the library's handle and return its ``get``."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 from storebench.errors import UnknownNameError, UsageError
 from storebench.fileio.json_text import brief
 
-Value = bool | int | str | None
+OptionValue = bool | int | str | None
 
 AUTO = "auto"
 """The word for a value that the reader or the harness chooses."""
@@ -29,7 +29,7 @@ _ROW = "option"
 _MOST_DIGITS = 18
 
 
-class Kind(enum.StrEnum):
+class OptionType(enum.StrEnum):
     """The type of an option's value."""
 
     FLAG = "flag"
@@ -64,12 +64,12 @@ class Option:
     """
 
     name: str
-    kind: Kind
-    default: Value
+    kind: OptionType
+    default: OptionValue
     meaning: str
     least: int = 0
     most: int = 0
-    words: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    words: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
     unit: int = 1
     alias: str = ""
 
@@ -80,7 +80,7 @@ class Option:
         parts = [*numbers, *map(repr, self.words)]
         return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
-    def value(self, text: str, reader: str) -> Value:
+    def value(self, text: str, reader: str) -> OptionValue:
         """Return the value of `text`.
 
         Parameters
@@ -106,7 +106,7 @@ class Option:
             hint=f"Did you mean {near[0]!r}?" if near else None,
         )
 
-    def text(self, value: Value) -> str:
+    def text(self, value: OptionValue) -> str:
         """Return the canonical spelling of a value."""
         for word, meant in self.words.items():
             if meant == value:
@@ -116,7 +116,7 @@ class Option:
 
     @property
     def _is_number(self) -> bool:
-        return self.kind in (Kind.INTEGER, Kind.SIZE)
+        return self.kind in (OptionType.INTEGER, OptionType.SIZE)
 
 
 def _is_whole(text: str) -> bool:
@@ -131,9 +131,9 @@ def flag(*, default: bool, meaning: str, name: str = "", alias: str = "") -> Any
     name
         The option's name; the field's where it is left out.
     """
-    words: Mapping[str, Value] = {"on": True, "off": False}
+    words: Mapping[str, OptionValue] = {"on": True, "off": False}
     return _field(
-        Option(name=name, kind=Kind.FLAG, default=default, meaning=meaning, words=words, alias=alias)
+        Option(name=name, kind=OptionType.FLAG, default=default, meaning=meaning, words=words, alias=alias)
     )
 
 
@@ -160,9 +160,15 @@ def integer(
     name
         The option's name; the field's where it is left out.
     """
-    words: Mapping[str, Value] = {none: None} if default is None else {}
+    words: Mapping[str, OptionValue] = {none: None} if default is None else {}
     row = Option(
-        name=name, kind=Kind.INTEGER, default=default, meaning=meaning, least=least, most=most, words=words
+        name=name,
+        kind=OptionType.INTEGER,
+        default=default,
+        meaning=meaning,
+        least=least,
+        most=most,
+        words=words,
     )
     return _field(dataclasses.replace(row, alias=alias))
 
@@ -192,8 +198,8 @@ def size(
         The word that is written for None; only accepted where the default is None.
     """
     in_bytes = None if default is None else default * unit
-    words: Mapping[str, Value] = {none: None} if default is None else {}
-    row = Option(name=name, kind=Kind.SIZE, default=in_bytes, meaning=meaning, least=least, most=most)
+    words: Mapping[str, OptionValue] = {none: None} if default is None else {}
+    row = Option(name=name, kind=OptionType.SIZE, default=in_bytes, meaning=meaning, least=least, most=most)
     return _field(dataclasses.replace(row, unit=unit, words=words, alias=alias))
 
 
@@ -205,9 +211,9 @@ def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "", 
     name
         The option's name; the field's where it is left out.
     """
-    words: Mapping[str, Value] = {word: word for word in among}
+    words: Mapping[str, OptionValue] = {word: word for word in among}
     return _field(
-        Option(name=name, kind=Kind.CHOICE, default=default, meaning=meaning, words=words, alias=alias)
+        Option(name=name, kind=OptionType.CHOICE, default=default, meaning=meaning, words=words, alias=alias)
     )
 
 

@@ -10,9 +10,10 @@ from typing import ClassVar, NamedTuple, Self, final
 
 import numpy as np
 
+from storebench.arrays import Indices
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
-from storebench.formats.arrays import UINT8, Batch, Indices, out_of_range, unfit_batch
+from storebench.formats.arrays import UINT8, Batch, out_of_range, unfit_batch
 from storebench.formats.options import Options
 from storebench.formats.sequence import SampleSequence
 from storebench.formats.windows import Windows

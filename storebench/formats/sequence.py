@@ -8,8 +8,9 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Indices
 from storebench.datasets.base import Image
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 
 Several = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 """Several samples: a slice, a list (or range, or tuple) of integers, or an integer array [n]."""

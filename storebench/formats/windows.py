@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storebench.formats.arrays import UINT8, Batch, Indices, unfit_batch
+from storebench.arrays import ImageShape, Indices
+from storebench.formats.arrays import UINT8, Batch, unfit_batch
 from storebench.formats.kernel import load_kernel
 
 Places = npt.NDArray[np.int64]
@@ -19,9 +20,6 @@ Places = npt.NDArray[np.int64]
 
 FlatPixels = npt.NDArray[np.uint8]
 """Raw pixels of one or more images as they are stored, uint8 [bytes], C order."""
-
-ImageShape = tuple[int, int, int]
-"""(H, W, C)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import ImageShape
 from storebench.codecs.views import DRAWS, Choose, random_view
 from storebench.formats.base import Batch, Indices
 from storebench.formats.kernel import load_kernel
-from storebench.formats.windows import ImageShape, Windows
+from storebench.formats.windows import Windows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

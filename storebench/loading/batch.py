@@ -92,7 +92,7 @@ class Spans:
 
 
 @dataclass(kw_only=True, slots=True)
-class Batch:
+class LoadedBatch:
     """Samples for one step.
 
     Attributes
@@ -123,14 +123,14 @@ class Batch:
     difference: int | None = None
     io: BatchIo | None = None
 
-    def pin_memory(self) -> "Batch":
+    def pin_memory(self) -> "LoadedBatch":
         """Move the pixels to page-locked memory (called by the DataLoader's pinning thread)."""
         self.pixels = self.pixels.pin_memory()
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class ReaderReport:
     """The report of a producer that has opened or closed its reader."""
 
     pid: int

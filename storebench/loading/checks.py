@@ -7,7 +7,7 @@ import numpy as np
 
 from storebench.digests import DIGEST_BYTES, DigestTable, array_digest, set_digest
 from storebench.formats.base import Indices
-from storebench.loading.batch import Batch
+from storebench.loading.batch import LoadedBatch
 from storebench.results import Coverage
 
 
@@ -61,7 +61,7 @@ class ServedPixels:
     difference: int | None = None
 
 
-def served_pixels(batches: Iterable[Batch]) -> ServedPixels:
+def served_pixels(batches: Iterable[LoadedBatch]) -> ServedPixels:
     """Collect the digests that the batches of a replay carry."""
     indices, digests = [np.empty(0, np.int64)], [np.empty((0, DIGEST_BYTES), np.uint8)]
     prepared: list[DigestTable] = []

@@ -22,7 +22,7 @@ DigestRows = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class BatchContent:
     """The content of a batch of an untimed pass.
 
     Attributes
@@ -49,7 +49,7 @@ def decoded_by(manifest: Manifest, backend: Backend) -> Manifest:
     return dataclasses.replace(manifest, codec=codec_of(backend))
 
 
-def seen_pixels(reader: Reader, backend: Backend, indices: Indices, decoded: Batch) -> Seen:
+def seen_pixels(reader: Reader, backend: Backend, indices: Indices, decoded: Batch) -> BatchContent:
     """Return the parts of a batch of images of one size.
 
     Parameters
@@ -60,14 +60,14 @@ def seen_pixels(reader: Reader, backend: Backend, indices: Indices, decoded: Bat
     labels = reader.labels[indices]
     own = digest_rows(decoded, labels)
     if not backend.codec_options:
-        return Seen(digests=own)
+        return BatchContent(digests=own)
     payloads = payloads_of(reader, indices)
     right = decode_all(payloads, backend.codec, reader.image_shape)
     again = decode_all(payloads, codec_of(backend), reader.image_shape)
     digests = digest_rows(right, labels).copy()
     # Pixels that this decoder does not make of the payload are wrong, however near they are.
     digests[(decoded != again).any(axis=(1, 2, 3))] = 0
-    return Seen(digests=digests, prepared=own, difference=largest_difference(decoded, right))
+    return BatchContent(digests=digests, prepared=own, difference=largest_difference(decoded, right))
 
 
 def seen_files(
@@ -80,11 +80,11 @@ def seen_files(
     *,
     seed: int,
     epoch: int,
-) -> Seen:
+) -> BatchContent:
     """Return the parts of a batch of original image files; `out` holds the samples made of them."""
     labels = reader.labels[indices]
     rows = b"".join(map(payload_digest, payloads, labels.tolist()))
-    seen = Seen(digests=_rows(rows), prepared=digest_rows(out, labels))
+    seen = BatchContent(digests=_rows(rows), prepared=digest_rows(out, labels))
     if not backend.codec_options:
         return seen
     right = np.empty_like(out)

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from storebench.formats.base import Indices
-from storebench.loading.batch import Batch, Spans
+from storebench.loading.batch import LoadedBatch, Spans
 from storebench.probes.batch_io import BatchIo
 
 
 def with_empty_batches(
-    batches: Iterator[Batch], planned: Sequence[Indices], shape: tuple[int, ...]
-) -> Iterator[Batch]:
+    batches: Iterator[LoadedBatch], planned: Sequence[Indices], shape: tuple[int, ...]
+) -> Iterator[LoadedBatch]:
     """Yield a loader's batches, and an empty one in the place of each planned batch that has no samples.
 
     Parameters
@@ -31,7 +31,7 @@ def with_empty_batches(
     yield from batches
 
 
-def empty_batch(shape: tuple[int, ...]) -> Batch:
+def empty_batch(shape: tuple[int, ...]) -> LoadedBatch:
     """Return a batch without samples.
 
     Parameters
@@ -41,7 +41,7 @@ def empty_batch(shape: tuple[int, ...]) -> Batch:
     """
     now = time.perf_counter_ns()
     none = np.empty(0, dtype=np.int64)
-    return Batch(
+    return LoadedBatch(
         pixels=torch.empty((0, *shape), dtype=torch.uint8),
         labels=none,
         indices=none,

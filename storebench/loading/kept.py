@@ -11,11 +11,10 @@ import numpy as np
 from storebench.codecs import any_size
 from storebench.digests import DigestTable, payload_digest
 from storebench.errors import CorruptDataError
-from storebench.formats.base import Batch as Pixels
-from storebench.formats.base import Indices, Reader
+from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import Augment
-from storebench.loading.batch import Batch
+from storebench.loading.batch import LoadedBatch
 from storebench.loading.decoded import decoded_by, seen_pixels
 from storebench.loading.original_files import prepare_files
 from storebench.manifest import Manifest
@@ -53,7 +52,7 @@ class Kept:
         Samples that were to be copied, but that the batch of their step did not contain.
     """
 
-    pixels: Pixels
+    pixels: Batch
     labels: Indices
     indices: Indices
     absent: int
@@ -100,7 +99,7 @@ class SampleKeeper:
         self._step = self._kept = self._absent = 0
         self._began_ns = self._paused_ns = 0
 
-    def __call__(self, batch: Batch) -> bool:
+    def __call__(self, batch: LoadedBatch) -> bool:
         """Decide which rows of the next step's batch are kept, and keep them; return whether there were any."""
         step = self._step
         self._step += 1
@@ -133,7 +132,7 @@ class SampleKeeper:
         self._needed = max(0.0, self._needed - len(rows))
         return rows
 
-    def copy(self, batch: Batch, rows: Sequence[int]) -> None:
+    def copy(self, batch: LoadedBatch, rows: Sequence[int]) -> None:
         """Copy rows of a batch; rows that it does not have are counted as absent."""
         pixels = batch.pixels.numpy()
         fits = pixels.shape[1:] == self._pixels.shape[1:]
@@ -251,7 +250,7 @@ class Truth:
             first_wrong=wrong[0] if wrong else None,
         )
 
-    def _is_right(self, reader: Reader, epoch: int, pixels: Pixels, label: int, index: int) -> bool:
+    def _is_right(self, reader: Reader, epoch: int, pixels: Batch, label: int, index: int) -> bool:
         if not 0 <= index < len(self.table):
             return False
         indices = np.array([index], dtype=np.int64)
@@ -261,7 +260,7 @@ class Truth:
             return False  # the replay names the sample
         return right is not None and label == int(reader.labels[index]) and np.array_equal(pixels, right[0])
 
-    def _right(self, reader: Reader, epoch: int, indices: Indices) -> Pixels | None:
+    def _right(self, reader: Reader, epoch: int, indices: Indices) -> Batch | None:
         """Return one sample as it should have been served, uint8 [1, h, w, C]; None if the store's is not as written."""
         right = np.empty((1, *self.augment.output_shape(reader.image_shape)), np.uint8)
         if any_size(reader.payload_codec):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Opened
+from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.loader import Loader, ReusedBuffer, requests_of
 from storebench.loading.producer import Allocate, Producer, lasting_memory
 
@@ -157,7 +157,7 @@ class Lane(ABC):
         if requests:
             self.channel.send(self._message(requests))
 
-    def take(self) -> Batch:
+    def take(self) -> LoadedBatch:
         """Wait for the next batch, or raise the error that prevented it."""
         item = self.channel.receive()
         self._taken += 1
@@ -178,9 +178,9 @@ class Lane(ABC):
         while self.channel.receive() is not Ask.ABANDON and not self.channel.lost:
             pass
 
-    def answer(self) -> Opened | BaseException:
+    def answer(self) -> ReaderReport | BaseException:
         """Wait for the answer to a request, skipping batches that an interrupted epoch has left."""
-        while not isinstance(message := self.channel.receive(), Opened | BaseException):
+        while not isinstance(message := self.channel.receive(), ReaderReport | BaseException):
             pass
         return message
 
@@ -188,9 +188,9 @@ class Lane(ABC):
         """Return the message for a share."""
         return requests
 
-    def _batch(self, item: Any) -> Batch:
+    def _batch(self, item: Any) -> LoadedBatch:
         """Return the batch of an answer."""
-        assert isinstance(item, Batch)
+        assert isinstance(item, LoadedBatch)
         return item
 
     @abstractmethod
@@ -215,7 +215,7 @@ class LaneLoader(Loader):
     def _start_lane(self, worker: int) -> Lane:
         """Start producer number `worker`."""
 
-    def open(self) -> list[Opened]:
+    def open(self) -> list[ReaderReport]:
         """Start the producers; each opens its reader."""
         self._is_open = True
         if not self.workers:
@@ -228,14 +228,14 @@ class LaneLoader(Loader):
             self.close()
             raise
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, each made ahead as far as its lane has memory."""
         if not self._is_open:
             raise RuntimeError("the loader is not open")
         requests = requests_of(plan, max(1, self.workers))
         return self._from_lanes(requests) if self.workers else map(self._own.produce, requests)
 
-    def close(self) -> list[Opened]:
+    def close(self) -> list[ReaderReport]:
         """Close every reader and end the threads or processes, in the middle of an epoch as well."""
         if not self._is_open:
             return []
@@ -249,7 +249,7 @@ class LaneLoader(Loader):
             while self._lanes:
                 self._lanes.pop().stop()
 
-    def _from_lanes(self, requests: list[BatchRequest]) -> Iterator[Batch]:
+    def _from_lanes(self, requests: list[BatchRequest]) -> Iterator[LoadedBatch]:
         self._abandon()
         epoch = self._epoch = object()
         for number, lane in enumerate(self._lanes):
@@ -267,10 +267,10 @@ class LaneLoader(Loader):
         for lane in self._lanes:
             lane.abandon()
 
-    def _ask(self, what: Ask) -> list[Opened]:
+    def _ask(self, what: Ask) -> list[ReaderReport]:
         """Ask every living producer and collect every answer, so that none is left over; then raise the first error."""
         lanes = [lane for lane in self._lanes if not lane.channel.lost]
-        answers: list[Opened | BaseException] = []
+        answers: list[ReaderReport | BaseException] = []
         for asked in [lanes] if self.asks_at_once else [[lane] for lane in lanes]:
             for lane in asked:
                 lane.channel.send(what)
@@ -278,4 +278,4 @@ class LaneLoader(Loader):
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [answer for answer in answers if isinstance(answer, Opened)]
+        return [answer for answer in answers if isinstance(answer, ReaderReport)]

@@ -20,7 +20,15 @@ import torch
 import torch.utils.data as torch_data
 
 from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
-from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan, Failure, LoadJob, Opened
+from storebench.loading.batch import (
+    LOOP_WORKER,
+    BatchRequest,
+    EpochPlan,
+    Failure,
+    LoadedBatch,
+    LoadJob,
+    ReaderReport,
+)
 from storebench.loading.order import share_of
 from storebench.loading.producer import Producer, lasting_memory
 from storebench.manifest import Manifest
@@ -66,15 +74,15 @@ class Loader(ABC):
         self.pin = pin
 
     @abstractmethod
-    def open(self) -> list[Opened]:
+    def open(self) -> list[ReaderReport]:
         """Start the producers and open a reader in each."""
 
     @abstractmethod
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order. An error in a producer is raised here unchanged."""
 
     @abstractmethod
-    def close(self) -> list[Opened]:
+    def close(self) -> list[ReaderReport]:
         """Close every reader and stop the producers."""
 
     def casualty(self) -> CellFailedError | None:
@@ -196,7 +204,7 @@ class _BatchDataset(torch_data.Dataset[Any]):
                 self._producer = Producer(self._job, ReusedBuffer(pin=self._pin), lasting=lasting)
         return self._producer
 
-    def __getitems__(self, request: BatchRequest | _Open | _Close) -> Batch | Opened | Failure:
+    def __getitems__(self, request: BatchRequest | _Open | _Close) -> LoadedBatch | ReaderReport | Failure:
         try:
             if isinstance(request, _Open):
                 return self.producer.open()
@@ -251,19 +259,19 @@ class ProcessLoader(Loader):
         )
         self._open = False
 
-    def open(self) -> list[Opened]:
+    def open(self) -> list[ReaderReport]:
         """Start the workers; each opens its reader."""
         self._open = True
         return self._ask_everyone(_Open())
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches through the DataLoader; without workers it would only pass them on."""
         requests = requests_of(plan, max(1, self.workers))
         if not self.workers:
             return map(self._dataset.producer.produce, requests)
         return self._serve(requests)
 
-    def close(self) -> list[Opened]:
+    def close(self) -> list[ReaderReport]:
         """Close every reader in its worker, then stop the workers."""
         if not self._open:
             return []
@@ -288,8 +296,8 @@ class ProcessLoader(Loader):
                 worker.kill()
                 worker.join()
 
-    def _ask_everyone(self, request: _Open | _Close) -> list[Opened]:
-        return cast("list[Opened]", list(self._serve([request] * max(1, self.workers))))
+    def _ask_everyone(self, request: _Open | _Close) -> list[ReaderReport]:
+        return cast("list[ReaderReport]", list(self._serve([request] * max(1, self.workers))))
 
     def _serve(self, requests: list[Any]) -> Iterator[Any]:
         self._requests.pending = requests

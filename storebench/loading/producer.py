@@ -10,14 +10,13 @@ import torch
 
 from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError, UsageError
-from storebench.formats.base import Batch as Pixels
-from storebench.formats.base import Indices, Reader
+from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.kernel import load_kernel
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
-from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened, Spans
-from storebench.loading.decoded import Seen, decoded_by, seen_files, seen_pixels
+from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
+from storebench.loading.decoded import BatchContent, decoded_by, seen_files, seen_pixels
 from storebench.loading.original_files import prepare_files
 from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
@@ -77,12 +76,12 @@ class Producer:
         self._allocate = allocate
         self._reader = reader
         self._owns_reader = reader is None
-        self._scratch: Pixels | None = None
+        self._scratch: Batch | None = None
         self._lasting = lasting
         self._own_process = own_process
         self._ready: ReadyBatches | None = None
 
-    def open(self, *, take_memory: bool = True) -> Opened:
+    def open(self, *, take_memory: bool = True) -> ReaderReport:
         """Open the reader in this process, timed, and make the batches that have to be ready.
 
         Parameters
@@ -102,15 +101,15 @@ class Producer:
         get_codec(self._reader.payload_codec)  # imports the decoder's library, so that no step does
         if take_memory and self.job.batch_size and not self._ready_made:
             self._take_memory(self._reader, self.job.batch_size)
-        return Opened(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
+        return ReaderReport(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
 
-    def close(self) -> Opened:
+    def close(self) -> ReaderReport:
         """Close the reader, and return its notes."""
         notes = self._notes()
         if self._reader is not None and self._owns_reader:
             self._reader.close()
         self._reader = self._ready = None
-        return Opened(pid=os.getpid(), open_ns=0, notes=notes)
+        return ReaderReport(pid=os.getpid(), open_ns=0, notes=notes)
 
     @property
     def reader(self) -> Reader:
@@ -120,7 +119,7 @@ class Producer:
         assert self._reader is not None
         return self._reader
 
-    def produce(self, request: BatchRequest) -> Batch:
+    def produce(self, request: BatchRequest) -> LoadedBatch:
         """Fetch, decode and prepare one batch."""
         if self._ready_made:
             return self._produce_ready(request)
@@ -133,8 +132,8 @@ class Producer:
         if request.plan is not None:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *augment.output_shape(reader.image_shape)))
-        whole: Pixels | None = None
-        seen: Seen | None = None
+        whole: Batch | None = None
+        seen: BatchContent | None = None
         if windows is not None and reader.serves_windows and not request.check:
             payload_bytes, decode_inside = reader.fetch_windows(indices, windows, out.numpy())
             fetched = decoded_at = time.perf_counter_ns()
@@ -158,14 +157,14 @@ class Producer:
         )
         return self._batch(out, labels, indices, spans, payload_bytes, seen)
 
-    def _produce_files(self, request: BatchRequest, start: int) -> Batch:
+    def _produce_files(self, request: BatchRequest, start: int) -> LoadedBatch:
         """Fetch image files as they are, decode them, and make samples of them."""
         reader, indices, job = self.reader, request.indices, self.job
         if request.plan is not None:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *job.augment.output_shape(reader.image_shape)))
         pixels = out.numpy()
-        seen: Seen | None = None
+        seen: BatchContent | None = None
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
         spent = prepare_files(
@@ -200,9 +199,9 @@ class Producer:
         indices: Indices,
         spans: Spans,
         payload_bytes: int,
-        seen: Seen | None,
-    ) -> Batch:
-        return Batch(
+        seen: BatchContent | None,
+    ) -> LoadedBatch:
+        return LoadedBatch(
             pixels=out,
             labels=labels,
             indices=indices,
@@ -214,7 +213,7 @@ class Producer:
             difference=seen.difference if seen else None,
         )
 
-    def produce_counted(self, request: BatchRequest) -> Batch:
+    def produce_counted(self, request: BatchRequest) -> LoadedBatch:
         """Make one batch beside the loop, with the kernel's counters; ready-made batches read nothing."""
         if self._ready is not None:
             return self.produce(request)
@@ -224,7 +223,7 @@ class Producer:
         batch.io = METER.read()
         return batch
 
-    def _produce_ready(self, request: BatchRequest) -> Batch:
+    def _produce_ready(self, request: BatchRequest) -> LoadedBatch:
         """Return a batch that was made beforehand: nothing is fetched, decoded or prepared.
 
         Its samples are not those that were asked for; it carries the plan's indices, so nothing can be proven of it.
@@ -235,7 +234,7 @@ class Producer:
             self.open()
         assert self._ready is not None
         pixels, labels = self._ready.take(count)
-        return Batch(
+        return LoadedBatch(
             pixels=pixels,
             labels=labels,
             indices=request.indices,
@@ -278,7 +277,7 @@ class Producer:
         if not (self.job.augment.identity or reader.serves_windows or any_size(reader.payload_codec)):
             self._scratch_for(reader, rows)
 
-    def _pixels(self, reader: Reader, indices: Indices, decoded: Pixels) -> tuple[int, int, int]:
+    def _pixels(self, reader: Reader, indices: Indices, decoded: Batch) -> tuple[int, int, int]:
         """Fill `decoded`; return payload bytes, when the fetch ended, and the decoding done inside it (ns)."""
         if reader.payload_codec == "raw":
             payload_bytes, decode_ns = reader.fetch_into(indices, decoded)
@@ -293,7 +292,7 @@ class Producer:
                 raise CorruptDataError(f"sample {indices[row]}: {error.what}", where=reader.store) from error
         return sum(map(len, payloads)), fetched, 0
 
-    def _scratch_for(self, reader: Reader, count: int) -> Pixels:
+    def _scratch_for(self, reader: Reader, count: int) -> Batch:
         if self._scratch is None or len(self._scratch) < count:
             self._scratch = np.empty((count, *reader.image_shape), dtype=np.uint8)
             self._scratch.fill(0)  # so that its page faults belong to whoever takes it

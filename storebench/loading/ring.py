@@ -25,7 +25,7 @@ import torch
 from storebench.digests import DIGEST_BYTES
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
-from storebench.loading.batch import Batch, BatchRequest, EpochPlan, LoadJob, Spans
+from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, Spans
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 from storebench.loading.loader import GRACE_S, requests_of, worker_death
 from storebench.loading.producer import Producer
@@ -76,13 +76,13 @@ class _WorkerEnd:
 
     def send(self, message: Any) -> None:
         """Send an answer."""
-        if isinstance(message, Batch):
+        if isinstance(message, LoadedBatch):
             message = self._row(message)
         elif isinstance(message, BaseException):
             message = _portable(message)
         self._connection.send_bytes(pickle.dumps(message))
 
-    def _row(self, batch: Batch) -> _Row:
+    def _row(self, batch: LoadedBatch) -> _Row:
         spans, pixels = batch.spans, batch.pixels
         offset = self._memory.offset_of(pixels)
         if offset is None:  # a ready-made batch, which has its own memory
@@ -165,11 +165,11 @@ class RingLane(Lane):
         plan = EpochPlan(epoch=requests[0].epoch, batches=self._indices, check=requests[0].check)
         return _Share(plan=plan, slot_bytes=self._memory.slot_bytes)
 
-    def _batch(self, item: Any) -> Batch:
+    def _batch(self, item: Any) -> LoadedBatch:
         offset, payload_bytes, spans, labels, served, (digests, prepared, difference), io = item
         indices = np.frombuffer(bytearray(served), dtype=np.int64)
         start, fetch, decode, prep, ready = spans
-        return Batch(
+        return LoadedBatch(
             pixels=self._memory.at(offset, (len(indices), *self._shape)),
             labels=np.frombuffer(bytearray(labels), dtype=np.int64),
             indices=indices,

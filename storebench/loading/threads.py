@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from storebench.formats.registry import traits_of
-from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, LoadJob, Opened
+from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 from storebench.loading.loader import ReusedBuffer, batch_shape
 from storebench.loading.producer import Producer, lasting_memory
@@ -94,7 +94,7 @@ class OnlyThreadLane(ThreadLane):
         self._given_ns: int | None = None
         self._short_steps = 0
         self._parked = False
-        self._made: collections.deque[Batch | BaseException] = collections.deque()
+        self._made: collections.deque[LoadedBatch | BaseException] = collections.deque()
 
     def begin(self, requests: list[BatchRequest]) -> None:
         """Send the producer its share of an epoch; it starts at once."""
@@ -103,7 +103,7 @@ class OnlyThreadLane(ThreadLane):
         self._made.clear()
         super().begin(requests)
 
-    def take(self) -> Batch:
+    def take(self) -> LoadedBatch:
         """Return the next batch, made here or in the thread, or raise the error that prevented it."""
         if self._given_ns is not None:
             self._choose_side(time.perf_counter_ns() - self._given_ns)
@@ -145,14 +145,14 @@ class OnlyThreadLane(ThreadLane):
         while (item := self.channel.receive()) is not Ask.ABANDON:
             self._made.append(item)
 
-    def _make(self, request: BatchRequest) -> Batch:
+    def _make(self, request: BatchRequest) -> LoadedBatch:
         self._slots.lend()
         batch = self._producer.produce(request)
         batch.worker = LOOP_WORKER
         self.made_by_loop += 1
         return batch
 
-    def _batch(self, item: Any) -> Batch:
+    def _batch(self, item: Any) -> LoadedBatch:
         if isinstance(item, BaseException):
             raise item
         return super()._batch(item)
@@ -175,7 +175,7 @@ class ThreadLoader(LaneLoader):
         self._shared = workers > 0 and traits_of(job.backend).holds_pixels
         self._only: OnlyThreadLane | None = None
 
-    def open(self) -> list[Opened]:
+    def open(self) -> list[ReaderReport]:
         """Start the threads and open their readers, or the one that they share."""
         computing = torch.get_num_threads()
         try:
@@ -188,7 +188,7 @@ class ThreadLoader(LaneLoader):
             # The number that a thread sets also applies to threads that start later.
             torch.set_num_threads(computing)
 
-    def close(self) -> list[Opened]:
+    def close(self) -> list[ReaderReport]:
         """End the threads after closing their readers; a shared one after that."""
         was_open = self._is_open
         closed = super().close()
@@ -215,6 +215,6 @@ class ThreadLoader(LaneLoader):
         return self._only
 
 
-def _with_note(closed: Opened, lane: OnlyThreadLane) -> Opened:
+def _with_note(closed: ReaderReport, lane: OnlyThreadLane) -> ReaderReport:
     """Say how many batches the loop made itself."""
     return replace(closed, notes={**closed.notes, "made_by_loop": f"{lane.made_by_loop} batches"})

@@ -13,7 +13,7 @@ _IO_FILE = "/proc/self/io"
 _CALLS, _DEVICE = 5, 9
 """Positions of the values of ``syscr`` and ``read_bytes`` among the words of ``/proc/self/io``."""
 
-_Totals = tuple[int, int, int, int]
+_CounterValues = tuple[int, int, int, int]
 
 
 class BatchIo(NamedTuple):
@@ -52,7 +52,7 @@ class IoMeter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: int | None = None
-        self._last: _Totals = (0, 0, 0, 0)
+        self._last: _CounterValues = (0, 0, 0, 0)
         self._own_reads = 0
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ METER = IoMeter()
 """The meter of this process."""
 
 
-def _totals(file: int) -> _Totals:
+def _totals(file: int) -> _CounterValues:
     """Return bytes, read calls, major and minor faults since the process started, by one read call."""
     words = os.pread(file, 512, 0).split()
     usage = resource.getrusage(resource.RUSAGE_SELF)

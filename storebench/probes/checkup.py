@@ -37,7 +37,7 @@ _COLD = CacheFacts(
 )
 
 
-class State(enum.StrEnum):
+class CheckStatus(enum.StrEnum):
     """Whether something can be measured here."""
 
     OK = "ok"
@@ -59,7 +59,7 @@ class Check:
     """
 
     name: str
-    state: State
+    state: CheckStatus
     found: str
     advice: str = ""
 
@@ -115,11 +115,11 @@ def _scratch(folder: Path) -> Iterator[Path]:
 def _counting(scratch: Path) -> Check:
     residency = page_cache.resident([scratch])
     if residency.frac:
-        return Check(name="counting cached pages", state=State.OK, found=f"{residency.method} works")
+        return Check(name="counting cached pages", state=CheckStatus.OK, found=f"{residency.method} works")
     why = residency.reason or f"{residency.method} sees no page of a file that was just written"
     return Check(
         name="counting cached pages",
-        state=State.NO,
+        state=CheckStatus.NO,
         found=why,
         advice="Cold and warm cells will be called unverified. Use Linux 6.5 or later and a local ext4 or xfs.",
     )
@@ -146,8 +146,8 @@ def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
 
 def _state(name: str, works: bool, reason: str, advice: str) -> Check:
     if works:
-        return Check(name=name, state=State.OK, found="reached and verified")
-    return Check(name=name, state=State.NO, found=reason, advice=advice)
+        return Check(name=name, state=CheckStatus.OK, found="reached and verified")
+    return Check(name=name, state=CheckStatus.NO, found=reason, advice=advice)
 
 
 def _counters(scratch: Path) -> Iterator[Check]:
@@ -163,20 +163,20 @@ def _counters(scratch: Path) -> Iterator[Check]:
 def _counter(name: str, key: str, counters: Counters) -> Check:
     value = getattr(counters, key)
     if value:
-        return Check(name=name, state=State.OK, found="counted by the kernel")
+        return Check(name=name, state=CheckStatus.OK, found="counted by the kernel")
     reason = counters.reasons.get(key, "the kernel counted no byte of a file that was evicted and read again")
     return Check(
-        name=name, state=State.NO, found=reason, advice="Read amplification cannot be measured here."
+        name=name, state=CheckStatus.NO, found=reason, advice="Read amplification cannot be measured here."
     )
 
 
 def _direct(scratch: Path) -> Check:
     rates = device_rates([scratch], page_cache.PAGE_BYTES, limit_s=0.03)
     if not rates.reasons:
-        return Check(name="device ceilings", state=State.OK, found="O_DIRECT reads reach the device")
+        return Check(name="device ceilings", state=CheckStatus.OK, found="O_DIRECT reads reach the device")
     return Check(
         name="device ceilings",
-        state=State.NO,
+        state=CheckStatus.NO,
         found=rates.reasons.get(KEYS[0], next(iter(rates.reasons.values()))),
         advice="Cold figures will have no device ceiling.",
     )
@@ -189,12 +189,12 @@ def _below(folder: Path) -> Check:
     words = f"{below_sentence(with_below(_COLD, facts))}; hypervisor: {name or 'no sign of one'}"
     kept = "" if facts.remembered else " The verdict could not be stored, so the next call measures again."
     if facts.verdict is BelowCache.NOT_SEEN:
-        return Check(name=_BELOW, state=State.OK, found=words, advice=kept.strip())
+        return Check(name=_BELOW, state=CheckStatus.OK, found=words, advice=kept.strip())
     advice = (
         "Cold figures of this machine may describe that cache. Use stores that are larger than it, or leave "
         "them unread for a long time before a cold run (docs/methodology.md)."
     )
-    return Check(name=_BELOW, state=State.NOTE, found=words, advice=advice + kept)
+    return Check(name=_BELOW, state=CheckStatus.NOTE, found=words, advice=advice + kept)
 
 
 def _read_ahead(mount: Mount) -> Iterator[Check]:
@@ -203,11 +203,11 @@ def _read_ahead(mount: Mount) -> Iterator[Check]:
     if value is None:
         return
     if int(value) == DEFAULT_READ_AHEAD_KB:
-        yield Check(name="read-ahead", state=State.OK, found=f"{value} KiB, Linux's default")
+        yield Check(name="read-ahead", state=CheckStatus.OK, found=f"{value} KiB, Linux's default")
         return
     yield Check(
         name="read-ahead",
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found=f"{value} KiB on {disk['name']}; Linux's default is {DEFAULT_READ_AHEAD_KB}",
         advice=(
             "It determines much of a cold figure: more helps mapped stores that are read whole, and multiplies the "
@@ -219,10 +219,10 @@ def _read_ahead(mount: Mount) -> Iterator[Check]:
 
 def _drop_caches() -> Check:
     if os.access(page_cache.DROP_CACHES, os.W_OK):
-        return Check(name="--drop-caches", state=State.OK, found="allowed (root)")
+        return Check(name="--drop-caches", state=CheckStatus.OK, found="allowed (root)")
     return Check(
         name="--drop-caches",
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found="needs root",
         advice="Not needed: files are evicted one by one, and their pages counted.",
     )
@@ -235,21 +235,23 @@ def _limit() -> Check:
     except UsageError as error:
         return Check(
             name=name,
-            state=State.NOTE,
+            state=CheckStatus.NOTE,
             found=error.what,
             advice='Cells with cache = "limited" cannot be run. As root they can, where a memory controller is writable.',
         )
-    return Check(name=name, state=State.OK, found=f"works (control groups, version {controller.version})")
+    return Check(
+        name=name, state=CheckStatus.OK, found=f"works (control groups, version {controller.version})"
+    )
 
 
 def _own_device(folder: Path) -> Check:
     name = "read-ahead per cell"
     reason = why_not(folder)
     if not reason:
-        return Check(name=name, state=State.OK, found="works (loop devices with direct I/O)")
+        return Check(name=name, state=CheckStatus.OK, found="works (loop devices with direct I/O)")
     return Check(
         name=name,
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found=reason,
         advice="Cells with their own read-ahead cannot run; all others can.",
     )
@@ -259,10 +261,10 @@ def _reclaim() -> Check:
     damon = machine.damon()
     if damon in (None, "off"):
         setting = "off" if damon else "cannot be read"
-        return Check(name="DAMON reclaim", state=State.OK, found=setting)
+        return Check(name="DAMON reclaim", state=CheckStatus.OK, found=setting)
     return Check(
         name="DAMON reclaim",
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found=f"on ({damon}): this machine reclaims idle pages by itself",
         advice="A store that was warm a minute ago may not be. Pages of warm cells are counted, and the cell fails if too few remain.",
     )
@@ -271,10 +273,10 @@ def _reclaim() -> Check:
 def _swap() -> Check:
     size = machine.memory_bytes("SwapTotal")
     if not size:
-        return Check(name="swap", state=State.OK, found="none")
+        return Check(name="swap", state=CheckStatus.OK, found="none")
     return Check(
         name="swap",
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found=f"{size / _GIB:.1f} GiB",
         advice="Memory backends may be swapped out: check their major faults, or run 'swapoff -a' as root.",
     )
@@ -283,10 +285,10 @@ def _swap() -> Check:
 def _governor() -> Check:
     governor = machine.governor()
     if governor in (None, "performance"):
-        return Check(name="CPU frequency", state=State.OK, found=governor or "not controlled from here")
+        return Check(name="CPU frequency", state=CheckStatus.OK, found=governor or "not controlled from here")
     return Check(
         name="CPU frequency",
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found=f"governor {governor}",
         advice="Speeds vary with it. As root: cpupower frequency-set -g performance.",
     )
@@ -297,7 +299,7 @@ def _load() -> Check:
     busy = load > 0.5 * cores
     return Check(
         name="load",
-        state=State.NOTE if busy else State.OK,
+        state=CheckStatus.NOTE if busy else CheckStatus.OK,
         found=f"{load:.1f} on {cores} cores",
         advice="Other work disturbs the figures: stop it, or use more replicates." if busy else "",
     )
@@ -308,7 +310,7 @@ def _space(folder: Path) -> Check:
     little = free < LITTLE_SPACE_BYTES
     return Check(
         name="free space",
-        state=State.NOTE if little else State.OK,
+        state=CheckStatus.NOTE if little else CheckStatus.OK,
         found=f"{free / _GIB:.1f} GiB in {folder}",
         advice="'storebench bench SCENARIO --dry-run' says how much a scenario writes." if little else "",
     )
@@ -318,10 +320,10 @@ def _memory() -> Check:
     total = machine.memory_bytes("MemTotal") or 0
     limit = machine.memory_limit_bytes()
     if limit is None or limit >= total:
-        return Check(name="memory", state=State.OK, found=f"{total / _GIB:.1f} GiB")
+        return Check(name="memory", state=CheckStatus.OK, found=f"{total / _GIB:.1f} GiB")
     return Check(
         name="memory",
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found=f"{limit / _GIB:.1f} GiB by a control group, page cache included",
         advice="A warm store must fit into that together with the training process.",
     )
@@ -331,15 +333,15 @@ def _torch() -> Check:
     version = version_of("torch")
     if version is None:
         return Check(
-            name="torch", state=State.NO, found="not installed", advice="Run: pip install storebench."
+            name="torch", state=CheckStatus.NO, found="not installed", advice="Run: pip install storebench."
         )
     import torch
 
     if torch.cuda.is_available():
-        return Check(name="torch", state=State.OK, found=f"{version}, {torch.cuda.get_device_name()}")
+        return Check(name="torch", state=CheckStatus.OK, found=f"{version}, {torch.cuda.get_device_name()}")
     return Check(
         name="torch",
-        state=State.NOTE,
+        state=CheckStatus.NOTE,
         found=f"{version}, CPU only",
         advice="An accelerator can be emulated with '--compute emulated:MILLISECONDS'; every result says so.",
     )
@@ -348,10 +350,10 @@ def _torch() -> Check:
 def _library(name: str, extra: str) -> Check:
     version = version_of(name)
     if version:
-        return Check(name=name, state=State.OK, found=version)
+        return Check(name=name, state=CheckStatus.OK, found=version)
     return Check(
         name=name,
-        state=State.NO,
+        state=CheckStatus.NO,
         found="not installed",
         advice=f"For the format {extra}, run: pip install 'storebench[{extra}]'.",
     )

@@ -35,7 +35,7 @@ _Values = dict[str, float]
 
 
 @dataclass(kw_only=True)
-class _Sample:
+class _Snapshot:
     """Counters of one process at one moment.
 
     Attributes
@@ -74,7 +74,7 @@ class CounterProbe:
     def __init__(self, pids: Iterable[int], store: Path | str) -> None:
         self._pids = sorted(set(pids))
         self._mount = mount_of(store)
-        self._first: dict[int, _Sample] = {}
+        self._first: dict[int, _Snapshot] = {}
         self._first_device: int | str = ""
 
     def start(self) -> None:
@@ -111,21 +111,21 @@ class CounterProbe:
         values |= _amplification(values, payload_bytes, reasons)
         return _counters(values, reasons)
 
-    def _samples(self, *, io_last: bool) -> dict[int, _Sample]:
+    def _samples(self, *, io_last: bool) -> dict[int, _Snapshot]:
         """Read every process; our own read calls come last at the start and first at the end.
 
         Only one read call of this probe is then in between; see `_own_read_calls`.
         """
-        samples = {pid: _Sample() for pid in self._pids}
+        samples = {pid: _Snapshot() for pid in self._pids}
         own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
-        rest: tuple[_Reader, ...] = (_read_stat, _read_switches)
+        rest: tuple[_ReadCounters, ...] = (_read_stat, _read_switches)
         for readers in (rest, (_read_io,)) if io_last else ((_read_io,), rest):
             for pid in own_last if io_last else reversed(own_last):
                 for read in readers:
                     read(pid, samples[pid])
         return samples
 
-    def _differences(self, last: dict[int, _Sample]) -> tuple[_Values, dict[str, str]]:
+    def _differences(self, last: dict[int, _Snapshot]) -> tuple[_Values, dict[str, str]]:
         values: _Values = {}
         reasons: dict[str, str] = {}
         for name in _ADDED:
@@ -140,7 +140,7 @@ class CounterProbe:
             values["read_calls"] -= 1  # our own read of /proc/self/io at the start
         return values, reasons
 
-    def _why_not(self, name: str, last: dict[int, _Sample]) -> str:
+    def _why_not(self, name: str, last: dict[int, _Snapshot]) -> str:
         """Return why the sum of a counter would be wrong, or ""."""
         if not self._first:
             return "the probe was not started"
@@ -153,7 +153,7 @@ class CounterProbe:
                 return f"threads of pid {pid} ended before they were counted"
         return ""
 
-    def _inherited(self, name: str, pid: int, last: dict[int, _Sample]) -> bool:
+    def _inherited(self, name: str, pid: int, last: dict[int, _Snapshot]) -> bool:
         """Return whether a process has ended and its totals went to a probed parent."""
         parent = self._first[pid].parent
         gone = not Path(f"/proc/{pid}").exists()
@@ -161,7 +161,7 @@ class CounterProbe:
         return gone and with_children and parent in last and name in last[parent].values
 
 
-_Reader = Callable[[int, _Sample], None]
+_ReadCounters = Callable[[int, _Snapshot], None]
 
 
 def counts_reads(fstype: str) -> bool:
@@ -175,7 +175,7 @@ def counts_reads(fstype: str) -> bool:
     return fstype.partition(".")[0] not in _UNCOUNTED
 
 
-def _read_io(pid: int, sample: _Sample) -> None:
+def _read_io(pid: int, sample: _Snapshot) -> None:
     try:
         # Exactly one system call, so that the probe's own read calls can be subtracted.
         text = _slurp(f"/proc/{pid}/io")
@@ -186,7 +186,7 @@ def _read_io(pid: int, sample: _Sample) -> None:
     sample.values |= {"device_read_bytes": int(found["read_bytes"]), "read_calls": int(found["syscr"])}
 
 
-def _read_stat(pid: int, sample: _Sample) -> None:
+def _read_stat(pid: int, sample: _Snapshot) -> None:
     try:
         text = _slurp(f"/proc/{pid}/stat")
     except OSError as error:
@@ -214,7 +214,7 @@ def _own_usage() -> tuple[resource.struct_rusage, resource.struct_rusage]:
     return resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
 
 
-def _read_switches(pid: int, sample: _Sample) -> None:
+def _read_switches(pid: int, sample: _Snapshot) -> None:
     if pid == os.getpid():
         own, children = _own_usage()
         sample.values |= {

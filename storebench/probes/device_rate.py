@@ -147,15 +147,17 @@ def _measured(target: _Target, size: int, limit_s: float, rng: np.random.Generat
     rates: dict[str, Any] = {}
     methods: set[str] = set()
     for key, depth in zip(KEYS, DEPTHS, strict=False):
-        rates[key], method = _rate(target, _Reads(at_random, size, (depth,)), limit_s)
+        rates[key], method = _rate(target, _ReadPlan(at_random, size, (depth,)), limit_s)
         methods.add(method)
-    rates[SEQUENTIAL], method = _rate(target, _Reads(in_a_row, SEQUENTIAL_BYTES, SEQUENTIAL_DEPTHS), limit_s)
+    rates[SEQUENTIAL], method = _rate(
+        target, _ReadPlan(in_a_row, SEQUENTIAL_BYTES, SEQUENTIAL_DEPTHS), limit_s
+    )
     rates[BEST] = max(rates.values())
     words = f"{', '.join(sorted({*methods, method}))}; {target.words}"
     return dataclasses.replace(DeviceRates(**rates), device_method=words)
 
 
-class _Reads(NamedTuple):
+class _ReadPlan(NamedTuple):
     """Reads of one size, and the allowed numbers in flight, of which the best counts."""
 
     requests: Sequence[Request]
@@ -163,7 +165,7 @@ class _Reads(NamedTuple):
     depths: Sequence[int]
 
 
-def _rate(target: _Target, reads: _Reads, limit_s: float) -> tuple[float, str]:
+def _rate(target: _Target, reads: _ReadPlan, limit_s: float) -> tuple[float, str]:
     """Return the rate by the method and at the depth that won a short trial, or by fio, and the method's name.
 
     The trial itself is not the result, because a disk with a limited rate delivers more at first.
@@ -186,7 +188,7 @@ def _rate(target: _Target, reads: _Reads, limit_s: float) -> tuple[float, str]:
     return delivered.bytes_per_s, delivered.method
 
 
-def _read(reads: _Reads, depth: int, method: str, limit_s: float) -> Delivered:
+def _read(reads: _ReadPlan, depth: int, method: str, limit_s: float) -> Delivered:
     before = own_device_bytes()
     reading = read_direct(reads.requests, reads.size, depth, limit_s, method=method)
     _check_served(reading, before)

@@ -17,13 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
+from storebench.arrays import Indices, Pixels
 from storebench.probes.remembered import recall, remember
 
 MAX_ARRAY_BYTES = 256 << 20
 ROUNDS = 4
 
-Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
-Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Way = Callable[[Pixels, Indices, Pixels], object]
 """Function that copies the samples at some indices of an array into a batch of as many."""
 

@@ -50,7 +50,7 @@ _CHILD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class ResidencyCurve:
     """Residency over time.
 
     Attributes
@@ -117,16 +117,16 @@ class Sampler:
         if not self._late and not self._failure:
             select.select([self._process.stdout], [], [], _START_S)
 
-    def stop(self) -> Curve:
+    def stop(self) -> ResidencyCurve:
         """Take a last count, end the sampler and return its curve."""
         if self._failure:
-            return Curve(reason=self._failure)
+            return ResidencyCurve(reason=self._failure)
         try:
             out, _ = self._process.communicate(_STOP, timeout=_STOP_S)
             curve = json.loads(out.removeprefix(_COUNTED))
         except (subprocess.TimeoutExpired, ValueError, OSError):
-            return Curve(reason=self._end())
-        return Curve(
+            return ResidencyCurve(reason=self._end())
+        return ResidencyCurve(
             at_ns=tuple(curve["at_ns"]),
             resident_frac=tuple(curve["resident_frac"]),
             cpu_s=curve["cpu_s"],

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from storebench.errors import CellFailedError
-from storebench.formats.base import Batch as Pixels
-from storebench.formats.base import Fetched, Indices, Reader
-from storebench.loading.batch import Batch, EpochPlan, LoadJob
+from storebench.formats.base import Batch, Fetched, Indices, Reader
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.order import split_batches
 from storebench.probes.batch_io import IoMeter
 from storebench.ranks.deliveries import Arrived, Deliveries, Traffic
@@ -20,7 +19,7 @@ from storebench.ranks.group import Group
 from storebench.ranks.held import HeldPayloads, HeldPixels, HeldSamples, cut, joined_sizes
 from storebench.ranks.messages import Messages
 from storebench.ranks.owners import Owners, block_owners, first_owners
-from storebench.ranks.progress import Progress
+from storebench.ranks.progress import RankProgress
 from storebench.ranks.room import needed_bytes, refusal
 from storebench.ranks.spill import spill_refusal
 from storebench.results import DataStoreFacts
@@ -53,7 +52,7 @@ class DataStore:
     """
 
     def __init__(
-        self, source: Reader, job: LoadJob, *, group: Group, progress: Progress, meter: IoMeter
+        self, source: Reader, job: LoadJob, *, group: Group, progress: RankProgress, meter: IoMeter
     ) -> None:
         self.filled = False
         self.reader = DataStoreReader(source, self)
@@ -90,7 +89,7 @@ class DataStore:
             self._preload()
             self._seal()
 
-    def serve(self, plan: EpochPlan, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def serve(self, plan: EpochPlan, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
         """Yield the batches of an epoch, exchanging their samples on the way.
 
         Nothing happens before the first batch is requested, so everything is part of the wait for that batch.
@@ -162,7 +161,7 @@ class DataStore:
                 found[row] = payload
         return found
 
-    def copy_pixels(self, samples: Indices, out: Pixels) -> Fetched:
+    def copy_pixels(self, samples: Indices, out: Batch) -> Fetched:
         """Copy the pixels of the next batch into `out`, uint8 [n, H, W, C]."""
         held = self._held
         assert isinstance(held, HeldPixels)
@@ -295,14 +294,14 @@ class DataStoreReader(Reader):
             self._last = indices, self._data.payloads(indices)
         return self._last[1]
 
-    def _fetch_into(self, indices: Indices, out: Pixels) -> Fetched:
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         return self._data.copy_pixels(indices, out)
 
     def _close(self) -> None:
         self._source.close()
 
 
-def _delivered(deliveries: Deliveries, batches: Iterator[Batch]) -> Iterator[Batch]:
+def _delivered(deliveries: Deliveries, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
     """Yield batches, exchanging their samples on the way."""
     deliveries.begin()
     for batch in batches:

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch.distributed as dist
 
+from storebench.arrays import Bytes
 from storebench.errors import CellFailedError
 from storebench.formats.base import Indices
-from storebench.ranks.held import Content, Sizes
+from storebench.ranks.held import ByteCounts
 from storebench.ranks.messages import Messages
-from storebench.ranks.owners import Owners, Rows, Transfer, transfer_of
+from storebench.ranks.owners import Owners, Positions, Transfer, transfer_of
 from storebench.ranks.room import STEPS_UNDER_WAY
 
-Pack = Callable[[Indices], Content]
+Pack = Callable[[Indices], Bytes]
 """Returns a copy of samples held by this rank, as the content of a message."""
 
 
@@ -71,8 +72,8 @@ class Arrived:
         Rows, int64, and the content that fills them, in the same order.
     """
 
-    held: Rows
-    messages: list[tuple[Rows, Content]]
+    held: Positions
+    messages: list[tuple[Positions, Bytes]]
 
 
 @dataclass(kw_only=True)
@@ -80,7 +81,7 @@ class _Incoming:
     """The messages of one step that this rank receives."""
 
     transfer: Transfer
-    messages: list[tuple[Rows, Content]] = field(default_factory=list)
+    messages: list[tuple[Positions, Bytes]] = field(default_factory=list)
     works: list[dist.Work] = field(default_factory=list)
 
 
@@ -88,7 +89,7 @@ class _Incoming:
 class _Outgoing:
     """The messages of one step that this rank sends. Their content must not change until they have arrived."""
 
-    contents: list[Content] = field(default_factory=list)
+    contents: list[Bytes] = field(default_factory=list)
     works: list[dist.Work] = field(default_factory=list)
 
 
@@ -120,7 +121,7 @@ class Deliveries:
         owners: Owners,
         rank: int,
         pack: Pack,
-        sizes: Sizes,
+        sizes: ByteCounts,
         messages: Messages,
         traffic: Traffic,
     ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from storebench.errors import CellFailedError
 from storebench.ranks.membership import Membership
-from storebench.ranks.progress import NO_PROGRESS, Progress
+from storebench.ranks.progress import NO_PROGRESS, RankProgress
 
 if TYPE_CHECKING:  # a process that is alone does not load it
     from torch._C._distributed_c10d import TCPStore
@@ -101,7 +101,7 @@ class TorchGroup(Group):
         Learns when this rank waits for others.
     """
 
-    def __init__(self, membership: Membership, progress: Progress = NO_PROGRESS) -> None:
+    def __init__(self, membership: Membership, progress: RankProgress = NO_PROGRESS) -> None:
         self.membership = membership
         self._progress = progress
 
@@ -152,7 +152,7 @@ def join(
     device: str,
     timeout_s: float,
     *,
-    progress: Progress = NO_PROGRESS,
+    progress: RankProgress = NO_PROGRESS,
     connect_s: float = CONNECT_S,
 ) -> Group:
     """Join the other ranks of a job that torchrun has started, and return the group.

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Bytes
 from storebench.errors import CellFailedError
 from storebench.formats.base import Batch, Indices
-from storebench.ranks.owners import Owners, Rows
+from storebench.ranks.owners import Owners, Positions
 from storebench.ranks.spill import SpillFile, spilled_array
 
-Content = npt.NDArray[np.uint8]
-"""The bytes of a message, uint8 [n]: concatenated samples."""
-
-Sizes = npt.NDArray[np.int64]
+ByteCounts = npt.NDArray[np.int64]
 """Bytes of samples, int64 [n]."""
 
 
@@ -43,20 +41,20 @@ class HeldSamples(ABC):
         return len(self.own) - int(np.count_nonzero(self._kept))
 
     @abstractmethod
-    def pack(self, samples: Indices) -> Content:
+    def pack(self, samples: Indices) -> Bytes:
         """Return a copy of own samples as the content of a message, in the order of `samples`."""
 
-    def _new(self, samples: Indices) -> tuple[Rows, Rows]:
+    def _new(self, samples: Indices) -> tuple[Positions, Positions]:
         """Return the rows of `samples` with own samples that are not in memory yet, each sample once, and their places."""
         if not len(self.own):
             return np.empty(0, np.intp), np.empty(0, np.intp)
-        places: Rows = np.minimum(np.searchsorted(self.own, samples), len(self.own) - 1)
+        places: Positions = np.minimum(np.searchsorted(self.own, samples), len(self.own) - 1)
         rows = np.flatnonzero((self.own[places] == samples) & ~self._kept[places])
         places, first = np.unique(places[rows], return_index=True)
         self._kept[places] = True
         return rows[first], places
 
-    def _places(self, samples: Indices) -> Rows:
+    def _places(self, samples: Indices) -> Positions:
         """Return the places of own samples that are in memory.
 
         Raises
@@ -64,7 +62,7 @@ class HeldSamples(ABC):
         CellFailedError
             A sample is not in memory.
         """
-        places: Rows = np.minimum(np.searchsorted(self.own, samples), max(0, len(self.own) - 1))
+        places: Positions = np.minimum(np.searchsorted(self.own, samples), max(0, len(self.own) - 1))
         if len(samples) and not (
             len(self.own) and (self.own[places] == samples).all() and self._kept[places].all()
         ):
@@ -97,11 +95,11 @@ class HeldPixels(HeldSamples):
         self._pixels[places] = pixels[rows]
         self.held_bytes += len(rows) * self._image_bytes
 
-    def pack(self, samples: Indices) -> Content:
+    def pack(self, samples: Indices) -> Bytes:
         """Return a copy of own samples, uint8 [n * H * W * C]."""
         return self._pixels[self._places(samples)].reshape(-1)
 
-    def put(self, samples: Indices, rows: Rows, out: Batch) -> None:
+    def put(self, samples: Indices, rows: Positions, out: Batch) -> None:
         """Copy own samples into rows of a batch, uint8 [n, H, W, C]."""
         out[rows] = self._pixels[self._places(samples)]
 
@@ -125,7 +123,7 @@ class HeldPayloads(HeldSamples):
         self._sizes = np.zeros(len(own), np.int64)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> ByteCounts:
         """Bytes of each own payload, int64, in ascending order of the samples; 0 for those that are not in memory yet."""
         return self._sizes
 
@@ -140,7 +138,7 @@ class HeldPayloads(HeldSamples):
             self._sizes[place] = len(payload)
             self.held_bytes += len(payload)
 
-    def pack(self, samples: Indices) -> Content:
+    def pack(self, samples: Indices) -> Bytes:
         """Return own payloads, concatenated."""
         joined = bytearray().join(self.payloads(samples))
         return np.frombuffer(joined, np.uint8)
@@ -158,13 +156,13 @@ def _in_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     return np.empty(shape, np.uint8)
 
 
-def cut(content: Content, sizes: Sizes) -> list[bytes]:
+def cut(content: Bytes, sizes: ByteCounts) -> list[bytes]:
     """Split a message into its payloads, given the bytes of each."""
     ends = np.cumsum(sizes).tolist()
     return [content[end - size : end].tobytes() for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
-def joined_sizes(parts: Sequence[Sizes], owners: Owners) -> Sizes:
+def joined_sizes(parts: Sequence[ByteCounts], owners: Owners) -> ByteCounts:
     """Return the bytes of every sample, int64 [count], from the sizes of each rank's own samples.
 
     Parameters

@@ -13,7 +13,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 from storebench.ranks.group import Group, LostRankError
-from storebench.ranks.progress import NO_PROGRESS, Progress
+from storebench.ranks.progress import NO_PROGRESS, RankProgress
 
 _FAMILY = "AF_UNIX"
 _KEY_BYTES = 32
@@ -32,7 +32,7 @@ class Line:
         Is told when this rank waits for a message.
     """
 
-    def __init__(self, connection: Connection, other: str, progress: Progress = NO_PROGRESS) -> None:
+    def __init__(self, connection: Connection, other: str, progress: RankProgress = NO_PROGRESS) -> None:
         self._connection = connection
         self._other = other
         self._progress = progress
@@ -88,7 +88,7 @@ class Line:
         return LostRankError(f"{self._other}, which shares batches with this rank, has ended")
 
 
-def connect_node(group: Group, progress: Progress = NO_PROGRESS) -> list[Line]:
+def connect_node(group: Group, progress: RankProgress = NO_PROGRESS) -> list[Line]:
     """Connect the ranks of each node with the first one there, and return the connections of this rank.
 
     Every rank of the job calls it at the same time.
@@ -102,7 +102,7 @@ def connect_node(group: Group, progress: Progress = NO_PROGRESS) -> list[Line]:
     return _answered(group, progress) if group.membership.leads_node else [_asked(group, progress)]
 
 
-def _answered(group: Group, progress: Progress) -> list[Line]:
+def _answered(group: Group, progress: RankProgress) -> list[Line]:
     """Return the connections of the first rank of a node to the others."""
     me = group.membership
     # Messages are pickled, so the key must keep out processes of other jobs.
@@ -121,7 +121,7 @@ def _answered(group: Group, progress: Progress) -> list[Line]:
     return [lines[local_rank] for local_rank in sorted(lines)]
 
 
-def _asked(group: Group, progress: Progress) -> Line:
+def _asked(group: Group, progress: RankProgress) -> Line:
     """Return the connection of another rank of a node to the first one."""
     me = group.membership
     offers: dict[int, tuple[str, bytes, str]] = {}

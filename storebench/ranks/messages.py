@@ -6,8 +6,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from storebench.ranks.held import Content
-from storebench.ranks.progress import NO_PROGRESS, Progress
+from storebench.arrays import Bytes
+from storebench.ranks.progress import NO_PROGRESS, RankProgress
 
 MOST_WAIT_S = 7 * 24 * 3600.0
 """Most seconds to wait for a message; the launcher ends a hanging job sooner."""
@@ -27,15 +27,15 @@ class Messages:
         Is told when this rank waits for others.
     """
 
-    def __init__(self, progress: Progress = NO_PROGRESS) -> None:
+    def __init__(self, progress: RankProgress = NO_PROGRESS) -> None:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=MOST_WAIT_S))
         self._progress = progress
 
-    def send(self, content: Content, to: int, step: int) -> dist.Work:
+    def send(self, content: Bytes, to: int, step: int) -> dist.Work:
         """Post a message to another rank and return the work to wait for. `content` must not change until then."""
         return _posted(dist.isend(torch.from_numpy(content), to, group=self._group, tag=step % _TAGS))
 
-    def receive(self, content: Content, source: int, step: int) -> dist.Work:
+    def receive(self, content: Bytes, source: int, step: int) -> dist.Work:
         """Post the receipt of a message into `content`, which has its size, and return the work to wait for."""
         return _posted(dist.irecv(torch.from_numpy(content), source, group=self._group, tag=step % _TAGS))
 

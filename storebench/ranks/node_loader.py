@@ -22,7 +22,15 @@ import torch
 
 from storebench.digests import DigestTable
 from storebench.formats.base import Indices
-from storebench.loading.batch import LOOP_WORKER, Batch, BatchRequest, EpochPlan, LoadJob, Opened, Spans
+from storebench.loading.batch import (
+    LOOP_WORKER,
+    BatchRequest,
+    EpochPlan,
+    LoadedBatch,
+    LoadJob,
+    ReaderReport,
+    Spans,
+)
 from storebench.loading.empty import empty_batch
 from storebench.loading.loader import batch_shape, requests_of
 from storebench.loading.producer import Producer
@@ -57,7 +65,7 @@ class NodeLoader(SharedLoader):
 
     _side: "_Reader | _Guest | None" = None
 
-    def open(self) -> list[Opened]:
+    def open(self) -> list[ReaderReport]:
         """Connect the ranks of the node, allocate their shared memory, and open the reader on the first rank."""
         reads = self.group.membership.leads_node
         # If a thread waits for other ranks, the loop does not.
@@ -69,13 +77,13 @@ class NodeLoader(SharedLoader):
             self._side = _Guest(self.job, lines, rows=rows)
         return [self._side.open(pin=self.pin)]
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, each when the reader has filled it."""
         if self._side is None:
             raise RuntimeError("the loader is not open")
         return self._side.epoch(plan)
 
-    def close(self) -> list[Opened]:
+    def close(self) -> list[ReaderReport]:
         """Close the reader, the connections and the memory."""
         if self._side is None:
             return []
@@ -83,7 +91,7 @@ class NodeLoader(SharedLoader):
         return [side.close()]
 
 
-class _Shared:
+class _NodeMember:
     """The memory and the connections of one rank.
 
     Parameters
@@ -110,7 +118,7 @@ class _Shared:
         self._memory.close()
 
 
-class _Reader(_Shared):
+class _Reader(_NodeMember):
     """The part of the first rank of a node.
 
     Parameters
@@ -127,7 +135,7 @@ class _Reader(_Shared):
         self._producer = Producer(dataclasses.replace(job, batch_size=rows), self._allocate, worker)
         self._half = 0
 
-    def open(self, *, pin: bool) -> Opened:
+    def open(self, *, pin: bool) -> ReaderReport:
         """Share the memory with the other ranks, and open the reader."""
         self._take_memory(None, pin=pin)
         for line in self._lines:
@@ -136,7 +144,7 @@ class _Reader(_Shared):
         ranks = len(self._lines) + 1
         return dataclasses.replace(opened, notes={**opened.notes, "share": f"one reader for {ranks} ranks"})
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Read the batches of all ranks of the node, one call per step, and yield those of this rank.
 
         Nothing is done before the first one is asked for, so all of it is in the wait for that one.
@@ -153,7 +161,7 @@ class _Reader(_Shared):
 
     def _serve(
         self, steps: Sequence[Sequence[Indices | None]], requests: Iterator[BatchRequest]
-    ) -> Iterator[Batch]:
+    ) -> Iterator[LoadedBatch]:
         """Yield this rank's piece of each step after sending the others theirs.
 
         Parameters
@@ -189,7 +197,7 @@ class _Reader(_Shared):
     def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         return self._memory.slot(self._half, shape)
 
-    def _piece(self, batch: Batch, start: int, stop: int) -> _Piece:
+    def _piece(self, batch: LoadedBatch, start: int, stop: int) -> _Piece:
         row_bytes = int(np.prod(self._shape))
         return _Piece(
             offset=self._half * self._memory.slot_bytes + start * row_bytes,
@@ -201,26 +209,26 @@ class _Reader(_Shared):
             difference=batch.difference,
         )
 
-    def close(self) -> Opened:
+    def close(self) -> ReaderReport:
         """Close the reader, the connections and the memory."""
         if self._beside is not None and self._beside.busy:
             # After an error elsewhere, the thread may still be reading. It ends with the process.
-            return Opened(pid=os.getpid(), open_ns=0)
+            return ReaderReport(pid=os.getpid(), open_ns=0)
         closed = self._producer.close()
         self._release()
         return closed
 
 
-class _Guest(_Shared):
+class _Guest(_NodeMember):
     """The part of each of the other ranks of a node."""
 
-    def open(self, *, pin: bool) -> Opened:
+    def open(self, *, pin: bool) -> ReaderReport:
         """Map the memory that the reader shares."""
         [self._line] = self._lines
         self._take_memory(self._line.receive_file(), pin=pin)
-        return Opened(pid=os.getpid(), open_ns=0)
+        return ReaderReport(pid=os.getpid(), open_ns=0)
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Send this rank's batches to the reader once the first is requested, and yield the pieces as they arrive."""
         self._line.send(plan.batches)
         for _ in plan.batches:
@@ -228,8 +236,8 @@ class _Guest(_Shared):
             # The loop asks for the next batch when it has finished with this one.
             self._line.send(None)
 
-    def _batch(self, piece: _Piece) -> Batch:
-        return Batch(
+    def _batch(self, piece: _Piece) -> LoadedBatch:
+        return LoadedBatch(
             pixels=self._memory.at(piece.offset, (len(piece.indices), *self._shape)),
             labels=piece.labels,
             indices=piece.indices,
@@ -240,10 +248,10 @@ class _Guest(_Shared):
             difference=piece.difference,
         )
 
-    def close(self) -> Opened:
+    def close(self) -> ReaderReport:
         """Close the connection and the memory."""
         self._release()
-        return Opened(pid=os.getpid(), open_ns=0)
+        return ReaderReport(pid=os.getpid(), open_ns=0)
 
 
 class _Beside:
@@ -257,9 +265,9 @@ class _Beside:
         Makes each batch when `next` is called.
     """
 
-    def __init__(self, batches: Iterator[Batch]) -> None:
+    def __init__(self, batches: Iterator[LoadedBatch]) -> None:
         self._batches = batches
-        self._made: queue.SimpleQueue[Batch | BaseException | None] = queue.SimpleQueue()
+        self._made: queue.SimpleQueue[LoadedBatch | BaseException | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HALVES)
         self._thread = threading.Thread(target=self._make, name="storebench-node-reader", daemon=True)
 
@@ -268,7 +276,7 @@ class _Beside:
         """Whether the thread has not finished."""
         return self._thread.is_alive()
 
-    def served(self) -> Iterator[Batch]:
+    def served(self) -> Iterator[LoadedBatch]:
         """Yield the batches. When the loop asks for the next one, it has finished with the previous one."""
         self._thread.start()
         while (item := self._made.get()) is not None:
@@ -287,7 +295,7 @@ class _Beside:
             self._made.put(error)
 
 
-def _first_rows(batch: Batch, rows: int) -> Batch:
+def _first_rows(batch: LoadedBatch, rows: int) -> LoadedBatch:
     """Return the first samples of a batch, with the payload bytes of the entire batch, which this rank requested."""
     return dataclasses.replace(
         batch,

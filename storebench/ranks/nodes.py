@@ -24,7 +24,7 @@ _PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class NodeAddress:
     """One node of a run, and the address at which the nodes meet.
 
     Attributes
@@ -50,7 +50,7 @@ class Place:
         return f"{_bracketed(self.host)}:{self.port + 1 + job % 2}"
 
 
-def place_of(nodes: int, rendezvous: str | None, node: int | None, member: Membership) -> Place:
+def place_of(nodes: int, rendezvous: str | None, node: int | None, member: Membership) -> NodeAddress:
     """Return the place of this process among the nodes of a run.
 
     Parameters
@@ -87,7 +87,7 @@ def place_of(nodes: int, rendezvous: str | None, node: int | None, member: Membe
         raise UsageError(
             f"there is no node {node} among {nodes}", where="--node", hint="Nodes are numbered from 0."
         )
-    return Place(node=node, nodes=nodes, host=host, port=int(port))
+    return NodeAddress(node=node, nodes=nodes, host=host, port=int(port))
 
 
 def _bracketed(host: str) -> str:
@@ -110,7 +110,7 @@ class Board:
         The first node cannot be reached, or has gone.
     """
 
-    def __init__(self, place: Place, *, reach_s: float = REACH_S) -> None:
+    def __init__(self, place: NodeAddress, *, reach_s: float = REACH_S) -> None:
         self._place = place
         self._reached = False
         leads = "leads" if place.leads else "follows"

@@ -14,7 +14,7 @@ from storebench.formats.base import Indices
 Owners = npt.NDArray[np.int32]
 """The rank that holds each sample in memory, int32 [count]."""
 
-Rows = npt.NDArray[np.intp]
+Positions = npt.NDArray[np.intp]
 """Positions in an array, int64 [n]."""
 
 NOBODY = -1
@@ -64,8 +64,8 @@ class Transfer:
     """
 
     samples: Indices
-    held: Rows
-    receive: dict[int, Rows]
+    held: Positions
+    receive: dict[int, Positions]
     send: dict[int, Indices]
 
 

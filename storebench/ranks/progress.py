@@ -26,7 +26,7 @@ _FILE_BYTES = _TEXT_AT + _TEXT_BYTES
 T = TypeVar("T")
 
 
-class Progress:
+class RankProgress:
     """The progress of one rank, in a file that it shares with its launcher.
 
     Parameters
@@ -104,7 +104,7 @@ class Progress:
             _NUMBER.pack_into(self._file, _WAITS, self._waits)
 
 
-NO_PROGRESS = Progress()
+NO_PROGRESS = RankProgress()
 """The account of a process that is alone: none."""
 
 

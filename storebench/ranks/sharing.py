@@ -11,7 +11,7 @@ from storebench.errors import UsageError
 from storebench.loading.batch import LoadJob
 from storebench.loading.loader import Loader
 from storebench.ranks.group import Group
-from storebench.ranks.progress import NO_PROGRESS, Progress
+from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.settings.words import Share
 
 SHARED_LOADERS: dict[Share, str] = {
@@ -48,7 +48,7 @@ class SharedLoader(Loader):
         job: LoadJob,
         *,
         group: Group,
-        progress: Progress = NO_PROGRESS,
+        progress: RankProgress = NO_PROGRESS,
         workers: int = 0,
         pin: bool = False,
     ) -> None:
@@ -58,7 +58,7 @@ class SharedLoader(Loader):
 
 
 def shared_loader(
-    share: Share, job: LoadJob, *, group: Group, progress: Progress, workers: int = 0, pin: bool = False
+    share: Share, job: LoadJob, *, group: Group, progress: RankProgress, workers: int = 0, pin: bool = False
 ) -> Loader:
     """Return the loader of one rank of a job whose ranks read together.
 

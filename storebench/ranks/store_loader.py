@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from storebench.loading.batch import Batch, EpochPlan, Opened
+from storebench.loading.batch import EpochPlan, LoadedBatch, ReaderReport
 from storebench.loading.empty import with_empty_batches
 from storebench.loading.loader import ReusedBuffer, batch_shape, requests_of
 from storebench.loading.producer import Producer, lasting_memory, open_backend
@@ -22,7 +22,7 @@ class StoreLoader(SharedLoader):
 
     _data: DataStore | None = None
 
-    def open(self) -> list[Opened]:
+    def open(self) -> list[ReaderReport]:
         """Open the reader of the store, connect the ranks, and fill the data store unless the first epoch does."""
         meter = IoMeter()
         meter.begin()
@@ -46,19 +46,19 @@ class StoreLoader(SharedLoader):
         opened = self._producer.open()
         return [dataclasses.replace(opened, open_ns=open_ns + opened.open_ns)]
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, including empty ones. Nothing happens before the first is requested."""
         if self._data is None:
             raise RuntimeError("the loader is not open")
         return self._served(self._data, plan)
 
-    def _served(self, data: DataStore, plan: EpochPlan) -> Iterator[Batch]:
+    def _served(self, data: DataStore, plan: EpochPlan) -> Iterator[LoadedBatch]:
         full = dataclasses.replace(plan, batches=[indices for indices in plan.batches if len(indices)])
         made = map(self._producer.produce, requests_of(full, 1))
         shape = batch_shape(self.job)[1:]
         yield from data.serve(plan, with_empty_batches(made, plan.batches, shape))
 
-    def close(self) -> list[Opened]:
+    def close(self) -> list[ReaderReport]:
         """Close the reader and free the memory."""
         if self._data is None:
             return []

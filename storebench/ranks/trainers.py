@@ -58,7 +58,7 @@ class Trainer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class TrainerSamples:
     """The samples of a trainer.
 
     Attributes
@@ -71,7 +71,7 @@ class Part:
     held_out: Indices
 
 
-def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list[Part]:
+def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list[TrainerSamples]:
     """Return the part of each trainer, drawn at random from the seed.
 
     All trainers train on the same number of samples, and so take the same number of steps. If parts differ by one sample,
@@ -92,7 +92,9 @@ def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list
     order = _stream(seed, _PARTS).permutation(count).astype(np.int64)
     pieces = [order] * trainers if data is TrainerData.REPLICATED else np.array_split(order, trainers)
     training, _ = part_sizes(count, trainers=trainers, data=data)[-1]
-    return [Part(training=np.sort(one[:training]), held_out=np.sort(one[training:])) for one in pieces]
+    return [
+        TrainerSamples(training=np.sort(one[:training]), held_out=np.sort(one[training:])) for one in pieces
+    ]
 
 
 def part_sizes(count: int, *, trainers: int, data: TrainerData) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from storebench.report.intervals import Ratio, ratios, unpaired_ratios
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.runs.step_files import read_table
 
-Paths = str | Path | Sequence[str | Path]
+RunFolders = str | Path | Sequence[str | Path]
 
 _IMPLIED = {
     "backend": BACKEND_COLUMNS,
@@ -34,7 +34,7 @@ STEP_LABELS = (
 )
 
 
-def find_runs(paths: Paths) -> list[Path]:
+def find_runs(paths: RunFolders) -> list[Path]:
     """Return the record files at `paths`: run folders, folders of run folders, or files.
 
     Raises
@@ -60,7 +60,7 @@ def _record_files(source: Path) -> list[Path]:
     return files
 
 
-def load_results(paths: Paths) -> pd.DataFrame:
+def load_results(paths: RunFolders) -> pd.DataFrame:
     """Read results into one row per record.
 
     Parameters
@@ -89,7 +89,7 @@ def load_results(paths: Paths) -> pd.DataFrame:
     return to_frame((record, file) for file in find_runs(paths) for record in read_records(file))
 
 
-def load_steps(results: Paths | pd.DataFrame) -> pd.DataFrame:
+def load_steps(results: RunFolders | pd.DataFrame) -> pd.DataFrame:
     """Read the steps of records into one row per step; of a job, into one row per step and rank.
 
     Parameters

@@ -7,11 +7,11 @@ from pathlib import Path
 from storebench.accelerators import Accelerator
 from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
 from storebench.fileio.whole_files import write_all
-from storebench.report.analysis import Paths
+from storebench.report.analysis import RunFolders
 from storebench.report.catalog import not_drawn, plots
 from storebench.report.cells import CellSummary
 from storebench.report.facts import Facts, PageFacts
-from storebench.report.page import Content, Limit, Section, html, markdown
+from storebench.report.page import Limit, PageContent, Section, html, markdown
 from storebench.report.plots.style import png_bytes
 from storebench.report.rank_tables import rank_tables
 from storebench.report.roofline_tables import roofline_tables
@@ -69,7 +69,7 @@ class Report(Told):
 
 
 def write_report(
-    results: Paths, out: Path, *, allow_invalid: bool = False, accelerators: Sequence[Accelerator] = ()
+    results: RunFolders, out: Path, *, allow_invalid: bool = False, accelerators: Sequence[Accelerator] = ()
 ) -> Report:
     """Write the report of `results` into the folder `out`: all of its files, or none.
 
@@ -114,13 +114,13 @@ def write_report(
     )
 
 
-def _named(results: Paths) -> str:
+def _named(results: RunFolders) -> str:
     return str(results) if isinstance(results, str | Path) else ", ".join(map(str, results))
 
 
 def content_of(
     records: Sequence[Sourced], findings: Sequence[Finding] = (), accelerators: Sequence[Accelerator] = ()
-) -> Content:
+) -> PageContent:
     """Return everything that a report of `records` says; its plots are drawn when they are asked for."""
     places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     content = page_content(facts_of(records, findings), tuple(places.values()), findings, accelerators)
@@ -133,12 +133,12 @@ def page_content(
     environments: Sequence[Environment] = (),
     findings: Sequence[Finding] = (),
     accelerators: Sequence[Accelerator] = (),
-) -> Content:
+) -> PageContent:
     """Return everything that a report says of the facts of a page; plots are drawn when they are asked for."""
     answer = headline(page.told)
     lead = answer.panel.first if answer.panel else None
     parts = sorted(page.shown.datasets.items(), key=lambda part: _weight(part[1].cells[0], lead))
-    return Content(
+    return PageContent(
         headline=answer,
         sections=tuple(
             _section(part, page.sound_part(key), accelerators, answer.answer) for key, part in parts
@@ -197,7 +197,7 @@ def _limit(cell: CellSummary, facts: Facts) -> Limit:
     )
 
 
-def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
+def _made(content: PageContent) -> Iterator[tuple[str, str | bytes]]:
     """Yield the name and the content of every file, the page first."""
     yield "report.html", html(content)
     yield "report.md", markdown(content)
@@ -216,7 +216,7 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
             yield f"{plot.name}.png", png_bytes(plot.ax)
 
 
-def feeding_sentences(results: Paths, accelerators: Sequence[Accelerator]) -> list[str]:
+def feeding_sentences(results: RunFolders, accelerators: Sequence[Accelerator]) -> list[str]:
     """Return one sentence per named accelerator and dataset: which stores feed it; none if no cell only loads.
 
     Stores whose figures do not validate are left out.

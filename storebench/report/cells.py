@@ -18,7 +18,7 @@ from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Estimate, Round, median_interval
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
-from storebench.report.states import Row
+from storebench.report.states import EpochRow
 from storebench.results import Cell, PortionKind, steady
 from storebench.results.time_limit import ran_out_of_time
 from storebench.settings.words import CacheState, ComputeKind
@@ -27,7 +27,7 @@ AUGMENTING = {"caffenet": 227, "resnet50": 224}
 """Networks whose images are cropped and mirrored, which costs the loader time of its own, with the side of the crop."""
 
 
-class Work(enum.StrEnum):
+class LoopWork(enum.StrEnum):
     """The work of the loop besides reading and decoding. Cells of different work are never compared with each other."""
 
     READING = "reading"
@@ -40,13 +40,13 @@ class Work(enum.StrEnum):
     """It trains the network."""
 
 
-def work_of(cell: Cell) -> Work:
+def work_of(cell: Cell) -> LoopWork:
     """Return the work of a cell's loop besides reading and decoding."""
     if cell.compute.kind is ComputeKind.REAL:
-        return Work.TRAINING
+        return LoopWork.TRAINING
     if cell.compute.kind is ComputeKind.EMULATED:
-        return Work.EMULATED
-    return Work.AUGMENTING if cell.model in AUGMENTING else Work.READING
+        return LoopWork.EMULATED
+    return LoopWork.AUGMENTING if cell.model in AUGMENTING else LoopWork.READING
 
 
 WHOLE_COLD = "cold start, whole epoch"
@@ -107,7 +107,7 @@ class CellSummary:
 
     cell: Cell
     environment_key: str
-    rows: tuple[Row, ...]
+    rows: tuple[EpochRow, ...]
     invalid: str = ""
     place: str = ""
 
@@ -127,7 +127,7 @@ class CellSummary:
         return self.cell.backend.name
 
     @functools.cached_property
-    def usable(self) -> tuple[Row, ...]:
+    def usable(self) -> tuple[EpochRow, ...]:
         """The records that did not fail."""
         return tuple(row for row in self.rows if row["status"] == "ok")
 
@@ -185,14 +185,14 @@ class CellSummary:
         return bool(moved) and not steady(math.exp(statistics.median(moved)))
 
     @functools.cached_property
-    def counted(self) -> tuple[Row, ...]:
+    def counted(self) -> tuple[EpochRow, ...]:
         """The records whose figures hold for the requested cache state."""
         return states.counted(self.usable, self.cell)
 
-    def _bounded(self, row: Row) -> bool:
+    def _bounded(self, row: EpochRow) -> bool:
         return states.bounded(row, self.cell)
 
-    def _figures(self, metric: str) -> list[tuple[Row, float]]:
+    def _figures(self, metric: str) -> list[tuple[EpochRow, float]]:
         rows = self.usable if metric.startswith(states.WHOLE) else self.counted
         found = [(row, states.figure(row, metric, portion=self._bounded(row))) for row in rows]
         return [(row, value) for row, value in found if value is not None]
@@ -285,7 +285,7 @@ class CellSummary:
         return self.cell.backend.is_null
 
 
-def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
+def _by_round(figures: Iterable[tuple[EpochRow, float]]) -> dict[Round, float]:
     """Return the median over its epochs for each replicate."""
     found: dict[Round, list[float]] = {}
     for row, value in figures:
@@ -303,7 +303,7 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
     findings
         cell_id -> what validation found.
     """
-    grouped: dict[tuple[str, str], list[Row]] = {}
+    grouped: dict[tuple[str, str], list[EpochRow]] = {}
     clean = results.astype(object).where(results.notna(), None)
     for row in clean.to_dict("records"):
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(
@@ -328,7 +328,7 @@ def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]
     return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
 
 
-def _cell(row: Row) -> Cell:
+def _cell(row: EpochRow) -> Cell:
     return Cell.of_fields(**{name: row[name] for name in CELL_COLUMNS})
 
 

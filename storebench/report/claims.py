@@ -40,7 +40,7 @@ _DEVICE_FRAC = 0.10
 """With the page cache as found: reads from the device of this share of the payload are reads of the store."""
 
 
-class Kind(enum.StrEnum):
+class ClaimKind(enum.StrEnum):
     """The kind of an assertion about a subject and, in some kinds, an object."""
 
     FASTER = "faster"
@@ -69,7 +69,7 @@ class Kind(enum.StrEnum):
     """Exchanging gradients lengthens a step of the subject, a job of ranks, by `figure` seconds."""
 
 
-COMPARED = (Kind.FASTER, Kind.EQUAL, Kind.UNDECIDED)
+COMPARED = (ClaimKind.FASTER, ClaimKind.EQUAL, ClaimKind.UNDECIDED)
 """Kinds that compare two cells."""
 
 _STATE = frozenset({"cache", "memory_bytes", "readahead_kib"})
@@ -105,7 +105,7 @@ class Claim:
         The comparison behind it; None if it rests on something else.
     """
 
-    kind: Kind
+    kind: ClaimKind
     subject: CellSummary
     object: CellSummary | None = None
     figure: Estimate | None = None
@@ -139,27 +139,31 @@ def _conditions(cell: CellSummary) -> Mapping[str, object]:
 
 def _clash(one: Claim, other: Claim) -> bool:
     """Whether two claims clash, seen from the first; `Claim.contradicts` asks both ways round."""
-    if one.kind is Kind.FED:
+    if one.kind is ClaimKind.FED:
         return _is_denied(one, other)
     if one.object is None or other.object is None or one.topic is not other.topic:
         return False
     same, turned = _pair(one) == _pair(other), _pair(one) == _pair(other)[::-1]
     if not (same or turned):
         return False
-    if one.kind is Kind.PAYS:
-        return other.kind in (Kind.EQUAL, Kind.UNDECIDED) or (other.kind is Kind.FASTER and turned)
-    if one.kind is Kind.FASTER and other.kind is Kind.FASTER:
+    if one.kind is ClaimKind.PAYS:
+        return other.kind in (ClaimKind.EQUAL, ClaimKind.UNDECIDED) or (
+            other.kind is ClaimKind.FASTER and turned
+        )
+    if one.kind is ClaimKind.FASTER and other.kind is ClaimKind.FASTER:
         return turned
-    return one.kind is Kind.UNDECIDED and other.kind in (Kind.FASTER, Kind.EQUAL)
+    return one.kind is ClaimKind.UNDECIDED and other.kind in (ClaimKind.FASTER, ClaimKind.EQUAL)
 
 
 def _is_denied(fed: Claim, other: Claim) -> bool:
     """Whether a claim says that a loop gains notably which another one says to hardly wait."""
     if other.object is None or other.object.key != fed.subject.key:
         return False
-    gains = other.kind is Kind.FASTER and other.figure is not None
+    gains = other.kind is ClaimKind.FASTER and other.figure is not None
     most = 1 / (1 - FED_FRAC)
-    return other.kind is Kind.PAYS or (gains and other.figure is not None and (other.figure.lo or 0) > most)
+    return other.kind is ClaimKind.PAYS or (
+        gains and other.figure is not None and (other.figure.lo or 0) > most
+    )
 
 
 def _pair(one: Claim) -> tuple[object, object]:
@@ -186,7 +190,7 @@ class Claims:
         return {(one.topic, frozenset(_pair(one))): one for one in self.found if one.kind in COMPARED}
 
     @functools.cached_property
-    def _single(self) -> Mapping[tuple[Kind, tuple[str, str]], Claim]:
+    def _single(self) -> Mapping[tuple[ClaimKind, tuple[str, str]], Claim]:
         return {(one.kind, one.subject.key): one for one in self.found if one.kind not in COMPARED}
 
     @functools.cached_property
@@ -197,17 +201,17 @@ class Claims:
         """Return the claim about two cells, whichever is named first; None if the page does not compare them."""
         return self._pairs.get((topic, frozenset((cell.key, other.key))))
 
-    def on(self, kind: Kind, cell: CellSummary) -> Claim | None:
+    def on(self, kind: ClaimKind, cell: CellSummary) -> Claim | None:
         """Return the claim of a kind whose subject is `cell`; None if there is none."""
         return self._single.get((kind, cell.key))
 
-    def each(self, kind: Kind, cells: Iterable[CellSummary]) -> list[Claim]:
+    def each(self, kind: ClaimKind, cells: Iterable[CellSummary]) -> list[Claim]:
         """Return the claims of a kind whose subjects are among `cells`, in their order."""
         return [one for cell in cells if (one := self.on(kind, cell)) is not None]
 
     def shares(self, claim: Claim) -> tuple[Claim, ...]:
         """Return the proven shares of a proven difference between two backends; empty for any other claim."""
-        if claim.kind is not Kind.FASTER or claim.topic is not Topic.BACKEND:
+        if claim.kind is not ClaimKind.FASTER or claim.topic is not Topic.BACKEND:
             return ()
         return self._shares.setdefault(id(claim), tuple(_share_claims(claim)))
 
@@ -253,14 +257,14 @@ def claims_of(
 
 def _compared(decision: Decision) -> Claim:
     shown = decision if decision.ratio.mid >= 1 else decision.inverted()
-    kind = Kind.EQUAL if shown.equal else Kind.FASTER if shown.faster else Kind.UNDECIDED
+    kind = ClaimKind.EQUAL if shown.equal else ClaimKind.FASTER if shown.faster else ClaimKind.UNDECIDED
     return Claim(
         kind=kind,
         subject=shown.cell,
         object=shown.base,
         figure=shown.ratio,
         topic=shown.topic,
-        decided=kind is not Kind.UNDECIDED,
+        decided=kind is not ClaimKind.UNDECIDED,
         decision=shown,
     )
 
@@ -292,7 +296,7 @@ def _fed(panels: Iterable[Panel], decisions: Decisions) -> Iterator[Claim]:
     for panel in leads.values():
         for cell in panel.stored:
             if decisions.fed(cell):
-                yield Claim(kind=Kind.FED, subject=cell, figure=decisions.waiting(cell))
+                yield Claim(kind=ClaimKind.FED, subject=cell, figure=decisions.waiting(cell))
 
 
 def _of_cell(cell: CellSummary, decisions: Decisions, verdict: CellVerdict | None) -> Iterator[Claim]:
@@ -301,20 +305,22 @@ def _of_cell(cell: CellSummary, decisions: Decisions, verdict: CellVerdict | Non
         yield from _limits(cell, verdict)
     if reads_device(cell):
         proven = decisions.above(cell, READS, AMPLIFIED) is not None
-        yield Claim(kind=Kind.AMPLIFIED, subject=cell, figure=decisions.figure(cell, READS), decided=proven)
+        yield Claim(
+            kind=ClaimKind.AMPLIFIED, subject=cell, figure=decisions.figure(cell, READS), decided=proven
+        )
     middle, longest = cell.median("data_wait_p50_ns"), cell.median("data_wait_max_ns")
     if middle and longest and has_distribution(cell):
         figure = Estimate(mid=longest / middle, n=len(cell.values("data_wait_p50_ns")))
-        yield Claim(kind=Kind.SPIKE, subject=cell, figure=figure, decided=False)
+        yield Claim(kind=ClaimKind.SPIKE, subject=cell, figure=figure, decided=False)
 
 
 def _limits(cell: CellSummary, verdict: CellVerdict) -> Iterator[Claim]:
     gain = Estimate(mid=verdict.feed_gain if verdict.bound is Bound.COMPUTE else verdict.gain)
-    yield Claim(kind=Kind.LIMITED, subject=cell, figure=gain, part=str(verdict.bound), decided=False)
+    yield Claim(kind=ClaimKind.LIMITED, subject=cell, figure=gain, part=str(verdict.bound), decided=False)
     inflation = verdict.inflation
     if verdict.bound is Bound.CONTENTION and inflation is not None:
         yield Claim(
-            kind=Kind.CONTENTION,
+            kind=ClaimKind.CONTENTION,
             subject=cell,
             object=inflation.base,
             figure=inflation.ratio,
@@ -341,13 +347,13 @@ def _largest(panel: Panel) -> Iterator[Claim]:
     ordered = sorted(sized, key=lambda pair: pair[0])
     if ordered and ordered[0][0] < ordered[-1][0]:
         (small, least), (large, most) = ordered[0], ordered[-1]
-        yield Claim(kind=Kind.LARGER, subject=most, object=least, figure=Estimate(mid=large / small))
+        yield Claim(kind=ClaimKind.LARGER, subject=most, object=least, figure=Estimate(mid=large / small))
 
 
 def refusal(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
     """Return why nothing is said of when a conversion pays, as part of a sentence; "" if it is said."""
     saving = claims.between(one.cell, one.baseline)
-    if saving is None or saving.kind is not Kind.FASTER or saving.subject is not one.cell:
+    if saving is None or saving.kind is not ClaimKind.FASTER or saving.subject is not one.cell:
         return "no saving is proven"
     if one.epochs is None:
         return f"fewer than {MIN_ROUNDS} conversions, or a saving whose interval does not leave out 0"
@@ -374,7 +380,7 @@ def _training_gains(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> 
         if panel.first.cell.compute.kind is not ComputeKind.REAL or cell is None or base is None:
             continue
         found = claims.between(cell, base)
-        if claims.decisions.fed(base) or (found is not None and found.kind is Kind.EQUAL):
+        if claims.decisions.fed(base) or (found is not None and found.kind is ClaimKind.EQUAL):
             return False
     return True
 
@@ -382,19 +388,21 @@ def _training_gains(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> 
 def _pays(one: BreakEven, claims: Claims) -> Claim:
     saving = claims.between(one.cell, one.baseline)
     decision = None if saving is None else saving.decision
-    return Claim(kind=Kind.PAYS, subject=one.cell, object=one.baseline, figure=one.epochs, decision=decision)
+    return Claim(
+        kind=ClaimKind.PAYS, subject=one.cell, object=one.baseline, figure=one.epochs, decision=decision
+    )
 
 
 def _closes(panel: Panel, claims: Claims) -> Iterator[Claim]:
     """Yield the shares of each proven gap between compressed images and raw pixels that other decoders close."""
     for one in closings(panel):
         gap, change = claims.between(one.slow, one.fast), claims.between(one.cell, one.slow)
-        if gap is None or change is None or gap.kind is not Kind.FASTER or gap.subject is not one.fast:
+        if gap is None or change is None or gap.kind is not ClaimKind.FASTER or gap.subject is not one.fast:
             continue
         # The change itself must be proven as well: a share alone would not hold together with the page's other intervals.
-        proven = change.kind is Kind.FASTER and change.subject is one.cell and (one.share.lo or 0.0) > 0
+        proven = change.kind is ClaimKind.FASTER and change.subject is one.cell and (one.share.lo or 0.0) > 0
         yield Claim(
-            kind=Kind.CLOSES,
+            kind=ClaimKind.CLOSES,
             subject=one.cell,
             object=one.slow,
             figure=one.share,
@@ -410,7 +418,7 @@ def _exposed(panel: Panel, decisions: Decisions) -> Iterator[Claim]:
         figure = decisions.figure(cell, EXPOSED)
         if figure is not None:
             proven = decisions.above(cell, EXPOSED, 0.0) is not None
-            yield Claim(kind=Kind.EXPOSED, subject=cell, figure=figure, decided=proven)
+            yield Claim(kind=ClaimKind.EXPOSED, subject=cell, figure=figure, decided=proven)
 
 
 def _share_claims(claim: Claim) -> Iterator[Claim]:
@@ -418,7 +426,7 @@ def _share_claims(claim: Claim) -> Iterator[Claim]:
         for one in shares(claim.object, claim.subject):
             if one.proven and abs(one.share.mid) >= TOLD_SHARE:
                 yield Claim(
-                    kind=Kind.SHARE,
+                    kind=ClaimKind.SHARE,
                     subject=claim.object,
                     object=claim.subject,
                     figure=one.share,

@@ -14,7 +14,7 @@ from storebench.report.cells import CellSummary, key_without
 from storebench.report.intervals import Estimate, Ratio, Round, family, mean_interval
 from storebench.report.jobs import does_the_work, stored_jobs, ways_to_exchange, work_of_ranks
 from storebench.report.panels import Panel
-from storebench.report.states import Row
+from storebench.report.states import EpochRow
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.stats import Verdict
 
@@ -404,7 +404,7 @@ def added_by_precision(cells: Iterable[CellSummary]) -> bool:
     return any(row.get("rounds_rule") is not None for cell in cells for row in cell.rows)
 
 
-def _cell_looks(rows: Sequence[Row]) -> int:
+def _cell_looks(rows: Sequence[EpochRow]) -> int:
     by_run = {row["run_id"]: int(row["looks"] or 1) for row in rows}
     return sum(by_run.values())
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench import stats
-from storebench.report.cells import CellSummary, Work
+from storebench.report.cells import CellSummary, LoopWork
 from storebench.report.decisions import Decisions
 from storebench.report.intervals import Estimate, Round, mean_interval
 from storebench.report.panels import Panel
@@ -71,7 +71,9 @@ def squares(panels: Iterable[Panel]) -> list[Square]:
 def _comparing(panels: Sequence[Panel]) -> list[Panel]:
     alone = {panel.first.dataset_key for panel in panels if panel.alone}
     return [
-        panel for panel in panels if panel.work is not Work.AUGMENTING or panel.first.dataset_key not in alone
+        panel
+        for panel in panels
+        if panel.work is not LoopWork.AUGMENTING or panel.first.dataset_key not in alone
     ]
 
 
@@ -174,7 +176,7 @@ def interaction_cost(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class ExplainedShare:
     """The share of a difference that one part of the work explains.
 
     Attributes
@@ -197,7 +199,7 @@ class Share:
         return enough and ((share.lo or 0.0) > 0 or (share.hi or 0.0) < 0)
 
 
-def shares(slow: CellSummary, fast: CellSummary) -> list[Share]:
+def shares(slow: CellSummary, fast: CellSummary) -> list[ExplainedShare]:
     """Return the share of the difference between two cells that each part explains, the largest first.
 
     Taken round by round. Without workers the shares are of the difference in wall time; with
@@ -216,7 +218,7 @@ def shares(slow: CellSummary, fast: CellSummary) -> list[Share]:
         values = [differences[key] / whole[key] for key in whole if key in differences and whole[key]]
         if values:
             share = mean_interval(values, stats.ALPHA / len(names))
-            found.append(Share(part=PARTS[name], share=share))
+            found.append(ExplainedShare(part=PARTS[name], share=share))
     return sorted(found, key=lambda one: -one.share.mid)
 
 

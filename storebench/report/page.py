@@ -68,7 +68,7 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
+class PageContent:
     """The content of the page and of its Markdown twin."""
 
     headline: Headline
@@ -122,7 +122,7 @@ MOST_TABLES = 40
 """Tables of one dataset on the page; a matrix of hundreds of settings is read from the CSV files."""
 
 
-def flags(content: Content) -> list[Flag]:
+def flags(content: PageContent) -> list[Flag]:
     """Return the warnings of the first screen, about cells that failed, are not proven, or are not real."""
     cells = content.cells
     failed = [cell for cell in cells if cell.failure]
@@ -161,13 +161,13 @@ def flags(content: Content) -> list[Flag]:
     return found
 
 
-def _states(content: Content) -> list[str]:
+def _states(content: PageContent) -> list[str]:
     """Return the meanings of the cache states in the leading panel."""
     panel = content.headline.panel
     return cache_notes(panel.cells) if panel is not None else []
 
 
-def _caveats(content: Content) -> list[str]:
+def _caveats(content: PageContent) -> list[str]:
     """Return each caveat with the datasets that it is true of; what the answer says of its own is not said again."""
     titles: dict[str, list[str]] = {}
     for section in content.sections:
@@ -247,7 +247,7 @@ def _templates(escaped: Callable[[str], str]) -> jinja2.Environment:
     )
 
 
-def _context(content: Content) -> dict[str, Any]:
+def _context(content: PageContent) -> dict[str, Any]:
     return {
         "content": content,
         "question": QUESTION,
@@ -267,7 +267,7 @@ def _context(content: Content) -> dict[str, Any]:
     }
 
 
-def html(content: Content) -> str:
+def html(content: PageContent) -> str:
     """Return the page with its images, style and script embedded; it fetches nothing."""
     template = _templates(plain).get_template("report.html.j2")
     return template.render(
@@ -279,6 +279,6 @@ def html(content: Content) -> str:
     )
 
 
-def markdown(content: Content) -> str:
+def markdown(content: PageContent) -> str:
     """Return the report for a pull request or a wiki; plots are linked as the PNG files beside it."""
     return _templates(escaped_markdown).get_template("report.md.j2").render(**_context(content))

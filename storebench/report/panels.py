@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.report.cells import MEMORY_FORMAT, CellSummary, Work, ceiling_key, state_key, work_of
+from storebench.report.cells import MEMORY_FORMAT, CellSummary, LoopWork, ceiling_key, state_key, work_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,14 +29,14 @@ class Panel:
         return (*self.cells, self.null) if self.null else self.cells
 
     @property
-    def work(self) -> Work:
+    def work(self) -> LoopWork:
         """The work of the loop besides reading and decoding."""
         return work_of(self.first.cell)
 
     @property
     def alone(self) -> bool:
         """Whether only readers and decoders ran, without a network or an augmentation that all backends share."""
-        return self.work is Work.READING
+        return self.work is LoopWork.READING
 
     @property
     def speaker(self) -> CellSummary:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.report.states import Row
+from storebench.report.states import EpochRow
 from storebench.results import DATA_FIELDS
 
 DATASET_COLUMNS = tuple(DATA_FIELDS)
@@ -31,12 +31,12 @@ _SAMPLE_WORDS = {
 Key = tuple[Any, ...]
 
 
-def data_key(row: Row) -> Key:
+def data_key(row: EpochRow) -> Key:
     """Return a key of the machine and of the fields that determine the samples."""
     return (row["environment_key"], *(row[name] for name in DATASET_COLUMNS))
 
 
-def distinctions(rows: Iterable[Row]) -> dict[Key, str]:
+def distinctions(rows: Iterable[EpochRow]) -> dict[Key, str]:
     """Return for each `data_key` the words that distinguish it from others of the same name, or "".
 
     The fewest words that do: first how the samples were drawn, then the file system, the device, its read-ahead,
@@ -48,14 +48,14 @@ def distinctions(rows: Iterable[Row]) -> dict[Key, str]:
     return {key: ", ".join(word for word in (samples[key], places[key]) if word) for key in sources}
 
 
-def _name(row: Row) -> Key:
+def _name(row: EpochRow) -> Key:
     """Return the name of a dataset and the machine that read it."""
     count = min((number for number in (row["size"], row["limit"]) if number), default=None)
     return (Path(row["dataset"]).name, row["split"], count, row["environment_key"])
 
 
 def _distinguished(
-    sources: Mapping[Key, Row], name: Any, words: Mapping[str, str], *, by: str | None = None
+    sources: Mapping[Key, EpochRow], name: Any, words: Mapping[str, str], *, by: str | None = None
 ) -> dict[Key, str]:
     """Return for each key the words of the first columns that distinguish it; `by` is the column to be distinguished."""
     groups: dict[Any, list[Key]] = {}
@@ -71,7 +71,7 @@ def _distinguished(
     return words_of
 
 
-def _needed(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -> list[str]:
+def _needed(rows: Sequence[EpochRow], kinds: Sequence[Any], columns: Sequence[str]) -> list[str]:
     """Return the fewest of the columns, in order, whose values distinguish rows of different kinds."""
     chosen: list[str] = []
     wanted = len(set(kinds))
@@ -83,7 +83,7 @@ def _needed(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -
     return chosen
 
 
-def _groups(rows: Sequence[Row], kinds: Sequence[Any], columns: Sequence[str]) -> int:
+def _groups(rows: Sequence[EpochRow], kinds: Sequence[Any], columns: Sequence[str]) -> int:
     """Return the number of kinds whose values in these columns no other kind has."""
     values = {(kind, tuple(row[column] for column in columns)) for row, kind in zip(rows, kinds, strict=True)}
     shared = Counter(value for _, value in values)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import Kind
+from storebench.report.claims import ClaimKind
 from storebench.report.decisions import EXPOSED
 from storebench.report.facts import Facts
 from storebench.report.interference import Interference, interferences
@@ -137,7 +137,7 @@ def _raw(cell: CellSummary, facts: Facts) -> tuple[Any, ...]:
 
 def exposed(cell: CellSummary, facts: Facts) -> Estimate | None:
     """Return the exposed communication of a job, with the page's interval if it has one; None if not measured."""
-    claim = facts.claims.on(Kind.EXPOSED, cell)
+    claim = facts.claims.on(ClaimKind.EXPOSED, cell)
     return cell.interval(EXPOSED) if claim is None else claim.figure
 
 

@@ -10,7 +10,7 @@ from storebench.errors import CorruptDataError, StorebenchError
 from storebench.results import Record
 from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.records import RECORDS_NAME, RUN_NAME
-from storebench.runs.schedule import Replicate, added_rounds
+from storebench.runs.schedule import ReplicateKey, added_rounds
 
 _MOST_REPLICATES = 1_000_000
 """A ``run.json`` that promises more was not written by storebench."""
@@ -101,7 +101,7 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
     return None if is_complete or not rounds else found
 
 
-def _rounds(about: Mapping[str, Any]) -> list[list[Replicate]]:
+def _rounds(about: Mapping[str, Any]) -> list[list[ReplicateKey]]:
     """Return the replicates of each round so far; empty if the description does not say how many there are."""
     rule, cells = about.get("stopping"), about["cells"]
     least = about.get("scenario", {}).get("replicates") if rule is None else rule.get("min_replicates")

@@ -6,7 +6,7 @@ from typing import Any
 from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
 from storebench.settings.words import BOUNDED_STATES, CacheState, Fill
 
-Row = Mapping[str, Any]
+EpochRow = Mapping[str, Any]
 
 WHOLE = "whole_"
 """Prefix of metrics of the whole epoch, regardless of the requested cache state."""
@@ -24,11 +24,11 @@ _COLUMNS = {
 """Metric -> the column that holds it for the portion."""
 
 
-def _busy(row: Row) -> float:
+def _busy(row: EpochRow) -> float:
     return sum(float(row[f"portion_{name}"]) for name in _PARTS)
 
 
-_DERIVED: dict[str, Callable[[Row], float]] = {
+_DERIVED: dict[str, Callable[[EpochRow], float]] = {
     "overhead_s": lambda row: row["portion_seconds"] - _busy(row),
     "data_wait_frac": lambda row: row["portion_data_wait_s"] / (_busy(row) or 1.0),
     "accelerator_util_frac": lambda row: row["portion_compute_s"] / row["portion_seconds"],
@@ -37,7 +37,7 @@ _DERIVED: dict[str, Callable[[Row], float]] = {
 """Metric -> function that computes it from a portion's sums."""
 
 
-def figure(row: Row, metric: str, *, portion: bool) -> float | None:
+def figure(row: EpochRow, metric: str, *, portion: bool) -> float | None:
     """Return a metric of one record, or None if it was not measured.
 
     Parameters
@@ -59,7 +59,7 @@ def figure(row: Row, metric: str, *, portion: bool) -> float | None:
     return None if value is None else float(value)
 
 
-def is_upper_bound(row: Row) -> bool:
+def is_upper_bound(row: EpochRow) -> bool:
     """Return whether the rate of a record's portion is an upper bound, also because of its drift, which earlier releases ignored."""
     if row["portion_upper_bound"]:
         return True
@@ -68,12 +68,12 @@ def is_upper_bound(row: Row) -> bool:
     return row["portion_kind"] == PortionKind.COLD and drift is not None and drift > most
 
 
-def has_portion(row: Row) -> bool:
+def has_portion(row: EpochRow) -> bool:
     """Whether the record says during which steps the requested cache state held."""
     return bool(row["portion_seconds"])
 
 
-def bounded(row: Row, cell: Cell) -> bool:
+def bounded(row: EpochRow, cell: Cell) -> bool:
     """Whether the requested cache state can hold for a part of this epoch only.
 
     It holds throughout where nothing is read from the store during the epoch.
@@ -81,14 +81,14 @@ def bounded(row: Row, cell: Cell) -> bool:
     return cell.cache in BOUNDED_STATES and not cell.backend.is_null and row["cache_applies_to"] != "open"
 
 
-def counted(rows: Sequence[Row], cell: Cell) -> tuple[Row, ...]:
+def counted(rows: Sequence[EpochRow], cell: Cell) -> tuple[EpochRow, ...]:
     """Return the records whose figures hold for the requested cache state.
 
     For a limited cell, and for a data store filled in the first epoch, only the last epoch of each replicate counts, because
     earlier epochs fill the page cache or the data store.
     """
     if cell.cache == CacheState.LIMITED or cell.store_fill is Fill.FIRST_EPOCH:
-        last: dict[Any, Row] = {}
+        last: dict[Any, EpochRow] = {}
         for row in rows:
             key = (row["run_id"], row["replicate"])
             if key not in last or row["epoch"] > last[key]["epoch"]:

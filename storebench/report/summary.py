@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
 from storebench.first_run.choice import Whole
-from storebench.report.analysis import Paths
+from storebench.report.analysis import RunFolders
 from storebench.report.cells import summarise
 from storebench.report.facts import Facts, PageFacts, derive_page
 from storebench.report.frame import to_frame
@@ -62,7 +62,7 @@ class Summary(Told):
     findings: int
 
 
-def summarise_results(results: Paths) -> Summary:
+def summarise_results(results: RunFolders) -> Summary:
     """Return the statements of a report on `results`. Cells that do not validate are marked, and give no advice.
 
     Raises
@@ -131,7 +131,7 @@ class FirstAnswer:
 
 
 def first_answer(
-    results: Paths, whole: Whole | None = None, accelerators: Sequence[Accelerator] = ()
+    results: RunFolders, whole: Whole | None = None, accelerators: Sequence[Accelerator] = ()
 ) -> FirstAnswer | None:
     """Return whether converting is worth it, from the records of one dataset; None if no cell only loads.
 

@@ -108,7 +108,7 @@ class CellVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sample:
+class _SampleTime:
     """Seconds per sample of each part, the median over replicates; the producers' parts are summed over all producers."""
 
     total: float
@@ -120,7 +120,7 @@ class _Sample:
     handoff: float
 
     @classmethod
-    def of(cls, cell: CellSummary) -> "_Sample":
+    def of(cls, cell: CellSummary) -> "_SampleTime":
         per = [
             cell.per_sample(name)
             for name in ("timed_s", "data_wait_s", "fetch_s", "decode_s", "prep_s", "handover_s")
@@ -157,7 +157,7 @@ def _verdict(
     """
     if not cell.usable or not cell.per_sample("timed_s"):
         return None
-    seconds = _Sample.of(cell)
+    seconds = _SampleTime.of(cell)
     idle_compute = null.per_sample("compute_s") if inflated and null is not None else None
     costs = _costs(cell, seconds, warm, _device_bound(cell, device_bytes_per_s), idle_compute)
     bound = _bound(cell, seconds, costs)
@@ -177,7 +177,7 @@ def _verdict(
 
 def _costs(
     cell: CellSummary,
-    seconds: _Sample,
+    seconds: _SampleTime,
     warm: CellSummary | None,
     device: Bound,
     idle_compute: float | None,
@@ -198,7 +198,7 @@ def _costs(
     }
 
 
-def _storage_part(cell: CellSummary, seconds: _Sample, warm: CellSummary | None) -> float:
+def _storage_part(cell: CellSummary, seconds: _SampleTime, warm: CellSummary | None) -> float:
     """Return the device's part of the fetch: the time that the same backend saves when it is warm."""
     if cell.fact("cache_applies_to") == "open" or cell.cell.cache == CacheState.WARM:
         return 0.0
@@ -260,7 +260,7 @@ def mending_reader(cell: CellSummary) -> str:
     return f"{body}:{planned}"
 
 
-def _bound(cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> Bound:
+def _bound(cell: CellSummary, seconds: _SampleTime, costs: Mapping[Bound, float]) -> Bound:
     feeding = {bound: cost for bound, cost in costs.items() if bound is not Bound.COMPUTE}
     if cell.cell.workers:
         # Producers run beside the loop, which waits only if they are the slower side.
@@ -272,7 +272,7 @@ def _bound(cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) ->
     return Bound.CONTENTION if costs[Bound.CONTENTION] > 0 else Bound.COMPUTE
 
 
-def _gain(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Bound, float]) -> float:
+def _gain(bound: Bound, cell: CellSummary, seconds: _SampleTime, costs: Mapping[Bound, float]) -> float:
     """Return an upper bound on the cell's speed-up if the bound part cost nothing."""
     if not cell.cell.workers:
         saved = seconds.compute if bound is Bound.COMPUTE else costs[bound]
@@ -288,7 +288,7 @@ def _gain(bound: Bound, cell: CellSummary, seconds: _Sample, costs: Mapping[Boun
     return max(1.0, seconds.total / max(*left, 1e-12))
 
 
-def _feed_gain(seconds: _Sample, null: CellSummary | None) -> float:
+def _feed_gain(seconds: _SampleTime, null: CellSummary | None) -> float:
     """Return the largest possible gain of free loading; a loop cannot gain more than the time that it waits."""
     left = max(seconds.total - seconds.wait, 1e-12)
     alone = null.per_sample("timed_s") if null is not None else 0.0
@@ -309,7 +309,7 @@ def _arriving_frac(bound: Bound, cell: CellSummary, best: float | None) -> float
     return arriving / best if arriving and best else None
 
 
-def _stalls(seconds: _Sample, null: CellSummary | None, warm: CellSummary | None) -> Stalls:
+def _stalls(seconds: _SampleTime, null: CellSummary | None, warm: CellSummary | None) -> Stalls:
     """Return the stalls; neither can exceed the loop's wait."""
     warm_s = warm.per_sample("timed_s") if warm is not None and warm.usable else None
     null_s = null.per_sample("timed_s") if null is not None and null.usable else None

@@ -40,7 +40,14 @@ from storebench.runs.records import (
     record_from_dict,
     record_to_dict,
 )
-from storebench.runs.schedule import AddedRound, Replicate, Work, added_rounds, round_of, schedule
+from storebench.runs.schedule import (
+    AddedRound,
+    PendingReplicate,
+    ReplicateKey,
+    added_rounds,
+    round_of,
+    schedule,
+)
 from storebench.runs.step_files import free_names, merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
@@ -258,11 +265,11 @@ class Run:
             for folder in (self.folder / STEPS_DIR, self.folder / LOGS_DIR, self.folder):
                 folder.rmdir()
 
-    def recorded(self) -> dict[Replicate, list[Record]]:
+    def recorded(self) -> dict[ReplicateKey, list[Record]]:
         """Return the records of every completely recorded replicate."""
         return {replicate: records for replicate, records in self._grouped().items() if _is_whole(records)}
 
-    def left(self, *, retry_failed: bool = False) -> list[Work]:
+    def left(self, *, retry_failed: bool = False) -> list[PendingReplicate]:
         """Return the replicates that are not completely recorded, in the order of the schedule.
 
         A disturbed replicate is not complete either where the scenario repeats such replicates.
@@ -378,15 +385,15 @@ class Run:
             raise
         return named
 
-    def _grouped(self) -> dict[Replicate, list[Record]]:
-        grouped: dict[Replicate, list[Record]] = {}
+    def _grouped(self) -> dict[ReplicateKey, list[Record]]:
+        grouped: dict[ReplicateKey, list[Record]] = {}
         if (self.folder / RECORDS_NAME).is_file():
             with contextlib.suppress(DataNotFoundError):  # the file holds only part of a line
                 for record in read_records(self.folder, parts=True):
                     grouped.setdefault(_replicate_of(record), []).append(record)
         return grouped
 
-    def _replace(self, old: Collection[Replicate], records: Sequence[Record]) -> None:
+    def _replace(self, old: Collection[ReplicateKey], records: Sequence[Record]) -> None:
         """Move the records of old replicates to ``superseded.jsonl`` and append others, in one step."""
         path = self.folder / RECORDS_NAME
 
@@ -429,7 +436,7 @@ class Run:
                 file.unlink(missing_ok=True)
 
 
-def _replicate_of(record: Record) -> Replicate:
+def _replicate_of(record: Record) -> ReplicateKey:
     return record.cell.cell_id, record.replicate
 
 

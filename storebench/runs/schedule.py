@@ -8,19 +8,19 @@ from typing import Any
 
 from storebench.results import Cell
 
-Replicate = tuple[str, int]
+ReplicateKey = tuple[str, int]
 """Cell id and number of a replicate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class PendingReplicate:
     """One replicate of one cell that has not run yet."""
 
     cell: Cell
     replicate: int
 
     @property
-    def key(self) -> Replicate:
+    def key(self) -> ReplicateKey:
         """Cell id and number of the replicate."""
         return self.cell.cell_id, self.replicate
 
@@ -49,7 +49,7 @@ def added_rounds(about: Mapping[str, Any]) -> tuple[AddedRound, ...]:
 
 def schedule(
     cells: Sequence[Cell], replicates: int, seed: int, fewer: Mapping[Cell, int] | None = None
-) -> list[Work]:
+) -> list[PendingReplicate]:
     """Return every replicate of every cell, round by round, each round in its own random order.
 
     Parameters
@@ -64,7 +64,7 @@ def schedule(
 
 def round_of(
     cells: Sequence[Cell], replicate: int, seed: int, only: Collection[str] | None = None
-) -> list[Work]:
+) -> list[PendingReplicate]:
     """Return one round in its random order.
 
     Cells that differ only in the backend run one after the other, also in a random order. They are compared with each other,
@@ -82,4 +82,8 @@ def round_of(
     drawn_blocks = list(blocks.values())
     drawn.shuffle(drawn_blocks)
     order = [cell for block in drawn_blocks for cell in drawn.sample(block, len(block))]
-    return [Work(cell=cell, replicate=replicate) for cell in order if only is None or cell.cell_id in only]
+    return [
+        PendingReplicate(cell=cell, replicate=replicate)
+        for cell in order
+        if only is None or cell.cell_id in only
+    ]

@@ -256,7 +256,7 @@ def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptio
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written:
+class _Encoded:
     digests: DigestTable
     payload_bytes: int
     build_s: float
@@ -265,7 +265,7 @@ class _Written:
 
 def _write(
     dataset: Dataset, backend: Backend, folder: Path, processes: int | None, advance: Advance
-) -> _Written:
+) -> _Encoded:
     codec = get_codec(backend.codec)
     # A lossless conversion keeps the digests of its source, so it does not compute them.
     known = None
@@ -297,7 +297,7 @@ def _write(
             advance(done, len(dataset))
         closing = time.perf_counter()
     ended = time.perf_counter()
-    return _Written(
+    return _Encoded(
         digests=digests,
         payload_bytes=payload_bytes,
         build_s=ended - started,
@@ -305,7 +305,7 @@ def _write(
     )
 
 
-def _manifest(dataset: Dataset, backend: Backend, folder: Path, written: _Written) -> Manifest:
+def _manifest(dataset: Dataset, backend: Backend, folder: Path, written: _Encoded) -> Manifest:
     sizes = measure_sizes(folder, get_format(backend.format))
     return Manifest(
         dataset=dataset.info,

@@ -68,7 +68,7 @@ class Store:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class StoreSizes:
     """Sums over a store's data files, in bytes: apparent size, and allocated blocks."""
 
     file_bytes: int
@@ -173,7 +173,7 @@ def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
     return table
 
 
-def measure_sizes(path: Path, store_format: Format) -> Sizes:
+def measure_sizes(path: Path, store_format: Format) -> StoreSizes:
     """Return the sizes of the data files of the store at `path`.
 
     Raises
@@ -182,7 +182,7 @@ def measure_sizes(path: Path, store_format: Format) -> Sizes:
         One of them is a FIFO, a socket or a device; reading it might never end.
     """
     stats = [_regular(file) for file in store_format.data_files(path)]
-    return Sizes(
+    return StoreSizes(
         file_bytes=sum(status.st_size for status in stats),
         # On every file system st_blocks counts units of 512 bytes.
         bytes_on_disk=sum(status.st_blocks * 512 for status in stats),

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from storebench.arrays import Pixels
 from storebench.codecs import any_size, get_codec
-from storebench.digests import DigestTable, Pixels, sample_digest
+from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
 from storebench.formats import Backend, Reader, get_format, parse_backend
 from storebench.formats.base import Batch, Indices

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storebench.check.calibration import Kind
+from storebench.check.calibration import LimitingWork
 from storebench.check.sides.benchmarks import EXTRA_VERSION
 from storebench.probes.counters import CounterProbe
 from storebench.results import CacheFacts, CacheVerdict
@@ -55,7 +55,7 @@ class Measurement:
     calibration, calibrate
         Name of the work that each round is compared with, and the function that does it; it runs before and
         after every round, so that what slows the machine for a moment slows both. Take the kind of work
-        that bounds the target (`storebench.check.calibration.Kind`): figures of another machine can only be
+        that bounds the target (`storebench.check.calibration.LimitingWork`): figures of another machine can only be
         compared if that kind was shown to carry over.
     prepare
         Runs before each round, untimed; it may return the state of the page cache that it measured.
@@ -188,7 +188,7 @@ def _findings(measurement: Measurement, rounds: _Rounds, median_s: float) -> dic
         "calibration_s": beside,
         "counters": counters,
     }
-    if measurement.calibration == Kind.MEMORY:
+    if measurement.calibration == LimitingWork.MEMORY:
         extra["gather_once_samples_per_s"] = measurement.samples / statistics.median(beside)
     if rounds.cache is not None:
         cache = rounds.cache

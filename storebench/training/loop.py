@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from storebench.formats.base import Indices
-from storebench.loading.batch import Batch, Spans
+from storebench.loading.batch import LoadedBatch, Spans
 from storebench.probes.batch_io import BatchIo
 from storebench.training.steps import Step
 
@@ -31,13 +31,13 @@ class StepTimes:
     io: BatchIo | None = None
 
 
-def keep_nothing(_batch: Batch) -> bool:
+def keep_nothing(_batch: LoadedBatch) -> bool:
     """Keep nothing of a batch."""
     return False
 
 
 def run_epoch(
-    batches: Iterator[Batch], step: Step, keep: Callable[[Batch], bool] = keep_nothing
+    batches: Iterator[LoadedBatch], step: Step, keep: Callable[[LoadedBatch], bool] = keep_nothing
 ) -> list[StepTimes]:
     """Train on every batch and return the times of each step.
 

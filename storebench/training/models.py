@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from storebench.arrays import ImageShape
 from storebench.errors import UnknownNameError
 from storebench.loading.augment import Augment
-
-Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class ModelSpec:
     """
 
     name: str
-    build: Callable[[Shape, int], nn.Module]
+    build: Callable[[ImageShape, int], nn.Module]
     batch_size: int
     augment: Augment = field(default_factory=Augment)
     mean: tuple[float, ...] = (0.0,)
@@ -54,7 +53,7 @@ class Network(nn.Module):
 
     mean: torch.Tensor
 
-    def __init__(self, spec: ModelSpec, shape: Shape, classes: int) -> None:
+    def __init__(self, spec: ModelSpec, shape: ImageShape, classes: int) -> None:
         super().__init__()
         mean = spec.mean if len(spec.mean) == shape[2] else (sum(spec.mean) / len(spec.mean),) * shape[2]
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
@@ -68,7 +67,7 @@ class Network(nn.Module):
         return logits
 
 
-def lenet(shape: Shape, classes: int) -> nn.Module:
+def lenet(shape: ImageShape, classes: int) -> nn.Module:
     """Caffe's LeNet: convolutions with 20 and 50 channels, a layer of 500, Xavier weights.
 
     Two departures let any seed reach 98% on MNIST in one epoch (Caffe's own
@@ -94,7 +93,7 @@ def lenet(shape: Shape, classes: int) -> nn.Module:
     return body
 
 
-def cifar10_quick(shape: Shape, classes: int) -> nn.Module:
+def cifar10_quick(shape: ImageShape, classes: int) -> nn.Module:
     """Caffe's cifar10_quick: 5x5 convolutions with 32, 32 and 64 channels, a layer of 64, Gaussian weights."""
     features = nn.Sequential(
         nn.Conv2d(shape[2], 32, 5, padding=2),
@@ -114,7 +113,7 @@ def cifar10_quick(shape: Shape, classes: int) -> nn.Module:
     return body
 
 
-def caffenet(shape: Shape, classes: int) -> nn.Module:
+def caffenet(shape: ImageShape, classes: int) -> nn.Module:
     """BVLC's CaffeNet: AlexNet (Krizhevsky et al., 2012) with pooling before normalisation."""
     features = nn.Sequential(
         *(
@@ -161,7 +160,7 @@ class Bottleneck(nn.Module):
         return torch.relu(self.body(images) + self.shortcut(images))
 
 
-def resnet50(shape: Shape, classes: int) -> nn.Module:
+def resnet50(shape: ImageShape, classes: int) -> nn.Module:
     """ResNet-50 (He et al., 2016): stages of 3, 4, 6 and 3 bottleneck blocks."""
     layers: list[nn.Module] = [nn.Conv2d(shape[2], 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64)]
     layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)]
@@ -178,7 +177,7 @@ def resnet50(shape: Shape, classes: int) -> nn.Module:
     return body
 
 
-def tiny(shape: Shape, classes: int) -> nn.Module:
+def tiny(shape: ImageShape, classes: int) -> nn.Module:
     """Return a CNN so small that it is faster than almost any storage, for loader-bound training."""
     stride = max(1, shape[0] // 16)
     features = nn.Sequential(
@@ -246,7 +245,7 @@ def _constant_bias(layer: nn.Conv2d | nn.Linear, value: float) -> None:
         nn.init.constant_(layer.bias, value)
 
 
-def _flat(features: nn.Module, shape: Shape) -> int:
+def _flat(features: nn.Module, shape: ImageShape) -> int:
     """Return the number of activations of `features` for one image of `shape` (H, W, C)."""
     with torch.no_grad():
         return int(features(torch.zeros(1, shape[2], shape[0], shape[1])).numel())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from storebench.errors import UsageError
-from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.settings.words import Compute, ComputeKind
 from storebench.training.models import ModelSpec, Network
 from storebench.training.sgd import CaffeSgd
@@ -29,7 +29,7 @@ class Step(ABC):
         """Note the number of samples of each step of the epoch that begins, over all ranks of the job."""
 
     @abstractmethod
-    def copy(self, batch: Batch) -> None:
+    def copy(self, batch: LoadedBatch) -> None:
         """Copy the batch to the device."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Step(ABC):
 class NoStep(Step):
     """Only drain the loader."""
 
-    def copy(self, batch: Batch) -> None:
+    def copy(self, batch: LoadedBatch) -> None:
         """Do nothing."""
 
     def compute(self) -> None:
@@ -63,7 +63,7 @@ class EmulatedStep(Step):
     def __init__(self, milliseconds: float) -> None:
         self._seconds = milliseconds / 1000
 
-    def copy(self, batch: Batch) -> None:
+    def copy(self, batch: LoadedBatch) -> None:
         """Do nothing."""
 
     def compute(self) -> None:
@@ -88,7 +88,7 @@ class CpuStep(Step):
         self._steps = 0
         self._pixels = self._labels = torch.empty(0)
 
-    def copy(self, batch: Batch) -> None:
+    def copy(self, batch: LoadedBatch) -> None:
         """Use the batch without copying it."""
         self._pixels, self._labels = batch.pixels, torch.from_numpy(batch.labels)
 
@@ -134,7 +134,7 @@ class CudaStep(CpuStep):
         super().__init__(spec, network, device)
         self._before, self._after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
-    def copy(self, batch: Batch) -> None:
+    def copy(self, batch: LoadedBatch) -> None:
         """Start the copy; it runs while the host queues the step's kernels."""
         self._before.record()
         self._pixels = batch.pixels.to(self.device, non_blocking=True)
@@ -189,7 +189,7 @@ def warm_up(step: Step, shape: tuple[int, ...]) -> None:
     spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
     labels = np.zeros(shape[0], dtype=np.int64)
     pixels = torch.full(shape, 128, dtype=torch.uint8)
-    batch = Batch(
+    batch = LoadedBatch(
         pixels=pixels, labels=labels, indices=labels, spans=spans, payload_bytes=0, worker=LOOP_WORKER
     )
     for _ in range(2):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from storebench.loading.batch import LOOP_WORKER, Batch
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch
 from storebench.probes.batch_io import METER
 
 
@@ -36,7 +36,7 @@ class AfterStep:
 
     def __init__(
         self,
-        keep: Callable[[Batch], bool],
+        keep: Callable[[LoadedBatch], bool],
         paused: Callable[[int], None],
         play: Callable[[], bool] | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class AfterStep:
     ) -> None:
         self.own_reads = METER.end()
 
-    def __call__(self, batch: Batch) -> bool:
+    def __call__(self, batch: LoadedBatch) -> bool:
         """Return whether the time that this took is a pause."""
         kept, read = self._keep(batch), self._read(batch)
         played = self._play is not None and self._played(self._play)
@@ -68,7 +68,7 @@ class AfterStep:
             self._paused(time.perf_counter_ns() - start)
         return played
 
-    def _read(self, batch: Batch) -> bool:
+    def _read(self, batch: LoadedBatch) -> bool:
         """Read the counters if the loop made the batch; return True if it did."""
         if batch.io is not None or batch.worker != LOOP_WORKER:
             return False

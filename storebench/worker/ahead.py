@@ -17,7 +17,7 @@ from storebench.probes.cgroup import memory_room_bytes
 from storebench.probes.code import code_digest, package_folder, running_digest
 from storebench.probes.machine import memory_bytes
 from storebench.results import Cell
-from storebench.runs.schedule import Replicate, Work
+from storebench.runs.schedule import PendingReplicate, ReplicateKey
 from storebench.system.scratch import scratch_folder
 from storebench.worker.launch import Waiting, waiting_process
 
@@ -29,7 +29,7 @@ READY_S = 60.0
 """Time for a group to import everything; processes that need longer are ended."""
 
 
-def groups(work: Sequence[Work], *, alone: bool) -> list[list[Work]]:
+def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[PendingReplicate]]:
     """Divide replicates, in their order, into those whose processes start together.
 
     There are at most as many in a group as cores, and as memory has room for. A job of ranks and a cell with its own device are by themselves, because
@@ -43,7 +43,7 @@ def groups(work: Sequence[Work], *, alone: bool) -> list[list[Work]]:
     rooms = (memory_bytes("MemAvailable"), memory_room_bytes())
     waiting = min((room // ROOM_BYTES for room in rooms if room is not None), default=MOST)
     most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)), 1 + waiting)
-    found: list[list[Work]] = []
+    found: list[list[PendingReplicate]] = []
     for one in work:
         if found and len(found[-1]) < most and _is_plain(found[-1][-1].cell) and _is_plain(one.cell):
             found[-1].append(one)
@@ -71,11 +71,11 @@ class Together:
         Each replicate's share of the seconds that the group took to start; 0 for a single one.
     """
 
-    def __init__(self, logs: Mapping[Replicate, Path]) -> None:
+    def __init__(self, logs: Mapping[ReplicateKey, Path]) -> None:
         self._logs = logs
         self.start_s = 0.0
         self._begun = len(logs) < 2
-        self._waiting: dict[Replicate, tuple[Waiting, contextlib.ExitStack]] = {}
+        self._waiting: dict[ReplicateKey, tuple[Waiting, contextlib.ExitStack]] = {}
         self._all = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class Together:
                 self._drop(key)
 
     @contextlib.contextmanager
-    def process(self, key: Replicate) -> Iterator[Waiting | None]:
+    def process(self, key: ReplicateKey) -> Iterator[Waiting | None]:
         """Provide the process that waits for the job of a replicate, once; None if there is none.
 
         The first call starts the group. The process and its folder are gone when the with statement ends.
@@ -118,7 +118,7 @@ class Together:
                 self._drop(key)
         self.start_s = (time.monotonic() - begun_s) / len(self._logs)
 
-    def _drop(self, key: Replicate) -> None:
+    def _drop(self, key: ReplicateKey) -> None:
         """End a process without a job, and remove its log if it said nothing."""
         _, its = self._waiting.pop(key)
         its.close()

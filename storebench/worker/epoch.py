@@ -25,7 +25,7 @@ Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class EpochMeasurement:
     """The figures of an epoch, from which its record is made.
 
     Attributes
@@ -80,7 +80,7 @@ class Evidence:
     paused_s: float
 
 
-def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured, Evidence]:
+def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeasurement, Evidence]:
     """Train on every batch of an epoch, and return its figures and the evidence for its proof.
 
     Nothing here may open a file of the store between dropping the machine's caches and the first step.
@@ -124,7 +124,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[Measured,
         found, portion = dataclasses.replace(found, curve=(), reason=cache.reason), None
     found = found if setup.limit is None else setup.limit.judged(found, after)
     return (
-        Measured(
+        EpochMeasurement(
             cache=found,
             portion=portion,
             table=table,

@@ -27,7 +27,7 @@ from storebench.units import number_of
 from storebench.worker.epoch import Judge
 from storebench.worker.measure import epoch_record
 from storebench.worker.proof import Proof, joined_proof
-from storebench.worker.record import Part, cache_failure
+from storebench.worker.record import RankEpoch, cache_failure
 from storebench.worker.setup import Setup
 from storebench.worker.trainer_parts import trainers_facts
 
@@ -35,7 +35,9 @@ _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """Environment variable of torchrun: how often it has started the ranks again."""
 
 
-def recorded(setup: Setup, parts: Sequence[Part], cost: Communication | None, judge: Judge | None) -> Record:
+def recorded(
+    setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge | None
+) -> Record:
     """Write the step table of an epoch and return its record.
 
     Parameters
@@ -53,7 +55,7 @@ def recorded(setup: Setup, parts: Sequence[Part], cost: Communication | None, ju
     return part.record
 
 
-def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judge: Judge) -> Part:
+def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge) -> RankEpoch:
     """Return the epoch of a job, which all ranks timed, as one part: its steps, counters, proof and facts over all ranks."""
     first = parts[0]
     tables = [part.table for part in parts if part.table is not None]
@@ -95,7 +97,7 @@ def joined(setup: Setup, parts: Sequence[Part], cost: Communication | None, judg
     return dataclasses.replace(first, record=dataclasses.replace(record, job=facts), table=table, proof=proof)
 
 
-def _trainers(parts: Sequence[Part]) -> TrainersFacts | None:
+def _trainers(parts: Sequence[RankEpoch]) -> TrainersFacts | None:
     """Return the facts about the trainers of a job; None if all ranks train one network."""
     own = [part.trainer for part in parts if part.trainer is not None]
     return trainers_facts(own) if own else None
@@ -118,7 +120,7 @@ def _judged(
     return dataclasses.replace(cache, curve=found.curve, reason=found.reason), portion
 
 
-def _failed_elsewhere(parts: Sequence[Part]) -> str | None:
+def _failed_elsewhere(parts: Sequence[RankEpoch]) -> str | None:
     """Return why a node after the first did not reach its cache state; None if all did."""
     failures = (
         (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
@@ -134,7 +136,7 @@ def _losses(table: StepTable) -> list[float]:
 
 def job_facts(
     cell: Cell,
-    parts: Sequence[Part],
+    parts: Sequence[RankEpoch],
     table: StepTable,
     proof: Proof,
     cost: Communication | None,
@@ -204,7 +206,7 @@ def _link_facts(cost: Communication, ranks: int) -> dict[str, Any]:
 
 
 def _rank_facts(
-    cell: Cell, parts: Sequence[Part], timed: StepTable, *, one_clock: bool
+    cell: Cell, parts: Sequence[RankEpoch], timed: StepTable, *, one_clock: bool
 ) -> tuple[RankFacts, ...]:
     together = cell.compute.kind is not ComputeKind.NONE and cell.sync is not Sync.NONE
     together = together and len(parts) > cell.trainers
@@ -234,7 +236,7 @@ def _rank_facts(
     )
 
 
-def _exit_spread_s(parts: Sequence[Part]) -> float:
+def _exit_spread_s(parts: Sequence[RankEpoch]) -> float:
     """Return the seconds between the first and the last rank of a node leaving the barrier before the epoch; the worst node's."""
     left_ns: dict[int, list[int]] = {}
     for part in parts:

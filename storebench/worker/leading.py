@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from storebench.errors import CellFailedError
-from storebench.ranks.nodes import Board, Place
+from storebench.ranks.nodes import Board, NodeAddress
 from storebench.worker.job import CellJob, job_text
 
 OVER = {"over": True}
@@ -26,7 +26,7 @@ class Leader:
         This node, and the board on which it tells the others what to run.
     """
 
-    def __init__(self, place: Place, board: Board) -> None:
+    def __init__(self, place: NodeAddress, board: Board) -> None:
         self._place = place
         self._board = board
         self._jobs = 0
@@ -85,7 +85,7 @@ class Leader:
 
 
 @contextlib.contextmanager
-def leading(place: Place) -> Iterator[Leader]:
+def leading(place: NodeAddress) -> Iterator[Leader]:
     """Lead the nodes of a run for the duration of a with statement; after an error the others end by themselves."""
     with Board(place) as board:
         leader = Leader(place, board)

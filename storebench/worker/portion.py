@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Floats
 from storebench.probes.page_count import PAGE_BYTES
-from storebench.probes.residency import Curve
+from storebench.probes.residency import ResidencyCurve
 from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
 from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, wall_ns
 
@@ -37,8 +38,6 @@ EDGES_MOST_FRAC = 0.25
 """Most of a steady portion that is left out of its drift at either end; half of it remains."""
 
 _FEWEST_FOR_DRIFT = 4
-
-_Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ class Judgement:
     reason: str = ""
 
 
-def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float = 0.0) -> _Floats:
+def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float = 0.0) -> Floats:
     """Return the share of the store that had been requested at each of some moments, float64 [n].
 
     All of a batch counts from the moment at which a producer begins it.
@@ -103,11 +102,11 @@ def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float
     begun = np.searchsorted(table["fetch_start_ns"][order], at_ns, side="right")
     asked = total[begun] / max(1, count)
     whole = total[-1] / max(1, count)
-    requested: _Floats = np.where(begun > 0, np.minimum(asked + ahead_frac, whole), 0.0)
+    requested: Floats = np.where(begun > 0, np.minimum(asked + ahead_frac, whole), 0.0)
     return requested
 
 
-def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> _Floats:
+def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> Floats:
     """Return the share of pages that become resident because randomly chosen samples were requested, float64 as `asked`.
 
     A page is touched if any of the samples that overlap it was requested.
@@ -117,12 +116,12 @@ def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> _Floats:
     asked
         Shares of the samples that were requested, 0 to 1.
     """
-    expected: _Floats = 1.0 - (1.0 - np.clip(np.asarray(asked, np.float64), 0.0, 1.0)) ** samples_per_page
+    expected: Floats = 1.0 - (1.0 - np.clip(np.asarray(asked, np.float64), 0.0, 1.0)) ** samples_per_page
     return expected
 
 
 def residency_points(
-    table: StepTable, curve: Curve, count: int, *, kept: int = KEPT_POINTS
+    table: StepTable, curve: ResidencyCurve, count: int, *, kept: int = KEPT_POINTS
 ) -> tuple[ResidencyPoint, ...]:
     """Return residency as a function of the requested share, thinned evenly along that share.
 
@@ -151,7 +150,12 @@ def residency_points(
 
 
 def cold_portion(
-    table: StepTable, curve: Curve, store: StorePages, *, ahead_frac: float = 0.0, planned: bool = False
+    table: StepTable,
+    curve: ResidencyCurve,
+    store: StorePages,
+    *,
+    ahead_frac: float = 0.0,
+    planned: bool = False,
 ) -> Judgement:
     """Return the longest prefix of the timed steps in which no more was resident than was requested.
 
@@ -273,7 +277,7 @@ def _bounded_by_drift(portion: Portion, shared: float) -> Portion:
     return dataclasses.replace(portion, upper_bound=True, reason=f"{portion.reason}; {why}")
 
 
-def _why_cold(asked: _Floats, excess: _Floats, tolerated: float, point: int) -> str:
+def _why_cold(asked: Floats, excess: Floats, tolerated: float, point: int) -> str:
     return (
         f"with {asked[point]:.1%} of the samples asked for, {excess[point]:.1%} of the store was resident without "
         f"having been asked for ({tolerated:.1%} is tolerated)"
@@ -282,7 +286,7 @@ def _why_cold(asked: _Floats, excess: _Floats, tolerated: float, point: int) -> 
 
 def steady_portion(
     table: StepTable,
-    curve: Curve,
+    curve: ResidencyCurve,
     store: StorePages,
     *,
     epoch: int,

@@ -13,7 +13,7 @@ from storebench.probes.loop_mount import mount_image
 from storebench.ranks.endings import RankFailure
 from storebench.ranks.group import Group, join, lost_another
 from storebench.ranks.membership import Membership, membership
-from storebench.ranks.progress import Progress
+from storebench.ranks.progress import RankProgress
 from storebench.results import Record
 from storebench.runs.records import record_to_dict
 from storebench.worker.answer import failed_answer
@@ -21,11 +21,11 @@ from storebench.worker.job import CellJob, write_answer
 from storebench.worker.setup import Setup, device_of
 from storebench.worker.stopping import end_at_once
 
-Replicate = Callable[[Setup], list[Record]]
+RunReplicate = Callable[[Setup], list[Record]]
 """Runs a replicate and returns its records; those of a job of ranks on rank 0, none on the others."""
 
 
-def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> NoReturn:
+def run_rank(job: CellJob, folder: Path, replicate: RunReplicate) -> NoReturn:
     """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer.
 
     A rank that fails says why in the job's folder. Its agent ends the others.
@@ -38,7 +38,7 @@ def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> NoReturn:
     end_at_once()
     me = membership()
     try:
-        progress = Progress.create(folder, me)
+        progress = RankProgress.create(folder, me)
         group = _joined(job, me, progress)
         progress.begin("the preparation")
         records = replicate(Setup.of(job, group=group, progress=progress))
@@ -53,7 +53,7 @@ def run_rank(job: CellJob, folder: Path, replicate: Replicate) -> NoReturn:
     _leave(code)
 
 
-def _joined(job: CellJob, me: Membership, progress: Progress) -> Group:
+def _joined(job: CellJob, me: Membership, progress: RankProgress) -> Group:
     """Join the job and, where the store is on a separate device, mount that once per node."""
     if me.ranks != job.cell.ranks:
         raise CellFailedError(f"the launcher started {me.ranks} ranks for a cell of {job.cell.ranks}")

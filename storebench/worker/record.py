@@ -10,7 +10,7 @@ from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, Dat
 from storebench.runs.records import STEPS_DIR
 from storebench.training.step_table import StepTable
 from storebench.worker.ceilings import with_cache_below
-from storebench.worker.epoch import Measured
+from storebench.worker.epoch import EpochMeasurement
 from storebench.worker.measure import epoch_record
 from storebench.worker.proof import Proof
 from storebench.worker.setup import Setup
@@ -38,7 +38,7 @@ class Epoch:
     number: int
     started_utc: str
     cache: CacheFacts
-    measured: Measured | None = None
+    measured: EpochMeasurement | None = None
     proof: Proof | None = None
     accuracy: tuple[float, int] | None = None
     held_out_score: float | None = None
@@ -57,7 +57,7 @@ def cache_failure(cache: CacheFacts | None) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class RankEpoch:
     """One rank's part of an epoch; of a process that is alone, all of it.
 
     Attributes
@@ -85,7 +85,7 @@ class Part:
     trainer: TrainerPart | None = None
 
 
-def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> Part:
+def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> RankEpoch:
     """Return this rank's part of an epoch.
 
     Parameters
@@ -125,7 +125,7 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
     trainer = (
         trainer_part(setup, measured.played, epoch.held_out_score, record.test_accuracy) if measured else None
     )
-    return Part(
+    return RankEpoch(
         membership=setup.membership,
         record=record,
         table=table,

@@ -16,7 +16,7 @@ from storebench.formats.base import Indices, Traits
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment
-from storebench.loading.batch import Batch, EpochPlan, LoadJob, Opened
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.empty import with_empty_batches
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
@@ -25,10 +25,10 @@ from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.limited import LimitedCache
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.membership import Membership
-from storebench.ranks.progress import NO_PROGRESS, Progress
+from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.shards import dealt, global_sizes, shard_of
 from storebench.ranks.sharing import shared_loader
-from storebench.ranks.trainers import Part, Trainer, parts_of, seed_of
+from storebench.ranks.trainers import Trainer, TrainerSamples, parts_of, seed_of
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import Fill, Share, Sync
@@ -73,14 +73,14 @@ class Setup:
     step: Step
     loader: Loader
     limit: LimitedCache | None
-    opened: list[Opened] = field(default_factory=list)
+    opened: list[ReaderReport] = field(default_factory=list)
     group: Group = ALONE
-    progress: Progress = NO_PROGRESS
+    progress: RankProgress = NO_PROGRESS
     trainer: Trainer = field(default_factory=Trainer)
     trainer_group: "ProcessGroup | None" = None
 
     @classmethod
-    def of(cls, job: CellJob, group: Group = ALONE, progress: Progress = NO_PROGRESS) -> Self:
+    def of(cls, job: CellJob, group: Group = ALONE, progress: RankProgress = NO_PROGRESS) -> Self:
         """Make the parts, reading only the manifest of the store.
 
         Raises
@@ -186,7 +186,7 @@ class Setup:
         return len(self.parts[0].training) if self.parts else self.manifest.count
 
     @functools.cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TrainerSamples]:
         """The samples of each trainer of the job; empty if all ranks train one network."""
         cell = self.cell
         if cell.trainers == 1:
@@ -230,7 +230,7 @@ class Setup:
             max_steps=cell.max_steps,
         )
 
-    def served(self, plan: EpochPlan) -> Iterator[Batch]:
+    def served(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Return the batches of a plan as the loader serves them; those without samples are made here."""
         full = [indices for indices in plan.batches if len(indices)]
         if self.loader.serves_empty or len(full) == len(plan.batches):
@@ -306,7 +306,7 @@ def _step(
     return step
 
 
-def _loader(cell: Cell, job: LoadJob, group: Group, progress: Progress, *, pin: bool) -> Loader:
+def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress, *, pin: bool) -> Loader:
     """Return the loader of this process; it may share reading with other ranks."""
     if cell.share is Share.NONE:
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)

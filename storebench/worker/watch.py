@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Self
 
 from storebench.formats.registry import get_format
-from storebench.loading.batch import Batch
+from storebench.loading.batch import LoadedBatch
 from storebench.manifest import Manifest
 from storebench.probes.page_count import Residency
-from storebench.probes.residency import Curve, Sampler
+from storebench.probes.residency import ResidencyCurve, Sampler
 from storebench.results import CacheFacts, Cell, Portion
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.step_table import StepTable, step_ends
@@ -83,7 +83,7 @@ class ResidencyWatch:
         # Read-ahead never crosses files, so only requested data is read from such a store; and sampling it opens files.
         self._by_counts = late and len(files) >= manifest.count
         self._sampler = Sampler(files, late=late) if self._wanted and not self._by_counts else None
-        self._curve = Curve(reason="residency was not sampled")
+        self._curve = ResidencyCurve(reason="residency was not sampled")
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +94,7 @@ class ResidencyWatch:
         if self._sampler is not None:
             self._sampler.close()
 
-    def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def over(self, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
         """Return the batches; sampling begins now, or with the first batch if files must stay unopened."""
         if self._sampler is None:
             return batches
@@ -158,7 +158,7 @@ class ResidencyWatch:
         )
 
 
-def _with_call_after_first(batches: Iterator[Batch], sampler: Sampler) -> Iterator[Batch]:
+def _with_call_after_first(batches: Iterator[LoadedBatch], sampler: Sampler) -> Iterator[LoadedBatch]:
     for batch in batches:
         sampler.begin()
         yield batch
@@ -166,10 +166,10 @@ def _with_call_after_first(batches: Iterator[Batch], sampler: Sampler) -> Iterat
     yield from batches
 
 
-def _two_points(table: StepTable, cache: CacheFacts, after: Residency) -> Curve:
+def _two_points(table: StepTable, cache: CacheFacts, after: Residency) -> ResidencyCurve:
     if cache.resident_frac_before is None or after.frac is None:
-        return Curve(reason=after.reason or "resident pages cannot be counted")
-    return Curve(
+        return ResidencyCurve(reason=after.reason or "resident pages cannot be counted")
+    return ResidencyCurve(
         at_ns=(int(table["start_ns"][0]) - 1, int(step_ends(table)[-1])),
         resident_frac=(cache.resident_frac_before, after.frac),
     )

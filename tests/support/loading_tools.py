@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from storebench.loading.batch import Batch, EpochPlan, LoadJob
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.loader import Loader
 from storebench.testing.stores import SmallStore
 
@@ -13,18 +13,18 @@ MakePlan = Callable[..., EpochPlan]
 StoreOf = Callable[[str], SmallStore]
 
 
-def copied(batch: Batch) -> Batch:
+def copied(batch: LoadedBatch) -> LoadedBatch:
     """Keep a batch's pixels: the loader will overwrite them."""
     batch.pixels = batch.pixels.clone()
     return batch
 
 
-def drained(loader: Loader, plan: EpochPlan) -> list[Batch]:
+def drained(loader: Loader, plan: EpochPlan) -> list[LoadedBatch]:
     """Run an epoch; return its batches."""
     return [copied(batch) for batch in loader.epoch(plan)]
 
 
-def assert_served(batches: list[Batch], plan: EpochPlan, small: SmallStore) -> None:
+def assert_served(batches: list[LoadedBatch], plan: EpochPlan, small: SmallStore) -> None:
     """Hold batches to the plan's indices, and to the store's labels and pixels."""
     assert len(batches) == len(plan.batches)
     for batch, indices in zip(batches, plan.batches, strict=True):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench.formats.lmdb.ladder import Rung
-from storebench.report.claims import COMPARED, MOST_SPAN, Claim, Claims, Kind
+from storebench.report.claims import COMPARED, MOST_SPAN, Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, PageFacts
 from storebench.report.intervals import Ratio
-from storebench.report.page import Content, Section, markdown
+from storebench.report.page import PageContent, Section, markdown
 from storebench.report.texts.labels import backend_label, dataset_label, number, times, with_interval
 from storebench.report.texts.sentence import Sentence
 from tests.support.drawn_records import DrawnSet
@@ -28,7 +28,7 @@ class Page:
 
     drawn: DrawnSet
     facts: PageFacts
-    content: Content
+    content: PageContent
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Page:
 
 def contradictions(page: Page) -> list[str]:
     """No two sentences contradict each other."""
-    kinds = (*COMPARED, Kind.FED, Kind.PAYS)
+    kinds = (*COMPARED, ClaimKind.FED, ClaimKind.PAYS)
     said = [one for one in page.said() if one.kind in kinds]
     pairs = itertools.combinations(said, 2)
     return [f"{_words(one)}, and {_words(other)}" for one, other in pairs if one.contradicts(other)]
@@ -122,11 +122,11 @@ def unfair(page: Page) -> list[str]:
     found = []
     for sentence in page.sentences():
         for one in sentence.claims:
-            if one.object is None or one.kind is Kind.CONTENTION:
+            if one.object is None or one.kind is ClaimKind.CONTENTION:
                 continue
             if not one.fair:
                 found.append(f"{sorted(one.differs)}: {sentence.text}")
-            told = one.kind is not Kind.SHARE  # the sentence before it names the two stores
+            told = one.kind is not ClaimKind.SHARE  # the sentence before it names the two stores
             told = told and (one.decided or backend_label(one.subject.backend) in sentence.text)
             if told and "loss" in one.differs and "lossy" not in sentence.text.lower():
                 found.append(f"loss: {sentence.text}")
@@ -148,14 +148,14 @@ def unpaid(page: Page) -> list[str]:
     found = [
         one.text
         for one in page.sentences()
-        if _PAYS.search(one.text) and not any(claim.kind is Kind.PAYS for claim in one.claims)
+        if _PAYS.search(one.text) and not any(claim.kind is ClaimKind.PAYS for claim in one.claims)
     ]
-    for one in (claim for claim in page.facts.shown.claims.found if claim.kind is Kind.PAYS):
+    for one in (claim for claim in page.facts.shown.claims.found if claim.kind is ClaimKind.PAYS):
         assert one.object is not None
         if not _is_narrow(one):
             found.append(f"{_words(one)}: {one.figure}")
         saving = page.facts.shown.claims.between(one.subject, one.object)
-        if saving is None or saving.kind is not Kind.FASTER or saving.subject.key != one.subject.key:
+        if saving is None or saving.kind is not ClaimKind.FASTER or saving.subject.key != one.subject.key:
             found.append(f"{_words(one)}: no saving is decided")
         if one.subject.cell.compute == "none":
             found += [f"{_words(one)}: {_words(other)}" for other in _indifferent(page, one)]
@@ -174,7 +174,7 @@ def _indifferent(page: Page, pays: Claim) -> Iterator[Claim]:
     """Yield the claims of training on the same samples that a conversion gains nothing."""
     names = {pays.subject.backend, pays.object.backend}
     for one in page.facts.shown.claims.found:
-        if one.kind is not Kind.EQUAL or one.topic is not Topic.BACKEND or one.object is None:
+        if one.kind is not ClaimKind.EQUAL or one.topic is not Topic.BACKEND or one.object is None:
             continue
         trained = one.subject.cell.compute == "real" and one.subject.dataset_key == pays.subject.dataset_key
         if trained and {one.subject.backend, one.object.backend} == names:
@@ -187,7 +187,7 @@ def unproven(page: Page) -> list[str]:
     for one in page.said():
         if one.kind in COMPARED and one.topic is not Topic.RUNG and not _holds(one):
             found.append(f"{_words(one)}: {one.figure}")
-        if one.kind is Kind.FED:
+        if one.kind is ClaimKind.FED:
             waits = one.subject.values("data_wait_frac").values()
             mean = sum(waits) / len(waits)
             narrow = one.figure is not None and one.figure.hi is not None and one.figure.hi < 0.1
@@ -202,10 +202,10 @@ def _holds(one: Claim) -> bool:
     middle, ratio = math.exp(sum(logs) / len(logs)), one.figure
     if ratio is None or not math.isclose(middle, ratio.mid, rel_tol=1e-9):
         return False
-    if one.kind is Kind.UNDECIDED:
+    if one.kind is ClaimKind.UNDECIDED:
         return True
     enough = len(logs) >= 3 and ratio.lo is not None and ratio.hi is not None
-    if one.kind is Kind.FASTER:
+    if one.kind is ClaimKind.FASTER:
         return enough and ratio.lo > 1
     return enough and ratio.lo >= 1 / 1.1 and ratio.hi <= 1.1
 
@@ -220,11 +220,11 @@ def wrong_indifference(page: Page) -> list[str]:
             stored = page.part(section).main.stored
             exact = [cell for cell in stored if not cell.lossy]
             cells = exact if len(exact) > 1 else stored
-            fed = {claim.subject.key for claim in one.claims if claim.kind is Kind.FED}
+            fed = {claim.subject.key for claim in one.claims if claim.kind is ClaimKind.FED}
             pairs = {
                 frozenset((claim.subject.key, claim.object.key))
                 for claim in one.claims
-                if claim.kind is Kind.EQUAL
+                if claim.kind is ClaimKind.EQUAL
             }
             wanted = {frozenset((a.key, b.key)) for a, b in itertools.combinations(cells, 2)}
             if not ({cell.key for cell in cells} <= fed or wanted <= pairs):
@@ -237,7 +237,7 @@ def turned_round(page: Page) -> list[str]:
     found = []
     for sentence in page.sentences():
         for one in sentence.claims:
-            if one.kind is not Kind.FASTER or one.topic is not Topic.BACKEND or one.object is None:
+            if one.kind is not ClaimKind.FASTER or one.topic is not Topic.BACKEND or one.object is None:
                 continue
             for text in (with_interval(one.figure) + " times as fast as", _short(one)):
                 before, found_text, after = sentence.text.partition(text)
@@ -296,7 +296,7 @@ def _misread(text: str, claims: Sequence[Claim], keys: Mapping[tuple[str, str], 
             for upper, lower in [(keys[one.subject.key], keys[one.object.key])]
             if (upper if gain else lower).key.upper() == name
             if (lower if gain else upper).key == (upper if gain else lower).below
-            if one.kind is Kind.FASTER and one.figure is not None
+            if one.kind is ClaimKind.FASTER and one.figure is not None
             if (gain and number(one.figure.mid) == gain) or (loss and number(1 / one.figure.mid) == loss)
         ]
         if not of:
@@ -322,7 +322,7 @@ def strangers(page: Page) -> list[str]:
     sets = (page.facts.told.claims, page.facts.shown.claims)
     known = {id(one) for claims in sets for one in claims.found}
     for one in page.said():
-        if one.kind is Kind.SHARE and one.object is not None:
+        if one.kind is ClaimKind.SHARE and one.object is not None:
             parents = (claims.between(one.subject, one.object) for claims in sets)
             known |= {
                 id(share)

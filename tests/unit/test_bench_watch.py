@@ -9,7 +9,7 @@ import pytest
 from storebench.cli.bench_watch import Pace, StderrWatcher, ended_words, outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, PortionKind, Record
 from storebench.rounds import Why
-from storebench.runs.schedule import Work
+from storebench.runs.schedule import PendingReplicate
 from storebench.settings.words import CacheState
 
 CELL = Cell.of_fields(
@@ -59,7 +59,11 @@ def lines_of(watcher: StderrWatcher, capsys: pytest.CaptureFixture[str], rounds:
     """Return what is said at the start of each replicate of two cells."""
     said = []
     other = dataclasses.replace(CELL, seed=1)
-    works = [Work(cell=cell, replicate=replicate) for replicate in range(rounds) for cell in (CELL, other)]
+    works = [
+        PendingReplicate(cell=cell, replicate=replicate)
+        for replicate in range(rounds)
+        for cell in (CELL, other)
+    ]
     for position, work in enumerate(works):
         watcher.started(work, position, len(works))
         said.append(capsys.readouterr().err.strip())

@@ -10,7 +10,7 @@ import pytest
 from storebench.cli.bench_watch import StderrWatcher
 from storebench.cli.rank_lines import RankLines, job_line, progress_line
 from storebench.ranks.progress import Position
-from storebench.runs.schedule import Work
+from storebench.runs.schedule import PendingReplicate
 from tests.support.planted import make_record, with_job
 
 
@@ -51,7 +51,7 @@ def test_a_terminal_has_one_line_that_is_written_over(monkeypatch: pytest.Monkey
     monkeypatch.setattr("storebench.cli.rank_lines._REWRITE_EVERY_S", 0.0)
     watcher = StderrWatcher()
     record = make_record("lmdb", ranks=2, cache="warm")
-    work = Work(cell=record.cell, replicate=0)
+    work = PendingReplicate(cell=record.cell, replicate=0)
     watcher.started(work, 0, 1)
     begun = len(terminal.getvalue())
     for batches in (3, 3, 4):

@@ -13,7 +13,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storebench.check.sides.model import FEWEST_FOR_TAIL, CellData, Place, Replicate, Side, slowest_tenth
+from storebench.check.sides.model import (
+    FEWEST_FOR_TAIL,
+    CellData,
+    MachineAndStorage,
+    Replicate,
+    Side,
+    slowest_tenth,
+)
 from storebench.errors import CorruptDataError, SchemaVersionError
 
 EXTRA_VERSION = 2
@@ -31,7 +38,7 @@ _MACHINE = ("machine", "system", "release", "python_implementation", "python_ver
 _CPU = ("brand_raw", "arch", "count")
 
 _Session = tuple[str, dict[str, Any]]
-_Found = tuple[dict[str, Any], Place, str]
+_Found = tuple[dict[str, Any], MachineAndStorage, str]
 
 
 def side_of_sessions(source: str, sessions: Sequence[_Session]) -> Side:
@@ -78,17 +85,17 @@ def _cell_id(benchmark: Mapping[str, Any]) -> str:
     return str(benchmark.get("extra_info", {}).get("cell_id") or benchmark["fullname"])
 
 
-def _environment(machine: Mapping[str, Any]) -> Place:
+def _environment(machine: Mapping[str, Any]) -> MachineAndStorage:
     """Return storebench's environment key, or one made of the stable facts that pytest-benchmark records."""
     if "storebench_environment" in machine:
         environment = machine["storebench_environment"]
-        return Place(key=environment["key"], match=environment["match"])
+        return MachineAndStorage(key=environment["key"], match=environment["match"])
     if not machine:
-        return Place()
+        return MachineAndStorage()
     match = {name: machine.get(name) for name in _MACHINE}
     match["cpu"] = {name: machine.get("cpu", {}).get(name) for name in _CPU}
     text = json.dumps(match, sort_keys=True)
-    return Place(key=hashlib.blake2b(text.encode(), digest_size=6).hexdigest(), match=match)
+    return MachineAndStorage(key=hashlib.blake2b(text.encode(), digest_size=6).hexdigest(), match=match)
 
 
 def _cell(cell_id: str, found: Sequence[_Found], *, one_process: bool) -> CellData:
@@ -106,7 +113,7 @@ def _cell(cell_id: str, found: Sequence[_Found], *, one_process: bool) -> CellDa
         label=cell_id,
         calibration=str(extra.get("calibration", "")) if calibrated else "",
         samples_of=str(extra.get("samples_of", "")),
-        environment=environment if same_place else Place(),
+        environment=environment if same_place else MachineAndStorage(),
         replicates=tuple(numbered),
         one_process=one_process,
         failure=_cache_failure(found) or ("" if numbered else "it has no rounds"),

@@ -57,7 +57,7 @@ class Replicate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class MachineAndStorage:
     """The machine and storage that a cell was measured on: with equal keys, seconds may be compared; "" if unknown."""
 
     key: str = ""
@@ -101,7 +101,7 @@ class CellData:
     label: str
     calibration: str = ""
     samples_of: str = ""
-    environment: Place = field(default_factory=Place)
+    environment: MachineAndStorage = field(default_factory=MachineAndStorage)
     replicates: tuple[Replicate, ...] = ()
     one_process: bool = False
     failure: str = ""

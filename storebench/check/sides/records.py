@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from storebench.check.calibration import Kind
+from storebench.check.calibration import LimitingWork
 from storebench.check.sides.model import (
     FEWEST_FOR_TAIL,
     CellData,
-    Place,
+    MachineAndStorage,
     Replicate,
     Side,
     read_pairing,
@@ -103,7 +103,9 @@ def _cell(records: list[Record], code: str) -> CellData:
         label=label_of(first.cell),
         calibration=_calibration(first.cell) if calibrated else "",
         samples_of=store.samples_digest if store else "",
-        environment=Place(key=environment.key, match=environment.match) if environment else Place(),
+        environment=MachineAndStorage(key=environment.key, match=environment.match)
+        if environment
+        else MachineAndStorage(),
         replicates=replicates,
         failure=_failure(failed) or _code_failure(usable, code) or _cache_failure(usable),
         rerun=first.cell.cell_id,
@@ -179,23 +181,23 @@ def _replicate(epochs: Sequence[Record]) -> Replicate:
 def _calibration(cell: Cell) -> str:
     """Return the kind of work of the ceiling in a cell's own process; "" if there is none."""
     if cell.compute.kind is ComputeKind.REAL:
-        return Kind.MATRIX_PRODUCT
+        return LimitingWork.MATRIX_PRODUCT
     if cell.cache in BOUNDED_STATES:
-        return Kind.DEVICE
+        return LimitingWork.DEVICE
     # No ceiling of a record decodes, so encoded images have no calibration.
-    return Kind.MEMORY if cell.backend.codec == "raw" else ""
+    return LimitingWork.MEMORY if cell.backend.codec == "raw" else ""
 
 
 def _ceiling_s(record: Record) -> float | None:
     """Return the seconds per unit of the ceiling that calibrates a cell; None if it was not measured."""
     ceilings = record.ceilings
     rates = {
-        Kind.MATRIX_PRODUCT: ceilings.matrix_products_per_s,
-        Kind.DEVICE: ceilings.device_random_1_bytes_per_s,
-        Kind.MEMORY: ceilings.gather_samples_per_s,
+        LimitingWork.MATRIX_PRODUCT: ceilings.matrix_products_per_s,
+        LimitingWork.DEVICE: ceilings.device_random_1_bytes_per_s,
+        LimitingWork.MEMORY: ceilings.gather_samples_per_s,
     }
     kind = _calibration(record.cell)
-    rate = rates[Kind(kind)] if kind else None
+    rate = rates[LimitingWork(kind)] if kind else None
     return 1 / rate if rate else None
 
 
@@ -205,7 +207,7 @@ def _relative(record: Record) -> float | None:
     if ceiling_s is None:
         return None
     units = 1.0
-    if _calibration(record.cell) == Kind.DEVICE:
+    if _calibration(record.cell) == LimitingWork.DEVICE:
         if record.store is None or not record.store.count or not record.store.payload_bytes:
             return None
         units = record.store.payload_bytes / record.store.count

@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 
-from storebench.check.sides.model import CellData, Place, Replicate, Side
+from storebench.check.sides.model import CellData, MachineAndStorage, Replicate, Side
 from storebench.errors import CorruptDataError
 from storebench.fileio.json_text import brief, complaint
 
@@ -60,7 +60,7 @@ def cell_of(raw: dict[str, Any], where: str) -> CellData:
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
     """Refuse unknown names, because a misspelt field would silently get its default."""
-    parts: list[tuple[Any, type]] = [(raw, CellData), (raw.get("environment"), Place)]
+    parts: list[tuple[Any, type]] = [(raw, CellData), (raw.get("environment"), MachineAndStorage)]
     replicates = raw.get("replicates")
     parts += [
         (replicate, Replicate) for replicate in (replicates if isinstance(replicates, list | tuple) else ())

@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
+from storebench.arrays import Indices
 from storebench.codecs import any_size, get_codec
 from storebench.datasets.headers import SUFFIXES
 from storebench.errors import CorruptStoreError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import damaged, load_integers, load_labels
 from storebench.formats.files.write import IMAGES, LABELS_FILE, SUFFIXES_FILE, class_folders

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from storebench.arrays import Indices
 from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched
 from storebench.formats.common import damaged
 from storebench.formats.files.get import FilesReader

@@ -13,7 +13,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from storebench.formats.arrays import Batch, Indices
+from storebench.arrays import Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched
 from storebench.formats.common import checked_labels, damaged
 from storebench.formats.hdf5.chunks import NoPlaceError, chunk_addresses, diagnose_chunking, row_offsets

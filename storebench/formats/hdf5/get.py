@@ -6,8 +6,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Indices
 from storebench.errors import CorruptStoreError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import checked_labels, damaged
 from storebench.formats.hdf5.write import DATA_FILE, H5_ERRORS

@@ -11,7 +11,7 @@ import plyvel
 
 from storebench.errors import DiskFullError
 from storebench.formats.common import damaged, write_error
-from storebench.formats.keyvalue import KeyValueReader, Value
+from storebench.formats.keyvalue import KeyValueReader, StoredValue
 from storebench.formats.leveldb.snapshot import Snapshot, no_room
 from storebench.formats.leveldb.write import OPEN_FILES, TABLE_BYTES
 
@@ -21,7 +21,7 @@ class LevelDbGetReader(KeyValueReader):
 
     library_errors = (plyvel.Error,)
 
-    def _open(self) -> Callable[[bytes], Value | None]:
+    def _open(self) -> Callable[[bytes], StoredValue | None]:
         self._db: Any = None
         self._snapshot = Snapshot("leveldb", self.store, linked=self._is_table)
         try:
@@ -29,7 +29,7 @@ class LevelDbGetReader(KeyValueReader):
         except BaseException:
             self._snapshot.remove()
             raise
-        get: Callable[[bytes], Value | None] = self._db.get
+        get: Callable[[bytes], StoredValue | None] = self._db.get
         return get
 
     def _connect(self) -> Any:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import plyvel
 
-from storebench.formats.arrays import Batch, Indices
+from storebench.arrays import Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched
 from storebench.formats.common import damaged
 from storebench.formats.keyvalue import make_key

@@ -10,11 +10,12 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Indices
 from storebench.errors import UsageError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched
 from storebench.formats.common import damaged
-from storebench.formats.keyvalue import KeyValueReader, Value, make_key
+from storebench.formats.keyvalue import KeyValueReader, StoredValue, make_key
 from storebench.formats.lmdb.pages import DATA_FILE
 from storebench.formats.options import Options, as_text, flag
 from storebench.formats.reads.direct_file import SMALL_BYTES
@@ -22,7 +23,7 @@ from storebench.formats.windows import Windows
 
 
 @dataclass(kw_only=True)
-class _Shared:
+class _SharedEnvironment:
     """An open environment, the process that opened it, and the number of its readers."""
 
     env: Any
@@ -31,15 +32,15 @@ class _Shared:
     users: int = 0
 
 
-_open_envs: dict[tuple[int, int], _Shared] = {}
+_open_envs: dict[tuple[int, int], _SharedEnvironment] = {}
 """Open environments by device and inode, because py-lmdb refuses to open a file twice in one process."""
 
 
-def _acquire(store: Path, readahead: bool) -> _Shared:
+def _acquire(store: Path, readahead: bool) -> _SharedEnvironment:
     _close_inherited()
     shared = _open_envs.get(_identity(store))
     if shared is None:
-        shared = _Shared(env=_open_env(store, readahead), readahead=readahead, process=os.getpid())
+        shared = _SharedEnvironment(env=_open_env(store, readahead), readahead=readahead, process=os.getpid())
         _open_envs[_identity(store)] = shared
     elif shared.readahead != readahead:
         raise UsageError(
@@ -51,7 +52,7 @@ def _acquire(store: Path, readahead: bool) -> _Shared:
     return shared
 
 
-def _release(shared: _Shared) -> None:
+def _release(shared: _SharedEnvironment) -> None:
     shared.users -= 1
     if shared.users == 0 and shared.process == os.getpid():
         for key in [key for key, value in _open_envs.items() if value is shared]:
@@ -103,11 +104,11 @@ class LmdbGetReader(KeyValueReader):
     options_type = LmdbGetOptions
     options: LmdbGetOptions
 
-    def _open(self) -> Callable[[bytes], Value | None]:
+    def _open(self) -> Callable[[bytes], StoredValue | None]:
         self._txn: Any = None
         self._shared = _acquire(self.store, self.options.readahead)
         self._txn = self._shared.env.begin(buffers=True)
-        get: Callable[[bytes], Value | None] = self._txn.get
+        get: Callable[[bytes], StoredValue | None] = self._txn.get
         return get
 
     def _read_labels(self) -> npt.NDArray[np.int64]:

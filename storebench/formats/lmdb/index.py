@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Integers
 from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
@@ -21,7 +22,6 @@ from storebench.errors import (
 from storebench.fileio.reading import read_small_file
 from storebench.formats.lmdb.pages import (
     DATA_FILE,
-    Ints,
     Nodes,
     PageFile,
     Tree,
@@ -83,7 +83,7 @@ class PageIndex:
     path: Path
     identity: FileIdentity
     page_bytes: int
-    offsets: Ints
+    offsets: Integers
     lengths: npt.NDArray[np.uint32]
     numbered: int
 
@@ -178,16 +178,16 @@ def _named(file: PageFile, main: Tree) -> Iterator[tuple[bytes, Tree]]:
         yield from sub_databases(nodes)
 
 
-def _walk(file: PageFile, database: str | None) -> tuple[Ints, npt.NDArray[np.uint32], int]:
+def _walk(file: PageFile, database: str | None) -> tuple[Integers, npt.NDArray[np.uint32], int]:
     tree = find_tree(file, database)
     if tree.entries > min(tree.leaf_pages, file.pages) * (file.meta.page_bytes // LEAST_ENTRY_BYTES):
         raise CorruptStoreError(
             f"{tree.entries} entries on {tree.leaf_pages} pages of {file.pages}", where=file.path
         )
     # Not allocated at once: the record may promise more entries than a file with holes really contains.
-    offsets: list[Ints] = []
+    offsets: list[Integers] = []
     lengths: list[npt.NDArray[np.uint32]] = []
-    own: list[Ints] = []
+    own: list[Integers] = []
     keys = _KeyCheck(file.path)
     done = 0
     for nodes in leaves(file, tree):
@@ -215,12 +215,12 @@ def _walk(file: PageFile, database: str | None) -> tuple[Ints, npt.NDArray[np.ui
     )
 
 
-def _pages_of(nodes: Nodes) -> Ints:
+def _pages_of(nodes: Nodes) -> Integers:
     numbers = nodes.page_numbers[np.append(True, nodes.page_numbers[1:] != nodes.page_numbers[:-1])]
     return np.stack([numbers, np.ones_like(numbers)], axis=1)
 
 
-def _refuse_shared_pages(own: list[Ints], path: Path) -> None:
+def _refuse_shared_pages(own: list[Integers], path: Path) -> None:
     """Refuse a page that belongs to a value, and to a leaf or another value as well."""
     if not own:
         return
@@ -260,7 +260,7 @@ class _KeyCheck:
         self._last = last
         self._count_numbered(keys, lengths)
 
-    def _check_order(self, words: npt.NDArray[np.uint64], lengths: Ints) -> None:
+    def _check_order(self, words: npt.NDArray[np.uint64], lengths: Integers) -> None:
         before, after = words[:-1], words[1:]
         at = np.argmax(before != after, axis=1)
         rows = np.arange(len(at))
@@ -270,7 +270,7 @@ class _KeyCheck:
         if not ascends.all():
             raise CorruptStoreError("the keys do not ascend", where=self._path)
 
-    def _count_numbered(self, keys: npt.NDArray[np.uint8], lengths: Ints) -> None:
+    def _count_numbered(self, keys: npt.NDArray[np.uint8], lengths: Integers) -> None:
         if self.numbered == self._seen:
             digits = keys[:, :8].astype(np.int64) - ord("0")
             numbers = digits @ (10 ** np.arange(7, -1, -1))
@@ -296,14 +296,14 @@ def _cache_places(path: Path, database: str | None) -> list[Path]:
     return [store.parent / name, *([] if cache is None else [cache / f"{tag}{name}"])]
 
 
-def _digest(header: Ints, offsets: Ints, lengths: npt.NDArray[np.uint32]) -> bytes:
+def _digest(header: Integers, offsets: Integers, lengths: npt.NDArray[np.uint32]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for array in (header, offsets, lengths):
         digest.update(np.ascontiguousarray(array).data)
     return digest.digest()
 
 
-def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) -> Ints:
+def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) -> Integers:
     known = (identity.size, identity.mtime_ns, identity.inode, identity.transaction)
     return np.array([_VERSION, *known, page_bytes, numbered, count], "<i8")
 

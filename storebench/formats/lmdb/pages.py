@@ -25,6 +25,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Bytes, Integers
 from storebench.errors import CorruptStoreError, UsageError
 from storebench.manifest import CONVERT_AGAIN
 
@@ -51,9 +52,6 @@ _DATABASE_BYTES = 48
 _UNREADABLE_FLAGS = {0x02: "reversed keys", 0x04: "duplicate keys", 0x08: "integer keys"}
 _CHUNK_BYTES = 2 << 20
 _PAGE_SIZES = tuple(1 << power for power in range(8, 17))
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 
 def damaged_page(path: Path, page: int, what: str) -> CorruptStoreError:
@@ -118,11 +116,11 @@ class Nodes:
     """
 
     data: Bytes
-    page_numbers: Ints
-    keys: Ints
-    key_lengths: Ints
-    sizes: Ints
-    flags: Ints
+    page_numbers: Integers
+    keys: Integers
+    key_lengths: Integers
+    sizes: Integers
+    flags: Integers
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -178,7 +176,7 @@ class PageFile:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def check_numbers(self, numbers: npt.NDArray[np.uint64], where: str) -> Ints:
+    def check_numbers(self, numbers: npt.NDArray[np.uint64], where: str) -> Integers:
         """Return page numbers as int64 after checking that they are in the file, and not its meta pages."""
         wrong = (numbers < META_PAGES) | (numbers >= self.pages)
         if wrong.any():
@@ -189,20 +187,20 @@ class PageFile:
             )
         return numbers.astype(np.int64)
 
-    def branch(self, numbers: Ints) -> Nodes:
+    def branch(self, numbers: Integers) -> Nodes:
         """Parse branch pages. `sizes` and `flags` hold the child's number as LMDB packs it."""
         return self._parse(numbers, _BRANCH)
 
-    def leaf(self, numbers: Ints) -> Nodes:
+    def leaf(self, numbers: Integers) -> Nodes:
         """Parse leaf pages."""
         return self._parse(numbers, LEAF)
 
-    def children(self, nodes: Nodes) -> Ints:
+    def children(self, nodes: Nodes) -> Integers:
         """Return the page numbers that a branch's nodes point to, checked."""
         numbers = nodes.sizes.astype(np.uint64) | (nodes.flags.astype(np.uint64) << np.uint64(32))
         return self.check_numbers(numbers, "a branch page")
 
-    def values(self, nodes: Nodes) -> tuple[Ints, Ints, Ints]:
+    def values(self, nodes: Nodes) -> tuple[Integers, Integers, Integers]:
         """Return the places of the values of leaf nodes in the file.
 
         Returns
@@ -225,7 +223,7 @@ class PageFile:
             raise CorruptStoreError("a value ends beyond the file", where=self.path)
         return offsets, nodes.sizes, np.stack([numbers, counts], axis=1)
 
-    def _parse(self, numbers: Ints, kind: int) -> Nodes:
+    def _parse(self, numbers: Integers, kind: int) -> Nodes:
         page_bytes = self.meta.page_bytes
         data = self._read(numbers)
         words = data.view("<u2").astype(np.int64).reshape(-1, page_bytes // 2)[: len(numbers)]
@@ -251,7 +249,7 @@ class PageFile:
         self._check_tiling(numbers, starts, _NODE_HEADER + key_lengths + data_bytes, rows, upper)
         return nodes
 
-    def _read(self, numbers: Ints) -> Bytes:
+    def _read(self, numbers: Integers) -> Bytes:
         """Read pages into one array, followed by a page of zeros."""
         page_bytes = self.meta.page_bytes
         data = np.zeros((len(numbers) + 1) * page_bytes, np.uint8)
@@ -268,7 +266,9 @@ class PageFile:
                 raise damaged_page(self.path, offset // page_bytes, "the file ends before it")
         return data
 
-    def _check_headers(self, numbers: Ints, data: Bytes, kind: int, lower: Ints, upper: Ints) -> None:
+    def _check_headers(
+        self, numbers: Integers, data: Bytes, kind: int, lower: Integers, upper: Integers
+    ) -> None:
         page_bytes = self.meta.page_bytes
         headers = data.reshape(-1, page_bytes)[: len(numbers), :HEADER_BYTES]
         own = np.ascontiguousarray(headers[:, :8]).view("<i8")[:, 0]
@@ -282,7 +282,9 @@ class PageFile:
         wrong = (lower < least) | (lower & 1 != 0) | (lower > upper) | (upper > page_bytes)
         self._refuse(numbers, wrong, "its bounds are impossible")
 
-    def _check_tiling(self, numbers: Ints, starts: Ints, sizes: Ints, rows: Ints, upper: Ints) -> None:
+    def _check_tiling(
+        self, numbers: Integers, starts: Integers, sizes: Integers, rows: Integers, upper: Integers
+    ) -> None:
         """Check that the nodes fill each page from `upper` to its end without overlapping."""
         page_bytes = self.meta.page_bytes
         order = np.argsort(starts, kind="stable")
@@ -296,7 +298,7 @@ class PageFile:
             numbers[of_row], last & (end != (of_row + 1) * page_bytes), "its last node does not end with it"
         )
 
-    def _refuse(self, numbers: Ints, wrong: npt.NDArray[np.bool_], what: str) -> None:
+    def _refuse(self, numbers: Integers, wrong: npt.NDArray[np.bool_], what: str) -> None:
         if wrong.any():
             raise damaged_page(self.path, int(numbers[wrong][0]), what)
 
@@ -408,7 +410,7 @@ def sub_databases(nodes: Nodes) -> list[tuple[bytes, Tree]]:
     return databases
 
 
-def _chunks(numbers: Ints, page_bytes: int) -> Iterator[Ints]:
+def _chunks(numbers: Integers, page_bytes: int) -> Iterator[Integers]:
     step = max(1, _CHUNK_BYTES // page_bytes)
     for at in range(0, len(numbers), step):
         yield numbers[at : at + step]

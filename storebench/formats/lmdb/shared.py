@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from storebench.arrays import Indices, Pixels
 from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError
-from storebench.formats.arrays import Indices
 from storebench.formats.common import damaged
 from storebench.formats.lmdb.direct import LmdbDirectReader
 from storebench.formats.lmdb.index import kept_indexes
@@ -16,7 +16,7 @@ from storebench.formats.lmdb.ladder import LmdbDirectOptions
 from storebench.formats.lmdb.pages import DATA_FILE
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.policy import ReadPolicy
-from storebench.formats.reads.shared_pixels import Pixels, store_tag
+from storebench.formats.reads.shared_pixels import store_tag
 from storebench.formats.reads.shared_reader import SharedPixelsReader
 from storebench.manifest import Manifest
 

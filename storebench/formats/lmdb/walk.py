@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from storebench.arrays import Indices
 from storebench.errors import CorruptStoreError
-from storebench.formats.arrays import Indices, check_range
+from storebench.formats.arrays import check_range
 from storebench.formats.keyvalue import make_key
 from storebench.formats.lmdb.pages import BIG_DATA, HEADER_BYTES, LEAF, MAX_DEPTH, PageFile, damaged_page
 from storebench.formats.reads.direct_file import Offsets

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Indices
 from storebench.codecs import get_codec
 from storebench.errors import CorruptDataError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, wrong_length
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, OFFSETS_FILE, PAYLOADS_FILE

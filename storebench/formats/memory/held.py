@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
+from storebench.arrays import Indices, Pixels
 from storebench.codecs import any_size
 from storebench.errors import UsageError
-from storebench.formats.arrays import Batch, Indices, check_range
+from storebench.formats.arrays import Batch, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import damaged, load_array, load_labels
 from storebench.formats.memory.audit import checked_header, decode_pack, pack_offsets
@@ -18,8 +18,6 @@ from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FIL
 from storebench.formats.options import Options
 from storebench.formats.windows import Windows
 from storebench.manifest import Manifest
-
-Pixels = npt.NDArray[np.uint8]
 
 
 def _load_pixels(store: Path, manifest: Manifest) -> Pixels:

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from storebench.arrays import Pixels
 from storebench.codecs import any_size
 from storebench.formats.common import NPY_ERRORS, damaged, load_labels
 from storebench.formats.memory.audit import decode_pack, pack_offsets
 from storebench.formats.memory.write import DATA_FILE, LABELS_FILE, PAYLOADS_FILE
 from storebench.formats.options import Options
-from storebench.formats.reads.shared_pixels import Pixels, store_tag
+from storebench.formats.reads.shared_pixels import store_tag
 from storebench.formats.reads.shared_reader import SharedPixelsReader
 from storebench.manifest import Manifest
 

@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import ImageShape
 from storebench.errors import CorruptStoreError
 from storebench.formats.arrays import Batch
 from storebench.formats.common import damaged
-from storebench.formats.windows import ImageShape, Windows
+from storebench.formats.windows import Windows
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import mount_of
 from storebench.probes.page_count import (
@@ -37,7 +38,7 @@ from storebench.probes.page_count import (
 Offsets = npt.NDArray[np.int64]
 """Byte offsets in a file, int64 [n]."""
 
-Rows = npt.NDArray[np.uint8]
+SampleRows = npt.NDArray[np.uint8]
 """Samples of one size, uint8 [n, S], C order."""
 
 SMALL_BYTES = 32 << 10
@@ -155,7 +156,7 @@ class DirectFile:
         if advise_random:
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
         self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
-        self.bytes: Rows = np.frombuffer(self._map, np.uint8)
+        self.bytes: SampleRows = np.frombuffer(self._map, np.uint8)
         mount = mount_of(path)
         self._may_mincore = may_mincore(self.fd)
         self._count, self.cannot_count = self._way(mount.fstype)
@@ -298,7 +299,7 @@ class DirectFile:
         """
         self.bytes[start : min(stop, self.size) : _FAULT_AROUND_BYTES].max(initial=0)
 
-    def copy_rows(self, offsets: Offsets, out: Rows) -> None:
+    def copy_rows(self, offsets: Offsets, out: SampleRows) -> None:
         """Copy samples of one size out of the mapping, row i from ``offsets[i]``."""
         size = out.shape[1]
         if size >= SMALL_BYTES:
@@ -320,7 +321,7 @@ class DirectFile:
             )
         return self._records[size]
 
-    def read_rows(self, offsets: Offsets, out: Rows) -> None:
+    def read_rows(self, offsets: Offsets, out: SampleRows) -> None:
         """Read samples of one size with ``preadv``, row i from ``offsets[i]``."""
         size = out.shape[1]
         for row, at in enumerate(offsets.tolist()):

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storebench.formats.arrays import Batch, Indices, check_range
+from storebench.arrays import Indices
+from storebench.formats.arrays import Batch, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import wrong_length
 from storebench.formats.options import Options

@@ -17,20 +17,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from storebench.arrays import ImageShape, Indices
 from storebench.errors import StorebenchError
-from storebench.formats.arrays import Batch, Indices
+from storebench.formats.arrays import Batch
 from storebench.formats.reads.direct_file import (
     NO_PIECES,
     SMALL_BYTES,
     DirectFile,
     Offsets,
     Pieces,
-    Rows,
+    SampleRows,
     merge,
 )
 from storebench.formats.reads.policy import MIN_UNIT_BYTES, ReadPolicy
 from storebench.formats.reads.turns import Turns
-from storebench.formats.windows import ImageShape, Windows
+from storebench.formats.windows import Windows
 from storebench.probes.page_count import PAGE_BYTES
 
 _FEW_RESIDENT_FRAC = 0.01
@@ -134,7 +135,7 @@ class PlannedReads:
         if batches and self.policy.explicit and self.policy.merged:
             self._ahead = _Lookahead(self, batches)
 
-    def copy_rows(self, indices: Indices, out: Rows) -> None:
+    def copy_rows(self, indices: Indices, out: SampleRows) -> None:
         """Fill row i of `out` with sample ``indices[i]``; all samples have the rows' length."""
         offsets, _, mapped = self._find(indices)
         if mapped:

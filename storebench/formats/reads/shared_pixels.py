@@ -17,10 +17,10 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from storebench.arrays import Indices, Pixels
 from storebench.errors import OutputError, UsageError
-from storebench.formats.arrays import Batch, Indices, check_range
+from storebench.formats.arrays import Batch, check_range
 from storebench.manifest import Manifest
 from storebench.probes.gather import take_once
 from storebench.system.scratch import (
@@ -36,8 +36,7 @@ _HEADER_BYTES = 4096
 _COMPLETE = b"storebench pixels, complete"
 _AGAIN_S = 0.005
 
-Pixels = npt.NDArray[np.uint8]
-Fill = Callable[[Pixels], None]
+FillPixels = Callable[[Pixels], None]
 """Write all pixels into the array, uint8 [N, H, W, C]."""
 
 
@@ -64,7 +63,7 @@ class SharedPixels:
         There is not enough shared memory.
     """
 
-    def __init__(self, identity: str, shape: tuple[int, ...], fill: Fill) -> None:
+    def __init__(self, identity: str, shape: tuple[int, ...], fill: FillPixels) -> None:
         sweep_segments()
         self.path = SEGMENTS / f"{SEGMENT_PREFIX}-{os.getuid()}-{identity}"
         self.filled_here = False
@@ -95,7 +94,7 @@ class SharedPixels:
                 self._map.close()
             self._release()
 
-    def _locked(self, shape: tuple[int, ...], size: int, fill: Fill) -> int:
+    def _locked(self, shape: tuple[int, ...], size: int, fill: FillPixels) -> int:
         """Return a handle of the complete segment that holds the shared lock."""
         while True:
             handle = _open(self.path)
@@ -114,7 +113,7 @@ class SharedPixels:
             os.close(handle)
             time.sleep(random.uniform(0, _AGAIN_S))
 
-    def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: Fill) -> None:
+    def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: FillPixels) -> None:
         room = os.statvfs(SEGMENTS)
         if size > room.f_bavail * room.f_frsize:
             self.path.unlink()

@@ -1,9 +1,10 @@
 """A reader of samples in shared memory: the common part of memory:shared and lmdb:shared."""
 
-from storebench.formats.arrays import Batch, Indices, check_range
+from storebench.arrays import Indices
+from storebench.formats.arrays import Batch, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.reads.direct_file import Offsets
-from storebench.formats.reads.shared_pixels import Fill, SharedPixels, gather
+from storebench.formats.reads.shared_pixels import FillPixels, SharedPixels, gather
 from storebench.formats.windows import Windows
 
 
@@ -12,12 +13,12 @@ class SharedPixelsReader(Reader):
 
     _shared: SharedPixels
 
-    def _share(self, identity: str, fill: Fill) -> None:
+    def _share(self, identity: str, fill: FillPixels) -> None:
         """Attach to the array that `identity` names; in the first process that does so, `fill` writes all pixels."""
         self._shared = SharedPixels(identity, (self.manifest.count, *self.image_shape), fill)
         self.payload_codec = "raw"
 
-    def _share_files(self, identity: str, offsets: Offsets, fill: Fill) -> None:
+    def _share_files(self, identity: str, offsets: Offsets, fill: FillPixels) -> None:
         """Attach to the bytes of image files as they are; in the first process that does so, `fill` writes them.
 
         Parameters

@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.claims import Claim, Kind, reads_device
+from storebench.report.claims import Claim, ClaimKind, reads_device
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
-    Look,
+    BackendStyle,
     bar,
     beside,
     look,
@@ -28,7 +28,7 @@ from storebench.settings.words import CacheState
 
 QUESTION = "How many bytes does the device deliver per byte requested?"
 
-_ASKED = Look(colour="#BBBBBB", hatch="", marker="o", line="-")
+_ASKED = BackendStyle(colour="#BBBBBB", hatch="", marker="o", line="-")
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
@@ -36,7 +36,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     cold = [cell for cell in selection.alike("cache") if cell.cell.cache == CacheState.COLD]
     cells = [cell for cell in cold or selection.measured if reads_device(cell)]
     if any(cell.median("device_read_bytes") for cell in cells):
-        told = read_answer(selection.facts.claims.each(Kind.AMPLIFIED, cells))
+        told = read_answer(selection.facts.claims.each(ClaimKind.AMPLIFIED, cells))
         yield Plot(
             name="read-amplification",
             question=QUESTION,

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.claims import Claim, Kind, refusal
+from storebench.report.claims import Claim, ClaimKind, refusal
 from storebench.report.factors import BreakEven
 from storebench.report.facts import Facts, derive
 from storebench.report.plots.plot import Plot
@@ -41,7 +41,7 @@ _BEYOND = 4.0
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot of the panel whose rate is that of whole epochs, where it is said of a conversion when it pays."""
     panel, found = selection.facts.paying_panel, selection.facts.paying
-    paying = selection.facts.claims.each(Kind.PAYS, [one.cell for one in found])
+    paying = selection.facts.claims.each(ClaimKind.PAYS, [one.cell for one in found])
     if panel is not None and paying:
         cells = drawable(panel.measured)
         told = paying_answer(paying)
@@ -75,7 +75,9 @@ def plot_break_even(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
 
 
 def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts, ax: Axes | None) -> Axes:
-    paying = [one.figure for one in facts.claims.each(Kind.PAYS, [even.cell for even in found]) if one.figure]
+    paying = [
+        one.figure for one in facts.claims.each(ClaimKind.PAYS, [even.cell for even in found]) if one.figure
+    ]
     with styled():
         ax = new_axes(1.7 + 0.36 * len(found), ax)
         middles = [one.mid for one in paying] or [1.0]
@@ -86,7 +88,7 @@ def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts
                 ax,
                 one,
                 position,
-                facts.claims.on(Kind.PAYS, one.cell),
+                facts.claims.on(ClaimKind.PAYS, one.cell),
                 refusal(one, facts.ordered, facts.claims),
             )
         if not found:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary
 from storebench.report.plots.curve import (
-    Curve,
+    EpochCurve,
     curve_axes,
     curve_cells,
     draw_rate,
@@ -138,7 +138,7 @@ def _share_axis(ax: Axes) -> None:
     plain_ticks(ax.xaxis)
 
 
-def _draw_residency(below: Axes, cell: CellSummary, epoch: Curve, line: str) -> None:
+def _draw_residency(below: Axes, cell: CellSummary, epoch: EpochCurve, line: str) -> None:
     """Draw the resident share, and shade where it exceeds the requested share."""
     colour, (asked_frac, held) = look(cell).colour, residency_percent(epoch)
     seen = asked_frac > 0

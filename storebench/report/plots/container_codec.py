@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import new_axes, styled, title
@@ -21,6 +21,9 @@ from storebench.report.texts.sentence import Sentence
 QUESTION = "What does the container cost, and what the codec?"
 
 _CODECS = ("raw", "png", "jpeg", "original")
+
+_Storage = tuple[str, str]
+"""(container, codec)"""
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
@@ -76,9 +79,9 @@ def plot_container_codec(results: pd.DataFrame | Sequence[CellSummary], *, ax: A
     return ax
 
 
-def best_cells(cells: Sequence[CellSummary]) -> dict[tuple[str, str], CellSummary]:
+def best_cells(cells: Sequence[CellSummary]) -> dict[_Storage, CellSummary]:
     """Return the cell with the fastest reader by (container, codec)."""
-    found: dict[tuple[str, str], CellSummary] = {}
+    found: dict[_Storage, CellSummary] = {}
     for cell in cells:
         key, rate = (cell.cell.backend.format, cell.cell.backend.codec), cell.median("samples_per_s")
         if rate and (key not in found or rate > (found[key].median("samples_per_s") or 0.0)):
@@ -86,7 +89,7 @@ def best_cells(cells: Sequence[CellSummary]) -> dict[tuple[str, str], CellSummar
     return found
 
 
-def best_times(cells: Sequence[CellSummary]) -> dict[tuple[str, str], float]:
+def best_times(cells: Sequence[CellSummary]) -> dict[_Storage, float]:
     """Return seconds per sample by (container, codec), of the fastest reader."""
     return {key: 1 / (cell.median("samples_per_s") or 1.0) for key, cell in best_cells(cells).items()}
 
@@ -105,11 +108,8 @@ def codec_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     return Sentence(text=f"{text[0].upper()}{text[1:]}.", claims=proven)
 
 
-_Place = tuple[str, str]
-
-
 def _most(
-    best: dict[_Place, CellSummary], claims: Claims, alike: Callable[[_Place, _Place], bool]
+    best: dict[_Storage, CellSummary], claims: Claims, alike: Callable[[_Storage, _Storage], bool]
 ) -> Claim | None:
     """Return the largest proven difference between two cells that are alike; None if none is proven."""
     found = (
@@ -117,7 +117,7 @@ def _most(
         for one, other in itertools.combinations(best, 2)
         if alike(one, other)
     )
-    proven = [one for one in found if one is not None and one.kind is Kind.FASTER]
+    proven = [one for one in found if one is not None and one.kind is ClaimKind.FASTER]
     return max(proven, key=lambda one: one.figure.mid if one.figure else 0.0, default=None)
 
 

@@ -9,13 +9,14 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 
+from storebench.arrays import Floats
 from storebench.errors import CorruptDataError
 from storebench.ranks.merging import RANK, rank_count
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.panels import Panel
 from storebench.report.plots.selection import MOST_LINES, Selection, has_steps
 from storebench.report.plots.style import companion, legend_below, look, new_axes, plain_numbers, title
-from storebench.report.states import Row, bounded
+from storebench.report.states import EpochRow, bounded
 from storebench.report.texts.labels import panel_state
 from storebench.results import ResidencyPoint
 from storebench.runs.step_files import read_steps
@@ -27,11 +28,9 @@ FAINT = 0.35
 
 _SPENT = ("data_wait_ns", "h2d_ns", "compute_ns")
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class EpochCurve:
     """The steps of one epoch of one replicate, in pieces.
 
     Attributes
@@ -52,7 +51,7 @@ class Curve:
     residency: tuple[ResidencyPoint, ...]
 
 
-def curve(row: Row, *, growing: bool) -> Curve | None:
+def curve(row: EpochRow, *, growing: bool) -> EpochCurve | None:
     """Return the curve of a record, or None if its steps cannot be read or the size of its store is missing.
 
     Growing pieces begin with single steps, others are of one length. The portion begins and ends with a piece.
@@ -76,7 +75,7 @@ def curve(row: Row, *, growing: bool) -> Curve | None:
     cuts = np.unique([*cuts, *(cut for cut in (first, end) if 0 < cut < len(samples)), len(samples)])
     starts = cuts[:-1]
     spent = np.maximum(np.add.reduceat(seconds, starts), 1e-9)
-    return Curve(
+    return EpochCurve(
         asked_frac=np.cumsum(samples)[cuts[1:] - 1] / float(count),
         samples_per_s=np.add.reduceat(samples, starts) / spent,
         portion=(starts >= first) & (cuts[1:] <= end),
@@ -84,7 +83,7 @@ def curve(row: Row, *, growing: bool) -> Curve | None:
     )
 
 
-def _portion(row: Row) -> tuple[int, int]:
+def _portion(row: EpochRow) -> tuple[int, int]:
     if not row["portion_seconds"]:
         return 0, 0
     first = int(row["portion_first_step"])
@@ -115,7 +114,7 @@ def curve_axes(ax: Axes | None, cells: Sequence[CellSummary]) -> tuple[Axes, Axe
     return companion(new_axes(4.6 if sampled else 3.6, ax), own=ax is None and sampled)
 
 
-def first_replicate(cell: CellSummary, *, growing: bool) -> list[Curve]:
+def first_replicate(cell: CellSummary, *, growing: bool) -> list[EpochCurve]:
     """Return the curve of every epoch of the cell's first replicate."""
     rows = cell.usable
     first = min(((row["run_id"], row["replicate"]) for row in rows), default=None)
@@ -126,7 +125,14 @@ def first_replicate(cell: CellSummary, *, growing: bool) -> list[Curve]:
 
 
 def draw_rate(
-    ax: Axes, cell: CellSummary, epoch: Curve, asked: Floats, *, line: str, label: str, end_dot: bool = False
+    ax: Axes,
+    cell: CellSummary,
+    epoch: EpochCurve,
+    asked: Floats,
+    *,
+    line: str,
+    label: str,
+    end_dot: bool = False,
 ) -> None:
     """Draw the rate of an epoch as a faint line, and as a thick one where the cell's rate holds.
 
@@ -150,7 +156,7 @@ def draw_rate(
         thick.set(marker="o", markersize=6, markevery=[len(part) - 1] if len(part) else [])
 
 
-def residency_percent(epoch: Curve) -> tuple[Floats, Floats]:
+def residency_percent(epoch: EpochCurve) -> tuple[Floats, Floats]:
     """Return the requested and the resident share of the store in percent, float64 [counts] each."""
     asked = np.array([point.asked_frac for point in epoch.residency])
     return asked, np.array([100 * point.resident_frac for point in epoch.residency])

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from storebench.formats.lmdb.ladder import RUNGS
 from storebench.plain_text import plain
-from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic
 from storebench.report.intervals import Estimate
 from storebench.report.ladder import BASES, Ladder, MeasuredRung, by_state
@@ -129,7 +129,7 @@ def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
     ]
     gains = [f"{_name(step)} gains {_gained(step, one)} times" for step, one in tried if _is_gain(step, one)]
     losses = [f"{_name(step)} loses ({_gained(step, one)})" for step, one in tried if _is_loss(step, one)]
-    unproven = [_name(step) for step, one in tried if one.kind is not Kind.FASTER]
+    unproven = [_name(step) for step, one in tried if one.kind is not ClaimKind.FASTER]
     where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, each compared with the rung below"
     said = [f"{where}: {', '.join([*gains, *losses]) or 'no single step is proven'}"]
     if unproven:
@@ -188,11 +188,11 @@ def _claim(ladder: Ladder, step: MeasuredRung, claims: Claims) -> Claim | None:
 
 
 def _is_gain(step: MeasuredRung, claim: Claim) -> bool:
-    return claim.kind is Kind.FASTER and claim.subject is step.cell
+    return claim.kind is ClaimKind.FASTER and claim.subject is step.cell
 
 
 def _is_loss(step: MeasuredRung, claim: Claim) -> bool:
-    return claim.kind is Kind.FASTER and claim.subject is not step.cell
+    return claim.kind is ClaimKind.FASTER and claim.subject is not step.cell
 
 
 def _gained(step: MeasuredRung, claim: Claim) -> str:

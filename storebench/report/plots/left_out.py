@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from storebench.report.claims import FEWEST_STEPS, Kind, has_distribution, reads_device, refusal
+from storebench.report.claims import FEWEST_STEPS, ClaimKind, has_distribution, reads_device, refusal
 from storebench.report.factors import PAYING_STATES
 from storebench.report.plots.cold_curve import FEWEST_BATCHES, cold_batches
 from storebench.report.plots.curve import curve_cells
@@ -64,7 +64,7 @@ def _of_cold_cells(selection: Selection) -> Iterator[str]:
 def _of_conversions(selection: Selection) -> Iterator[str]:
     """Yield a sentence where conversions were measured and none is said to pay."""
     facts = selection.facts
-    if facts.claims.each(Kind.PAYS, [one.cell for one in facts.paying]):
+    if facts.claims.each(ClaimKind.PAYS, [one.cell for one in facts.paying]):
         return
     base = selection.panel.of("png") if selection.panel else None
     if facts.paying:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import EXPOSED, Topic
 from storebench.report.facts import Facts
 from storebench.report.intervals import Estimate
@@ -66,8 +66,8 @@ def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> S
     ]
     if not asked:
         return Sentence(text="No job exchanged gradients both during and after the backward pass.")
-    gains = [claim for cell, claim in asked if claim.kind is Kind.FASTER and claim.subject is cell]
-    losses = [claim for cell, claim in asked if claim.kind is Kind.FASTER and claim.subject is not cell]
+    gains = [claim for cell, claim in asked if claim.kind is ClaimKind.FASTER and claim.subject is cell]
+    losses = [claim for cell, claim in asked if claim.kind is ClaimKind.FASTER and claim.subject is not cell]
     said = tuple(claim for _, claim in asked)
     if gains:
         most = max(gains, key=_times)
@@ -132,6 +132,6 @@ def _end(figure: Estimate) -> float:
 
 
 def _figure(cell: CellSummary, claims: Claims) -> Estimate:
-    claim = claims.on(Kind.EXPOSED, cell)
+    claim = claims.on(ClaimKind.EXPOSED, cell)
     found = cell.interval(EXPOSED) if claim is None else claim.figure
     return found or Estimate(mid=0.0)

@@ -15,14 +15,14 @@ from storebench.report.cells import (
     as_cells,
     key_without,
 )
-from storebench.report.claims import Claims, Kind
+from storebench.report.claims import ClaimKind, Claims
 from storebench.report.decisions import EXPOSED
 from storebench.report.facts import Facts
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     PART_COLOURS,
-    Look,
+    BackendStyle,
     bar,
     beside,
     label_rows,
@@ -101,7 +101,7 @@ def _place(cell: CellSummary) -> tuple[object, ...]:
 
 def rank_steps_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     """Return a sentence on the jobs whose steps are proven to be longer because gradients are exchanged."""
-    found = claims.each(Kind.EXPOSED, cells)
+    found = claims.each(ClaimKind.EXPOSED, cells)
     if not found:
         return Sentence(text="Exposed communication was not measured in these jobs.")
     proven = [one for one in found if one.decided]
@@ -196,7 +196,7 @@ def _stack(ax: Axes, cell: CellSummary, position: float) -> None:
     left, parts = 0.0, step_parts(cell)
     for name, seconds in parts.items():
         if seconds > 0:
-            style = Look(colour=PART_COLOURS[name], hatch="", marker="", line="-")
+            style = BackendStyle(colour=PART_COLOURS[name], hatch="", marker="", line="-")
             bar(ax, position, seconds * 1000, style, height=0.6, left=left)
         left += seconds * 1000
     waits = parts["data wait"] * 1000 / (left or 1.0)

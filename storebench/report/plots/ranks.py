@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.intervals import Estimate
@@ -156,7 +156,7 @@ def ranks_answer(facts: Facts, panel: Panel) -> Sentence:
     at = here(
         cell for claim in said for cell in (claim.subject, claim.object) if cell and cell.cell.ranks > 1
     )
-    gains = [claim for claim in said if claim.kind is Kind.FASTER and claim.subject.cell.ranks > 1]
+    gains = [claim for claim in said if claim.kind is ClaimKind.FASTER and claim.subject.cell.ranks > 1]
     if not gains:
         return Sentence(
             text=f"No backend is proven to deliver more with several ranks {at} than with one.",

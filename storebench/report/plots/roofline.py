@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.text import Annotation
 
 from storebench.accelerators import Accelerator, find_accelerator, landmarks
+from storebench.arrays import Floats
 from storebench.datasets.base import FOLDER_PREFIX
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
@@ -53,8 +53,6 @@ _SHADES = (1.0, 0.6, 1.4)
 
 _KNOWN_IMAGES = "imagenet"
 """The dataset that the published rates of accelerators are of; folders of photographs are like it."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.intervals import Estimate
 from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
@@ -32,7 +32,7 @@ QUESTION = "What does speed cost in space?"
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot where the stores of the panel differ in size."""
     stored = selection.panel.stored if selection.panel else ()
-    for claim in selection.facts.claims.each(Kind.LARGER, stored)[:1]:
+    for claim in selection.facts.claims.each(ClaimKind.LARGER, stored)[:1]:
         cells = (*selection.measured, *selection.null)
         told = size_answer(claim)
         yield Plot(

@@ -7,14 +7,14 @@ import pandas as pd
 from storebench.plain_text import plain
 from storebench.report.cells import backend_rank
 from storebench.report.plots.looks import told_apart
-from storebench.report.plots.style import Look, backend_look
+from storebench.report.plots.style import BackendStyle, backend_look
 from storebench.report.texts.labels import backend_label
 
 MOST_POINTS = 2000
 """Points drawn per line: more cannot be seen and make the file large."""
 
 
-def step_lines(steps: pd.DataFrame) -> Iterator[tuple[str, Look, pd.DataFrame]]:
+def step_lines(steps: pd.DataFrame) -> Iterator[tuple[str, BackendStyle, pd.DataFrame]]:
     """Yield (label, look, steps) for the first replicate and epoch of each cell; of a job, the steps of its rank 0.
 
     The looks are told apart.

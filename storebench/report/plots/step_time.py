@@ -13,7 +13,7 @@ from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, ranked, with_count
 from storebench.report.plots.style import (
     PART_COLOURS,
-    Look,
+    BackendStyle,
     bar,
     beside,
     legend_below,
@@ -117,7 +117,7 @@ def _stack(ax: Axes, cell: CellSummary, parts: dict[str, str], position: float, 
     for name, metric in parts.items():
         width = cell.per_step(metric) * share * 1000
         if width > 0:
-            style = Look(colour=PART_COLOURS[name], hatch="", marker="", line="-")
+            style = BackendStyle(colour=PART_COLOURS[name], hatch="", marker="", line="-")
             bar(ax, position, width, style, height=0.34, left=left)
         left += width
     if parts is LOOP_PARTS:

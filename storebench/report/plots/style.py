@@ -105,7 +105,7 @@ _LEGEND_ROW_IN = 0.19
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class BackendStyle:
     """Colour, pattern, marker and line of one backend."""
 
     colour: str
@@ -122,12 +122,12 @@ _CODEC_LOOKS = {
 }
 
 
-def look(cell: CellSummary) -> Look:
+def look(cell: CellSummary) -> BackendStyle:
     """Return the look of a cell's backend: colour by format, pattern and marker by codec."""
     return backend_look(cell.backend, cell.cell.backend.format, cell.cell.backend.codec)
 
 
-def backend_look(backend: str, container: str, codec: str) -> Look:
+def backend_look(backend: str, container: str, codec: str) -> BackendStyle:
     """Return the look of a backend; a backend looks the same in every plot."""
     colour = BACKEND_COLOURS.get(backend) or FORMAT_COLOURS.get(container, OTHER_COLOUR)
     hatch, marker, line = _CODEC_LOOKS.get(codec, ("xx", "D", "-."))
@@ -137,7 +137,7 @@ def backend_look(backend: str, container: str, codec: str) -> Look:
             if codec == "raw"
             else (hatch if codec != "png" else "", line if codec != "png" else "-")
         )
-    return Look(colour=colour, hatch=hatch, marker=marker, line=line)
+    return BackendStyle(colour=colour, hatch=hatch, marker=marker, line=line)
 
 
 @contextmanager
@@ -273,7 +273,9 @@ def shown_end(intervals: Sequence[Estimate]) -> float:
     return min(end, _MOST_BEYOND * largest) or 1.0
 
 
-def bar(ax: Axes, position: float, length: float, style: Look, *, height: float, left: float = 0.0) -> None:
+def bar(
+    ax: Axes, position: float, length: float, style: BackendStyle, *, height: float, left: float = 0.0
+) -> None:
     """Draw one horizontal bar."""
     ax.barh(
         position,

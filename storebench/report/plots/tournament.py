@@ -14,7 +14,7 @@ from storebench.report.intervals import Estimate, mean_interval
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import companion, legend_below, new_axes, styled, title
-from storebench.report.states import Row
+from storebench.report.states import EpochRow
 from storebench.report.texts.labels import common_setting
 from storebench.results import Game, TrainersFacts
 from storebench.units import number_of
@@ -134,7 +134,7 @@ def tournament_answer(found: Contest) -> str:
     )
 
 
-def plot_tournament(rows: Sequence[Row], note: str = "", *, ax: Axes | None = None) -> Axes:
+def plot_tournament(rows: Sequence[EpochRow], note: str = "", *, ax: Axes | None = None) -> Axes:
     """Draw the score of each trainer at each game, and below it the network that the trainer continued with.
 
     Parameters
@@ -188,18 +188,18 @@ def _draw_winners(ax: Axes, games: Sequence[tuple[int, Game]], trainers: Sequenc
     ax.set_ylabel("trainer")
 
 
-def games_of(row: Row) -> tuple[Game, ...]:
+def games_of(row: EpochRow) -> tuple[Game, ...]:
     """Return the sides of games in a record, in order."""
     facts = row["job_trainers"]
     return facts.games if isinstance(facts, TrainersFacts) else ()
 
 
-def _steps_before(rows: Sequence[Row], row: Row) -> int:
+def _steps_before(rows: Sequence[EpochRow], row: EpochRow) -> int:
     """Return the number of steps in the epochs before a record's epoch."""
     return sum(int(one["steps"]) for one in rows if one["epoch"] < row["epoch"])
 
 
-def _replicate(row: Row) -> tuple[object, ...]:
+def _replicate(row: EpochRow) -> tuple[object, ...]:
     return row["cell_id"], row["replicate"], row["run_id"]
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.step_lines import MOST_POINTS, some_points, step_lines
@@ -25,7 +25,7 @@ Waits = npt.NDArray[np.float64]
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot if the panel's steps were recorded."""
     if selection.steps is not None:
-        told = tail_answer(selection.facts.claims.each(Kind.SPIKE, selection.measured))
+        told = tail_answer(selection.facts.claims.each(ClaimKind.SPIKE, selection.measured))
         yield Plot(
             name="wait-over-epoch",
             question=QUESTION,

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic
 from storebench.report.intervals import Estimate
 from storebench.report.plots.looks import backend_looks
@@ -52,7 +52,9 @@ def workers_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     fewest = min(cell.cell.workers for cell in cells)
     first = [cell for cell in cells if cell.cell.workers == fewest]
     asked = [(cell, found) for cell in first if (found := _against(cell, cells, claims))]
-    gains = [one for cell, found in asked for one in found if one.kind is Kind.FASTER and one.object is cell]
+    gains = [
+        one for cell, found in asked for one in found if one.kind is ClaimKind.FASTER and one.object is cell
+    ]
     helped = len({one.subject.backend for one in gains})
     if not asked:
         return Sentence(text="No backend was measured with several numbers of workers in the same rounds.")

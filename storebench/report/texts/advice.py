@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from storebench.report.cells import CellSummary, ceiling_key, state_key, work_key
-from storebench.report.claims import Claim, Claims, Kind, leading
+from storebench.report.claims import Claim, ClaimKind, Claims, leading
 from storebench.report.decisions import Topic, siblings
 from storebench.report.facts import Facts
 from storebench.report.panels import Panel, fullest
@@ -96,7 +96,7 @@ def _elsewhere(facts: Facts) -> list[Advice]:
         names = [store_label(cell, (one.subject, one.object)) for cell in (one.subject, one.object)]
         where = f"{dataset_label(panel.first)}, {panel_label(panel, facts.varying)}"
         said = f"{names[0]}: {bounded(one)}{with_interval(one.figure)} times as fast as {names[1]}"
-        if one.kind is Kind.EQUAL:
+        if one.kind is ClaimKind.EQUAL:
             said = f"{names[0]} and {names[1]} are proven to differ by less than {percent(PRACTICAL_FRAC)}"
         first = Advice(rule="R9 another setting", text=f"{where}: {said}.", claims=(one,))
         return [first, *_other_states(facts, panel, choice_of(panel, facts.claims))]
@@ -105,7 +105,7 @@ def _elsewhere(facts: Facts) -> list[Advice]:
 
 def _break_even(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     for one in facts.paying:
-        said = facts.claims.on(Kind.PAYS, one.cell)
+        said = facts.claims.on(ClaimKind.PAYS, one.cell)
         if one.cell.cell.backend != chosen.cell.backend or said is None:
             continue
         names = [store_label(cell, (one.baseline, one.cell)) for cell in (one.baseline, one.cell)]
@@ -132,7 +132,9 @@ def _bottleneck(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
 def limits(claims: Claims, cell: CellSummary) -> tuple[Claim, ...]:
     """Return the claims of the sentence on a cell's limit."""
     return tuple(
-        one for kind in (Kind.LIMITED, Kind.CONTENTION) if (one := claims.on(kind, cell)) is not None
+        one
+        for kind in (ClaimKind.LIMITED, ClaimKind.CONTENTION)
+        if (one := claims.on(kind, cell)) is not None
     )
 
 
@@ -140,7 +142,7 @@ def _is_no_faster(facts: Facts, chosen: CellSummary, reader: str) -> bool:
     """Whether a reader was measured beside the chosen cell without being proven faster."""
     other = facts.main.of(reader) if facts.main else None
     found = facts.claims.between(chosen, other) if other is not None else None
-    return found is not None and not (found.kind is Kind.FASTER and found.object is chosen)
+    return found is not None and not (found.kind is ClaimKind.FASTER and found.object is chosen)
 
 
 def _workers(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
@@ -150,12 +152,12 @@ def _workers(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     fewest = counts[0]
     against = [facts.claims.between(cell, fewest, Topic.WORKERS) for cell in counts[1:]]
     known = [one for one in against if one is not None]
-    better = [one for one in known if one.kind is Kind.FASTER and one.object is fewest]
+    better = [one for one in known if one.kind is ClaimKind.FASTER and one.object is fewest]
     name = backend_label(chosen.backend)
     if better:
         best = max(better, key=lambda one: one.figure.mid if one.figure else 0.0)
         text = f"{name}: with {best.subject.cell.workers} workers it is {with_interval(best.figure)} times as fast as with {fewest.cell.workers}."
-    elif known and len(known) == len(counts) - 1 and all(one.kind is Kind.EQUAL for one in known):
+    elif known and len(known) == len(counts) - 1 and all(one.kind is ClaimKind.EQUAL for one in known):
         text = f"{name}: more workers than {fewest.cell.workers} change the rate by less than {percent(PRACTICAL_FRAC)}."
     else:
         return
@@ -166,13 +168,13 @@ def _warm(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     states = {cell.state: cell for cell in siblings(chosen, facts.ordered, "cache")}
     cold, warm = states.get("cold"), states.get("warm")
     one = facts.claims.between(warm, cold, Topic.CACHE) if cold and warm else None
-    if one is not None and one.kind is Kind.FASTER and one.subject is warm:
+    if one is not None and one.kind is ClaimKind.FASTER and one.subject is warm:
         text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {with_interval(one.figure)} times as fast as reading it cold."
         yield Advice(rule="R7 keep it warm", text=text, claims=(one,))
 
 
 def _amplified(panel: Panel, claims: Claims) -> Iterator[Advice]:
-    for one in claims.each(Kind.AMPLIFIED, panel.stored):
+    for one in claims.each(ClaimKind.AMPLIFIED, panel.stored):
         if one.decided and one.subject.fact("cache_applies_to") == "epoch":
             text = f"{backend_label(one.subject.backend)}: over the entire epoch, the device delivered {with_interval(one.figure)} times the requested bytes."
             yield Advice(rule="R8 read amplification", text=text, claims=(one,))

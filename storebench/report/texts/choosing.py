@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import FED_FRAC
 from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
@@ -77,18 +77,20 @@ def choice_of(panel: Panel, claims: Claims, varying: Collection[str] = ()) -> Ch
     }
     found = [one for one in known.values() if one is not None]
     if len(found) == len(known):
-        fed = claims.each(Kind.FED, stored)
+        fed = claims.each(ClaimKind.FED, stored)
         if len(fed) == len(stored):
             return _indifferent(where, panel, stored, fed, claims)
-        if all(one.kind is Kind.EQUAL for one in found):
+        if all(one.kind is ClaimKind.EQUAL for one in found):
             return _indifferent(where, panel, stored, found, claims)
     for best in stored:
         rivals = [known[frozenset((best.key, other.key))] for other in stored if other is not best]
-        sure = [one for one in rivals if one is not None and (one.kind is Kind.EQUAL or _beats(best, one))]
+        sure = [
+            one for one in rivals if one is not None and (one.kind is ClaimKind.EQUAL or _beats(best, one))
+        ]
         if len(sure) == len(stored) - 1:
             return _decided(where, panel, stored, best, sure, claims)
     # Intervals hold all at once: who beats a store beats those that this one beats.
-    losses = {one.object.key: one for one in found if one.kind is Kind.FASTER and one.object is not None}
+    losses = {one.object.key: one for one in found if one.kind is ClaimKind.FASTER and one.object is not None}
     unbeaten = [cell for cell in stored if cell.key not in losses]
     if len(unbeaten) == 1 and len(_below(unbeaten[0], found)) == len(stored):
         (best,) = unbeaten
@@ -104,7 +106,7 @@ def _below(best: CellSummary, found: Sequence[Claim]) -> set[tuple[str, str]]:
     Stores that beat each other in a circle, each pair in rounds of its own, are not among them.
     """
     below, size = {best.key}, 0
-    losses = [one for one in found if one.kind is Kind.FASTER and one.object is not None]
+    losses = [one for one in found if one.kind is ClaimKind.FASTER and one.object is not None]
     while len(below) > size:
         size = len(below)
         below |= {one.object.key for one in losses if one.object is not None and one.subject.key in below}
@@ -112,7 +114,7 @@ def _below(best: CellSummary, found: Sequence[Claim]) -> set[tuple[str, str]]:
 
 
 def _beats(best: CellSummary, one: Claim) -> bool:
-    return one.kind is Kind.FASTER and one.subject is best
+    return one.kind is ClaimKind.FASTER and one.subject is best
 
 
 def _indifferent(
@@ -121,13 +123,15 @@ def _indifferent(
     """Return the advice that the choice does not matter, because every loop is fed or all stores are equal."""
     smallest = _smallest(stored)
     kind = "store" if len(stored) == len(panel.stored) else "lossless store"
-    if proof[0].kind is Kind.FED:
+    if proof[0].kind is ClaimKind.FED:
         why = f"the loop waits less than {percent(FED_FRAC)} of its time with every {kind}"
     else:
         why = f"every two {kind}s are proven to differ by less than {percent(PRACTICAL_FRAC)}"
     name = store_label(smallest, stored)
     text = f"{where}: it does not matter here: {why}. Choose by size or by what your tools read; {name} is the smallest on disk.{_lossy_among(stored)}"
-    faster, said = ("", ()) if proof[0].kind is Kind.FED else _lossy_gain(panel, stored, smallest, claims)
+    faster, said = (
+        ("", ()) if proof[0].kind is ClaimKind.FED else _lossy_gain(panel, stored, smallest, claims)
+    )
     advice = Advice(rule="R1 it does not matter", text=text + faster, claims=(*proof, *said))
     return Choice(advice=advice, cell=smallest)
 
@@ -147,7 +151,7 @@ def _decided(
     claims: Claims,
 ) -> Choice:
     """Return the advice for a store that is proven faster than, or equal to, every other."""
-    equals = [one for one in sure if one.kind is Kind.EQUAL]
+    equals = [one for one in sure if one.kind is ClaimKind.EQUAL]
     lead: Claim | None = None
     if equals:
         alike = [best, *(_other(one, best) for one in equals)]
@@ -179,7 +183,7 @@ def _lossy_gain(
 ) -> tuple[str, tuple[Claim, ...]]:
     """Return the proven gain of a lossy store in words and as claims; empty if there is none."""
     left = (claims.between(cell, chosen) for cell in panel.stored if cell not in stored)
-    gains = [one for one in left if one is not None and one.kind is Kind.FASTER and one.object is chosen]
+    gains = [one for one in left if one is not None and one.kind is ClaimKind.FASTER and one.object is chosen]
     if not gains:
         return "", ()
     most = max(gains, key=lambda one: one.figure.mid if one.figure else 0.0)
@@ -200,9 +204,9 @@ def _undecided(
 ) -> Advice:
     """Return the stores that are proven slower, those that are `left`, and the number of rounds that would decide."""
     keys = {cell.key for cell in left}
-    losses = [one for one in known if one.kind is Kind.FASTER]
+    losses = [one for one in known if one.kind is ClaimKind.FASTER]
     pairs = [one for one in known if one.object and {one.subject.key, one.object.key} <= keys]
-    open_pairs = [one for one in pairs if one.kind is Kind.UNDECIDED]
+    open_pairs = [one for one in pairs if one.kind is ClaimKind.UNDECIDED]
     doubts = (one.decision.doubt for one in open_pairs if one.decision is not None)
     doubt = next((one for one in doubts if one), None)
     rounds = (

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from storebench.report.cells import CellSummary, state_key, work_key
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.facts import Facts
 from storebench.report.panels import Panel, fullest
 from storebench.report.texts.labels import agreed, percent, state_label, store_label, times
@@ -71,14 +71,14 @@ def _elsewhere(facts: Facts, claim: Claim) -> Iterator[tuple[Panel, Claim]]:
 
 def _weight(claim: Claim, other: Claim) -> float:
     """Return the change of a claim in another state: largest if it is reversed, 0 if it is the same."""
-    if claim.kind is Kind.EQUAL and other.kind is Kind.EQUAL:
+    if claim.kind is ClaimKind.EQUAL and other.kind is ClaimKind.EQUAL:
         return 0.0
     lead, there = _signed(claim, claim), _signed(claim, other)
     if lead is None or there is None:
         return 0.0
     if claim.kind is other.kind and there[0] <= lead[1] and lead[0] <= there[1]:
         return 0.0
-    turned = claim.kind is other.kind is Kind.FASTER and there[1] < 0
+    turned = claim.kind is other.kind is ClaimKind.FASTER and there[1] < 0
     return abs(there[0] + there[1] - lead[0] - lead[1]) + (1000.0 if turned else 0.0)
 
 
@@ -95,7 +95,7 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
     """Return words for the decision in another state of the store."""
     where = _state_words(panel.speaker, claim.subject)
     assert other.object is not None
-    if other.kind is Kind.EQUAL:
+    if other.kind is ClaimKind.EQUAL:
         return f"{where}, the two differ by less than 10% (ratio {times(other.figure)})"
     names = [store_label(one, (other.subject, other.object)) for one in (other.subject, other.object)]
     verb = agreed(other.subject, "is", "are")

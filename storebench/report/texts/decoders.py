@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.facts import Facts
 from storebench.report.panels import Panel
 from storebench.report.texts.labels import backend_label, dataset_label, percent, state_label, store_label
@@ -31,7 +31,7 @@ def decoder_lines(facts: Facts) -> list[str]:
 
 def _sentences(panel: Panel, claims: Claims) -> Iterator[Sentence]:
     by_gap: dict[object, list[Claim]] = {}
-    for one in claims.each(Kind.CLOSES, panel.stored):
+    for one in claims.each(ClaimKind.CLOSES, panel.stored):
         assert one.object is not None
         by_gap.setdefault((one.object.key, one.part), []).append(one)
     yield from (_sentence(panel, found) for found in by_gap.values())

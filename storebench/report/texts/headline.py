@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import Claim, Claims, Kind, leading
+from storebench.report.claims import Claim, ClaimKind, Claims, leading
 from storebench.report.decisions import Decisions
 from storebench.report.facts import Facts
 from storebench.report.panels import Panel
@@ -252,9 +252,9 @@ def _sentence(panel: Panel, claim: Claim, where: str, decisions: Decisions) -> S
     assert decision is not None
     names = [store_label(one, (winner, loser)) for one in (winner, loser)]
     ratio = times(claim.figure)
-    if claim.kind is Kind.FASTER:
+    if claim.kind is ClaimKind.FASTER:
         text = f"{names[0]} {_feeds(panel, winner)} {bounded(claim)}{ratio} as fast as {names[1]}"
-    elif claim.kind is Kind.EQUAL:
+    elif claim.kind is ClaimKind.EQUAL:
         text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times(claim.figure)})"
     elif decision.doubt:
         text = f"{names[0]} and {names[1]} cannot be ranked: {doubt_words(decision.doubt)}"

@@ -14,7 +14,7 @@ from storebench.report.cells import (
     SETTING_COLUMNS,
     WHOLE_COLD,
     CellSummary,
-    Work,
+    LoopWork,
     work_of,
 )
 from storebench.report.intervals import Estimate
@@ -217,9 +217,9 @@ def _rank_word(name: str, value: object, cell: Cell) -> str | None:
 def loading_label(cell: Cell) -> str:
     """Return words for the measured work if nothing is computed; "" otherwise."""
     work = work_of(cell)
-    if work is Work.AUGMENTING:
+    if work is LoopWork.AUGMENTING:
         return f"loader only, with {MODELS.get(cell.model, cell.model)}'s crop and mirror"
-    return "reader and decoder alone" if work is Work.READING else ""
+    return "reader and decoder alone" if work is LoopWork.READING else ""
 
 
 def compute_label(compute: Compute) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from storebench.report.cells import CellSummary
-from storebench.report.states import Row
+from storebench.report.states import EpochRow
 from storebench.results import OTHERS_MOST_FRAC
 from storebench.rounds import RunRounds, Why
 from storebench.stats import ADDED_ROUNDS_FRAC
@@ -128,7 +128,7 @@ def disturbance_sentence(cells: Sequence[CellSummary]) -> str:
     )
 
 
-def _watched(cells: Sequence[CellSummary]) -> list[Row]:
+def _watched(cells: Sequence[CellSummary]) -> list[EpochRow]:
     """Return a row of each replicate beside which other work was measured."""
     found = {
         (row["run_id"], cell.cell.cell_id, row["replicate"]): row

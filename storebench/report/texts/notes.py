@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from storebench.probes.below import below_sentence
 from storebench.report.cells import CellSummary
-from storebench.report.states import Row, bounded
+from storebench.report.states import EpochRow, bounded
 from storebench.report.texts.labels import backend_label, percent, size
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState
@@ -40,7 +40,7 @@ def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
-def _cold(cells: Sequence[CellSummary], rows: Sequence[Row]) -> Iterator[str]:
+def _cold(cells: Sequence[CellSummary], rows: Sequence[EpochRow]) -> Iterator[str]:
     yield below_sentence(_telling([_facts(row) for row in rows]))
     known = {row["cache_metadata"] for row in rows}
     if known == {"cold"}:
@@ -107,7 +107,7 @@ def _telling(facts: Sequence[CacheFacts]) -> CacheFacts:
     )
 
 
-def _facts(row: Row) -> CacheFacts:
+def _facts(row: EpochRow) -> CacheFacts:
     return CacheFacts(
         requested=row["cache_requested"],
         method=row["cache_method"],

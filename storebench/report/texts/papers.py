@@ -13,7 +13,7 @@ from storebench.report.facts import Facts
 from storebench.report.intervals import Estimate, Ratio
 from storebench.report.ladder import Ladder, MeasuredRung
 from storebench.report.panels import Panel
-from storebench.report.states import Row
+from storebench.report.states import EpochRow
 from storebench.report.texts.labels import (
     DATASETS,
     backend_label,
@@ -34,7 +34,7 @@ LMDBIO = "Pumma, Si, Feng and Balaji, LMDBIO (HPCC'17, ICPADS'17, TOPC'19)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class OwnFigure:
     """One figure of our own beside a paper's.
 
     Attributes
@@ -67,7 +67,7 @@ class PaperClaim:
     source: str
     claim: str
     then: str
-    now: tuple[Measured, ...]
+    now: tuple[OwnFigure, ...]
 
 
 def then_and_now(facts: Facts) -> list[PaperClaim]:
@@ -143,7 +143,7 @@ def _best_over(key: str) -> _Rungs:
     return lambda ladder: (ladder.best, ladder.of(key))
 
 
-def _climbed(ladders: Iterable[Ladder], claims: Claims, rungs: _Rungs) -> Iterator[Measured]:
+def _climbed(ladders: Iterable[Ladder], claims: Claims, rungs: _Rungs) -> Iterator[OwnFigure]:
     """Yield the gains of one rung over another, per setting, for each number of processes or ranks."""
     grouped: dict[tuple[str, str], list[tuple[int, str, Claim]]] = {}
     for ladder in ladders:
@@ -157,7 +157,7 @@ def _climbed(ladders: Iterable[Ladder], claims: Claims, rungs: _Rungs) -> Iterat
         gains = sorted(unordered, key=operator.itemgetter(0))
         told = "; ".join(f"{gain} with {count}" for count, gain, _ in gains)
         plural = "" if gains[-1][0] == 1 else "es" if noun.endswith("s") else "s"
-        yield Measured(
+        yield OwnFigure(
             where=where,
             figure=f"{told} {noun}{plural}",
             claims=tuple(claim for _, _, claim in gains),
@@ -183,7 +183,7 @@ def _gain(claim: Claim, cell: CellSummary) -> str:
     return f"{with_interval(gain)} times" + ("" if gain.proven else f" ({gain.verdict})")
 
 
-def _slowness(found: Sequence[Panel], store: str, facts: Facts) -> Iterator[Measured]:
+def _slowness(found: Sequence[Panel], store: str, facts: Facts) -> Iterator[OwnFigure]:
     for panel in found:
         slow, fast = panel.of("png"), panel.of(store)
         claim = facts.claims.between(fast, slow) if slow and fast else None
@@ -194,25 +194,25 @@ def _slowness(found: Sequence[Panel], store: str, facts: Facts) -> Iterator[Meas
             most = bound_words(fast, slow)
             figure = f"{most}{with_interval(gain_of(claim, fast))} times{doubt}"
             varying = facts.datasets[fast.dataset_key].varying
-            yield Measured(where=panel_label(panel, varying), figure=figure, claims=(claim,))
+            yield OwnFigure(where=panel_label(panel, varying), figure=figure, claims=(claim,))
 
 
-def _reliability(cells: Iterable[CellSummary]) -> Iterator[Measured]:
+def _reliability(cells: Iterable[CellSummary]) -> Iterator[OwnFigure]:
     for store in ("leveldb", "lmdb"):
         rows = [row for cell in cells if cell.cell.backend.format == store for row in cell.rows]
         if rows:
             right = [row for row in rows if _served_rightly(row)]
             pixels = ", and no wrong pixel was found" if len(right) == len(rows) else ""
             figure = f"{len(right)} of {len(rows)} epochs served exactly the samples of their plan{pixels}"
-            yield Measured(where=backend_label(store), figure=figure + _extents(right))
+            yield OwnFigure(where=backend_label(store), figure=figure + _extents(right))
 
 
-def _served_rightly(row: Row) -> bool:
+def _served_rightly(row: EpochRow) -> bool:
     broken = (row["coverage_duplicates"], row["coverage_missing"], row["coverage_pixels_wrong"])
     return row["status"] == "ok" and broken == (0, 0, 0)
 
 
-def _extents(rows: Sequence[Row]) -> str:
+def _extents(rows: Sequence[EpochRow]) -> str:
     """Return how many epochs served the whole dataset once, a part of it, or all of it several times."""
     parts: list[float] = []
     passes: list[int] = []
@@ -234,13 +234,13 @@ def _extents(rows: Sequence[Row]) -> str:
     return f" ({'; '.join(words)})" if words else ""
 
 
-def _io_share(found: Iterable[Panel]) -> Iterator[Measured]:
+def _io_share(found: Iterable[Panel]) -> Iterator[OwnFigure]:
     for panel in found:
         cell = panel.of("lmdb")
         if cell is not None and _trains_alone(cell.cell):
             share = percent(cell.median("data_wait_frac"))
             where = f"{dataset_label(cell)}: {setting_label(cell)}"
-            yield Measured(where=where, figure=f"{share} of a step is data wait")
+            yield OwnFigure(where=where, figure=f"{share} of a step is data wait")
 
 
 def _trains_alone(cell: Cell) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from storebench.report.cells import FEWEST_TRAINING_STEPS, CellSummary
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.decisions import Decision, Decisions, Doubt, DoubtKind, rounds_to_tell
 from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
 from storebench.report.verdict import Bound, CellVerdict
@@ -49,7 +49,7 @@ def doubt_words(doubt: Doubt | None) -> str:
 
 def bounded(claim: Claim) -> str:
     """Return "at least " if the rate of the slower side is an upper bound, so the ratio is a lower bound."""
-    slower = claim.object if claim.kind is Kind.FASTER else None
+    slower = claim.object if claim.kind is ClaimKind.FASTER else None
     return "at least " if slower is not None and slower.at_most else ""
 
 

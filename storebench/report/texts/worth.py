@@ -8,7 +8,7 @@ from storebench.accelerators import Accelerator, landmarks
 from storebench.first_run.choice import Whole
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.cells import CellSummary, state_key
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.facts import Facts
 from storebench.report.roofline import Roofline
 from storebench.report.roofline_curve import RooflineCurve
@@ -115,13 +115,15 @@ def _worth(facts: Facts, whole: Whole | None, *, whole_choice: bool) -> Worth | 
     gains = {
         curve: claim
         for curve, claim in pairs
-        if claim is not None and claim.kind is Kind.FASTER and claim.subject is curve.loader
+        if claim is not None and claim.kind is ClaimKind.FASTER and claim.subject is curve.loader
     }
     memory = _memory_sentence(lead, found, whole)
     if base.at_most:
         return Worth(sentences=tuple(filter(None, (_bounded(lead, base), memory))))
     if not gains:
-        unknown = [(curve, claim) for curve, claim in pairs if claim is None or claim.kind is Kind.UNDECIDED]
+        unknown = [
+            (curve, claim) for curve, claim in pairs if claim is None or claim.kind is ClaimKind.UNDECIDED
+        ]
         verdict = (
             _undecided(lead, base, unknown, facts)
             if unknown
@@ -311,7 +313,8 @@ def _best(facts: Facts, gains: Mapping[RooflineCurve, Claim]) -> RooflineCurve:
     alike = [
         one
         for one in gains
-        if one is first or ((claim := _claim(facts, one, first)) is not None and claim.kind is Kind.EQUAL)
+        if one is first
+        or ((claim := _claim(facts, one, first)) is not None and claim.kind is ClaimKind.EQUAL)
     ]
     return min(alike, key=lambda one: (float(one.loader.fact("bytes_on_disk") or math.inf), one is not first))
 

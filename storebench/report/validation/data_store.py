@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from storebench.ranks.merging import rank_tables
-from storebench.report.validation.findings import Finding, Kind, finding
+from storebench.report.validation.findings import Finding, Rule, finding
 from storebench.results import DataStoreFacts, Record, StoreFacts
 from storebench.settings.words import CacheState, Fill, Share
 from storebench.training.step_table import StepTable
@@ -29,7 +29,7 @@ def check_data_store(record: Record) -> Iterator[Finding]:
     for number, facts in enumerate(held):
         if (facts is not None) is not has:
             message = "facts about its data store are missing" if has else "its cell has no data store"
-            yield finding(Kind.SCHEMA, record, f"job.per_rank[{number}].data_store", message)
+            yield finding(Rule.SCHEMA, record, f"job.per_rank[{number}].data_store", message)
             return
     parts = [facts for facts in held if facts is not None]
     if parts:
@@ -53,7 +53,7 @@ def check_waits(record: Record, steps: StepTable) -> Iterator[Finding]:
         if held is None or held.after_last_s is None or held.waited_s <= wait_s + _CLOCK_S:
             continue
         message = f"{held.waited_s:.6g} s, but the rank waited {wait_s:.6g} s for its batches"
-        yield finding(Kind.STEPS, record, f"job.per_rank[{number}].data_store.waited_s", message)
+        yield finding(Rule.STEPS, record, f"job.per_rank[{number}].data_store.waited_s", message)
 
 
 def _samples(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]:
@@ -62,15 +62,15 @@ def _samples(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Findin
     held = sum(part.held_samples for part in parts)
     if record.store is not None and held != count:
         message = f"the ranks hold {held} samples, but the store has {count}"
-        yield finding(Kind.COVERAGE, record, "data_store.held_samples", message)
+        yield finding(Rule.COVERAGE, record, "data_store.held_samples", message)
     held_bytes = sum(part.held_bytes for part in parts)
     if record.store is not None and held == count and held_bytes not in _whole_bytes(record.store):
         message = f"the ranks hold {held_bytes} bytes, but the store has {record.store.payload_bytes}"
-        yield finding(Kind.ARITHMETIC, record, "data_store.held_bytes", message)
+        yield finding(Rule.ARITHMETIC, record, "data_store.held_bytes", message)
     served = sum(part.from_store + part.from_memory + part.from_ranks for part in parts)
     if served != record.samples:
         message = f"the origin of {served} samples is recorded, but {record.samples} were served"
-        yield finding(Kind.ARITHMETIC, record, "data_store.from_memory", message)
+        yield finding(Rule.ARITHMETIC, record, "data_store.from_memory", message)
 
 
 def _whole_bytes(store: StoreFacts) -> tuple[int, int]:
@@ -83,10 +83,10 @@ def _messages(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Findi
     sent, received = sum(part.sent_bytes for part in parts), sum(part.received_bytes for part in parts)
     if sent != received:
         message = f"{sent} bytes were sent, but {received} received"
-        yield finding(Kind.ARITHMETIC, record, "data_store.sent_bytes", message)
+        yield finding(Rule.ARITHMETIC, record, "data_store.sent_bytes", message)
     if any(part.waited_s + (part.after_last_s or 0) > part.exchange_s + _CLOCK_S for part in parts):
         message = "a rank waited for messages longer than its exchange took"
-        yield finding(Kind.ARITHMETIC, record, "data_store.waited_s", message)
+        yield finding(Rule.ARITHMETIC, record, "data_store.waited_s", message)
 
 
 def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]:
@@ -96,17 +96,17 @@ def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]
         early = sum(part.from_memory + part.from_ranks for part in parts)
         if early:
             message = f"{early} samples came from memory in the epoch that fills it"
-            yield finding(Kind.CACHE, record, "data_store.from_memory", message)
+            yield finding(Rule.CACHE, record, "data_store.from_memory", message)
         return
     late = sum(part.from_store for part in parts)
     if late:
         message = f"{late} samples were read from the store after the data store was filled"
-        yield finding(Kind.CACHE, record, "data_store.from_store", message)
+        yield finding(Rule.CACHE, record, "data_store.from_store", message)
     read = record.counters.device_read_bytes
     spilled = sum(part.spilled_bytes for part in parts)
     if spilled and not record.cell.store_spill:
         message = f"{spilled} bytes of its samples were on disk, but its cell does not spill"
-        yield finding(Kind.CACHE, record, "data_store.spilled_bytes", message)
+        yield finding(Rule.CACHE, record, "data_store.spilled_bytes", message)
     if (
         read is not None
         and not (spilled and record.cell.store_spill)
@@ -114,7 +114,7 @@ def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]
     ):
         share = read / max(1, record.payload_bytes)
         message = f"served from memory, but the device delivered {share:.0%} of the requested bytes"
-        yield finding(Kind.CACHE, record, "device_read_bytes", message)
+        yield finding(Rule.CACHE, record, "device_read_bytes", message)
     yield from _residency(record)
 
 
@@ -135,4 +135,4 @@ def _residency(record: Record) -> Iterator[Finding]:
                 f"served from memory, but the resident part of the store on node {node} grew from "
                 f"{before:.1%} to {after:.1%}"
             )
-            yield finding(Kind.CACHE, record, "resident_frac_after", message)
+            yield finding(Rule.CACHE, record, "resident_frac_after", message)

@@ -10,7 +10,7 @@ ROUNDING = 1e-6
 """Difference between two figures that rounding explains: as a share of them, or in seconds."""
 
 
-class Kind(enum.StrEnum):
+class Rule(enum.StrEnum):
     """The rule that a finding breaks."""
 
     SCHEMA = "schema"
@@ -41,7 +41,7 @@ class Finding:
         What is wrong, with the values.
     """
 
-    kind: Kind
+    kind: Rule
     cell: str
     cell_id: str
     run_id: str
@@ -61,7 +61,7 @@ def record_name(record: Record) -> str:
     )
 
 
-def finding(kind: Kind, record: Record, figure: str, message: str) -> Finding:
+def finding(kind: Rule, record: Record, figure: str, message: str) -> Finding:
     """Return a finding about a record."""
     return Finding(
         kind=kind,

@@ -13,7 +13,7 @@ from storebench.ranks.merging import (
     waits_for_slowest_s,
 )
 from storebench.report.validation.data_store import check_waits
-from storebench.report.validation.findings import ROUNDING, Finding, Kind, agree, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Rule, agree, finding
 from storebench.report.validation.trainers import check_pauses, check_trainers, teams
 from storebench.results import JobFacts, RankFacts, Record
 from storebench.settings.words import ComputeKind, Share
@@ -31,7 +31,7 @@ def check_job(record: Record) -> Iterator[Finding]:
     if job is None:
         if ranks > 1 and record.timed_steps:
             yield finding(
-                Kind.SCHEMA,
+                Rule.SCHEMA,
                 record,
                 "job",
                 f"the cell has {ranks} ranks, but the record has no facts about them",
@@ -39,11 +39,11 @@ def check_job(record: Record) -> Iterator[Finding]:
         return
     if not job.ranks == len(job.per_rank) == ranks:
         message = f"{job.ranks} ranks, of which {len(job.per_rank)} are described, in a cell of {ranks}"
-        yield finding(Kind.ARITHMETIC, record, "job.ranks", message)
+        yield finding(Rule.ARITHMETIC, record, "job.ranks", message)
         return
     if job.restarts:
         yield finding(
-            Kind.RUN,
+            Rule.RUN,
             record,
             "job.restarts",
             f"the ranks were started again ({number_of(job.restarts, 'time')})",
@@ -93,7 +93,7 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
     timed_s = wall_ns(job_steps(timed)) / 1e9
     if not agree(record.timed_s, timed_s):
         message = f"{record.timed_s:.6g}, but the steps of its ranks last {timed_s:.6g}"
-        yield finding(Kind.STEPS, record, "timed_s", message)
+        yield finding(Rule.STEPS, record, "timed_s", message)
 
 
 def _moments(job: JobFacts, timed: StepTable, table: StepTable) -> dict[str, float]:
@@ -117,7 +117,7 @@ def _begin(record: Record, job: JobFacts, steps: StepTable, timed: StepTable) ->
     most_s = max(_BEGIN_S, _BEGIN_FRAC * record.timed_s)
     if first_s > most_s:
         message = f"the first rank began {first_s:.6g} s after the barrier, which is in no rate; at most {most_s:.6g} s are idle"
-        yield finding(Kind.STEPS, record, "job.per_rank.begin_s", message)
+        yield finding(Rule.STEPS, record, "job.per_rank.begin_s", message)
 
 
 def _differing(
@@ -128,7 +128,7 @@ def _differing(
         said = getattr(told, name)
         if said is None or not agree(said, right):
             words = "nothing" if said is None else f"{said:.6g}"
-            yield finding(Kind.STEPS, record, f"{part}.{name}", f"{words}, but its steps give {right:.6g}")
+            yield finding(Rule.STEPS, record, f"{part}.{name}", f"{words}, but its steps give {right:.6g}")
 
 
 def _asked(record: Record, job: JobFacts) -> Iterator[Finding]:
@@ -139,12 +139,12 @@ def _asked(record: Record, job: JobFacts) -> Iterator[Finding]:
     for name, right in expected.items():
         if getattr(job, name) != right:
             yield finding(
-                Kind.ARITHMETIC, record, f"job.{name}", f"{getattr(job, name)}, but its cell has {right}"
+                Rule.ARITHMETIC, record, f"job.{name}", f"{getattr(job, name)}, but its cell has {right}"
             )
     nodes = len({rank.node for rank in job.per_rank})
     if job.nodes != nodes:
         message = f"{job.nodes} nodes, but its ranks ran on {nodes}"
-        yield finding(Kind.ARITHMETIC, record, "job.nodes", message)
+        yield finding(Rule.ARITHMETIC, record, "job.nodes", message)
 
 
 def _readers(record: Record, job: JobFacts) -> Iterator[Finding]:
@@ -155,7 +155,7 @@ def _readers(record: Record, job: JobFacts) -> Iterator[Finding]:
     for number, rank in enumerate(job.per_rank):
         if rank.node in seen and rank.requested_bytes:
             message = f"it requested {rank.requested_bytes} bytes, but the first rank of node {rank.node} reads for it"
-            yield finding(Kind.ARITHMETIC, record, f"job.per_rank[{number}].requested_bytes", message)
+            yield finding(Rule.ARITHMETIC, record, f"job.per_rank[{number}].requested_bytes", message)
         seen.add(rank.node)
 
 
@@ -164,16 +164,16 @@ def _shares(record: Record, job: JobFacts) -> Iterator[Finding]:
     samples = sum(rank.samples for rank in job.per_rank)
     if samples != record.timed_samples:
         message = f"the ranks served {samples} samples in timed steps, the job {record.timed_samples}"
-        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+        yield finding(Rule.ARITHMETIC, record, "job.per_rank", message)
     longest_s = max(rank.seconds for rank in job.per_rank)
     if longest_s > record.timed_s * (1 + ROUNDING) + ROUNDING:
         message = f"a rank took {longest_s:.6g} s, longer than the {record.timed_s:.6g} s of the job"
-        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+        yield finding(Rule.ARITHMETIC, record, "job.per_rank", message)
     for name in ("data_wait_s", "compute_s"):
         mean_s = statistics.fmean(getattr(rank, name) for rank in job.per_rank)
         if not agree(mean_s, getattr(record, name)):
             message = f"{getattr(record, name):.6g}, but the mean of the ranks is {mean_s:.6g}"
-            yield finding(Kind.ARITHMETIC, record, name, message)
+            yield finding(Rule.ARITHMETIC, record, name, message)
 
 
 def _since_barrier(record: Record, job: JobFacts) -> Iterator[Finding]:
@@ -187,18 +187,18 @@ def _since_barrier(record: Record, job: JobFacts) -> Iterator[Finding]:
         return
     if len(known) < len(job.per_rank):
         message = f"only {len(known)} of {len(job.per_rank)} ranks have a begin and an end"
-        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+        yield finding(Rule.ARITHMETIC, record, "job.per_rank", message)
         return
     first_s, last_s = min(begin for begin, _, _ in known), max(end for _, end, _ in known)
     if first_s < 0:
         message = f"a rank began {-first_s:.6g} s before its node left the barrier"
-        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+        yield finding(Rule.ARITHMETIC, record, "job.per_rank", message)
     if record.timed_s > (last_s - first_s) * (1 + ROUNDING) + ROUNDING:
         message = f"{record.timed_s:.6g} s, but its ranks ran for {last_s - first_s:.6g} s since they left the barrier"
-        yield finding(Kind.ARITHMETIC, record, "timed_s", message)
+        yield finding(Rule.ARITHMETIC, record, "timed_s", message)
     if any(seconds > (end - begin) * (1 + ROUNDING) + ROUNDING for begin, end, seconds in known):
         message = "a rank's duration exceeds the time from its begin to its end"
-        yield finding(Kind.ARITHMETIC, record, "job.per_rank", message)
+        yield finding(Rule.ARITHMETIC, record, "job.per_rank", message)
 
 
 def _spread(record: Record, job: JobFacts) -> Iterator[Finding]:
@@ -215,7 +215,7 @@ def _spread(record: Record, job: JobFacts) -> Iterator[Finding]:
         said = getattr(job, name)
         if not agree(said, right):
             message = f"{said:.6g}, but the ranks give {right:.6g}"
-            yield finding(Kind.ARITHMETIC, record, f"job.{name}", message)
+            yield finding(Rule.ARITHMETIC, record, f"job.{name}", message)
 
 
 def _samples(record: Record, job: JobFacts) -> Iterator[Finding]:
@@ -223,10 +223,10 @@ def _samples(record: Record, job: JobFacts) -> Iterator[Finding]:
     unique = record.coverage.unique if record.coverage else job.unique_samples
     if (job.total_samples, job.unique_samples) != (record.samples, unique):
         message = f"{job.unique_samples} different ones of {job.total_samples}, but {unique} of {record.samples} came"
-        yield finding(Kind.COVERAGE, record, "job.unique_samples", message)
+        yield finding(Rule.COVERAGE, record, "job.unique_samples", message)
     if job.duplicates and not record.cell.pad:
         message = f"{job.duplicates} samples were served again, but the cell has no padding"
-        yield finding(Kind.COVERAGE, record, "job.duplicates", message)
+        yield finding(Rule.COVERAGE, record, "job.duplicates", message)
 
 
 def _ring(record: Record, job: JobFacts) -> Iterator[Finding]:
@@ -247,4 +247,4 @@ def _ring(record: Record, job: JobFacts) -> Iterator[Finding]:
         if not agrees:
             words = [f"{one:.6g}" if one is not None else "nothing" for one in (said, right)]
             message = f"{words[0]}, but bytes, link and exposed communication give {words[1]}"
-            yield finding(Kind.ARITHMETIC, record, f"job.{name}", message)
+            yield finding(Rule.ARITHMETIC, record, f"job.{name}", message)

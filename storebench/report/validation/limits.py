@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from storebench.report.cells import AUGMENTING
 from storebench.report.texts.labels import size
-from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
 from storebench.results import BelowCache, PortionKind, Record
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 
@@ -46,7 +46,7 @@ def _memory_ceiling(record: Record) -> Iterator[Finding]:
             f"{size(copied / busy_s)} per second of fetching and decoding, above the {size(most / busy_s)} that memory"
             " can give there"
         )
-        yield finding(Kind.CEILING, record, "payload_bytes_per_s", message)
+        yield finding(Rule.CEILING, record, "payload_bytes_per_s", message)
 
 
 def _readers(record: Record) -> int:
@@ -95,7 +95,7 @@ def _device_ceiling(record: Record) -> Iterator[Finding]:
     delivered = cold.payload_bytes * rows_frac(record) * max(0.0, 1 - spare) / cold.seconds
     if not cold.upper_bound and delivered > best * _HEADROOM:
         message = f"{size(delivered)} of cold data per second, but the device delivers {size(best)} at best"
-        yield finding(Kind.CEILING, record, "portion.samples_per_s", message)
+        yield finding(Rule.CEILING, record, "portion.samples_per_s", message)
 
 
 def _device_floor(record: Record) -> Iterator[Finding]:
@@ -121,7 +121,7 @@ def _device_floor(record: Record) -> Iterator[Finding]:
             f"{size(read)} came from the device, but {size(asked)} were requested and only {where}:"
             " something else held the data"
         )
-        yield finding(Kind.CEILING, record, "device_read_bytes", message)
+        yield finding(Rule.CEILING, record, "device_read_bytes", message)
 
 
 def _read_by_games(record: Record) -> int:
@@ -136,7 +136,7 @@ def _warm_reads(record: Record) -> Iterator[Finding]:
     if record.cell.cache == CacheState.WARM and read is not None and read > most:
         share = read / max(1, record.payload_bytes)
         message = f"called warm, but the device delivered {share:.0%} of the requested bytes"
-        yield finding(Kind.CACHE, record, "device_read_bytes", message)
+        yield finding(Rule.CACHE, record, "device_read_bytes", message)
 
 
 def _limit(record: Record) -> Iterator[Finding]:
@@ -148,7 +148,7 @@ def _limit(record: Record) -> Iterator[Finding]:
     most = max([*held, cache.resident_max_frac or 0.0]) * store.file_bytes
     if most > limit * _LIMIT_HEADROOM:
         message = f"{size(most)} of the store were resident, above the limit of {size(limit)}"
-        yield finding(Kind.CACHE, record, "resident_max_frac", message)
+        yield finding(Rule.CACHE, record, "resident_max_frac", message)
 
 
 def _portion(record: Record) -> Iterator[Finding]:
@@ -161,17 +161,17 @@ def _portion(record: Record) -> Iterator[Finding]:
     )
     if part.kind is not wanted:
         message = f"a {part.kind} portion in a cell whose cache state is {record.cell.cache}"
-        yield finding(Kind.CACHE, record, "portion.kind", message)
+        yield finding(Rule.CACHE, record, "portion.kind", message)
     if not 0 < part.steps <= record.timed_steps or not 0 < part.samples <= record.timed_samples:
         message = (
             f"{part.steps} steps of {part.samples} samples, in an epoch of {record.timed_steps} timed ones"
         )
-        yield finding(Kind.ARITHMETIC, record, "portion.steps", message)
+        yield finding(Rule.ARITHMETIC, record, "portion.steps", message)
         return
     explained = part.data_wait_s + part.h2d_s + part.compute_s
     if part.seconds <= 0 or abs(part.samples_per_s * part.seconds / part.samples - 1) > ROUNDING:
         message = f"{part.samples_per_s:.6g}, but {part.samples} samples took {part.seconds:.6g} s"
-        yield finding(Kind.ARITHMETIC, record, "portion.samples_per_s", message)
+        yield finding(Rule.ARITHMETIC, record, "portion.samples_per_s", message)
     elif explained > part.seconds * (1 + ROUNDING) + 1e-6:
         message = f"wait, copy and compute add up to {explained:.6g} s, more than the {part.seconds:.6g} s"
-        yield finding(Kind.ARITHMETIC, record, "portion.seconds", message)
+        yield finding(Rule.ARITHMETIC, record, "portion.seconds", message)

@@ -8,7 +8,7 @@ import numpy as np
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.report.cells import may_look_ahead
 from storebench.report.texts.labels import size
-from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
 from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
 from storebench.results import Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
@@ -47,14 +47,14 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
     last = part.first_step + part.steps - 1
     if not len(timed) or not timed[0] <= part.first_step <= last <= timed[-1]:
         message = f"steps {part.first_step} to {last}, which are not all among the timed ones"
-        yield finding(Kind.STEPS, record, "portion.steps", message)
+        yield finding(Rule.STEPS, record, "portion.steps", message)
         return
     if part.kind is PortionKind.COLD and part.first_step != timed[0]:
         message = f"cold from step {part.first_step} on, but step {timed[0]} is the first timed one"
-        yield finding(Kind.STEPS, record, "portion.first_step", message)
+        yield finding(Rule.STEPS, record, "portion.first_step", message)
     if part.edge_steps and part.kind is PortionKind.COLD:
         message = f"{part.edge_steps} steps at either end are no part of the drift of a cold portion"
-        yield finding(Kind.STEPS, record, "portion.edge_steps", message)
+        yield finding(Rule.STEPS, record, "portion.edge_steps", message)
     yield from _sums(record, part, steps)
     if part.kind is PortionKind.COLD and not part.upper_bound and record.store is not None:
         yield from _curve(record, part, record.store, steps)
@@ -66,7 +66,7 @@ def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
     try:
         sums = portion_sums({key: column[cut] for key, column in steps.items()}, part.edge_steps)
     except ZeroDivisionError:
-        yield finding(Kind.STEPS, record, "portion.seconds", "its steps took no time, or served no sample")
+        yield finding(Rule.STEPS, record, "portion.seconds", "its steps took no time, or served no sample")
         return
     for name, right in sums.items():
         said = getattr(part, name)
@@ -75,7 +75,7 @@ def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
         else:
             same = abs(said - right) <= ROUNDING * max(1.0, abs(right))
         if not same:
-            yield finding(Kind.STEPS, record, f"portion.{name}", f"{said}, but its steps give {right}")
+            yield finding(Rule.STEPS, record, f"portion.{name}", f"{said}, but its steps give {right}")
 
 
 def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
         message = (
             f"residency was sampled for {curve[-1].elapsed_s:.4g} s, the portion ends after {end_s:.4g} s"
         )
-        yield finding(Kind.CACHE, record, "portion.steps", message)
+        yield finding(Rule.CACHE, record, "portion.steps", message)
     pages = StorePages(
         count=store.count,
         # At most as many as were counted, so that the portion has to meet the same condition as when it was found.
@@ -102,7 +102,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
     )
     if part.shared_drift > shared * (1 + ROUNDING):
         message = f"{part.shared_drift:.4g}, but pages that samples share explain {shared:.4g} at most"
-        yield finding(Kind.CACHE, record, "portion.shared_drift", message)
+        yield finding(Rule.CACHE, record, "portion.shared_drift", message)
     asked = _asked(record, steps, store)
     excess = np.array([one.resident_frac for one in curve]) - expected_frac(asked, pages.samples_per_page)
     within = _within(record, curve, end_s)
@@ -114,7 +114,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
             f"samples requested, {excess[first]:.1%} of the store was resident without having been requested "
             f"({pages.tolerated_frac:.1%} is tolerated)"
         )
-        yield finding(Kind.CACHE, record, "portion.steps", message)
+        yield finding(Rule.CACHE, record, "portion.steps", message)
 
 
 def _device(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def _device(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
             f"{size(read)} came from the device until the portion ended, but {size(asked)} were requested by then and only"
             f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
         )
-        yield finding(Kind.CEILING, record, "portion.samples_per_s", message)
+        yield finding(Rule.CEILING, record, "portion.samples_per_s", message)
 
 
 def _within(record: Record, curve: tuple[ResidencyPoint, ...], end_s: float) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from storebench.probes.limited import TOLERATED_FRAC
 from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.report.texts.labels import size
-from storebench.report.validation.findings import ROUNDING, Finding, Kind, agree, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Rule, agree, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
 from storebench.settings.words import CacheState, ComputeKind, Share, TrainerData
 from storebench.units import format_bytes
@@ -42,7 +42,7 @@ def _shares(record: Record) -> Iterator[Finding]:
     }
     for name, value in shares.items():
         if value is not None and not 0 <= value <= 1 + ROUNDING:
-            kind = Kind.CEILING if name == "accelerator_util_frac" else Kind.ARITHMETIC
+            kind = Rule.CEILING if name == "accelerator_util_frac" else Rule.ARITHMETIC
             yield finding(kind, record, name, f"{value:.4g} is no share between 0 and 1")
 
 
@@ -51,33 +51,33 @@ def _sums(record: Record) -> Iterator[Finding]:
     for name in (*parts, "open_s", "time_to_first_batch_s"):
         value = getattr(record, name)
         if not (math.isfinite(value) and value >= 0):
-            yield finding(Kind.ARITHMETIC, record, name, f"{value} is no duration")
+            yield finding(Rule.ARITHMETIC, record, name, f"{value} is no duration")
     explained = record.data_wait_s + record.h2d_s + record.compute_s
     if not agree(explained + record.overhead_s, record.timed_s):
         message = f"wait, copy, compute and overhead add up to {explained + record.overhead_s:.6g} s, not {record.timed_s:.6g} s"
-        yield finding(Kind.ARITHMETIC, record, "timed_s", message)
+        yield finding(Rule.ARITHMETIC, record, "timed_s", message)
     unexplained_s = abs(record.overhead_s - _idle_s(record))
     least_s = max(_OVERHEAD_EPOCH_S, _OVERHEAD_STEP_S * record.timed_steps, _OVERHEAD_FRAC * record.timed_s)
     if unexplained_s > least_s:
         share = record.overhead_s / record.timed_s if record.timed_s else math.inf
         message = f"{share:.0%} of the time ({unexplained_s * 1000:.3g} ms) is explained by nothing"
-        yield finding(Kind.ARITHMETIC, record, "overhead_s", message)
+        yield finding(Rule.ARITHMETIC, record, "overhead_s", message)
     if record.timed_s > record.epoch_s * (1 + ROUNDING) + 1e-3:
-        yield finding(Kind.ARITHMETIC, record, "epoch_s", "the epoch is shorter than its timed steps")
+        yield finding(Rule.ARITHMETIC, record, "epoch_s", "the epoch is shorter than its timed steps")
 
 
 def _computed(record: Record) -> Iterator[Finding]:
     """Find an accelerator that is not the cell's: of another kind, or faster than its emulation sleeps."""
     asked = record.cell.compute
     if record.au_kind != asked.kind:
-        yield finding(Kind.ARITHMETIC, record, "au_kind", f"{record.au_kind}, but {asked} was asked for")
+        yield finding(Rule.ARITHMETIC, record, "au_kind", f"{record.au_kind}, but {asked} was asked for")
     if asked.kind is ComputeKind.EMULATED:
         least_s = record.timed_steps * asked.milliseconds / 1000
         if record.compute_s < least_s * (1 - _SLEEP_FRAC):
             message = (
                 f"{record.compute_s:.6g} s, but {record.timed_steps} steps of {asked} take {least_s:.6g} s"
             )
-            yield finding(Kind.ARITHMETIC, record, "compute_s", message)
+            yield finding(Rule.ARITHMETIC, record, "compute_s", message)
 
 
 def _idle_s(record: Record) -> float:
@@ -98,7 +98,7 @@ def _spans(record: Record) -> Iterator[Finding]:
         message = (
             f"{record.data_wait_s:.4g} s, but fetch, decode and prep in the same process took {worked:.4g} s"
         )
-        yield finding(Kind.ARITHMETIC, record, "data_wait_s", message)
+        yield finding(Rule.ARITHMETIC, record, "data_wait_s", message)
 
 
 def _payload(record: Record) -> Iterator[Finding]:
@@ -118,12 +118,12 @@ def _payload(record: Record) -> Iterator[Finding]:
         message = (
             f"{record.payload_bytes} bytes, but {record.samples} samples of this store are {expected:.0f}"
         )
-        yield finding(Kind.ARITHMETIC, record, "payload_bytes", message)
+        yield finding(Rule.ARITHMETIC, record, "payload_bytes", message)
 
 
 def _rates(record: Record) -> Iterator[Finding]:
     if record.timed_s <= 0 or record.timed_samples <= 0:
-        yield finding(Kind.ARITHMETIC, record, "timed_samples", "no sample was timed, so there is no rate")
+        yield finding(Rule.ARITHMETIC, record, "timed_samples", "no sample was timed, so there is no rate")
         return
     busy = record.data_wait_s + record.h2d_s + record.compute_s
     expected = {
@@ -134,34 +134,34 @@ def _rates(record: Record) -> Iterator[Finding]:
     for name, right in expected.items():
         said = getattr(record, name)
         if said is not None and not agree(said, right):
-            yield finding(Kind.ARITHMETIC, record, name, f"{said:.6g}, but the raw figures give {right:.6g}")
+            yield finding(Rule.ARITHMETIC, record, name, f"{said:.6g}, but the raw figures give {right:.6g}")
     if record.timed_samples > record.samples or record.timed_steps > record.steps:
         message = f"{record.timed_samples} timed of {record.samples} served"
-        yield finding(Kind.ARITHMETIC, record, "timed_samples", message)
+        yield finding(Rule.ARITHMETIC, record, "timed_samples", message)
     most = record.payload_bytes / record.timed_s
     if record.payload_bytes_per_s > most * (1 + ROUNDING):
         message = f"{record.payload_bytes_per_s:.6g}, but all payload over the timed seconds is {most:.6g}"
-        yield finding(Kind.ARITHMETIC, record, "payload_bytes_per_s", message)
+        yield finding(Rule.ARITHMETIC, record, "payload_bytes_per_s", message)
 
 
 def _order(record: Record) -> Iterator[Finding]:
     wait = record.data_wait_ns
     if wait is not None and not 0 <= wait.p50 <= wait.p95 <= wait.p99 <= wait.max:
         message = f"p50 {wait.p50}, p95 {wait.p95}, p99 {wait.p99} and max {wait.max} are not in order"
-        yield finding(Kind.ARITHMETIC, record, "data_wait_ns", message)
+        yield finding(Rule.ARITHMETIC, record, "data_wait_ns", message)
     if wait is not None and wait.max > (record.data_wait_s * record.cell.ranks + 1e-6) * 1e9:
         message = f"the longest wait ({wait.max} ns) is longer than all of them ({record.data_wait_s} s)"
-        yield finding(Kind.ARITHMETIC, record, "data_wait_ns", message)
+        yield finding(Rule.ARITHMETIC, record, "data_wait_ns", message)
 
 
 def _coverage(record: Record) -> Iterator[Finding]:
     seen = record.coverage
     if seen is None:
-        yield finding(Kind.COVERAGE, record, "coverage", "nothing says which samples were served")
+        yield finding(Rule.COVERAGE, record, "coverage", "nothing says which samples were served")
         return
     if seen.served != record.samples:
         message = f"{seen.served} indices came, {record.samples} samples are counted"
-        yield finding(Kind.COVERAGE, record, "samples", message)
+        yield finding(Rule.COVERAGE, record, "samples", message)
     # Samples are served several times by several passes, by trainers with all samples, and by padding.
     cell = record.cell
     again = cell.passes or cell.pad or cell.trainer_data is TrainerData.REPLICATED
@@ -171,7 +171,7 @@ def _coverage(record: Record) -> Iterator[Finding]:
             f"{seen.duplicates} duplicates, {seen.missing} missing, {seen.pixels_wrong} with wrong pixels"
             f" among {seen.served} served"
         )
-        yield finding(Kind.COVERAGE, record, "coverage", message)
+        yield finding(Rule.COVERAGE, record, "coverage", message)
 
 
 def _cache(record: Record) -> Iterator[Finding]:
@@ -179,7 +179,7 @@ def _cache(record: Record) -> Iterator[Finding]:
     if cache is None:
         if record.cell.cache != CacheState.ANY and not record.cell.backend.is_null:
             yield finding(
-                Kind.CACHE,
+                Rule.CACHE,
                 record,
                 "cache",
                 f"the cell is {record.cell.cache}, but no resident pages were counted",
@@ -187,18 +187,18 @@ def _cache(record: Record) -> Iterator[Finding]:
         return
     if cache.verdict is CacheVerdict.FAILED:
         yield finding(
-            Kind.CACHE, record, "cache.verdict", "the cache state failed, but the record is not failed"
+            Rule.CACHE, record, "cache.verdict", "the cache state failed, but the record is not failed"
         )
     before = cache.resident_frac_before
     if cache.verdict is not CacheVerdict.VERIFIED or cache.applies_to == "open":
         return
     yield from _other_nodes(record)
     if before is None:
-        yield finding(Kind.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
+        yield finding(Rule.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
     elif record.cell.cache == CacheState.COLD and before > COLD_MAX_FRAC:
-        yield finding(Kind.CACHE, record, "resident_frac_before", f"called cold with {before:.1%} resident")
+        yield finding(Rule.CACHE, record, "resident_frac_before", f"called cold with {before:.1%} resident")
     elif record.cell.cache == CacheState.WARM and before < WARM_MIN_FRAC:
-        yield finding(Kind.CACHE, record, "resident_frac_before", f"called warm with {before:.1%} resident")
+        yield finding(Rule.CACHE, record, "resident_frac_before", f"called warm with {before:.1%} resident")
     elif record.cell.cache == CacheState.LIMITED:
         yield from _limited(record, cache)
 
@@ -215,7 +215,7 @@ def _other_nodes(record: Record) -> Iterator[Finding]:
         if warm or cold:
             figure = f"job.per_rank[{number}].resident_frac_before"
             message = f"called {state} with {before:.1%} resident on node {rank.node}"
-            yield finding(Kind.CACHE, record, figure, message)
+            yield finding(Rule.CACHE, record, figure, message)
 
 
 def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
@@ -224,7 +224,7 @@ def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
         forced = "no limit" if cache.limit_bytes is None else format_bytes(cache.limit_bytes)
         asked = "nothing" if record.cell.memory_bytes is None else format_bytes(record.cell.memory_bytes)
         message = f"called limited to {asked}, but {forced} was in force"
-        yield finding(Kind.CACHE, record, "cache.limit_bytes", message)
+        yield finding(Rule.CACHE, record, "cache.limit_bytes", message)
         return
     # `validation.limits` compares the samples in between with the limit.
     most = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0)
@@ -234,4 +234,4 @@ def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
             f"called limited to {format_bytes(cache.limit_bytes)} with {most:.1%} of the store resident,"
             f" which is {size(most * stored)}"
         )
-        yield finding(Kind.CACHE, record, "resident_frac_after", message)
+        yield finding(Rule.CACHE, record, "resident_frac_after", message)

@@ -12,7 +12,7 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
-from storebench.report.validation.findings import Finding, Kind, finding, record_name
+from storebench.report.validation.findings import Finding, Rule, finding, record_name
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.runs.about import fewer_replicates, read_about
@@ -47,7 +47,7 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
         reason = error.what if isinstance(error, CorruptDataError) else str(error)
         message = f"it is not complete JSON with a list of cells, so the planned cells are unknown: {reason}"
         return [
-            Finding(kind=Kind.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
+            Finding(kind=Rule.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
         ]
     checks = (_strangers, _rounds, _gaps, _no_steps, _portions, _not_proven, _overlaps, _environments)
     return [one for check in checks for one in check(about, records)]
@@ -59,9 +59,9 @@ def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
     for record in records:
         if record.run_id != about.get("run_id"):
             message = f"the record is of run {record.run_id}, the folder of run {about.get('run_id')}"
-            yield finding(Kind.RUN, record, "run_id", message)
+            yield finding(Rule.RUN, record, "run_id", message)
         if record.cell.cell_id not in known:
-            yield finding(Kind.RUN, record, "cell", "the run's scenario has no such cell")
+            yield finding(Rule.RUN, record, "cell", "the run's scenario has no such cell")
 
 
 def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
         if record.replicate >= number:
             what = "the cell" if record.cell.cell_id in fewer else "the run"
             message = f"round {record.replicate} is recorded, and {what} has {number}"
-            yield finding(Kind.RUN, record, "replicate", message)
+            yield finding(Rule.RUN, record, "replicate", message)
 
 
 def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
@@ -110,7 +110,7 @@ def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
 def _of_run(about: dict[str, Any], figure: str, message: str) -> Finding:
     run_id = str(about.get("run_id"))
     return Finding(
-        kind=Kind.RUN, cell=f"run {run_id}", cell_id="", run_id=run_id, figure=figure, message=message
+        kind=Rule.RUN, cell=f"run {run_id}", cell_id="", run_id=run_id, figure=figure, message=message
     )
 
 
@@ -137,7 +137,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
             known = of_cell.get(cell_id)
             name = record_name(known) if known else f"{cell.get('dataset')} {cell.get('backend')} [{cell_id}]"
             yield Finding(
-                kind=Kind.RUN,
+                kind=Rule.RUN,
                 cell=name,
                 cell_id=str(cell_id),
                 run_id=str(about.get("run_id")),
@@ -148,7 +148,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
         recorded = done[record.cell.cell_id, record.replicate]
         if record.epoch == 0 and recorded != record.cell.epochs:
             message = f"{recorded} of {record.cell.epochs} epochs are recorded"
-            yield finding(Kind.RUN, record, "epoch", message)
+            yield finding(Rule.RUN, record, "epoch", message)
 
 
 def _fewer_rounds(about: dict[str, Any], records: Sequence[Record]) -> dict[str, int]:
@@ -174,7 +174,7 @@ def _fewer_rounds(about: dict[str, Any], records: Sequence[Record]) -> dict[str,
 def _no_steps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
     for record in records:
         if record.status is Status.OK and record.steps and record.steps_file is None:
-            yield finding(Kind.STEPS, record, "steps_file", "nothing shows the steps that the sums are of")
+            yield finding(Rule.STEPS, record, "steps_file", "nothing shows the steps that the sums are of")
 
 
 def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
@@ -183,12 +183,12 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
         portion, cache = record.portion, record.cache
         if portion is not None and portion.reason and (cache is None or not cache.curve):
             message = f"a {portion.kind} portion is claimed, but no residency was sampled during the epoch"
-            yield finding(Kind.CACHE, record, "cache.curve", message)
+            yield finding(Rule.CACHE, record, "cache.curve", message)
         if portion is None or portion.kind is not PortionKind.COLD or portion.upper_bound:
             continue
         if portion.excess_frac > _EXCESS_MOST_FRAC:
             message = f"called cold, but {portion.excess_frac:.0%} of the store was resident without having been requested"
-            yield finding(Kind.CACHE, record, "portion.excess_frac", message)
+            yield finding(Rule.CACHE, record, "portion.excess_frac", message)
 
 
 def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
@@ -210,13 +210,13 @@ def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fi
         )
         if seen is None or not seen.timed_checked or not checked:
             message = "no sample of the timed batches was compared with the dataset"
-            yield finding(Kind.COVERAGE, record, "coverage", message)
+            yield finding(Rule.COVERAGE, record, "coverage", message)
         elif seen.timed_checked < _fewest_checked(record):
             message = (
                 f"{seen.timed_checked} samples of the timed batches were compared with the dataset, where "
                 f"{_fewest_checked(record)} are kept whatever that takes"
             )
-            yield finding(Kind.COVERAGE, record, "coverage.timed_checked", message)
+            yield finding(Rule.COVERAGE, record, "coverage.timed_checked", message)
 
 
 def _fewest_checked(record: Record) -> int:
@@ -235,11 +235,11 @@ def _overlaps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
             ends = started + dt.timedelta(seconds=record.epoch_s)
             early_s = (ended - started).total_seconds() if ended else 0.0
         except (ValueError, OverflowError):
-            yield finding(Kind.ARITHMETIC, record, "started_utc", f"{record.started_utc!r} is no time")
+            yield finding(Rule.ARITHMETIC, record, "started_utc", f"{record.started_utc!r} is no time")
             continue
         if early_s > _CLOCK_S:
             message = f"it began {early_s:.3f} s before the epoch recorded earlier had ended"
-            yield finding(Kind.RUN, record, "started_utc", message)
+            yield finding(Rule.RUN, record, "started_utc", message)
         ended = ends
 
 
@@ -248,4 +248,4 @@ def _environments(_about: dict[str, Any], records: Sequence[Record]) -> Iterator
         place = record.environment
         if place is not None and place.key != match_key(place.match):
             message = f"{place.key} is not the digest of what has to match ({match_key(place.match)})"
-            yield finding(Kind.RUN, record, "environment.key", message)
+            yield finding(Rule.RUN, record, "environment.key", message)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from storebench.ranks.merging import RANK
 from storebench.ranks.trainers import pairs, part_sizes, tournaments_in
-from storebench.report.validation.findings import ROUNDING, Finding, Kind, finding
+from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
 from storebench.results import Game, JobFacts, Record, TrainersFacts
 from storebench.settings.loop import MOST_SEED
 from storebench.settings.words import TrainerData
@@ -32,7 +32,7 @@ def check_trainers(record: Record, job: JobFacts) -> Iterator[Finding]:
     fits = teams(record) == cell.trainers == described
     if not fits or (facts is not None and cell.trainers == 1):
         message = f"{described} described, in a cell of {cell.ranks} ranks and {cell.trainers} trainers"
-        yield finding(Kind.ARITHMETIC, record, "job.trainers", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers", message)
         return
     if facts is None:
         return
@@ -63,12 +63,12 @@ def check_pauses(record: Record, steps: StepTable) -> Iterator[Finding]:
         longest_s = int(own.max()) / 1e9 if own.size else 0.0
         if not 0 <= game.seconds <= longest_s + _CLOCK_S:
             message = f"{game.seconds:.6g} s, but the pause after step {game.step} was {longest_s:.6g} s"
-            yield finding(Kind.STEPS, record, _name(game, "seconds"), message)
+            yield finding(Rule.STEPS, record, _name(game, "seconds"), message)
     after = {game.step for game in facts.games}
     paused_s = float(sum(paused[step - 1].mean() for step in after if 0 < step <= len(paused))) / 1e9
     if not 0 <= facts.tournament_wait_s <= paused_s + _CLOCK_S:
         message = f"{facts.tournament_wait_s:.6g} s, but the pauses with tournaments were {paused_s:.6g} s"
-        yield finding(Kind.STEPS, record, "job.trainers.tournament_wait_s", message)
+        yield finding(Rule.STEPS, record, "job.trainers.tournament_wait_s", message)
 
 
 def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
     told = [(one.training_samples, one.held_out_samples) for one in facts.per_trainer]
     if sizes and told != sizes:
         message = f"parts of {told} samples, but {count} samples make {sizes}"
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.per_trainer", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.per_trainer", message)
     for number, one in enumerate(facts.per_trainer):
         for name, score, samples in (
             ("held_out_score", one.held_out_score, one.held_out_samples),
@@ -87,7 +87,7 @@ def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
         ):
             if score is not None and not _is_share(score, samples):
                 message = f"{score:.6g} is not a share of {samples} samples"
-                yield finding(Kind.ARITHMETIC, record, f"job.trainers.per_trainer[{number}].{name}", message)
+                yield finding(Rule.ARITHMETIC, record, f"job.trainers.per_trainer[{number}].{name}", message)
 
 
 def _best(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
@@ -97,12 +97,12 @@ def _best(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
     right = scores.index(max(known)) if known and len(known) == len(scores) else None
     if facts.best_trainer != right:
         message = f"{facts.best_trainer}, but the scores {scores} make it {right}"
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.best_trainer", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.best_trainer", message)
     elif right is not None and record.test_accuracy != facts.per_trainer[right].test_accuracy:
         message = (
             f"{record.test_accuracy}, but that of trainer {right} is {facts.per_trainer[right].test_accuracy}"
         )
-        yield finding(Kind.ARITHMETIC, record, "test_accuracy", message)
+        yield finding(Rule.ARITHMETIC, record, "test_accuracy", message)
 
 
 def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
     cell, steps = record.cell, record.steps
     if record.epoch < 0 or not 0 <= cell.seed <= MOST_SEED:
         message = f"epoch {record.epoch} with seed {cell.seed} has no tournament"
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournaments", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.tournaments", message)
         return
     numbers = tournaments_in(record.epoch, steps, max(0, cell.tournament_steps))
     count = max(0, numbers.stop - numbers.start)
@@ -120,7 +120,7 @@ def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
             f"{facts.tournaments} with {len(facts.games)} sides of games, but {steps} steps with one every"
             f" {cell.tournament_steps} make {count} with {sides}"
         )
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournaments", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.tournaments", message)
         return
     expected: Counter[tuple[int, int, int, int]] = Counter()
     for number in numbers:
@@ -135,7 +135,7 @@ def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
         message = (
             f"the side of trainer {one} against {other} in tournament {number}, after step {step}, {how}"
         )
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.games", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.games", message)
 
 
 def _side(record: Record, facts: TrainersFacts, game: Game) -> Iterator[Finding]:
@@ -144,16 +144,16 @@ def _side(record: Record, facts: TrainersFacts, game: Game) -> Iterator[Finding]
     samples = facts.per_trainer[game.trainer].held_out_samples if known else None
     if game.samples != samples:
         message = f"{game.samples}, but the trainer holds out {samples}"
-        yield finding(Kind.ARITHMETIC, record, _name(game, "samples"), message)
+        yield finding(Rule.ARITHMETIC, record, _name(game, "samples"), message)
     for name in ("own_score", "partner_score"):
         score = getattr(game, name)
         if not _is_share(score, game.samples):
             message = f"{score:.6g} is not a share of {game.samples} samples"
-            yield finding(Kind.ARITHMETIC, record, _name(game, name), message)
+            yield finding(Rule.ARITHMETIC, record, _name(game, name), message)
     right = game.partner if game.partner_score > game.own_score else game.trainer
     if game.winner != right:
         message = f"{game.winner}, but {game.own_score:.6g} against {game.partner_score:.6g} makes it {right}"
-        yield finding(Kind.ARITHMETIC, record, _name(game, "winner"), message)
+        yield finding(Rule.ARITHMETIC, record, _name(game, "winner"), message)
 
 
 def _scored_twice(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Finding]:
@@ -173,7 +173,7 @@ def _scored_twice(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterat
             f"{game.own_score:.6g}, but trainer {game.partner} scored the same network on the same samples"
             f" with {other.partner_score:.6g}"
         )
-        yield finding(Kind.ARITHMETIC, record, _name(game, "own_score"), message)
+        yield finding(Rule.ARITHMETIC, record, _name(game, "own_score"), message)
 
 
 def _costs(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Finding]:
@@ -182,20 +182,20 @@ def _costs(record: Record, job: JobFacts, facts: TrainersFacts) -> Iterator[Find
     small = next((game for game in facts.games if game.sent_bytes < max(1, least)), None)
     if small is not None:
         message = f"{small.sent_bytes}, but weights and momentum have {least}"
-        yield finding(Kind.ARITHMETIC, record, _name(small, "sent_bytes"), message)
+        yield finding(Rule.ARITHMETIC, record, _name(small, "sent_bytes"), message)
     read = sum(2 * game.samples for game in facts.games)
     if facts.tournament_samples != read:
         message = f"{facts.tournament_samples}, but the games scored {read}"
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournament_samples", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.tournament_samples", message)
     least_s = math.fsum(_longest(facts.games).values())
     if not facts.games and facts.tournament_wait_s:
         message = f"{facts.tournament_wait_s:.6g} s, but there was no tournament"
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournament_wait_s", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.tournament_wait_s", message)
     if not least_s <= facts.tournament_s + _CLOCK_S or not math.isfinite(facts.tournament_s):
         message = (
             f"{facts.tournament_s:.6g} s, but the longest game of each tournament adds up to {least_s:.6g} s"
         )
-        yield finding(Kind.ARITHMETIC, record, "job.trainers.tournament_s", message)
+        yield finding(Rule.ARITHMETIC, record, "job.trainers.tournament_s", message)
 
 
 def _longest(games: Sequence[Game]) -> dict[int, float]:

@@ -9,11 +9,11 @@ from typing import Any
 from storebench.codecs import any_size
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.ranks.merging import RANK, job_steps, rank_count
-from storebench.report.analysis import Paths, find_runs
+from storebench.report.analysis import RunFolders, find_runs
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.texts.labels import with_interval
 from storebench.report.validation.data_store import check_data_store
-from storebench.report.validation.findings import Finding, Kind, finding, record_name
+from storebench.report.validation.findings import Finding, Rule, finding, record_name
 from storebench.report.validation.job import check_job, check_ranks
 from storebench.report.validation.limits import check_limits
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
@@ -48,7 +48,7 @@ Sourced = tuple[Record, Path]
 """A record and the file that it was read from."""
 
 
-def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
+def read_all(paths: RunFolders) -> tuple[list[Sourced], list[Finding]]:
     """Read every valid record; a complete line of JSON that is not a record becomes a finding.
 
     A half-written line or replicate at the end, as a killed run leaves it, is dropped.
@@ -74,11 +74,11 @@ def read_all(paths: Paths) -> tuple[list[Sourced], list[Finding]]:
 
 def _no_record(where: str, error: StorebenchError) -> Finding:
     if isinstance(error, RecordError) and error.record is not None:
-        return finding(Kind.ARITHMETIC, error.record, error.figure, error.wrong)
-    return Finding(kind=Kind.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=error.what)
+        return finding(Rule.ARITHMETIC, error.record, error.figure, error.wrong)
+    return Finding(kind=Rule.SCHEMA, cell=where, cell_id="", run_id="", figure="record", message=error.what)
 
 
-def validate(paths: Paths) -> list[Finding]:
+def validate(paths: RunFolders) -> list[Finding]:
     """Return every finding about the results at `paths`; an empty list means that they are valid.
 
     Raises
@@ -124,9 +124,9 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     try:
         path = find_table(run, record.steps_file)
     except CorruptDataError as error:
-        return [finding(Kind.STEPS, record, "steps_file", error.what)]
+        return [finding(Rule.STEPS, record, "steps_file", error.what)]
     if path is None:
-        return [finding(Kind.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
+        return [finding(Rule.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
         more = (*(COLUMNS if record.portion else ()), *(_JOB_COLUMNS if record.job else ()))
         columns = list(dict.fromkeys((*_STEP_COLUMNS, *more)))
@@ -134,7 +134,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         ranks = rank_count(steps)
     except CorruptDataError as error:
         message = f"{record.steps_file} cannot be read from {path.name}: {error.what}"
-        return [finding(Kind.STEPS, record, "steps_file", message)]
+        return [finding(Rule.STEPS, record, "steps_file", message)]
     timed = ~steps["warmup"].astype(bool)
     # Times of a job are means over its ranks.
     sums = {f"{name}_s": float(steps[f"{name}_ns"][timed].sum()) / 1e9 / ranks for name in _STEP_SUMS}
@@ -145,13 +145,13 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         "timed_samples": int(steps["samples"][timed].sum()),
     }
     findings = [
-        finding(Kind.STEPS, record, name, f"{getattr(record, name):.6g}, but its steps add up to {value:.6g}")
+        finding(Rule.STEPS, record, name, f"{getattr(record, name):.6g}, but its steps add up to {value:.6g}")
         for name, value in {**sums, **counts}.items()
         if abs(getattr(record, name) - value) > _NS_ROUNDING_S * max(1.0, abs(value))
     ]
     if ranks != record.cell.ranks:
         message = f"its steps are those of {number_of(ranks, 'rank')}, not of {record.cell.ranks}"
-        findings.append(finding(Kind.STEPS, record, "steps_file", message))
+        findings.append(finding(Rule.STEPS, record, "steps_file", message))
         return findings
     findings += check_ranks(record, steps)
     return [*findings, *check_portion(record, job_steps(steps) if record.portion else steps)]
@@ -162,7 +162,7 @@ def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:
     for record in records:
         key = (record.run_id, record.cell.cell_id, record.replicate, record.epoch)
         if key in seen:
-            yield finding(Kind.SCHEMA, record, "replicate", "the same replicate and epoch is recorded twice")
+            yield finding(Rule.SCHEMA, record, "replicate", "the same replicate and epoch is recorded twice")
         seen.add(key)
 
 
@@ -178,7 +178,7 @@ def _copies(records: Iterable[Sourced]) -> Iterator[Finding]:
         other = seen.setdefault(key, record)
         if other.run_id != record.run_id:
             message = f"run {other.run_id} has an epoch of exactly the same times: one of them is a copy"
-            yield finding(Kind.RUN, record, "run_id", message)
+            yield finding(Rule.RUN, record, "run_id", message)
 
 
 def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -227,7 +227,7 @@ def _above_compute(records: Sequence[Record]) -> Iterator[Finding]:
             and _is_above([rates[when] / ceiling[when] for when in rates if when in ceiling], above)
         ):
             message = f"{with_interval(above)} times what compute alone reaches in the same rounds"
-            yield finding(Kind.CEILING, record, "samples_per_s", message)
+            yield finding(Rule.CEILING, record, "samples_per_s", message)
 
 
 def _is_above(rounds: Sequence[float], above: Ratio) -> bool:
@@ -321,4 +321,4 @@ def _differing(
         for digest, record in group:
             if digest != usual:
                 message = f"{digest}, where {votes} of {len(group)} say {usual} ({record_name(reference)})"
-                yield finding(Kind.DISAGREEMENT, record, f"{part}.{name}", message)
+                yield finding(Rule.DISAGREEMENT, record, f"{part}.{name}", message)

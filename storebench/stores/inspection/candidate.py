@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.probes.page_count import PAGE_BYTES
-from storebench.stores.inspection.findings import Part
-from storebench.stores.inspection.measure import Source
+from storebench.stores.inspection.findings import SampleSet
+from storebench.stores.inspection.measure import SampleSource
 
 SEED = 0
 """The seed of all draws, so that two inspections of a file read the same samples."""
@@ -29,17 +29,17 @@ class Candidate:
     beside_bytes
         Bytes that a read of a sample needs beside the sample, where the sizes of samples become known by reading.
     decompress
-        Measures `Part.decompress_s`; None if it does not apply.
+        Measures `SampleSet.decompress_s`; None if it does not apply.
     """
 
-    part: Part
-    source: Source | None
+    part: SampleSet
+    source: SampleSource | None
     beside_bytes: float = 0.0
     decompress: Callable[[], float | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FileContent:
     """The content of a file: candidates, and notes on the rest."""
 
     candidates: Sequence[Candidate]

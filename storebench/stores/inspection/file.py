@@ -10,8 +10,8 @@ from storebench.formats.lmdb.index import data_file
 from storebench.formats.lmdb.pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
-from storebench.stores.inspection.candidate import Candidate, Found, paged, spread
-from storebench.stores.inspection.findings import Inspection, Part
+from storebench.stores.inspection.candidate import Candidate, FileContent, paged, spread
+from storebench.stores.inspection.findings import Inspection, SampleSet
 from storebench.stores.inspection.leveldb_folder import CURRENT, files_of, find_leveldb, is_leveldb
 from storebench.stores.inspection.lmdb_file import find_lmdb
 from storebench.stores.inspection.measure import measure
@@ -149,7 +149,7 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
     )
 
 
-def _found(path: Path, kind: str, database: str | None, samples: int) -> AbstractContextManager[Found]:
+def _found(path: Path, kind: str, database: str | None, samples: int) -> AbstractContextManager[FileContent]:
     if kind == "LevelDB":
         return find_leveldb(path, samples=samples)
     if kind == "LMDB":
@@ -159,7 +159,7 @@ def _found(path: Path, kind: str, database: str | None, samples: int) -> Abstrac
     return nullcontext(find_hdf5(path, samples=samples))
 
 
-def _measured(kind: str, candidate: Candidate, budget_s: float) -> Part:
+def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
     assert candidate.source is not None
     part, found = candidate.part, measure(candidate.source, budget_s=budget_s)
     sizes, touched = part.sample_bytes, part.touched_bytes
@@ -184,7 +184,7 @@ def _at_most(seconds: float | None, whole_s: float | None) -> float | None:
     return seconds if seconds is None or whole_s is None else min(seconds, whole_s)
 
 
-def _read_ahead_advice(part: Part) -> str | None:
+def _read_ahead_advice(part: SampleSet) -> str | None:
     """Return advice to turn off the kernel's read-ahead if it dominates a cold read."""
     read = part.cold.read_bytes if part.cold else None
     if not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:

@@ -34,7 +34,7 @@ class Reads:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SampleSet:
     """Samples of one kind: a database, a data set, or many alike data sets.
 
     Attributes
@@ -112,11 +112,11 @@ class Inspection:
     kind: str
     file_bytes: int
     resident_frac: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[SampleSet, ...]
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
-    def main(self) -> Part | None:
+    def main(self) -> SampleSet | None:
         """The part with the most bytes among those that were read, or among all of them; None without parts."""
         read = [part for part in self.parts if part.warm is not None and part.warm.samples]
         return max(read or self.parts, key=lambda part: part.weight, default=None)

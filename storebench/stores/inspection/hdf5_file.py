@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storebench.stores.inspection.candidate import Candidate, Found, drawn
-from storebench.stores.inspection.findings import Part
+from storebench.stores.inspection.candidate import Candidate, FileContent, drawn
+from storebench.stores.inspection.findings import SampleSet
 from storebench.stores.inspection.hdf5_layout import (
     blob_spans,
     describe_blob,
@@ -18,9 +18,9 @@ from storebench.stores.inspection.hdf5_layout import (
     reference_bytes,
     unreadable,
 )
-from storebench.stores.inspection.hdf5_reads import Selection, decompress_seconds, h5_errors, open_reads
+from storebench.stores.inspection.hdf5_reads import SampleLocation, decompress_seconds, h5_errors, open_reads
 from storebench.stores.inspection.hdf5_walk import WALK_S, DataSet, open_hdf5, walk
-from storebench.stores.inspection.measure import Source
+from storebench.stores.inspection.measure import SampleSource
 
 MANY = 16
 """So many alike data sets are samples, one per data set; fewer are looked at one by one."""
@@ -36,7 +36,7 @@ _FEW_NAMES = 8
 _MOST_OTHERS = 6
 
 
-def find_hdf5(path: Path, *, samples: int) -> Found:
+def find_hdf5(path: Path, *, samples: int) -> FileContent:
     """Return the data sets of a file that hold samples, and a note on the others.
 
     Parameters
@@ -73,7 +73,7 @@ def find_hdf5(path: Path, *, samples: int) -> Found:
         notes["groups"] = (
             f"{walked.unvisited} were not visited within {WALK_S:.0f} s; they count as the others on average"
         )
-    return Found(candidates=found.candidates, notes=notes)
+    return FileContent(candidates=found.candidates, notes=notes)
 
 
 class _Finder:
@@ -96,7 +96,7 @@ class _Finder:
         else:
             opened = self._file[data.name]
             rows = drawn(range(data.shape[0]), self._samples)
-            items = [Selection(name=data.name, start=row) for row in rows]
+            items = [SampleLocation(name=data.name, start=row) for row in rows]
             beside = reference_bytes(opened) if data.item_bytes is None else 0.0
             self._add(describe_rows(self._path, data, opened), opened, items, beside_bytes=beside)
 
@@ -109,7 +109,7 @@ class _Finder:
             spans = blob_spans(opened, self._file[other.name], self._samples)
             if spans is not None:
                 items = [
-                    Selection(name=data.name, start=start, stop=stop)
+                    SampleLocation(name=data.name, start=start, stop=stop)
                     for start, stop in spans.items[: self._samples]
                     if stop - start <= MOST_SAMPLE_BYTES
                 ]
@@ -132,17 +132,19 @@ class _Finder:
         part = describe_collection(_pattern(alike), members, rows=rows)
         part = replace(part, samples=round(count), exact=exact)
         items = [
-            Selection(name=data.name, start=drawn(range(data.shape[0]), 1)[0] if rows else None)
+            SampleLocation(name=data.name, start=drawn(range(data.shape[0]), 1)[0] if rows else None)
             for data in some[: self._samples]
             if _sample_bytes(data, rows=rows) <= MOST_SAMPLE_BYTES
         ]
         self._add(part, members[0][1], items)
 
-    def _add(self, part: Part, opened: Any, items: Sequence[Selection], *, beside_bytes: float = 0.0) -> None:
+    def _add(
+        self, part: SampleSet, opened: Any, items: Sequence[SampleLocation], *, beside_bytes: float = 0.0
+    ) -> None:
         why = unreadable(opened) or _too_large(part.sample_bytes)
         source = None
         if items and not why:
-            source = Source(
+            source = SampleSource(
                 paths=(self._path,), open=partial(open_reads, self._path), items=items, maps=False
             )
         candidate = Candidate(

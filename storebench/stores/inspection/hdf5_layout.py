@@ -11,8 +11,8 @@ import numpy as np
 
 from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
 from storebench.stores.inspection.candidate import drawn, paged, spread
-from storebench.stores.inspection.findings import Part
-from storebench.stores.inspection.hdf5_reads import Selection
+from storebench.stores.inspection.findings import SampleSet
+from storebench.stores.inspection.hdf5_reads import SampleLocation
 from storebench.stores.inspection.hdf5_walk import DataSet
 
 MOST_CHUNK_BYTES = 256 << 20
@@ -29,7 +29,7 @@ _PACK = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans:
+class ByteRanges:
     """Random samples of a data set of bytes, by its offsets.
 
     Attributes
@@ -44,12 +44,12 @@ class Spans:
     sizes: tuple[int, ...]
 
 
-def describe_rows(path: Path, data: DataSet, opened: Any) -> Part:
+def describe_rows(path: Path, data: DataSet, opened: Any) -> SampleSet:
     """Return the part of a data set whose first axis counts samples."""
     if data.item_bytes is None:
         return _describe_references(data, opened)
     sample = math.prod(data.shape[1:]) * data.item_bytes
-    return Part(
+    return SampleSet(
         name=data.name,
         samples=data.shape[0],
         layout=layout_of(opened),
@@ -60,11 +60,11 @@ def describe_rows(path: Path, data: DataSet, opened: Any) -> Part:
     )
 
 
-def _describe_references(data: DataSet, opened: Any) -> Part:
+def _describe_references(data: DataSet, opened: Any) -> SampleSet:
     advice = f"a read follows a reference to the value; to spare it, {_PACK}"
     if _filters(opened):
         advice = f"HDF5 compresses the references only, not the values of varying length; {advice}"
-    return Part(
+    return SampleSet(
         name=data.name,
         samples=data.shape[0],
         layout=f"{data.kind}, each in HDF5's heap behind a reference; the references {layout_of(opened)}",
@@ -79,10 +79,12 @@ def reference_bytes(opened: Any) -> float:
     return _touched(opened, math.prod(opened.shape[1:]) * opened.id.get_type().get_size())
 
 
-def describe_blob(path: Path, data: DataSet, offsets: DataSet, opened: Any, sizes: Sequence[int]) -> Part:
+def describe_blob(
+    path: Path, data: DataSet, offsets: DataSet, opened: Any, sizes: Sequence[int]
+) -> SampleSet:
     """Return the part of a data set of bytes that offsets divide into samples."""
     lengths = spread(sizes)
-    return Part(
+    return SampleSet(
         name=data.name,
         samples=offsets.shape[0] - 1,
         layout=f"one sample after another, divided by {offsets.name}; {layout_of(opened)}",
@@ -92,7 +94,7 @@ def describe_blob(path: Path, data: DataSet, offsets: DataSet, opened: Any, size
     )
 
 
-def describe_collection(name: str, members: Sequence[tuple[DataSet, Any]], *, rows: bool) -> Part:
+def describe_collection(name: str, members: Sequence[tuple[DataSet, Any]], *, rows: bool) -> SampleSet:
     """Return the part of many alike data sets; `members` are some of them.
 
     Parameters
@@ -110,7 +112,7 @@ def describe_collection(name: str, members: Sequence[tuple[DataSet, Any]], *, ro
     shapes = {data.shape[skipped:] for data, _ in members}
     sides = "x".join(map(str, shapes.pop())) if len(shapes) == 1 else "of several shapes"
     varying = first.item_bytes is None
-    return Part(
+    return SampleSet(
         name=name,
         samples=0,
         layout=f"{'samples in many data sets' if rows else 'one data set per sample'}, {layout_of(opened)}",
@@ -123,7 +125,7 @@ def describe_collection(name: str, members: Sequence[tuple[DataSet, Any]], *, ro
     )
 
 
-def blob_spans(data: Any, offsets: Any, count: int) -> Spans | None:
+def blob_spans(data: Any, offsets: Any, count: int) -> ByteRanges | None:
     """Return random samples of a data set of bytes; None if the other data set does not hold its offsets.
 
     Offsets begin with 0, end with the number of bytes, and are one more than there are samples.
@@ -135,7 +137,7 @@ def blob_spans(data: Any, offsets: Any, count: int) -> Spans | None:
     pairs = [offsets[row : row + 2].tolist() for row in drawn(range(offsets.shape[0] - 1), max(1, count))]
     if any(not 0 <= start <= stop <= data.shape[0] for start, stop in pairs):
         return None
-    return Spans(
+    return ByteRanges(
         items=tuple((start, stop) for start, stop in pairs),
         sizes=tuple(stop - start for start, stop in pairs),
     )
@@ -203,7 +205,7 @@ def _runs(opened: Any) -> int:
 def _chunk_bytes(opened: Any) -> float:
     """Return the average stored size of some chunks, in bytes. HDF5 itself would have to walk all of them."""
     rows = drawn(range(opened.shape[0]), _SOME_CHUNKS)
-    offsets = {place for row in rows for place in Selection(name="", start=row).chunks(opened)[:1]}
+    offsets = {place for row in rows for place in SampleLocation(name="", start=row).chunks(opened)[:1]}
     sizes = [opened.id.get_chunk_info_by_coord(place).size for place in offsets]
     written = [size for size in sizes if size]
     return float(np.mean(written)) if written else 0.0

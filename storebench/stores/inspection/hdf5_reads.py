@@ -20,7 +20,7 @@ _DECOMPRESS_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class SampleLocation:
     """One sample: a data set, a row of one, or a range of one.
 
     Attributes
@@ -67,7 +67,7 @@ def h5_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_reads(path: Path) -> Iterator[Prepare]:
-    """Open a file and yield the function that prepares the read of a `Selection`."""
+    """Open a file and yield the function that prepares the read of a `SampleLocation`."""
     with h5_errors(path), open_hdf5(path) as file:
         yield _Reads(file).prepare
 
@@ -80,7 +80,7 @@ class _Reads:
         self._data: Any = None
         self._name = ""
 
-    def prepare(self, item: Selection) -> Callable[[], Any]:
+    def prepare(self, item: SampleLocation) -> Callable[[], Any]:
         """Return the function that reads an item; of a whole data set, opening it is part of the read."""
         if item.start is None:
             self._data = None
@@ -96,7 +96,7 @@ class _Reads:
         return lambda: self._data[key]
 
 
-def decompress_seconds(path: Path, items: Sequence[Selection]) -> float | None:
+def decompress_seconds(path: Path, items: Sequence[SampleLocation]) -> float | None:
     """Return the median time to decompress the chunks of one sample, in seconds; None if nothing is compressed.
 
     It is the time of a warm read less that of reading the same chunks as they are stored.

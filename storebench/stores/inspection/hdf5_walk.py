@@ -89,7 +89,7 @@ class Walk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
+class _GroupVisit:
     """A group to visit, and the number of groups that it represents."""
 
     name: str
@@ -113,7 +113,7 @@ def walk(file: Any) -> Walk:
     deadline = time.perf_counter() + WALK_S
     left = MOST_OBJECTS
     seen = {_address(file)}
-    waiting: deque[_Place] = deque([_Place(name="", stands_for=1.0, depth=0)])
+    waiting: deque[_GroupVisit] = deque([_GroupVisit(name="", stands_for=1.0, depth=0)])
     visited: Counter[int] = Counter()
     while waiting:
         place = waiting.popleft()
@@ -144,15 +144,15 @@ def walk(file: Any) -> Walk:
         visited[place.depth] += 1
         walked.found += [replace(data, stands_for=stands_for) for data in found]
         groups = drawn(groups, len(groups))  # so that those visited in time are a random selection
-        waiting += [_Place(name=path, stands_for=stands_for, depth=place.depth + 1) for path in groups]
+        waiting += [_GroupVisit(name=path, stands_for=stands_for, depth=place.depth + 1) for path in groups]
     return walked
 
 
-def _path(place: _Place, name: str) -> str:
+def _path(place: _GroupVisit, name: str) -> str:
     return f"{place.name}/{name}" if place.name else name
 
 
-def _estimate_unvisited(walked: Walk, visited: Counter[int], places: Sequence[_Place]) -> None:
+def _estimate_unvisited(walked: Walk, visited: Counter[int], places: Sequence[_GroupVisit]) -> None:
     """Let the data sets of visited groups stand for those of groups as deep that were not visited."""
     left = Counter(place.depth for place in places)
     walked.unvisited = len(places)

@@ -13,9 +13,9 @@ from typing import Any
 from storebench.errors import CorruptDataError, UsageError
 from storebench.formats.leveldb.snapshot import Snapshot
 from storebench.formats.registry import get_format
-from storebench.stores.inspection.candidate import Candidate, Found, drawn, paged, spread
-from storebench.stores.inspection.findings import Part
-from storebench.stores.inspection.measure import Prepare, Source
+from storebench.stores.inspection.candidate import Candidate, FileContent, drawn, paged, spread
+from storebench.stores.inspection.findings import SampleSet
+from storebench.stores.inspection.measure import Prepare, SampleSource
 
 CURRENT = "CURRENT"
 
@@ -47,7 +47,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def find_leveldb(folder: Path, *, samples: int) -> Iterator[Found]:
+def find_leveldb(folder: Path, *, samples: int) -> Iterator[FileContent]:
     """Yield the database of a folder; its samples can be read inside the with statement.
 
     Parameters
@@ -88,11 +88,11 @@ def _check(folder: Path) -> None:
         )
 
 
-def _found(folder: Path, snapshot: Path, samples: int) -> Found:
+def _found(folder: Path, snapshot: Path, samples: int) -> FileContent:
     with _opened(folder, snapshot) as database:
         drawn_ = _draw(database, samples)
     lengths = [length for _, length in drawn_.records]
-    part = Part(
+    part = SampleSet(
         name="",
         samples=drawn_.count,
         exact=drawn_.exact,
@@ -104,9 +104,9 @@ def _found(folder: Path, snapshot: Path, samples: int) -> Found:
     # A log becomes a table of the snapshot when the database is opened.
     tables = tuple(path.resolve() for path in sorted(snapshot.iterdir()) if _is_table(path))
     if not keys or not tables:
-        return Found(candidates=[Candidate(part=part, source=None)], notes={})
-    source = Source(paths=tables, open=partial(_reads, folder, snapshot), items=keys, maps=True)
-    return Found(candidates=[Candidate(part=part, source=source)], notes={})
+        return FileContent(candidates=[Candidate(part=part, source=None)], notes={})
+    source = SampleSource(paths=tables, open=partial(_reads, folder, snapshot), items=keys, maps=True)
+    return FileContent(candidates=[Candidate(part=part, source=source)], notes={})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,22 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from storebench.arrays import Integers
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.lmdb.index import FileIdentity, open_index
-from storebench.formats.lmdb.pages import (
-    MAX_DEPTH,
-    NO_PAGE,
-    Ints,
-    Nodes,
-    PageFile,
-    Tree,
-    leaves,
-    sub_databases,
-)
+from storebench.formats.lmdb.pages import MAX_DEPTH, NO_PAGE, Nodes, PageFile, Tree, leaves, sub_databases
 from storebench.formats.registry import get_format
-from storebench.stores.inspection.candidate import SEED, Candidate, Found, drawn, spread
-from storebench.stores.inspection.findings import Part
-from storebench.stores.inspection.measure import Prepare, Source
+from storebench.stores.inspection.candidate import SEED, Candidate, FileContent, drawn, spread
+from storebench.stores.inspection.findings import SampleSet
+from storebench.stores.inspection.measure import Prepare, SampleSource
 
 MOST_LEAVES = 4096
 """A tree of at most so many leaf pages is checked as a whole; of a larger one, a random selection is read."""
@@ -51,7 +43,7 @@ class _Entry:
     length: int
 
 
-def find_lmdb(path: Path, *, database: str | None, samples: int) -> Found:
+def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
     """Return the databases of a file; nothing is written, and no lock file is made.
 
     Parameters
@@ -82,7 +74,7 @@ def find_lmdb(path: Path, *, database: str | None, samples: int) -> Found:
             ) from error
 
 
-def _found(file: PageFile, database: str | None, samples: int) -> Found:
+def _found(file: PageFile, database: str | None, samples: int) -> FileContent:
     needed = (file.meta.last_page + 1) * file.meta.page_bytes
     if file.size < needed:
         raise CorruptStoreError(f"the file has {file.size} bytes, its pages need {needed}", where=file.path)
@@ -93,7 +85,7 @@ def _found(file: PageFile, database: str | None, samples: int) -> Found:
         candidates += _candidates(file, name, tree, samples, notes)
     if len(trees) > _MOST_DATABASES:
         notes["named databases"] = f"{len(trees)}, of which the first {_MOST_DATABASES} were inspected"
-    return Found(candidates=candidates, notes=notes)
+    return FileContent(candidates=candidates, notes=notes)
 
 
 def _trees(file: PageFile, database: str | None) -> Mapping[str, Tree]:
@@ -114,7 +106,7 @@ def _candidates(
     file: PageFile, name: str, tree: Tree, samples: int, notes: dict[str, str]
 ) -> Iterator[Candidate]:
     if tree.flags & _DUPLICATES:
-        part = Part(
+        part = SampleSet(
             name=name,
             samples=tree.entries,
             layout="several values per key",
@@ -160,12 +152,12 @@ def _check_all(file: PageFile, name: str, notes: dict[str, str]) -> None:
     )
 
 
-def _part(file: PageFile, name: str, members: list[_Entry], *, samples: int, exact: bool) -> Part:
+def _part(file: PageFile, name: str, members: list[_Entry], *, samples: int, exact: bool) -> SampleSet:
     page_bytes = file.meta.page_bytes
     offsets = np.array([entry.offset for entry in members], np.int64)
     lengths = np.array([entry.length for entry in members], np.int64)
     pages = -(-(offsets + lengths) // page_bytes) - offsets // page_bytes
-    return Part(
+    return SampleSet(
         name=name,
         samples=samples,
         exact=exact,
@@ -201,7 +193,7 @@ def _some_entries(file: PageFile, tree: Tree) -> tuple[list[_Entry], bool]:
     return _entries(file, nodes, places), complete
 
 
-def _entries(file: PageFile, nodes: Nodes, places: Ints) -> list[_Entry]:
+def _entries(file: PageFile, nodes: Nodes, places: Integers) -> list[_Entry]:
     offsets, lengths, _ = file.values(nodes)
     return [
         _Entry(key=nodes.at(place)[0], offset=int(offsets[place]), length=int(lengths[place]))
@@ -229,12 +221,12 @@ def _text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
 
 
-def _source(path: Path, database: str, members: list[_Entry], samples: int) -> Source | None:
+def _source(path: Path, database: str, members: list[_Entry], samples: int) -> SampleSource | None:
     keys = drawn([entry.key for entry in members], samples)
     if not keys:
         return None
     get_format("lmdb")  # its error says how to install a missing library
-    return Source(paths=(path,), open=partial(_opened, path, database), items=keys, maps=True)
+    return SampleSource(paths=(path,), open=partial(_opened, path, database), items=keys, maps=True)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ Prepare = Callable[[Any], Callable[[], Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SampleSource:
     """The means to read random samples of one part.
 
     Attributes
@@ -62,7 +62,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class ReadMeasurement:
     """Cold and warm reads of a part.
 
     Attributes
@@ -79,12 +79,12 @@ class Measured:
     values: tuple[bytes, ...]
 
 
-def measure(source: Source, *, budget_s: float) -> Measured:
+def measure(source: SampleSource, *, budget_s: float) -> ReadMeasurement:
     """Read items cold, then warm, for about `budget_s` seconds each at most. There must be at least one item."""
     cold = _cold(source, budget_s)
     sizes, values = _fill(source, budget_s)
     warm = _warm(source, source.items[: len(sizes)], budget_s)
-    return Measured(cold=cold, warm=warm, sizes=sizes, values=values)
+    return ReadMeasurement(cold=cold, warm=warm, sizes=sizes, values=values)
 
 
 def nbytes_of(value: Any) -> int:
@@ -114,7 +114,7 @@ def _held(value: Any) -> list[Any]:
     return list(value.ravel())
 
 
-def _cold(source: Source, budget_s: float) -> Reads:
+def _cold(source: SampleSource, budget_s: float) -> Reads:
     deadline = time.perf_counter() + budget_s
     method = evict(source.paths)
     facts = cache_facts(CacheState.COLD, resident(source.paths), paths=source.paths, how=method)
@@ -142,7 +142,7 @@ def _cold(source: Source, budget_s: float) -> Reads:
 
 
 def _cold_round(
-    source: Source, first: Any, waiting: Iterator[Any], deadline: float
+    source: SampleSource, first: Any, waiting: Iterator[Any], deadline: float
 ) -> Iterator[tuple[float, int]]:
     """Open the library and read until too much is resident; yield seconds and pages that came in, per read."""
     with source.open() as prepare:
@@ -178,7 +178,7 @@ def _timed(read: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _fill(source: Source, budget_s: float) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+def _fill(source: SampleSource, budget_s: float) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
     """Read items so that their pages are resident; return all sizes, and the first values."""
     deadline = time.perf_counter() + budget_s
     sizes: list[int] = []
@@ -194,7 +194,7 @@ def _fill(source: Source, budget_s: float) -> tuple[tuple[int, ...], tuple[bytes
     return tuple(sizes), tuple(values)
 
 
-def _warm(source: Source, items: Sequence[Any], budget_s: float) -> Reads:
+def _warm(source: SampleSource, items: Sequence[Any], budget_s: float) -> Reads:
     """Time the reads of items that were read just now; a pass that brings pages in is repeated."""
     reads = Reads(samples=0)
     for _ in range(_WARM_TRIES):

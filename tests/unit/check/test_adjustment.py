@@ -8,9 +8,9 @@ import pytest
 
 from storebench.check.adjustment import Adjustment, adjustment
 from storebench.check.confirm import confirmed
-from storebench.check.judge import State, judge
+from storebench.check.judge import CellState, judge
 from storebench.check.policy import Policy
-from storebench.check.sides.model import CellData, Place, Replicate, Side
+from storebench.check.sides.model import CellData, MachineAndStorage, Replicate, Side
 
 CELLS = tuple(f"read/{number}" for number in range(20))
 RESTLESS, OWN = 0.25, 0.03
@@ -29,7 +29,7 @@ def cell(
         )
         for number, (seconds, beside) in enumerate(zip(np.exp(logs), np.exp(machine), strict=True))
     )
-    here = Place(key="here")
+    here = MachineAndStorage(key="here")
     return CellData(
         cell_id=name, label=name, calibration="memory", environment=here, replicates=replicates, rerun=name
     )
@@ -95,7 +95,7 @@ def verdicts(baseline: Side, contender: Side, again: Side) -> tuple[set[str], se
     policy = Policy()
     first = judge(baseline, contender, policy)
     second = confirmed(first, (baseline, contender), (baseline, again), policy)
-    found = [{one.cell_id for one in results if one.state is State.WORSE} for results in (first, second)]
+    found = [{one.cell_id for one in results if one.state is CellState.WORSE} for results in (first, second)]
     return found[0], found[1]
 
 
@@ -123,8 +123,8 @@ def test_a_second_run_that_is_not_slow_confirms_nothing() -> None:
     baseline, contender, again = alone(1.0), alone(1.25), alone(1.05)
     [first] = judge(baseline, contender, policy)
     [second] = confirmed([first], (baseline, contender), (baseline, again), policy)
-    assert first.state is State.WORSE
-    assert second.state is State.INCONCLUSIVE
+    assert first.state is CellState.WORSE
+    assert second.state is CellState.INCONCLUSIVE
     assert "a second run does not confirm" in second.reason
 
 
@@ -151,7 +151,7 @@ def test_a_change_that_slows_its_calibration_too_is_never_within_noise() -> None
         found.append(result)
     slower = [one for one in found if one.machine_ratio is not None and one.machine_ratio > 1.1]
     assert len(slower) > 30
-    assert not {State.WITHIN_NOISE, State.BETTER} & {one.state for one in slower}
+    assert not {CellState.WITHIN_NOISE, CellState.BETTER} & {one.state for one in slower}
 
 
 def test_a_second_run_that_cannot_be_compared_says_so() -> None:
@@ -160,10 +160,10 @@ def test_a_second_run_that_cannot_be_compared_says_so() -> None:
         Side(source="planted", kind="pytest-benchmark", cells={"a": one})
         for one in (cell("a", rng), cell("a", rng, slower=1.5))
     )
-    elsewhere = replace(cell("a", rng, slower=1.5), environment=Place(key="elsewhere"))
+    elsewhere = replace(cell("a", rng, slower=1.5), environment=MachineAndStorage(key="elsewhere"))
     again = Side(source="planted", kind="pytest-benchmark", cells={"a": elsewhere})
     [result] = confirmed(
         judge(baseline, contender, Policy()), (baseline, contender), (baseline, again), Policy()
     )
-    assert result.state is State.NOT_COMPARABLE
+    assert result.state is CellState.NOT_COMPARABLE
     assert "when it was run again" in result.reason

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from storebench.check.against import Options, Sides, one_format_words, run_against
-from storebench.check.judge import State, judge
+from storebench.check.against import SideOptions, Sides, one_format_words, run_against
+from storebench.check.judge import CellState, judge
 from storebench.check.policy import Policy
 from storebench.check.revisions import checked_out, find_repository
 from storebench.check.side_code import storebench_sides
@@ -74,7 +74,7 @@ def write_scenario(path: Path, *matrices: str, replicates: int = 1) -> Path:
     return path
 
 
-def verdicts(out: Path) -> list[tuple[str, State]]:
+def verdicts(out: Path) -> list[tuple[str, CellState]]:
     """Return the label and the verdict of every cell of a comparison."""
     sides = read_side(out / "baseline", baseline=True), read_side(out / "contender", baseline=False)
     return [(one.label, one.state) for one in judge(*sides, Policy())]
@@ -120,8 +120,8 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tm
     assert done.returncode == 0, done.stderr
     assert f"judges {before[:12]} of {untouched} against the working tree" in done.stderr
     found = dict(verdicts(out))
-    assert {place: found[label] for place, label in LABELS.items()} == dict.fromkeys(LABELS, State.WORSE)
-    assert found[CONTROL] in (State.WITHIN_NOISE, State.INCONCLUSIVE, State.BETTER)
+    assert {place: found[label] for place, label in LABELS.items()} == dict.fromkeys(LABELS, CellState.WORSE)
+    assert found[CONTROL] in (CellState.WITHIN_NOISE, CellState.INCONCLUSIVE, CellState.BETTER)
     checked = quick_storebench(untouched, "check", out / "baseline", out / "contender")
     assert checked.returncode == 1, checked.stdout
     sides = records_of(out)
@@ -148,7 +148,7 @@ def test_a_slow_down_in_a_plugin_is_seen_in_its_repository(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert f"storebench-planted in {repository}: revision {before[:12]}" in done.stderr
     assert "the scenario tiny.toml is new" in done.stderr
-    assert [state for _, state in verdicts(out)] == [State.WORSE]
+    assert [state for _, state in verdicts(out)] == [CellState.WORSE]
     first, second = records_of(out)
     plugins = [{record.code.plugin for record in side if record.code} for side in (first, second)]
     digest = code_digest(repository / "planted_plugin.py")
@@ -183,7 +183,9 @@ def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_pat
     assert f"the scenario here lacks a cell of the revision's: {lmdb} (max_steps None)" in done.stderr
     assert f"the scenario here has a new cell: {lmdb} (max_steps 2)" in done.stderr
     found = verdicts(tmp_path / "out")
-    assert sorted(found) == sorted([(lmdb, State.MISSING), (lmdb, State.NEW), (CONTROL, State.INCONCLUSIVE)])
+    assert sorted(found) == sorted(
+        [(lmdb, CellState.MISSING), (lmdb, CellState.NEW), (CONTROL, CellState.INCONCLUSIVE)]
+    )
     first, second = records_of(tmp_path / "out")
     assert {record.code.commit for record in first if record.code} == {before}
     assert {record.code.commit for record in second if record.code} == {before}
@@ -213,7 +215,7 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
-        only = Options(only=["memory"])
+        only = SideOptions(only=["memory"])
         sides = run_against("HEAD", scenario, out, folder / "stores", options=only, say=tell)
     assert str(folder) not in git(ROOT, "worktree", "list")
     assert not list(folder.glob("storebench-against-*"))
@@ -288,12 +290,12 @@ def test_a_check_fails_records_that_are_not_of_their_sides_code(
     baseline = read_side(sides.baseline, baseline=True)
     [result] = judge(baseline, read_side(folder, baseline=False), Policy())
     assert (result.state, result.reason) == (
-        State.FAILED,
+        CellState.FAILED,
         f"it ran other code than its side: digest {'0' * 32}, not {digest}",
     )
     (folder / "against.json").unlink()
     [result] = judge(baseline, read_side(folder, baseline=False), Policy())
-    assert (result.state, result.reason) == (State.FAILED, "its records are of different code")
+    assert (result.state, result.reason) == (CellState.FAILED, "its records are of different code")
 
 
 def test_the_current_folders_repository_is_chosen_where_it_is_ours(
@@ -386,7 +388,7 @@ def test_a_budget_decides_the_rounds_and_says_what_another_takes(
     copy_cells(untouched / "storebench" / "worker" / "launch.py")
     commit(untouched, "Let cells be copies of their side's process")
     told: list[str] = []
-    options = Options(only=["memory"], budget_s=0.1)  # less than any round takes
+    options = SideOptions(only=["memory"], budget_s=0.1)  # less than any round takes
     sides = run_against(
         "HEAD",
         scenario,

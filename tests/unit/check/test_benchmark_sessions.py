@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.machines import MACHINES, Place, unavailable
-from storebench.check.calibration import Kind
+from storebench.check.calibration import LimitingWork
 from storebench.check.sides.benchmarks import FAILED_KEY
 from storebench.cli.main import app
 from storebench.testing.busy import OthersProbe
@@ -144,14 +144,14 @@ def _environment(place: Place) -> str:
 def test_every_kind_of_calibration_does_a_fixed_piece_of_work(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(b"x" * (1 << 20))
-    kinds: dict[Kind, Calibrate] = {
-        Kind.MEMORY: gather((32, 32, 3), 256),
-        Kind.INFLATE: inflate(),
-        Kind.INTERPRETER: interpreter(),
-        Kind.MATRIX_PRODUCT: matrix_product(256),
-        Kind.DEVICE: device_reads([file], 3072),
+    kinds: dict[LimitingWork, Calibrate] = {
+        LimitingWork.MEMORY: gather((32, 32, 3), 256),
+        LimitingWork.INFLATE: inflate(),
+        LimitingWork.INTERPRETER: interpreter(),
+        LimitingWork.MATRIX_PRODUCT: matrix_product(256),
+        LimitingWork.DEVICE: device_reads([file], 3072),
     }
-    assert set(kinds) == set(Kind)
+    assert set(kinds) == set(LimitingWork)
     for kind, calibrate in kinds.items():
         took = [calibrate() for _ in range(3)]
         assert all(one > 0 for one in took), kind

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from storebench.check.judge import State
+from storebench.check.judge import CellState
 from storebench.check.sides.read import read_side
 from tests.support.checked import check, run
 from tests.support.planted_sides import (
@@ -54,7 +54,7 @@ def test_a_counter_outside_its_band_is_a_regression(
 ) -> None:
     first = write_sessions(tmp_path / "a", seed=1)
     second = write_sessions(tmp_path / "b", seed=2, counters={CELLS[1]: {counter: value}})
-    found = [name for name, one in check(first, second).items() if one.state is State.WORSE]
+    found = [name for name, one in check(first, second).items() if one.state is CellState.WORSE]
     assert found == ([CELLS[1]] if worse else [])
     code, text = run(first, second)
     assert code == int(worse)
@@ -82,7 +82,7 @@ def test_a_counter_that_varies_in_the_baseline_is_held_to_no_tighter_band(tmp_pa
     loose = write_sessions(tmp_path / "x", seed=1, count=1, counters={CELLS[0]: {"read_calls": 2000}})
     (loose / "session-0.json").rename(first / "session-9.json")
     second = write_sessions(tmp_path / "b", seed=2, counters={CELLS[0]: {"read_calls": 1900}})
-    assert check(first, second)[CELLS[0]].state is not State.WORSE
+    assert check(first, second)[CELLS[0]].state is not CellState.WORSE
 
 
 def test_a_counter_of_the_baseline_widens_the_band_once(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_counter_of_the_baseline_widens_the_band_once(tmp_path: Path) -> None:
     states = []
     for calls in (1120, 1140):
         side = write_sessions(tmp_path / str(calls), seed=2, counters={CELLS[0]: {"read_calls": calls}})
-        states.append(check(first, side)[CELLS[0]].state is State.WORSE)
+        states.append(check(first, side)[CELLS[0]].state is CellState.WORSE)
     assert states == [False, True]
 
 

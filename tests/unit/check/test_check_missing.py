@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storebench.check.judge import State
+from storebench.check.judge import CellState
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 from tests.support.checked import check, run
@@ -82,7 +82,7 @@ def test_an_undecided_cell_passes_among_decided_ones_and_not_alone(tmp_path: Pat
         return folder
 
     every, alone = side("a", CELLS), side("b", CELLS[:1])
-    assert check(every, every)[CELLS[0]].state is State.INCONCLUSIVE
+    assert check(every, every)[CELLS[0]].state is CellState.INCONCLUSIVE
     code, text = run(every, every)
     assert (code, "no regression in 5 cells (1 inconclusive)" in text) == (0, True)
     assert run(every, every, "--strict")[0] == 4

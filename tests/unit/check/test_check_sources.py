@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.check.judge import State
+from storebench.check.judge import CellState
 from storebench.results import Ceilings, Percentiles
 from tests.support.checked import check, run
 from tests.support.planted_sides import (
@@ -68,17 +68,17 @@ def test_records_are_compared_in_seconds_here_and_as_ratios_elsewhere(tmp_path: 
     costs = {"lmdb": 2e-6, "hdf5": 5e-6, "files": 1e-4}
     first = run_of(tmp_path / "a", costs, seed=1)
     slow = run_of(tmp_path / "b", {**costs, "hdf5": 6.5e-6}, seed=2)
-    found = [one for one in check(first, slow).values() if one.state is State.WORSE]
+    found = [one for one in check(first, slow).values() if one.state is CellState.WORSE]
     assert [(one.label.split("/")[1], one.basis) for one in found] == [("hdf5", "seconds")]
     assert run(first, slow)[0] == 1
     half = {name: 2 * cost for name, cost in costs.items()}
     elsewhere = run_of(tmp_path / "c", half, seed=3, gather=5e5, key="elsewhere")
     assert run(first, elsewhere)[0] == 3
     trusted = check(first, elsewhere, trust_calibration=["memory"]).values()
-    assert {(one.state, one.basis) for one in trusted} == {(State.WITHIN_NOISE, "ratio to memory")}
+    assert {(one.state, one.basis) for one in trusted} == {(CellState.WITHIN_NOISE, "ratio to memory")}
     uncalibrated = run_of(tmp_path / "d", costs, seed=4, gather=None, key="elsewhere")
     assert {one.state for one in check(first, uncalibrated, trust_calibration=["memory"]).values()} == {
-        State.NOT_COMPARABLE
+        CellState.NOT_COMPARABLE
     }
 
 
@@ -96,10 +96,10 @@ def test_the_slow_steps_of_a_run_are_judged(tmp_path: Path) -> None:
 
     first = run_of(tmp_path / "a", {"lmdb": 1e-6}, **steps(3))
     (same,) = check(first, run_of(tmp_path / "b", {"lmdb": 1e-6}, seed=2, **steps(4))).values()
-    assert same.state is State.WITHIN_NOISE
+    assert same.state is CellState.WITHIN_NOISE
     assert same.tail_ratio == pytest.approx(13 / 12)
     (slow,) = check(first, run_of(tmp_path / "c", {"lmdb": 1e-6}, seed=2, **steps(100))).values()
-    assert slow.state is State.WORSE
+    assert slow.state is CellState.WORSE
     assert "the p99 of the steps took 9.08 times as long" in slow.reason
     few = run_of(tmp_path / "d", {"lmdb": 1e-6}, **steps(3, 10))
     (none,) = check(few, run_of(tmp_path / "e", {"lmdb": 1e-6}, seed=2, **steps(100, 10))).values()
@@ -132,13 +132,13 @@ def test_interleaved_runs_are_paired_round_by_round(tmp_path: Path) -> None:
     found = check(tmp_path / "baseline", tmp_path / "contender")
     (one,) = found.values()
     assert one.basis == "seconds, interleaved"
-    assert one.state is State.WORSE
+    assert one.state is CellState.WORSE
     assert (one.floor_frac or 1) < 0.1
     # The floor of interleaved rounds is that of independent sides: half of the spread of a difference of two.
     assert one.floor_frac == pytest.approx(_floor_of_pairs(tmp_path), rel=1e-6)
     (tmp_path / "contender" / "against.json").unlink()
     (alone,) = check(tmp_path / "baseline", tmp_path / "contender", basis="seconds").values()
-    assert alone.state is State.INCONCLUSIVE
+    assert alone.state is CellState.INCONCLUSIVE
 
 
 def test_training_on_another_machine_is_held_against_a_matrix_product(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_training_on_another_machine_is_held_against_a_matrix_product(tmp_path: 
     half: dict[str, Any] = {"ceilings": Ceilings(matrix_products_per_s=20), "key": "elsewhere", **trains}
     trusted = {"trust_calibration": ["matrix product"]}
     (same,) = check(first, run_of(tmp_path / "b", {"lmdb": 2e-3}, seed=2, **half), **trusted).values()
-    assert (same.state, same.basis) == (State.WITHIN_NOISE, "ratio to matrix product")
+    assert (same.state, same.basis) == (CellState.WITHIN_NOISE, "ratio to matrix product")
     (worse,) = check(first, run_of(tmp_path / "c", {"lmdb": 4e-3}, seed=3, **half), **trusted).values()
-    assert worse.state is State.WORSE
+    assert worse.state is CellState.WORSE
     unknown = run_of(tmp_path / "d", {"lmdb": 2e-3}, seed=4, **half | {"ceilings": Ceilings()})
     (without,) = check(first, unknown, **trusted).values()
-    assert without.state is State.NOT_COMPARABLE
+    assert without.state is CellState.NOT_COMPARABLE

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.check.judge import State, judge
+from storebench.check.judge import CellState, judge
 from storebench.check.outcome import outcome
 from storebench.check.policy import Policy
 from storebench.check.sides.read import read_side
@@ -28,8 +28,8 @@ def test_the_same_code_is_within_noise(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1)
     second = write_sessions(tmp_path / "b", seed=2)
     states = {one.state for one in check(first, second).values()}
-    assert State.WORSE not in states
-    assert State.WITHIN_NOISE in states
+    assert CellState.WORSE not in states
+    assert CellState.WITHIN_NOISE in states
     code, text = run(first, second)
     assert code == 0
     assert "no regression in 5 cells" in text
@@ -40,7 +40,7 @@ def test_a_slow_down_is_found_in_its_cell_and_in_no_other(tmp_path: Path, cell: 
     first = write_sessions(tmp_path / "a", seed=1)
     second = write_sessions(tmp_path / "b", seed=2, slower={cell: 1.3})
     found = check(first, second)
-    assert [name for name, one in found.items() if one.state is State.WORSE] == [cell]
+    assert [name for name, one in found.items() if one.state is CellState.WORSE] == [cell]
     assert 1.2 < (found[cell].ratio or 0) < 1.4
     code, text = run(first, second)
     assert code == 1
@@ -50,7 +50,7 @@ def test_a_slow_down_is_found_in_its_cell_and_in_no_other(tmp_path: Path, cell: 
 def test_a_speed_up_is_no_regression(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1)
     second = write_sessions(tmp_path / "b", seed=2, slower={CELLS[0]: 0.7})
-    assert check(first, second)[CELLS[0]].state is State.BETTER
+    assert check(first, second)[CELLS[0]].state is CellState.BETTER
     assert run(first, second)[0] == 0
 
 
@@ -61,15 +61,15 @@ def test_a_tenth_is_never_within_noise_where_the_floor_is_below_it(tmp_path: Pat
         one = check(first, second)[CELLS[2]]
         assert one.floor_frac is not None
         assert one.floor_frac < 0.1
-        assert one.state in (State.WORSE, State.INCONCLUSIVE)
+        assert one.state in (CellState.WORSE, CellState.INCONCLUSIVE)
 
 
 def test_a_slow_down_below_the_noise_floor_is_inconclusive(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=3, noise=0.3)
     second = write_sessions(tmp_path / "b", seed=4, noise=0.3, slower={CELLS[0]: 1.1})
     found = check(first, second)
-    assert found[CELLS[0]].state is State.INCONCLUSIVE
-    assert State.WORSE not in {one.state for one in found.values()}
+    assert found[CELLS[0]].state is CellState.INCONCLUSIVE
+    assert CellState.WORSE not in {one.state for one in found.values()}
     assert run(first, second)[0] == 4
 
 
@@ -89,20 +89,20 @@ def test_another_machine_is_refused_unless_its_calibration_is_trusted(tmp_path: 
     assert "ratios to 'memory' have not been shown to carry over" in text
     assert "cpu planted -> another" in text
     found = check(first, second, trust_calibration=["memory"])
-    assert {one.state for one in found.values()} == {State.WITHIN_NOISE}
+    assert {one.state for one in found.values()} == {CellState.WITHIN_NOISE}
     assert {one.basis for one in found.values()} == {"ratio to memory"}
     assert {one.state for one in check(first, second, trust_calibration=["inflate"]).values()} == {
-        State.NOT_COMPARABLE
+        CellState.NOT_COMPARABLE
     }
 
 
-@pytest.mark.parametrize(("slower", "state"), [(1.15, State.WITHIN_NOISE), (1.4, State.WORSE)])
-def test_another_machine_has_a_threshold_of_its_own(tmp_path: Path, slower: float, state: State) -> None:
+@pytest.mark.parametrize(("slower", "state"), [(1.15, CellState.WITHIN_NOISE), (1.4, CellState.WORSE)])
+def test_another_machine_has_a_threshold_of_its_own(tmp_path: Path, slower: float, state: CellState) -> None:
     first = write_sessions(tmp_path / "a", seed=1, noise=0.001)
     second = write_sessions(tmp_path / "b", seed=2, noise=0.001, machine=ELSEWHERE, slower={CELLS[0]: slower})
     assert check(first, second, trust_calibration=["memory"])[CELLS[0]].state is state
     here = write_sessions(tmp_path / "c", seed=2, noise=0.001, slower={CELLS[0]: slower})
-    assert check(first, here)[CELLS[0]].state is State.WORSE
+    assert check(first, here)[CELLS[0]].state is CellState.WORSE
 
 
 def test_only_equal_calibrations_are_compared(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_only_equal_calibrations_are_compared(tmp_path: Path) -> None:
         tmp_path / "b", seed=2, machine=ELSEWHERE, change=lambda extra: extra.update(calibration="inflate")
     )
     found = check(first, second, trust_calibration=["memory", "inflate"])
-    assert {one.state for one in found.values()} == {State.NOT_COMPARABLE}
+    assert {one.state for one in found.values()} == {CellState.NOT_COMPARABLE}
     assert "no calibration on both sides" in found[CELLS[0]].reason
 
 
@@ -130,28 +130,28 @@ def test_elsewhere_the_counters_alone_can_be_compared(tmp_path: Path) -> None:
 def test_two_unknown_machines_are_not_one(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1, machine=None)
     second = write_sessions(tmp_path / "b", seed=2, machine=None)
-    assert {one.state for one in check(first, second).values()} == {State.NOT_COMPARABLE}
+    assert {one.state for one in check(first, second).values()} == {CellState.NOT_COMPARABLE}
     # Bytes on disk may differ between machines: nobody knows whether these two are one.
     disk = {CELLS[1]: {"bytes_on_disk": 8_000_000}}
     third = write_sessions(tmp_path / "c", seed=2, machine=None, counters=disk)
-    assert check(first, third)[CELLS[1]].state is State.NOT_COMPARABLE
+    assert check(first, third)[CELLS[1]].state is CellState.NOT_COMPARABLE
 
 
 def test_a_machine_that_changed_decides_nothing(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1)
     slower = write_sessions(tmp_path / "b", seed=2, scale=2.0)
     found = check(first, slower)
-    assert {one.state for one in found.values()} == {State.INCONCLUSIVE}
+    assert {one.state for one in found.values()} == {CellState.INCONCLUSIVE}
     assert "the calibration itself took 2.0" in found[CELLS[0]].reason
     assert found[CELLS[0]].ratio == pytest.approx(2, rel=0.1)
     assert found[CELLS[0]].calibrated_ratio == pytest.approx(1, rel=0.1)
     assert run(first, slower)[0] == 4
     # A faster machine must not hide a slow-down: twice the code's time on a machine of twice the speed.
     faster = write_sessions(tmp_path / "c", seed=2, scale=0.5, slower={CELLS[0]: 2.0})
-    assert check(first, faster)[CELLS[0]].state is State.INCONCLUSIVE
+    assert check(first, faster)[CELLS[0]].state is CellState.INCONCLUSIVE
     # What the seconds and the calibrated ratio both show is decided.
     both = write_sessions(tmp_path / "d", seed=2, scale=1.3, slower={CELLS[0]: 2.0})
-    assert check(first, both)[CELLS[0]].state is State.WORSE
+    assert check(first, both)[CELLS[0]].state is CellState.WORSE
 
 
 def test_a_busy_machine_is_no_regression_and_hides_none(tmp_path: Path) -> None:
@@ -161,14 +161,16 @@ def test_a_busy_machine_is_no_regression_and_hides_none(tmp_path: Path) -> None:
     idle = write_sessions(tmp_path / "a", seed=1, noise=0.001, **beside(0.0))
     busy = write_sessions(tmp_path / "b", seed=2, noise=0.001, slower={CELLS[0]: 1.5}, **beside(0.9))
     found = check(idle, busy)
-    assert found[CELLS[0]].state is State.INCONCLUSIVE
+    assert found[CELLS[0]].state is CellState.INCONCLUSIVE
     assert "other processes used 0.00 cores beside the baseline and 0.90" in found[CELLS[0]].reason
-    assert found[CELLS[1]].state is State.WITHIN_NOISE  # as fast although the machine was busier
+    assert found[CELLS[1]].state is CellState.WITHIN_NOISE  # as fast although the machine was busier
     back = check(busy, idle)
-    assert back[CELLS[0]].state is State.INCONCLUSIVE
-    assert back[CELLS[1]].state is State.INCONCLUSIVE  # an idle machine could have made up for a slow-down
+    assert back[CELLS[0]].state is CellState.INCONCLUSIVE
+    assert (
+        back[CELLS[1]].state is CellState.INCONCLUSIVE
+    )  # an idle machine could have made up for a slow-down
     both = write_sessions(tmp_path / "c", seed=3, noise=0.001, slower={CELLS[1]: 1.5}, **beside(0.9))
-    assert check(busy, both)[CELLS[1]].state is State.WORSE
+    assert check(busy, both)[CELLS[1]].state is CellState.WORSE
 
 
 def test_most_rounds_five_times_slower_are_a_regression(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_most_rounds_five_times_slower_are_a_regression(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1, rounds=12)
     second = write_sessions(tmp_path / "b", seed=2, rounds=12, shape=nine_of_twelve)
     found = check(first, second)
-    assert found[CELLS[0]].state is State.WORSE
+    assert found[CELLS[0]].state is CellState.WORSE
     assert found[CELLS[0]].ratio == pytest.approx(5, rel=0.1)
     assert run(first, second)[0] == 1
 
@@ -186,14 +188,14 @@ def test_most_rounds_five_times_slower_are_a_regression(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stall", "policy", "state"),
     [
-        (5.0, {}, State.WORSE),
-        (1.3, {}, State.WITHIN_NOISE),
-        (5.0, {"tail_frac": 9.0}, State.WITHIN_NOISE),
-        (5.0, {"cells": [{"match": "read/*", "tail_frac": 9.0}]}, State.WITHIN_NOISE),
+        (5.0, {}, CellState.WORSE),
+        (1.3, {}, CellState.WITHIN_NOISE),
+        (5.0, {"tail_frac": 9.0}, CellState.WITHIN_NOISE),
+        (5.0, {"cells": [{"match": "read/*", "tail_frac": 9.0}]}, CellState.WITHIN_NOISE),
     ],
 )
 def test_a_stall_in_one_of_ten_rounds_is_seen(
-    tmp_path: Path, stall: float, policy: dict[str, Any], state: State
+    tmp_path: Path, stall: float, policy: dict[str, Any], state: CellState
 ) -> None:
     def stalled(cell: str, seconds: list[float]) -> list[float]:
         return [seconds[0] * (stall if cell == CELLS[0] else 1), *seconds[1:]]
@@ -204,7 +206,7 @@ def test_a_stall_in_one_of_ten_rounds_is_seen(
     assert found[CELLS[0]].state is state
     assert found[CELLS[0]].tail_ratio == pytest.approx(stall, rel=0.1)
     assert found[CELLS[0]].ratio == pytest.approx(1, rel=0.05)
-    assert found[CELLS[1]].state is State.WITHIN_NOISE
+    assert found[CELLS[1]].state is CellState.WITHIN_NOISE
 
 
 def test_stalls_in_some_sessions_only_decide_nothing(tmp_path: Path) -> None:
@@ -216,7 +218,7 @@ def test_stalls_in_some_sessions_only_decide_nothing(tmp_path: Path) -> None:
         raw["benchmarks"][0]["stats"]["data"][0] *= 8
         path.write_text(json.dumps(raw))
     one = check(first, second)[CELLS[0]]
-    assert one.state is State.INCONCLUSIVE
+    assert one.state is CellState.INCONCLUSIVE
     assert one.reason.startswith("the slowest tenth of the rounds took")
     wide = check(first, second, practical_frac=0.0001)[CELLS[0]]
     assert wide.reason.startswith("a slow-down of 0.01% is not ruled out; the slowest tenth")
@@ -250,7 +252,7 @@ def test_ratios_that_the_policy_asks_for_need_a_calibration(tmp_path: Path) -> N
     first = write_sessions(tmp_path / "a", seed=1, change=lambda extra: extra.clear())
     second = write_sessions(tmp_path / "b", seed=2, change=lambda extra: extra.clear())
     found = check(first, second, basis="ratio").values()
-    assert {one.state for one in found} == {State.NOT_COMPARABLE}
+    assert {one.state for one in found} == {CellState.NOT_COMPARABLE}
     assert {one.reason for one in found} == {
         "no calibration on both sides, and the policy allows ratios only"
     }
@@ -306,7 +308,7 @@ def test_few_replicates_of_either_side_are_inconclusive(tmp_path: Path, before: 
     first = run_of(tmp_path / "a", {"lmdb": 1e-6}, replicates=before)
     second = run_of(tmp_path / "b", {"lmdb": 2e-6}, replicates=after)
     (one,) = check(first, second).values()
-    assert one.state is State.INCONCLUSIVE
+    assert one.state is CellState.INCONCLUSIVE
     assert "2 replicates, the policy asks for 3; 1 more replicate on each side would decide it" in one.reason
     assert one.more_rounds == 1
 
@@ -322,12 +324,12 @@ def test_below_the_floor_of_the_noisier_side_nothing_alarms(tmp_path: Path) -> N
     assert (one.low or 0) > 1
     assert (one.p_adjusted or 1) < 0.05
     assert (one.ratio or 0) > 1.08
-    assert one.state is State.INCONCLUSIVE
+    assert one.state is CellState.INCONCLUSIVE
 
 
 def test_holm_keeps_forty_cells_of_the_same_code_quiet() -> None:
     """Forty cells at 5% spread, of which some would exceed a plain limit of 10%."""
-    from storebench.check.sides.model import CellData, Place, Replicate, Side
+    from storebench.check.sides.model import CellData, MachineAndStorage, Replicate, Side
 
     rng = np.random.default_rng(0)
 
@@ -342,7 +344,7 @@ def test_holm_keeps_forty_cells_of_the_same_code_quiet() -> None:
                 cell_id=str(number),
                 label=str(number),
                 calibration="gather",
-                environment=Place(**HERE),
+                environment=MachineAndStorage(**HERE),
                 replicates=replicates,
             )
         return Side(source="planted", kind="pytest-benchmark", cells=cells)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storebench.check.confirm import RerunOptions, confirm
-from storebench.check.judge import State, judge
+from storebench.check.judge import CellState, judge
 from storebench.check.policy import Policy
 from storebench.check.sides.read import read_side
 from storebench.runner import Run, execute
@@ -75,19 +75,19 @@ def test_a_projects_own_slow_down_is_confirmed_and_a_passing_one_is_not(
 
     monkeypatch.setenv("FACTOR", "10")
     again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
-    assert again["read/mine"].state is State.WORSE
+    assert again["read/mine"].state is CellState.WORSE
     assert again["read/mine"].confirmed
     assert "read/mine" in said[0]
     assert "read/other" not in said[0]
 
     monkeypatch.setenv("FACTOR", "1")
     again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
-    assert again["read/mine"].state is State.INCONCLUSIVE
+    assert again["read/mine"].state is CellState.INCONCLUSIVE
     assert "a second run does not confirm" in again["read/mine"].reason
 
     (project / "test_speed.py").write_text("def test_read(benchmark): raise OSError\n")
     again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
-    assert again["read/mine"].state is State.FAILED
+    assert again["read/mine"].state is CellState.FAILED
 
 
 def test_a_counter_needs_no_second_run(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_counter_needs_no_second_run(tmp_path: Path) -> None:
     assert (
         confirm(results, first, second, Policy(), RerunOptions(stores=tmp_path, say=said.append)) == results
     )
-    assert results[0].state is State.WORSE
+    assert results[0].state is CellState.WORSE
     assert not said
 
 

@@ -10,11 +10,11 @@ from storebench.check.counters import CounterResult
 from storebench.check.outcome import Outcome, check_names, outcome
 from storebench.check.policy import Policy
 from storebench.check.render import RENDERERS, as_github, as_json, as_junit, as_markdown, as_text
-from storebench.check.result import CellResult, State
+from storebench.check.result import CellResult, CellState
 from storebench.errors import UnknownNameError
 
 
-def result(state: State = State.WITHIN_NOISE, label: str = "read/lmdb", **changes: Any) -> CellResult:
+def result(state: CellState = CellState.WITHIN_NOISE, label: str = "read/lmdb", **changes: Any) -> CellResult:
     return CellResult(cell_id=label, label=label, state=state, **changes)
 
 
@@ -25,35 +25,35 @@ def told(*results: CellResult, **options: Any) -> Outcome:
 @pytest.mark.parametrize(
     ("states", "code"),
     [
-        ([State.WITHIN_NOISE, State.BETTER], 0),
-        ([State.WITHIN_NOISE, State.NEW], 0),
-        ([State.WITHIN_NOISE, State.INCONCLUSIVE], 0),
-        ([State.INCONCLUSIVE, State.INCONCLUSIVE, State.WITHIN_NOISE], 4),
-        ([State.NOT_COMPARABLE, State.INCONCLUSIVE, State.INCONCLUSIVE], 3),
-        ([State.NEW], 3),
-        ([State.WORSE, State.NOT_COMPARABLE], 1),
-        ([State.MISSING, State.WORSE], 5),
-        ([State.FAILED, State.MISSING, State.WORSE], 5),
+        ([CellState.WITHIN_NOISE, CellState.BETTER], 0),
+        ([CellState.WITHIN_NOISE, CellState.NEW], 0),
+        ([CellState.WITHIN_NOISE, CellState.INCONCLUSIVE], 0),
+        ([CellState.INCONCLUSIVE, CellState.INCONCLUSIVE, CellState.WITHIN_NOISE], 4),
+        ([CellState.NOT_COMPARABLE, CellState.INCONCLUSIVE, CellState.INCONCLUSIVE], 3),
+        ([CellState.NEW], 3),
+        ([CellState.WORSE, CellState.NOT_COMPARABLE], 1),
+        ([CellState.MISSING, CellState.WORSE], 5),
+        ([CellState.FAILED, CellState.MISSING, CellState.WORSE], 5),
     ],
 )
-def test_the_gravest_state_of_any_cell_gives_the_exit_code(states: list[State], code: int) -> None:
+def test_the_gravest_state_of_any_cell_gives_the_exit_code(states: list[CellState], code: int) -> None:
     assert told(*(result(state, f"cell-{n}") for n, state in enumerate(states))).exit_code == code
 
 
 def test_states_are_counted_in_one_order() -> None:
-    counts = told(result(State.WORSE), result(), result(State.BETTER), result()).counts
+    counts = told(result(CellState.WORSE), result(), result(CellState.BETTER), result()).counts
     assert list(counts.items()) == [("better", 1), ("worse", 1), ("within noise", 2)]
 
 
 def test_strict_lets_no_undecided_new_or_missing_cell_pass() -> None:
-    for state, code in ((State.INCONCLUSIVE, 4), (State.NEW, 3), (State.MISSING, 5)):
+    for state, code in ((CellState.INCONCLUSIVE, 4), (CellState.NEW, 3), (CellState.MISSING, 5)):
         cells = [result(state, "odd"), result(label="a"), result(label="b")]
         assert told(*cells, allow_missing=["odd"]).exit_code == 0, state
         assert told(*cells, allow_missing=["odd"], strict=True).exit_code == code, state
 
 
 def test_missing_cells_are_allowed_by_pattern_and_never_all_of_them() -> None:
-    lost = [result(State.MISSING, f"read/{name}") for name in ("lmdb", "png")]
+    lost = [result(CellState.MISSING, f"read/{name}") for name in ("lmdb", "png")]
     assert told(*lost, result(), allow_missing=["read/*"]).line == "no regression in 1 cell (2 missing)"
     some = told(*lost, result(), allow_missing=["read/lmdb"])
     assert (some.exit_code, some.line) == (
@@ -64,8 +64,8 @@ def test_missing_cells_are_allowed_by_pattern_and_never_all_of_them() -> None:
 
 
 def test_an_undecided_cell_that_looks_slower_does_not_pass() -> None:
-    calm = result(State.INCONCLUSIVE, ratio=1.05, practical_frac=0.08)
-    slow = result(State.INCONCLUSIVE, ratio=1.09, practical_frac=0.08, reason="wide")
+    calm = result(CellState.INCONCLUSIVE, ratio=1.05, practical_frac=0.08)
+    slow = result(CellState.INCONCLUSIVE, ratio=1.09, practical_frac=0.08, reason="wide")
     assert told(result(), result(), calm).exit_code == 0
     assert told(result(), result(), slow).line == "perhaps slower, 1 of 3 cells: read/lmdb (wide)"
 
@@ -84,13 +84,13 @@ def test_an_undecided_cell_that_looks_slower_does_not_pass() -> None:
 def test_any_figure_beyond_its_threshold_makes_a_cell_suspicious(
     figures: dict[str, Any], perhaps: bool
 ) -> None:
-    assert result(State.INCONCLUSIVE, **figures).perhaps_slower is perhaps
-    assert not result(State.WORSE, **figures).perhaps_slower
+    assert result(CellState.INCONCLUSIVE, **figures).perhaps_slower is perhaps
+    assert not result(CellState.WORSE, **figures).perhaps_slower
 
 
 def test_the_line_says_how_many_more_replicates_would_decide() -> None:
-    wide = [result(State.INCONCLUSIVE, f"cell-{n}", more_rounds=n) for n in (5, 20, 135)]
-    hopeless = result(State.INCONCLUSIVE, "cell-0")
+    wide = [result(CellState.INCONCLUSIVE, f"cell-{n}", more_rounds=n) for n in (5, 20, 135)]
+    hopeless = result(CellState.INCONCLUSIVE, "cell-0")
     told_of = told(*wide, hopeless).line
     assert told_of.endswith(
         "; 20 more replicates on each side would decide 2 of 4 undecided cells, 135 more 3 of them"
@@ -99,18 +99,18 @@ def test_the_line_says_how_many_more_replicates_would_decide() -> None:
         "; 5 more replicates on each side would decide 1 of 1 undecided cell"
     )
     assert "more replicates" not in told(result(), hopeless).line
-    assert "more replicates" not in told(result(State.WORSE), *wide).line
+    assert "more replicates" not in told(result(CellState.WORSE), *wide).line
 
 
 def test_a_second_run_can_confirm_time_and_no_counter() -> None:
     counter = CounterResult(name="read_calls", baseline=1.0, contender=9.0, allowed=1.0, worse=True)
-    assert result(State.WORSE).suspected
-    assert not result(State.WORSE, counters=(counter,)).suspected
-    assert not result(State.INCONCLUSIVE).suspected
+    assert result(CellState.WORSE).suspected
+    assert not result(CellState.WORSE, counters=(counter,)).suspected
+    assert not result(CellState.INCONCLUSIVE).suspected
 
 
 def test_no_more_than_three_cells_are_named() -> None:
-    line = told(*(result(State.FAILED, f"cell-{n}", reason="broken") for n in range(5))).line
+    line = told(*(result(CellState.FAILED, f"cell-{n}", reason="broken") for n in range(5))).line
     assert line == "failed, 5 of 5 cells: cell-0 (broken); cell-1 (broken); cell-2 (broken); and 2 more"
 
 
@@ -126,11 +126,11 @@ def test_a_misspelt_name_is_refused_with_the_nearest_one() -> None:
 CELLS = (
     result(label="read/quiet", ratio=1.01, low=0.98, high=1.04, basis="seconds", replicates=(5, 5)),
     result(
-        State.WORSE, "read/slow", ratio=1.5, low=1.4, high=1.6, reason="50% slower", confirmed=True, floor_frac=0.031,
+        CellState.WORSE, "read/slow", ratio=1.5, low=1.4, high=1.6, reason="50% slower", confirmed=True, floor_frac=0.031,
         seconds=(1e-3, 1.5e-3), samples=1000,
     ),
-    result(State.MISSING, "read/lost", reason="it is gone"),
-    result(State.INCONCLUSIVE, "read/wide", ratio=1.2, reason="100% wide"),
+    result(CellState.MISSING, "read/lost", reason="it is gone"),
+    result(CellState.INCONCLUSIVE, "read/wide", ratio=1.2, reason="100% wide"),
 )  # fmt: skip
 
 

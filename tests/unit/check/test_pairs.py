@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from storebench.check.calibration import VALIDATED, Kind, carries_over
+from storebench.check.calibration import VALIDATED, LimitingWork, carries_over
 from storebench.check.counters import CounterResult, compare_counters, uncounted
-from storebench.check.pairs import INTERLEAVED, UNCALIBRATED, Pair, basis_of, other_work, resembling
+from storebench.check.pairs import INTERLEAVED, UNCALIBRATED, CellPair, basis_of, other_work, resembling
 from storebench.check.policy import CellPolicy, CounterGate, Policy
-from storebench.check.sides.model import CellData, Place, Replicate, slowest_tenth
+from storebench.check.sides.model import CellData, MachineAndStorage, Replicate, slowest_tenth
 from storebench.check.sides.records import label_of
 from storebench.check.sides.rules import cell_of
 from storebench.errors import CorruptDataError
 from tests.support.planted_sides import record
 
-HERE = Place(key="here", match={"cpu": "planted", "kernel": "6.8"})
-THERE = Place(key="there", match={"cpu": "another", "kernel": "6.8"})
+HERE = MachineAndStorage(key="here", match={"cpu": "planted", "kernel": "6.8"})
+THERE = MachineAndStorage(key="there", match={"cpu": "another", "kernel": "6.8"})
 
 
 def cell(**changes: Any) -> CellData:
@@ -28,14 +28,14 @@ def cell(**changes: Any) -> CellData:
         "environment": HERE,
         "samples": 1000,
         "rounds": 8,
-        "calibration": Kind.MEMORY,
+        "calibration": LimitingWork.MEMORY,
         "replicates": (Replicate(number=0, seconds=1.0),),
     }
     return CellData(**(fields | changes))
 
 
-def pair(first: CellData, second: CellData, *, paired: bool = False, **policy: Any) -> Pair:
-    return Pair(baseline=first, contender=second, paired=paired, policy=Policy(**policy))
+def pair(first: CellData, second: CellData, *, paired: bool = False, **policy: Any) -> CellPair:
+    return CellPair(baseline=first, contender=second, paired=paired, policy=Policy(**policy))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,12 @@ def test_seconds_hold_on_one_machine_and_trusted_ratios_on_two(
     [
         ({}, {"environment": THERE}, {}, "have not been shown to carry over to another machine"),
         ({}, {"environment": THERE}, {"basis": "seconds"}, "another environment: cpu planted -> another"),
-        ({}, {"environment": Place()}, {}, "the environment of one side is unknown or not unique"),
+        (
+            {},
+            {"environment": MachineAndStorage()},
+            {},
+            "the environment of one side is unknown or not unique",
+        ),
         (
             {},
             {"calibration": ""},
@@ -119,7 +124,7 @@ def test_only_what_was_validated_or_is_trusted_carries_over(monkeypatch: pytest.
     assert not carries_over("memory")
     assert carries_over("memory", ["memory"])
     assert not carries_over("memory", ["device"])
-    monkeypatch.setitem(VALIDATED, Kind.MEMORY, True)
+    monkeypatch.setitem(VALIDATED, LimitingWork.MEMORY, True)
     assert carries_over("memory")
     assert not carries_over("")
 
@@ -142,7 +147,7 @@ def test_a_lost_cell_is_found_again_under_the_name_that_changed_least() -> None:
 # Counters
 
 
-def counted(*values: float, name: str = "read_calls", environment: Place = HERE) -> CellData:
+def counted(*values: float, name: str = "read_calls", environment: MachineAndStorage = HERE) -> CellData:
     replicates = tuple(
         Replicate(number=number, seconds=1e-3, counters={name: value}) for number, value in enumerate(values)
     )

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from storebench.check.confirm import confirmed
-from storebench.check.judge import CellResult, State, judge
+from storebench.check.judge import CellResult, CellState, judge
 from storebench.check.outcome import outcome
 from storebench.check.pairs import UNCALIBRATED
 from storebench.check.policy import Policy
-from storebench.check.sides.model import PAIRING_NAME, CellData, Place, Replicate, Side
+from storebench.check.sides.model import PAIRING_NAME, CellData, MachineAndStorage, Replicate, Side
 from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, EXIT_OK
 from storebench.runs.records import read_records
@@ -57,7 +57,7 @@ def side(
         cell_id="a",
         label="a",
         calibration="memory" if calibrated else "",
-        environment=Place(key="here"),
+        environment=MachineAndStorage(key="here"),
         replicates=replicates,
         rerun="a",
     )
@@ -83,8 +83,8 @@ def test_the_same_code_never_alarms_without_a_calibration(between: float) -> Non
 
     pairs = [(drawn(), drawn()) for _ in range(100)]
     found = {verdict(*pair).state for pair in pairs}
-    assert found <= {State.WITHIN_NOISE, State.INCONCLUSIVE}
-    alarms = sum(verdict(*pair, own).state is State.WORSE for pair in pairs)
+    assert found <= {CellState.WITHIN_NOISE, CellState.INCONCLUSIVE}
+    alarms = sum(verdict(*pair, own).state is CellState.WORSE for pair in pairs)
     assert alarms >= 4, "a policy that asks for seconds takes this risk, so the rule is needed"
 
 
@@ -92,7 +92,7 @@ def test_a_slow_down_without_a_calibration_still_leaves_exit_code_4() -> None:
     rng = np.random.default_rng(2)
     for _ in range(20):
         result = verdict(side(rng, calibrated=False), side(rng, slower=1.5, calibrated=False))
-        assert (result.state, result.basis) == (State.INCONCLUSIVE, UNCALIBRATED)
+        assert (result.state, result.basis) == (CellState.INCONCLUSIVE, UNCALIBRATED)
         assert outcome([result], Policy()).exit_code == EXIT_INCONCLUSIVE
         assert "nothing calibrated the two runs; 'storebench bench --against'" in result.reason
         assert not result.suspected, "a second run could not tell either"
@@ -102,7 +102,7 @@ def test_a_slow_down_without_a_calibration_still_leaves_exit_code_4() -> None:
 def test_a_speed_up_without_a_calibration_is_not_proven_either() -> None:
     rng = np.random.default_rng(3)
     result = verdict(side(rng, slower=1.5, calibrated=False), side(rng, calibrated=False))
-    assert result.state is State.INCONCLUSIVE
+    assert result.state is CellState.INCONCLUSIVE
     assert outcome([result], Policy(max_inconclusive_frac=1)).exit_code == EXIT_OK
 
 
@@ -111,10 +111,12 @@ def test_a_cell_that_may_be_faster_passes_only_with_a_calibration() -> None:
     drawn = [(side(rng, calibrated=False), side(rng, slower=0.93, calibrated=False)) for _ in range(20)]
     alone = [verdict(*pair) for pair in drawn]
     for result in alone:
-        assert result.state is State.INCONCLUSIVE or (result.low or 0) >= 1 / 1.08
+        assert result.state is CellState.INCONCLUSIVE or (result.low or 0) >= 1 / 1.08
     assert any("it may be faster, but nothing calibrated the two runs" in result.reason for result in alone)
     asked = [verdict(*pair, Policy(basis="seconds")) for pair in drawn]
-    assert any("it may be faster" in result.reason and result.state is State.WITHIN_NOISE for result in asked)
+    assert any(
+        "it may be faster" in result.reason and result.state is CellState.WITHIN_NOISE for result in asked
+    )
 
 
 def test_benchmarks_without_a_calibration_alarm_if_a_policy_says_so(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_slow_down_is_not_cleared_by_a_machine_that_got_faster() -> None:
     rng = np.random.default_rng(4)
     for _ in range(30):
         result = after_second_run(side(rng), side(rng, slower=1.3), side(rng, slower=1.3, drift=FASTER))
-        assert result.state is State.INCONCLUSIVE
+        assert result.state is CellState.INCONCLUSIVE
         assert result.confirmed is False
         assert "a second run decides nothing (-" in result.reason
         assert "the calibration itself took 0." in result.reason
@@ -150,7 +152,7 @@ def test_a_second_run_is_judged_by_its_own_calibration_where_it_can_be() -> None
         )
         for _ in range(20)
     ]
-    assert sum(one.state is State.WORSE for one in found) >= 14
+    assert sum(one.state is CellState.WORSE for one in found) >= 14
     assert all(outcome([one], Policy()).exit_code != EXIT_OK for one in found)
 
 
@@ -158,7 +160,7 @@ def test_a_faster_machine_clears_a_cell_that_gained_as_much() -> None:
     rng, cleared = np.random.default_rng(6), 0
     for _ in range(20):
         result = after_second_run(side(rng), side(rng, slower=1.5), side(rng, drift=FASTER))
-        assert result.state is State.INCONCLUSIVE
+        assert result.state is CellState.INCONCLUSIVE
         cleared += "which a second run does not confirm" in result.reason
     assert cleared >= 15
 
@@ -228,5 +230,5 @@ def test_a_second_run_of_interleaved_sides_needs_no_whole_first_one() -> None:
     contender = dataclasses.replace(contender, cells={"a": cut})
     results = judge(baseline, contender, Policy())
     [result] = confirmed(results, (baseline, contender), (baseline_again, contender_again), Policy())
-    assert (results[0].suspected, result.state, result.confirmed) == (True, State.WORSE, True)
+    assert (results[0].suspected, result.state, result.confirmed) == (True, CellState.WORSE, True)
     assert result.replicates == (9, 9)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from storebench.check.judge import judge
-from storebench.check.pairs import INTERLEAVED, Pair
+from storebench.check.pairs import INTERLEAVED, CellPair
 from storebench.check.policy import Policy
-from storebench.check.result import CellResult, State
-from storebench.check.sides.model import CellData, Place, Replicate, Side
+from storebench.check.result import CellResult, CellState
+from storebench.check.sides.model import CellData, MachineAndStorage, Replicate, Side
 from storebench.check.timing import Timing, compare_times, corrected
 from storebench.stats import Verdict, holm
 
-HERE = Place(key="here", match={"cpu": "planted"})
+HERE = MachineAndStorage(key="here", match={"cpu": "planted"})
 TAIL = "slowest tenth of the rounds"
 
 
@@ -34,7 +34,7 @@ def cell(seconds: Sequence[float], *, machine: float = 1.0, first: int = 0, **ch
 
 
 def timing(before: CellData, after: CellData, basis: str = "seconds", *, paired: bool = False) -> Timing:
-    return compare_times(Pair(baseline=before, contender=after, paired=paired, policy=Policy()), basis)
+    return compare_times(CellPair(baseline=before, contender=after, paired=paired, policy=Policy()), basis)
 
 
 def interleaved(before: Sequence[float], after: Sequence[float]) -> CellResult:
@@ -92,7 +92,7 @@ def test_only_tails_of_the_same_quantity_are_compared(before: str, after: str, c
 
 
 def test_tails_of_two_machines_are_not_compared() -> None:
-    there = Place(key="there", match={"cpu": "another"})
+    there = MachineAndStorage(key="there", match={"cpu": "another"})
     assert (
         timing(cell([1.0] * 3, tail_of=TAIL), cell([1.0] * 3, tail_of=TAIL, environment=there)).tail is None
     )
@@ -115,12 +115,12 @@ def test_a_correction_covers_times_and_tails_of_all_cells() -> None:
 def test_a_cell_that_may_only_be_faster_is_within_noise() -> None:
     result = interleaved([1.0] * 5, [0.7, 0.9, 1.0, 0.8, 0.95])
     assert (result.low or 1) < 1 / 1.08 < 1 < (result.high or 2) < 1.08
-    assert (result.state, result.reason) == (State.WITHIN_NOISE, "no slow-down of 8%; it may be faster")
+    assert (result.state, result.reason) == (CellState.WITHIN_NOISE, "no slow-down of 8%; it may be faster")
 
 
 def test_a_cell_that_may_be_slower_says_that_it_is_not_ruled_out() -> None:
     result = interleaved([1.0] * 5, [1.2, 1.0, 0.98, 1.1, 1.02])
-    assert result.state is State.INCONCLUSIVE
+    assert result.state is CellState.INCONCLUSIVE
     assert result.reason.startswith("a slow-down of 8% is not ruled out; ")
     assert result.reason.endswith(" more replicates on each side would decide it")
 
@@ -131,4 +131,4 @@ def test_a_slow_down_at_the_threshold_is_hardly_ever_within_noise(spread: float)
     noise = np.exp(rng.normal(0, spread, (2, trials, 5)))
     found = [interleaved(list(a), list(1.08 * b)).state for a, b in zip(*noise, strict=True)]
     # 2.5% of 400 are 10; more than 17 come with a probability of 1%.
-    assert found.count(State.WITHIN_NOISE) <= 17
+    assert found.count(CellState.WITHIN_NOISE) <= 17

@@ -18,7 +18,7 @@ from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
 from storebench.report.precision import run_precision
 from storebench.report.texts.method import method
-from storebench.report.validation.findings import Kind
+from storebench.report.validation.findings import Rule
 from storebench.report.validation.validate import validate
 from storebench.results import Ceilings, Record, conditions
 from storebench.rounds import PairPrecision, PanelPrecision, Why
@@ -103,7 +103,7 @@ def cell_of(line: str) -> str:
 
 def findings(folder: Path) -> list[str]:
     """Validate a run; a busy machine may leave milliseconds of such short epochs unexplained."""
-    return [one.message for one in validate([folder]) if one.kind is not Kind.ARITHMETIC]
+    return [one.message for one in validate([folder]) if one.kind is not Rule.ARITHMETIC]
 
 
 class Widths:

@@ -14,7 +14,7 @@ import pytest
 
 from storebench.errors import UsageError
 from storebench.formats.registry import get_format
-from storebench.loading.batch import Batch, EpochPlan
+from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
 from storebench.probes.machine import block_device
@@ -306,10 +306,10 @@ def mark_the_first_step(setup: Setup, marker: Path) -> None:
     marker.touch()
     serve = setup.loader.epoch
 
-    def marked(plan: EpochPlan) -> Iterator[Batch]:
+    def marked(plan: EpochPlan) -> Iterator[LoadedBatch]:
         batches = serve(plan)
 
-        def begun() -> Iterator[Batch]:
+        def begun() -> Iterator[LoadedBatch]:
             marker.read_bytes()
             yield from batches
 

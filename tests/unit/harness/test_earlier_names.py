@@ -14,7 +14,7 @@ from storebench.check.sides.read import read_side
 from storebench.errors import CorruptDataError
 from storebench.report.analysis import load_results
 from storebench.report.cells import summarise
-from storebench.report.validation.findings import Kind
+from storebench.report.validation.findings import Rule
 from storebench.report.validation.validate import validate
 from storebench.runs.folder import Run
 from storebench.runs.records import read_records
@@ -178,7 +178,7 @@ def test_an_extended_run_keeps_its_cells(runs: Runs, tmp_path: Path) -> None:
 
 
 def test_validation_finds_every_record_in_its_run(runs: Runs) -> None:
-    assert [one for one in validate([runs.earlier]) if one.kind is not Kind.ARITHMETIC] == []
+    assert [one for one in validate([runs.earlier]) if one.kind is not Rule.ARITHMETIC] == []
 
 
 def test_a_report_of_both_has_each_backend_once(runs: Runs) -> None:

@@ -10,11 +10,11 @@ import pytest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices
 from storebench.loading import loader as loader_module
-from storebench.loading.batch import Batch, EpochPlan
+from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.checks import PixelCheck, coverage, order_digest
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order
-from storebench.report.validation.findings import Kind
+from storebench.report.validation.findings import Rule
 from storebench.report.validation.record import check_record
 from storebench.results import Cell, Status
 from tests.support.harness_tools import Bench, only_record, scenario
@@ -95,7 +95,7 @@ def test_the_third_partys_own_right_reader_passes(plugged: None, bench: Bench, r
 class RepeatingLoader(ProcessLoader):
     """Serve the first batch twice and the last never."""
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         first, *_, last = plan.batches
         batches = [first, *plan.batches[:-1]]
         assert len(last)
@@ -166,7 +166,7 @@ def test_several_passes_are_one_record_with_an_order_each(
     assert record.digests is not None
     orders = [epoch_order(SAMPLES, seed=cell.seed, epoch=turn) for turn in range(3)]
     assert record.digests.order == order_digest(orders)
-    assert [one for one in check_record(record) if one.kind is Kind.COVERAGE] == []
+    assert [one for one in check_record(record) if one.kind is Rule.COVERAGE] == []
 
 
 def test_an_epoch_that_served_nothing_is_not_complete() -> None:

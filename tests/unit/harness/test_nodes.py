@@ -15,7 +15,7 @@ import pytest
 
 from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.membership import Membership
-from storebench.ranks.nodes import Board, Place, place_of
+from storebench.ranks.nodes import Board, NodeAddress, place_of
 from storebench.report.validation.validate import validate
 from storebench.runs.records import read_records
 from tests.support import quick_cli
@@ -175,7 +175,7 @@ def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: 
 
 
 def test_what_one_node_tells_reaches_the_others(port: int) -> None:
-    first, second = (Place(node=node, nodes=2, host="127.0.0.1", port=port) for node in range(2))
+    first, second = (NodeAddress(node=node, nodes=2, host="127.0.0.1", port=port) for node in range(2))
     with Board(first) as told, Board(second) as heard:
         assert heard.get("job/0", 0.2) is None
         told.set("job/0", {"over": True})
@@ -188,7 +188,7 @@ def test_what_one_node_tells_reaches_the_others(port: int) -> None:
 
 
 def test_a_node_without_its_first_is_told_so(bench: Bench, tmp_path: Path, port: int) -> None:
-    place = Place(node=1, nodes=2, host="127.0.0.1", port=port)
+    place = NodeAddress(node=1, nodes=2, host="127.0.0.1", port=port)
     with pytest.raises(CellFailedError, match=f"the first node cannot be reached at 127.0.0.1:{port}"):
         Board(place, reach_s=1)
 
@@ -216,7 +216,7 @@ def test_nodes_that_do_not_fit_are_refused(
 def test_the_place_of_a_node_comes_from_its_launcher() -> None:
     member = Membership(rank=1, ranks=2, node=1)
     place = place_of(2, "[::1]:29400", None, member)
-    assert place == Place(node=1, nodes=2, host="::1", port=29400)
+    assert place == NodeAddress(node=1, nodes=2, host="::1", port=29400)
     assert [place.rendezvous(job) for job in range(3)] == ["[::1]:29401", "[::1]:29402", "[::1]:29401"]
 
 

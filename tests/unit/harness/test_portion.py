@@ -7,7 +7,7 @@ import pytest
 
 from storebench.loading.batch import Spans
 from storebench.probes.page_count import PAGE_BYTES
-from storebench.probes.residency import Curve
+from storebench.probes.residency import ResidencyCurve
 from storebench.results import PortionKind
 from storebench.results.portion import STEADY_DRIFT
 from storebench.training.loop import StepTimes
@@ -57,8 +57,8 @@ def table(
     return step_table(times, (), warmup_steps=warmup_steps)
 
 
-def curve(*points: tuple[float, float]) -> Curve:
-    return Curve(
+def curve(*points: tuple[float, float]) -> ResidencyCurve:
+    return ResidencyCurve(
         at_ns=tuple(int(at_ms * MS) for at_ms, _ in points), resident_frac=tuple(frac for _, frac in points)
     )
 
@@ -234,14 +234,14 @@ def test_a_small_store_may_have_two_mib_of_its_own_pages() -> None:
 @pytest.mark.parametrize(
     ("points", "warmup_steps", "reason"),
     [
-        (Curve(reason="no kernel counts it"), 0, "no kernel counts it"),
-        (Curve(), 0, "not sampled"),
+        (ResidencyCurve(reason="no kernel counts it"), 0, "no kernel counts it"),
+        (ResidencyCurve(), 0, "not sampled"),
         (curve((0, 0.0)), 0, "not sampled after the end of the first timed step"),
         (curve((0, 0.0), (100, 0.0)), 10, "no step was timed"),
     ],
 )
 def test_where_nothing_is_known_there_is_no_portion_but_a_reason(
-    points: Curve, warmup_steps: int, reason: str
+    points: ResidencyCurve, warmup_steps: int, reason: str
 ) -> None:
     for found in (
         cold_portion(table(warmup_steps=warmup_steps), points, OWN),
@@ -337,7 +337,7 @@ def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
         (0.05, 0.6, 0.25),
         (0.1, 1, 0.75),
     ]
-    assert residency_points(table(), Curve(), 100) == ()
+    assert residency_points(table(), ResidencyCurve(), 100) == ()
 
 
 LIMIT = OWN.pages * PAGE_BYTES // 2
@@ -378,7 +378,7 @@ def test_a_cache_that_never_filled_has_no_steady_portion() -> None:
     assert "had not filled" in str(steady([(0, 0.0), (50, 0.2), (100, 0.47)]))
     fits = steady_portion(table(), curve(*FILLING), OWN, epoch=0, memory_bytes=OWN.pages * PAGE_BYTES)
     assert "fits into the limit" in fits.reason
-    unknown = steady_portion(table(), Curve(reason="no kernel"), OWN, epoch=0, memory_bytes=LIMIT)
+    unknown = steady_portion(table(), ResidencyCurve(reason="no kernel"), OWN, epoch=0, memory_bytes=LIMIT)
     assert unknown.reason == "no kernel"
 
 

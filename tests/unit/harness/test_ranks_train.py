@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pytest
 
 from storebench.formats.base import Indices
-from storebench.loading.batch import Batch, EpochPlan
+from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.ranks import exposed
 from storebench.ranks.communication import Communication, ideal_ring_s
 from storebench.ranks.group import Group
-from storebench.ranks.progress import Progress
+from storebench.ranks.progress import RankProgress
 from storebench.ranks.shards import shard_of
 from storebench.report.validation.validate import validate_records
 from storebench.results import CacheVerdict, Cell, JobFacts, LinkKind, Record
@@ -28,7 +28,7 @@ from storebench.training.steps import CpuStep
 from storebench.worker import replicate
 from storebench.worker import setup as worker_setup
 from storebench.worker.job import CellJob
-from storebench.worker.record import Part, part_of
+from storebench.worker.record import RankEpoch, part_of
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SIX, Bench, run_folder_in, steps_of
@@ -255,7 +255,7 @@ def ahead_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record],
     """Put the last rank alone on a second node whose clock is a day ahead."""
     last = group.membership.rank == group.membership.ranks - 1
 
-    def part(*args: Any, **kinds: Any) -> Part:
+    def part(*args: Any, **kinds: Any) -> RankEpoch:
         made = part_of(*args, **kinds)
         if not last or made.table is None:
             return made
@@ -287,7 +287,7 @@ def failed_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record]
     """Put the last rank alone on a second node that finds its cache in another state after the epoch."""
     last = group.membership.rank == group.membership.ranks - 1
 
-    def part(*args: Any, **kinds: Any) -> Part:
+    def part(*args: Any, **kinds: Any) -> RankEpoch:
         made = part_of(*args, **kinds)
         if not last or made.record.cache is None:
             return made
@@ -336,7 +336,7 @@ def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
     setup = Setup.of(job, group=group)
     serve = setup.loader.epoch
 
-    def late(plan: EpochPlan) -> Iterator[Batch]:
+    def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in serve(plan):
             time.sleep(0 if plan.check else LATE_S)
             yield batch
@@ -398,7 +398,7 @@ def test_the_cold_portion_of_a_job_is_found_from_the_steps_of_all_ranks(
     assert part.seconds == pytest.approx(found.record.timed_s)
 
 
-class Noting(Progress):
+class Noting(RankProgress):
     """Note the phases of a job, by the names with which one that hangs is told."""
 
     def __init__(self) -> None:

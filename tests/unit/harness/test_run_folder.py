@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import DataNotFoundError, OutputError
-from storebench.report.validation.findings import Finding, Kind
+from storebench.report.validation.findings import Finding, Rule
 from storebench.report.validation.validate import validate
 from storebench.results import Record, Status
 from storebench.runner import execute
@@ -62,7 +62,7 @@ class Runs:
 
 def findings(*runs: Path) -> list[Finding]:
     """Validate runs; a busy machine may leave milliseconds of such short epochs unexplained."""
-    return [one for one in validate(list(runs)) if one.kind is not Kind.ARITHMETIC]
+    return [one for one in validate(list(runs)) if one.kind is not Rule.ARITHMETIC]
 
 
 def measure(run: Run, stores: Path, failure: str | None = None) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from torch import nn
 
+from storebench.arrays import ImageShape
 from storebench.loading.checks import order_digest
 from storebench.results import Record
-from storebench.training.models import MODELS, Shape, tiny
+from storebench.training.models import MODELS, tiny
 from tests.support.harness_tools import (
     SAMPLES,
     SIX,
@@ -92,7 +93,7 @@ def test_losses_are_bit_identical_from_every_backend(
         assert record.coverage.pixels_checked == first.cell.data.limit
 
 
-def with_dropout(shape: Shape, classes: int) -> nn.Module:
+def with_dropout(shape: ImageShape, classes: int) -> nn.Module:
     """Return a small network with the layer that draws while it trains."""
     return nn.Sequential(tiny(shape, classes), nn.Dropout(0.5))
 

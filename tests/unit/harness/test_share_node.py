@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from storebench.formats.reads.turns import Turns
-from storebench.loading.batch import Batch, EpochPlan
+from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group
 from storebench.report.validation.validate import validate_records
@@ -119,7 +119,7 @@ def test_ranks_that_get_the_pieces_of_each_other_fail_the_job(
     piece = node_loader._Reader._piece
     others = {(BATCH, 2 * BATCH): (2 * BATCH, 3 * BATCH), (2 * BATCH, 3 * BATCH): (BATCH, 2 * BATCH)}
 
-    def swapped(self: Any, batch: Batch, start: int, stop: int) -> Any:
+    def swapped(self: Any, batch: LoadedBatch, start: int, stop: int) -> Any:
         return piece(self, batch, *others.get((start, stop), (start, stop)))
 
     monkeypatch.setattr(node_loader._Reader, "_piece", swapped)
@@ -165,7 +165,7 @@ def watching(group: Group, *, job: CellJob) -> tuple[list[Record], tuple[set[str
     setup = Setup.of(job, group=group)
     serve, held, sizes = setup.loader.epoch, set[str](), set[int]()
 
-    def watched(plan: EpochPlan) -> Iterator[Batch]:
+    def watched(plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in serve(plan):
             if not plan.check:
                 held.update(held_of(job.store) - inherited)
@@ -205,7 +205,7 @@ def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
     setup = Setup.of(job, group=group)
     serve = setup.loader.epoch
 
-    def late(plan: EpochPlan) -> Iterator[Batch]:
+    def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in serve(plan):
             yield batch
             time.sleep(0 if plan.check else LATE_S)
@@ -292,7 +292,7 @@ def telling(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
     setup = Setup.of(job, group=group)
     serve = setup.loader.epoch
 
-    def told(plan: EpochPlan) -> Iterator[Batch]:
+    def told(plan: EpochPlan) -> Iterator[LoadedBatch]:
         begun_by(job.run, group.membership.rank).touch()
         yield from serve(plan)
 

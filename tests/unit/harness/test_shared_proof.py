@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storebench.loading.batch import Batch, BatchRequest
+from storebench.loading.batch import BatchRequest, LoadedBatch
 from storebench.loading.producer import Producer
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group
@@ -35,10 +35,10 @@ def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
     if group.membership.rank == faulty:
         produce, batch_of = Producer.produce, node_loader._Guest._batch
 
-        def wrong(self: Producer, request: BatchRequest) -> Batch:
+        def wrong(self: Producer, request: BatchRequest) -> LoadedBatch:
             return spoiled(produce(self, request), timed=not request.check)
 
-        def wrong_piece(self: Any, piece: Any) -> Batch:
+        def wrong_piece(self: Any, piece: Any) -> LoadedBatch:
             return spoiled(batch_of(self, piece), timed=piece.digests is None)
 
         setattr(Producer, "produce", wrong)  # noqa: B010 - this process is a copy that ends with its job
@@ -46,7 +46,7 @@ def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
     return run_replicate(Setup.of(job, group=group))
 
 
-def spoiled(batch: Batch, *, timed: bool) -> Batch:
+def spoiled(batch: LoadedBatch, *, timed: bool) -> LoadedBatch:
     if timed and len(batch.indices):
         batch.pixels[:] = batch.pixels[:1].clone()
     return batch

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from storebench.arrays import ImageShape
 from storebench.formats.registry import open_reader
 from storebench.loading.order import epoch_order
 from storebench.report.validation.validate import validate
 from storebench.results import Cell, Record
-from storebench.training.models import MODELS, ModelSpec, Network, Shape, tiny
+from storebench.training.models import MODELS, ModelSpec, Network, tiny
 from tests.support.harness_tools import Bench, only_record, scenario, steps_of
 from tests.support.planted_plugin import SLEEP_S
 
@@ -77,7 +78,7 @@ def test_a_sleep_in_the_reader_is_fetch_and_data_wait_and_nothing_else(
 class Sleepy(nn.Module):
     """A tiny network that takes 50 ms more."""
 
-    def __init__(self, shape: Shape, classes: int) -> None:
+    def __init__(self, shape: ImageShape, classes: int) -> None:
         super().__init__()
         self.body = tiny(shape, classes)
 

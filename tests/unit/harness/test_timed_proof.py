@@ -14,7 +14,7 @@ import torch
 from storebench.formats.kernel import Kernel, load_kernel
 from storebench.loading import kept as kept_module
 from storebench.loading import loader as loader_module
-from storebench.loading.batch import Batch, BatchRequest, EpochPlan, Spans
+from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
 from storebench.loading.kept import SampleKeeper
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
@@ -39,11 +39,11 @@ def coverage_of(record: Record) -> Coverage:
 
 
 @pytest.fixture
-def produce(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Batch]], None]:
+def produce(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., LoadedBatch]], None]:
     """Plant a producer; workers are forked, so they have it as well."""
     right = Producer.produce
 
-    def plant(wrong: Callable[..., Batch]) -> None:
+    def plant(wrong: Callable[..., LoadedBatch]) -> None:
         monkeypatch.setattr(Producer, "produce", lambda self, request: wrong(right, self, request))
 
     return plant
@@ -93,9 +93,9 @@ def test_a_fault_in_the_timed_pass_alone_fails_the_cell(
 def test_indices_come_from_the_producer_that_read_them(
     loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
 ) -> None:
-    def serve_sample_0(right: Any, producer: Producer, request: BatchRequest) -> Batch:
+    def serve_sample_0(right: Any, producer: Producer, request: BatchRequest) -> LoadedBatch:
         zero = np.zeros_like(request.indices)
-        batch: Batch = right(
+        batch: LoadedBatch = right(
             producer,
             BatchRequest(
                 epoch=request.epoch, step=request.step, indices=zero, check=request.check, plan=request.plan
@@ -115,8 +115,8 @@ def test_indices_come_from_the_producer_that_read_them(
 def test_a_producer_that_serves_one_sample_and_says_another_is_found(
     loader: str, workers: int, produce: Any, plugged: None, bench: Bench, run_folder: Path
 ) -> None:
-    def lie(right: Any, producer: Producer, request: BatchRequest) -> Batch:
-        batch: Batch = right(producer, request)
+    def lie(right: Any, producer: Producer, request: BatchRequest) -> LoadedBatch:
+        batch: LoadedBatch = right(producer, request)
         if not request.check:
             batch.pixels[:] = batch.pixels[:1].clone()
         return batch
@@ -142,7 +142,7 @@ def test_a_reader_that_changes_the_indices_it_was_given_is_found(
 class YesterdaysLoader(ProcessLoader):
     """Serve each batch with the pixels of the batch before; the replay is right."""
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         before = None
         for batch in super().epoch(plan):
             now = batch.pixels.clone()
@@ -165,7 +165,7 @@ def test_a_loader_that_serves_yesterdays_buffer_is_found(
 class ShortLoader(ProcessLoader):
     """Serve batches without their last row of pixels."""
 
-    def epoch(self, plan: EpochPlan) -> Iterator[Batch]:
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in super().epoch(plan):
             batch.pixels = batch.pixels[:-1]
             yield batch
@@ -284,7 +284,7 @@ def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
 ) -> None:
     right, copies = SampleKeeper.copy, list[tuple[int, int]]()
 
-    def slow_copy(keeper: SampleKeeper, batch: Batch, rows: Sequence[int]) -> None:
+    def slow_copy(keeper: SampleKeeper, batch: LoadedBatch, rows: Sequence[int]) -> None:
         begun_ns = time.perf_counter_ns()
         time.sleep(0.01)
         right(keeper, batch, rows)
@@ -372,11 +372,11 @@ def test_large_images_are_kept_in_bounded_memory() -> None:
     assert keeper._pixels.nbytes == KEPT_BYTES == 4 * side * side
 
 
-def made(step: int, size: int = 4) -> Batch:
+def made(step: int, size: int = 4) -> LoadedBatch:
     spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)
     zeros = np.zeros(size, np.int64)
     pixels = torch.full((size, 1, 1, 1), step % 256, dtype=torch.uint8)
-    return Batch(pixels=pixels, labels=zeros, indices=zeros, spans=spans, payload_bytes=size)
+    return LoadedBatch(pixels=pixels, labels=zeros, indices=zeros, spans=spans, payload_bytes=size)
 
 
 def test_pauses_are_bounded_and_what_was_left_out_is_not_called_wrong(
@@ -384,7 +384,7 @@ def test_pauses_are_bounded_and_what_was_left_out_is_not_called_wrong(
 ) -> None:
     right = SampleKeeper.copy
 
-    def slow_copy(keeper: SampleKeeper, batch: Batch, rows: Sequence[int]) -> None:
+    def slow_copy(keeper: SampleKeeper, batch: LoadedBatch, rows: Sequence[int]) -> None:
         time.sleep(0.002)
         right(keeper, batch, rows)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storebench.errors import CorruptDataError
-from storebench.stores.inspection import Inspection, Part, inspect
+from storebench.stores.inspection import Inspection, SampleSet, inspect
 from tests.support.foreign_files import jpegs, write_blob, write_per_image, write_vlen
 
 FEW = 6
@@ -19,7 +19,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (240, 12, 12, 3), dtype=np.ui
 """Squares of one colour, which compress."""
 
 
-def main_of(found: Inspection) -> Part:
+def main_of(found: Inspection) -> SampleSet:
     assert found.main is not None
     return found.main
 

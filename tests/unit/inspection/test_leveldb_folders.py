@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import CorruptDataError, UsageError
-from storebench.stores.inspection import Inspection, Part, inspect
+from storebench.stores.inspection import Inspection, SampleSet, inspect
 from tests.support.foreign_files import datum, jpegs, numbered, write_leveldb
 from tests.support.quick_cli import storebench
 
@@ -16,7 +16,7 @@ FEW = 6
 IMAGES = jpegs(60)
 
 
-def main_of(found: Inspection) -> Part:
+def main_of(found: Inspection) -> SampleSet:
     assert found.main is not None
     return found.main
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from storebench.errors import UnknownNameError
-from storebench.stores.inspection import Inspection, Part, inspect
+from storebench.stores.inspection import Inspection, SampleSet, inspect
 from tests.support.foreign_files import datum, jpegs, numbered, pickled, write_lmdb
 
 FEW = 6
 IMAGES = jpegs(60)
 
 
-def main_of(found: Inspection) -> Part:
+def main_of(found: Inspection) -> SampleSet:
     assert found.main is not None
     return found.main
 

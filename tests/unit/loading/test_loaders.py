@@ -12,12 +12,11 @@ import torch
 
 from storebench.digests import sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
-from storebench.formats.base import Batch as Pixels
-from storebench.formats.base import Indices
+from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading import ready
 from storebench.loading.augment import Augment
-from storebench.loading.batch import LOOP_WORKER, Batch, EpochPlan, LoadJob
+from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import LOADERS, Loader, get_loader
 from storebench.loading.order import epoch_order
@@ -42,7 +41,7 @@ def workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def _ready(small: SmallStore, job: LoadJob, epoch: int) -> tuple[Pixels, Indices]:
+def _ready(small: SmallStore, job: LoadJob, epoch: int) -> tuple[Batch, Indices]:
     """Return the nine samples, augmented, that begin an epoch's order."""
     order = epoch_order(COUNT, seed=job.seed, epoch=epoch)[:9]
     pixels = np.empty((9, *job.augment.output_shape(SHAPE)), np.uint8)
@@ -228,7 +227,7 @@ class TestEveryLoader:
         path = small.format.locate(small.path, small.manifest, bad)
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        served: list[Batch] = []
+        served: list[LoadedBatch] = []
         try:
             with kind(make_job("png"), workers=workers) as loader:
                 loader.open()

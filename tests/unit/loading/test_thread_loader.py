@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from storebench.loading.batch import Opened
+from storebench.loading.batch import ReaderReport
 from storebench.loading.loader import get_loader
 from storebench.testing.stores import COUNT
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, drained
@@ -69,7 +69,7 @@ class TestThreads:
                 next(loader.epoch(make_plan(1)))
         finally:
             signal.signal(signal.SIGALRM, before)
-        assert [type(one) for one in loader.close()] == [Opened]
+        assert [type(one) for one in loader.close()] == [ReaderReport]
 
     def test_an_error_keeps_the_threads_own_traceback(self, make_job: MakeJob, make_plan: MakePlan) -> None:
         with get_loader("threads")(make_job("odd+raw:failing"), workers=2) as loader:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from storebench.formats.base import Indices
-from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.ranks.communication import Communication
 from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
 from storebench.ranks.exposed import communication
@@ -40,11 +40,11 @@ class Trained:
     weights: Weights
 
 
-def batch_of(shape: tuple[int, int, int], indices: Indices) -> Batch:
+def batch_of(shape: tuple[int, int, int], indices: Indices) -> LoadedBatch:
     """Return the samples of some indices: each is noise of its own."""
     pixels = [np.random.default_rng(int(index)).integers(0, 256, shape, np.uint8) for index in indices]
     stacked = np.stack(pixels) if pixels else np.empty((0, *shape), np.uint8)
-    return Batch(
+    return LoadedBatch(
         pixels=torch.from_numpy(stacked),
         labels=np.asarray(indices, np.int64) % 10,
         indices=indices,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.ranks.data_parallel import RankStep, make_rank_step
 from storebench.ranks.games import exchanged, packed, summed, trainer_group, unpack
 from storebench.ranks.group import Group
@@ -22,10 +22,10 @@ TIMEOUT_S = 60.0
 State = npt.NDArray[np.float32]
 
 
-def noise(seed: int) -> Batch:
+def noise(seed: int) -> LoadedBatch:
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 10, BATCH)
-    return Batch(
+    return LoadedBatch(
         pixels=torch.from_numpy(generator.integers(0, 256, (BATCH, *SHAPE), np.uint8)),
         labels=labels,
         indices=labels,

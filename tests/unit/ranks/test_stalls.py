@@ -11,7 +11,7 @@ import pytest
 
 from storebench.errors import CellFailedError
 from storebench.ranks.membership import Membership
-from storebench.ranks.progress import NO_PROGRESS, Position, Progress
+from storebench.ranks.progress import NO_PROGRESS, Position, RankProgress
 from storebench.ranks.stalls import START_PHASES, START_S, StallWatch
 from tests.support.harness_tools import wait_for
 
@@ -30,23 +30,24 @@ def clock() -> Clock:
     return Clock()
 
 
-def make_ranks(folder: Path, ranks: int = 2) -> list[Progress]:
+def make_ranks(folder: Path, ranks: int = 2) -> list[RankProgress]:
     """Make the accounts of ranks that have started."""
     made = [
-        Progress.create(folder, Membership(rank=rank, ranks=ranks, node=rank // 2)) for rank in range(ranks)
+        RankProgress.create(folder, Membership(rank=rank, ranks=ranks, node=rank // 2))
+        for rank in range(ranks)
     ]
     for one in made:
         start(one)
     return made
 
 
-def start(progress: Progress) -> None:
+def start(progress: RankProgress) -> None:
     for number in range(START_PHASES):
         progress.begin(f"phase {number} of the start")
 
 
 def test_a_position_is_what_the_rank_has_counted(tmp_path: Path) -> None:
-    progress = Progress.create(tmp_path, Membership(rank=3, ranks=4, node=1))
+    progress = RankProgress.create(tmp_path, Membership(rank=3, ranks=4, node=1))
     assert Position.of(tmp_path, 3).order == (0, 0)
     progress.begin("the opening of the store")
     progress.begin("epoch 0")
@@ -136,7 +137,7 @@ def test_the_start_may_take_longer(tmp_path: Path, clock: Clock) -> None:
     watch = StallWatch(tmp_path, range(2), 5, clock)
     clock.now_s = START_S - 1
     assert watch.failure() is None
-    Progress.create(tmp_path, Membership(ranks=2)).begin("the rendezvous")
+    RankProgress.create(tmp_path, Membership(ranks=2)).begin("the rendezvous")
     watch.failure()
     clock.now_s = START_S + 1
     assert "rank 1 on node 0 made no progress for 60 s during the start" in (watch.failure() or "")
@@ -159,7 +160,7 @@ def test_a_stopped_process_is_named_first(
     for rank in range(3):
         if rank == 1:
             monkeypatch.setattr("os.getpid", lambda: stopped)
-        one = Progress.create(tmp_path, Membership(rank=rank, ranks=3))
+        one = RankProgress.create(tmp_path, Membership(rank=rank, ranks=3))
         start(one)
         monkeypatch.undo()
         one.begin("epoch 0")

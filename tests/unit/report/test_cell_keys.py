@@ -11,7 +11,7 @@ from storebench.report.frame import to_frame
 from storebench.report.panels import fullest, panels
 from storebench.report.texts.labels import setting_label
 from storebench.report.texts.notes import cache_notes
-from storebench.report.validation.findings import Finding, Kind
+from storebench.report.validation.findings import Finding, Rule
 from storebench.report.validation.validate import validate_records
 from storebench.results import Record
 from tests.support.planted import ENVIRONMENT, make_record
@@ -111,7 +111,7 @@ def test_the_null_cell_bounds_cells_with_any_number_of_passes() -> None:
 
 def ceiling_findings(*records: Record) -> list[Finding]:
     findings = validate_records([(record, FILE) for record in records])
-    return [finding for finding in findings if finding.kind is Kind.CEILING]
+    return [finding for finding in findings if finding.kind is Rule.CEILING]
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -9,7 +9,7 @@ from storebench.report.analysis import load_results
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.plots.curve import (
     FAINT,
-    Curve,
+    EpochCurve,
     curve_axes,
     draw_rate,
     finish_curves,
@@ -28,8 +28,8 @@ COUNTS = (
 )
 
 
-def epoch(*portion: bool) -> Curve:
-    return Curve(asked_frac=ASKED, samples_per_s=RATES, portion=np.array(portion), residency=COUNTS)
+def epoch(*portion: bool) -> EpochCurve:
+    return EpochCurve(asked_frac=ASKED, samples_per_s=RATES, portion=np.array(portion), residency=COUNTS)
 
 
 @pytest.fixture

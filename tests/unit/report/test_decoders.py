@@ -7,10 +7,10 @@ import pytest
 
 from storebench.report.build import content_of
 from storebench.report.cells import summarise
-from storebench.report.claims import Kind
+from storebench.report.claims import ClaimKind
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
-from storebench.report.page import Content
+from storebench.report.page import PageContent
 from storebench.report.texts.decoders import closing
 from storebench.results import Record
 from tests.support.planted import replicates
@@ -45,7 +45,7 @@ def with_steps(**changes: float) -> list[Record]:
     ]
 
 
-def content(records: list[Record]) -> Content:
+def content(records: list[Record]) -> PageContent:
     return content_of([(record, Path("run/records.jsonl")) for record in records])
 
 
@@ -60,7 +60,7 @@ def test_the_headline_says_what_each_decoder_closes() -> None:
         "A faster decoder closes a part of the gap from LMDB+JPEG (lossy) to raw pixels in LMDB: simplejpeg 60% ["
     )
     assert "], OpenCV 30% [" in sentence.text
-    assert {one.kind for one in sentence.claims} == {Kind.CLOSES}
+    assert {one.kind for one in sentence.claims} == {ClaimKind.CLOSES}
     assert all(one.decided and one.fair for one in sentence.claims)
     assert any(sentence.text in line for line in page.factors)
 
@@ -70,7 +70,7 @@ def test_a_share_is_taken_round_by_round_and_has_an_interval() -> None:
     shares = {
         one.subject.backend: one.figure
         for one in found.claims.found
-        if one.kind is Kind.CLOSES and one.figure
+        if one.kind is ClaimKind.CLOSES and one.figure
     }
     assert shares["lmdb+jpeg:simplejpeg"].mid == pytest.approx(0.6, abs=0.01)
     assert shares["lmdb+jpeg:opencv"].mid == pytest.approx(0.3, abs=0.02)

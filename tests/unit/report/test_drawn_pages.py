@@ -10,7 +10,7 @@ import pytest
 from storebench.report import claims as claims_module
 from storebench.report.build import page_content
 from storebench.report.cells import SETTING_COLUMNS, CellSummary, summarise
-from storebench.report.claims import Claim, Claims, Kind
+from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import Decision, Decisions
 from storebench.report.facts import derive_page
 from storebench.report.frame import to_frame
@@ -93,7 +93,12 @@ def test_the_pages_say_enough_for_every_rule_to_be_tried(pages: list[Page]) -> N
     said = [(page, claim) for page in pages for claim in page.said()]
     seen = {claim.kind for _, claim in said}
     # Decoders, spikes, contention and jobs of ranks have tests of their own.
-    assert seen >= set(Kind) - {Kind.SPIKE, Kind.CONTENTION, Kind.CLOSES, Kind.EXPOSED}
+    assert seen >= set(ClaimKind) - {
+        ClaimKind.SPIKE,
+        ClaimKind.CONTENTION,
+        ClaimKind.CLOSES,
+        ClaimKind.EXPOSED,
+    }
     rules = {
         advice.rule[:2] for page in pages for section in page.content.sections for advice in section.advice
     }
@@ -117,7 +122,7 @@ def test_plots_that_the_records_cannot_carry_are_not_on_the_page(pages: list[Pag
 
 
 def never_undecided(one: Decision) -> Claim:
-    kind = Kind.FASTER if one.faster or one.slower else Kind.EQUAL
+    kind = ClaimKind.FASTER if one.faster or one.slower else ClaimKind.EQUAL
     return Claim(
         kind=kind, subject=one.cell, object=one.base, figure=one.ratio, topic=one.topic, decision=one
     )
@@ -153,7 +158,7 @@ FAULTS: dict[str, tuple[Rule, str, Callable[[pytest.MonkeyPatch], None]]] = {
         nameless, "ladder", lambda patch: patch.setattr(planted, "full_name", lambda backend, _: backend),
     ),
     "a loss on a ladder is called a gain": (
-        wrong_rungs, "ladder", lambda patch: patch.setattr(ladder, "_is_gain", lambda _, claim: claim.kind is Kind.FASTER),
+        wrong_rungs, "ladder", lambda patch: patch.setattr(ladder, "_is_gain", lambda _, claim: claim.kind is ClaimKind.FASTER),
     ),
     "the answer does not name the fastest store": (
         two_answers, "decided", lambda patch: patch.setattr(headline, "_fastest", lambda *_: None),
@@ -174,8 +179,8 @@ def test_a_rule_sees_that(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_contradiction_between_two_claims_of_a_page_is_seen(pages: list[Page]) -> None:
-    page = next(page for page in pages if any(one.kind is Kind.FASTER for one in page.said()))
-    faster = next(one for one in page.said() if one.kind is Kind.FASTER)
+    page = next(page for page in pages if any(one.kind is ClaimKind.FASTER for one in page.said()))
+    faster = next(one for one in page.said() if one.kind is ClaimKind.FASTER)
     told = page.content.headline
     assert faster.object is not None
     turned = replace(faster, subject=faster.object, object=faster.subject)

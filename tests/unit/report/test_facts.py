@@ -23,7 +23,7 @@ from storebench.report.main_panel import ordered
 from storebench.report.panels import panels
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
-from storebench.report.validation.findings import Kind, finding
+from storebench.report.validation.findings import Rule, finding
 from storebench.report.verdict import cell_verdicts
 from storebench.results import Record
 from storebench.runs.conversions import append_conversion
@@ -70,7 +70,7 @@ def test_a_report_derives_each_fact_once() -> None:
 
 def test_cells_that_do_not_validate_decide_nothing() -> None:
     records = [record for name in ("png", "hdf5", "lmdb") for record in replicates(name, [40.0] * 3)]
-    wrong = [finding(Kind.ARITHMETIC, record, "samples_per_s", "planted") for record in records[3:4]]
+    wrong = [finding(Rule.ARITHMETIC, record, "samples_per_s", "planted") for record in records[3:4]]
     calls = calls_during(lambda: content_of(sourced(records), wrong))
     assert (calls["decide"], calls["headline"], calls["panels"]) == (1, 1, 2)
 

@@ -10,7 +10,7 @@ import pytest
 
 from storebench.report.build import content_of
 from storebench.report.cells import CellSummary, backend_rank, summarise, varying_fields
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.decisions import Topic
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Estimate
@@ -174,26 +174,26 @@ def test_a_null_cell_stands_beside_the_panels_of_its_model() -> None:
     assert [cell.backend for cell in found["lmdb"].listed] == ["lmdb"]
 
 
-def said(kind: Kind, subject: CellSummary, other: CellSummary | None = None) -> Claim:
+def said(kind: ClaimKind, subject: CellSummary, other: CellSummary | None = None) -> Claim:
     return Claim(kind=kind, subject=subject, object=other, figure=Estimate(mid=2.0, lo=1.9, hi=2.1, n=3))
 
 
 def test_sentences_contradict_each_other_where_both_cannot_be_true() -> None:
     png, lmdb = cells_of(make_record("png"), make_record("lmdb"))
-    faster = said(Kind.FASTER, lmdb, png)
-    assert faster.contradicts(said(Kind.FASTER, png, lmdb))
-    assert faster.contradicts(said(Kind.UNDECIDED, png, lmdb))
-    assert not faster.contradicts(said(Kind.FASTER, lmdb, png))
-    assert not faster.contradicts(said(Kind.EQUAL, png, lmdb)), "one may be faster by less than a tenth"
-    assert faster.contradicts(said(Kind.FED, png)), "a loop that hardly waits gains nothing"
-    assert not faster.contradicts(said(Kind.FED, lmdb))
-    assert not faster.contradicts(said(Kind.SHARE, lmdb, png))
-    pays = said(Kind.PAYS, lmdb, png)
-    assert pays.contradicts(said(Kind.EQUAL, png, lmdb))
-    assert pays.contradicts(said(Kind.FED, png))
-    assert pays.contradicts(said(Kind.FASTER, png, lmdb))
+    faster = said(ClaimKind.FASTER, lmdb, png)
+    assert faster.contradicts(said(ClaimKind.FASTER, png, lmdb))
+    assert faster.contradicts(said(ClaimKind.UNDECIDED, png, lmdb))
+    assert not faster.contradicts(said(ClaimKind.FASTER, lmdb, png))
+    assert not faster.contradicts(said(ClaimKind.EQUAL, png, lmdb)), "one may be faster by less than a tenth"
+    assert faster.contradicts(said(ClaimKind.FED, png)), "a loop that hardly waits gains nothing"
+    assert not faster.contradicts(said(ClaimKind.FED, lmdb))
+    assert not faster.contradicts(said(ClaimKind.SHARE, lmdb, png))
+    pays = said(ClaimKind.PAYS, lmdb, png)
+    assert pays.contradicts(said(ClaimKind.EQUAL, png, lmdb))
+    assert pays.contradicts(said(ClaimKind.FED, png))
+    assert pays.contradicts(said(ClaimKind.FASTER, png, lmdb))
     assert not pays.contradicts(faster)
-    assert not pays.contradicts(said(Kind.LARGER, lmdb, png))
+    assert not pays.contradicts(said(ClaimKind.LARGER, lmdb, png))
 
 
 def test_the_sides_of_a_claim_differ_in_its_topic_and_in_lost_pixels_only() -> None:
@@ -208,7 +208,7 @@ def test_the_sides_of_a_claim_differ_in_its_topic_and_in_lost_pixels_only() -> N
     }
     cold = cells["png", "cold", 0]
     found = {
-        name: said(Kind.FASTER, cells[key], cold)
+        name: said(ClaimKind.FASTER, cells[key], cold)
         for name, key in (
             ("loss", ("jpeg", "cold", 0)),
             ("cache", ("png", "warm", 0)),

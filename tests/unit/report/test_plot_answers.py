@@ -9,7 +9,7 @@ import pytest
 
 from storebench.report.ceilings import ceilings
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.claims import Claim, Kind, reads_device
+from storebench.report.claims import Claim, ClaimKind, reads_device
 from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Estimate
@@ -49,7 +49,7 @@ def test_workers_that_help_are_counted_and_the_largest_gain_is_named() -> None:
         "1 of 2 backends is proven to gain from more workers; the largest gain is 4.00 [4.00, 4.00] times with 4"
         " workers instead of 0 (PNG files)."
     )
-    assert [one.kind for one in told.claims] == [Kind.FASTER]
+    assert [one.kind for one in told.claims] == [ClaimKind.FASTER]
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
@@ -68,13 +68,13 @@ def test_the_largest_store_is_held_against_the_smallest() -> None:
         make_record("lmdb", bytes_on_disk=1000),
     )
     facts = derive(cells)
-    (largest,) = facts.claims.each(Kind.LARGER, cells)
+    (largest,) = facts.claims.each(ClaimKind.LARGER, cells)
     assert size_answer(largest).text == "LMDB takes 2.50 times the space of PNG files."
 
 
 def test_amplification_is_told_from_the_least_to_the_most() -> None:
     cells = cells_of(make_record("png", amplification=1.1), make_record("lmdb", amplification=8.0))
-    found = derive(cells).claims.each(Kind.AMPLIFIED, cells)
+    found = derive(cells).claims.each(ClaimKind.AMPLIFIED, cells)
     assert read_answer(found).text == (
         "The device delivered between 1.10 times (PNG files) and 8.00 times (LMDB) the requested bytes."
     )
@@ -118,7 +118,7 @@ def test_of_few_steps_the_longest_wait_is_told_and_not_one_in_a_hundred() -> Non
 
 
 def spikes(cells: list[CellSummary]) -> list[Claim]:
-    return derive(cells).claims.each(Kind.SPIKE, cells)
+    return derive(cells).claims.each(ClaimKind.SPIKE, cells)
 
 
 def waiting(backend: str, p50_ms: float, p99_ms: float, max_ms: float) -> Record:
@@ -204,7 +204,7 @@ def test_a_row_or_a_column_alone_is_not_crossed(backends: tuple[str, ...]) -> No
 
 def paid(backend: str, epochs: Estimate) -> Claim:
     cell, png = cells_of(make_record("png"), make_record(backend))[::-1]
-    return Claim(kind=Kind.PAYS, subject=cell, object=png, figure=epochs)
+    return Claim(kind=ClaimKind.PAYS, subject=cell, object=png, figure=epochs)
 
 
 def test_the_first_conversion_to_pay_is_named() -> None:

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from storebench.report.build import page_content, write_report
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.claims import Kind
+from storebench.report.claims import ClaimKind
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive, derive_page
 from storebench.report.frame import to_frame
@@ -112,7 +112,7 @@ def test_the_answer_names_the_job_whose_exchange_costs_most() -> None:
         "Exchanging gradients is proven to lengthen the steps of 2 of 3 jobs, by at most 5.00 ms ["
     )
     assert plot.answer.endswith("(PNG files, 2 ranks, overlapped).")
-    assert {one.kind for one in plot.claims} == {Kind.EXPOSED}
+    assert {one.kind for one in plot.claims} == {ClaimKind.EXPOSED}
     assert len(plot.claims) == 2
     assert all(one.decided and one.figure is not None and (one.figure.lo or 0) > 0 for one in plot.claims)
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from storebench.report.cells import summarise
-from storebench.report.claims import Kind
+from storebench.report.claims import ClaimKind
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
@@ -51,7 +51,7 @@ def test_jobs_that_deliver_more_are_counted_with_their_efficiency() -> None:
         "1 of 2 backends is proven to deliver more with several ranks on this machine; the largest gain is 1.80"
     )
     assert told.text.endswith(" times with 4 ranks instead of 1 (LMDB), an efficiency of 45.0% [44.8, 45.2].")
-    assert [(one.kind, one.topic) for one in told.claims] == [(Kind.FASTER, Topic.RANKS)] * 2
+    assert [(one.kind, one.topic) for one in told.claims] == [(ClaimKind.FASTER, Topic.RANKS)] * 2
     assert all(one.fair for one in told.claims)
 
 

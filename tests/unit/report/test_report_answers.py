@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.claims import Claim, Kind
+from storebench.report.claims import Claim, ClaimKind
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.tables import dataset_tables
@@ -45,7 +45,7 @@ def test_the_sentence_gives_ratio_interval_and_signed_shares() -> None:
         "On this machine, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times [3.0, 3.0] as fast as"
         " PNG files. What decides: decoding costs 109% [109%, 109%] of the difference, fetching gives 10% [10%, 10%] back."
     )
-    shares = {one.part: one.figure for one in answer.claims if one.kind is Kind.SHARE}
+    shares = {one.part: one.figure for one in answer.claims if one.kind is ClaimKind.SHARE}
     assert shares["decoding"] is not None
     assert shares["decoding"].mid == pytest.approx(43.75 / 40)
     assert shares["fetching"] is not None
@@ -59,7 +59,7 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
     assert "more rounds would detect a difference of 1.25 times" in answer.answer
     assert "as fast as" not in answer.answer
     assert "decoding" not in answer.answer
-    assert [one.kind for one in answer.claims] == [Kind.UNDECIDED]
+    assert [one.kind for one in answer.claims] == [ClaimKind.UNDECIDED]
 
 
 def test_a_spread_that_200_rounds_would_not_overcome_is_said() -> None:
@@ -80,7 +80,7 @@ def test_equality_is_said_where_the_interval_is_narrow_around_one() -> None:
     records = rounds("png", [20.0, 20.1, 20.0, 20.1]) + rounds("lmdb", [20.1, 20.0, 20.1, 20.0])
     answer = headline(facts_of(records))
     assert "differ by less than 10% (ratio 1.000 times [0.981, 1.020]" in answer.answer
-    assert [one.kind for one in answer.claims] == [Kind.EQUAL]
+    assert [one.kind for one in answer.claims] == [ClaimKind.EQUAL]
 
 
 def test_beside_training_stands_what_the_loader_alone_gives() -> None:
@@ -103,7 +103,7 @@ def test_beside_training_stands_what_the_loader_alone_gives() -> None:
 def test_one_or_two_rounds_name_no_winner(count: int) -> None:
     answer = headline(facts_of(rounds("png", [60, 60.1][:count]) + rounds("lmdb", [20, 20][:count])))
     assert "cannot be told apart yet" in answer.answer
-    assert [one.kind for one in answer.claims] == [Kind.UNDECIDED]
+    assert [one.kind for one in answer.claims] == [ClaimKind.UNDECIDED]
 
 
 def test_a_paper_turned_round_is_said_the_right_way_round() -> None:
@@ -158,7 +158,7 @@ def test_an_undecided_setting_does_not_lead_and_is_not_kept_back_either() -> Non
     assert answer.answer.endswith(
         "Undecided settings that come first: ImageNet, 4,000 images, limited to 128 MiB, read-ahead 128 KiB."
     )
-    assert {Kind.FASTER, Kind.UNDECIDED} <= {one.kind for one in answer.claims}
+    assert {ClaimKind.FASTER, ClaimKind.UNDECIDED} <= {one.kind for one in answer.claims}
     assert answer.panel is not None
     assert answer.panel.first.cell.cache == "cold"
     far = two([30, 60, 40], [44, 35, 52], readahead_kib=8192, **LIMITED)
@@ -331,7 +331,7 @@ def test_it_does_not_matter_when_every_two_stores_are_proven_equal() -> None:
     records = rounds("png", [20, 20.1, 20]) + rounds("hdf5", [20.1, 20, 20]) + rounds("lmdb", [20, 20, 20.1])
     advice = advice_of(records)
     assert "every two stores are proven to differ by less than 10%" in advice["R1"].text
-    assert {one.kind for one in advice["R1"].claims} == {Kind.EQUAL}
+    assert {one.kind for one in advice["R1"].claims} == {ClaimKind.EQUAL}
 
 
 def test_what_is_not_proven_is_unknown_with_the_rounds_needed() -> None:

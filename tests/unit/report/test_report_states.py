@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storebench.report.cells import AUGMENTING, CellSummary, Work, ceiling_key, summarise, work_of
+from storebench.report.cells import AUGMENTING, CellSummary, LoopWork, ceiling_key, summarise, work_of
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.panels import panels
@@ -187,18 +187,18 @@ def test_the_networks_that_augment_are_those_of_the_models() -> None:
 @pytest.mark.parametrize(
     ("model", "compute", "words", "work"),
     [
-        ("caffenet", "none", "loader only, with CaffeNet's crop and mirror", Work.AUGMENTING),
-        ("none", "none", "reader and decoder alone", Work.READING),
-        ("lenet", "none", "reader and decoder alone", Work.READING),
-        ("caffenet", "real", "CaffeNet", Work.TRAINING),
-        ("none", "emulated:5", "EMULATED", Work.EMULATED),
+        ("caffenet", "none", "loader only, with CaffeNet's crop and mirror", LoopWork.AUGMENTING),
+        ("none", "none", "reader and decoder alone", LoopWork.READING),
+        ("lenet", "none", "reader and decoder alone", LoopWork.READING),
+        ("caffenet", "real", "CaffeNet", LoopWork.TRAINING),
+        ("none", "emulated:5", "EMULATED", LoopWork.EMULATED),
     ],
 )
-def test_a_panel_says_what_its_loop_does(model: str, compute: str, words: str, work: Work) -> None:
+def test_a_panel_says_what_its_loop_does(model: str, compute: str, words: str, work: LoopWork) -> None:
     (panel,) = panels([cell_of(make_record("lmdb", model=model, compute=compute))])
     assert words in setting_label(panel.first)
     assert panel.work is work
-    assert panel.alone is (work is Work.READING)
+    assert panel.alone is (work is LoopWork.READING)
 
 
 def test_loaders_that_augment_are_never_mixed_with_readers_alone() -> None:
@@ -211,13 +211,13 @@ def test_loaders_that_augment_are_never_mixed_with_readers_alone() -> None:
         for record in replicates(backend, [wait_ms] * 3, model=model, compute="none", cache="warm")
     ]
     facts = facts_of(records)
-    assert sorted(panel.work for panel in facts.panels) == [Work.AUGMENTING, Work.READING]
+    assert sorted(panel.work for panel in facts.panels) == [LoopWork.AUGMENTING, LoopWork.READING]
     assert all(len({work_of(cell.cell) for cell in panel.listed}) == 1 for panel in facts.panels)
-    assert [panel.work for panel in facts.ordered] == [Work.READING, Work.AUGMENTING]
+    assert [panel.work for panel in facts.ordered] == [LoopWork.READING, LoopWork.AUGMENTING]
     captions = [table.caption for table in dataset_tables(facts)]
     assert sum("loader only, with CaffeNet's crop and mirror" in text for text in captions) == 1
     assert sum("reader and decoder alone" in text for text in captions) == 1
-    assert {work_of(square.slow.cell) for square in facts.squares} == {Work.READING}
+    assert {work_of(square.slow.cell) for square in facts.squares} == {LoopWork.READING}
     assert len(facts_of([one for one in records if one.cell.model == "caffenet"]).squares) == len(
         facts.squares
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storebench.report.validation.findings import Kind
+from storebench.report.validation.findings import Rule
 from storebench.report.validation.validate import validate
 from storebench.results import (
     CacheVerdict,
@@ -35,64 +35,64 @@ def test_consistent_results_have_no_finding(tmp_path: Path) -> None:
     assert validate(write_run(tmp_path / "run", records, with_steps=True)) == []
 
 
-PLANTED: dict[str, tuple[Kind, str, Callable[[Record], Record]]] = {
+PLANTED: dict[str, tuple[Rule, str, Callable[[Record], Record]]] = {
     "a rate that its raw figures do not give": (
-        Kind.ARITHMETIC, "samples_per_s", lambda r: dataclasses.replace(r, samples_per_s=r.samples_per_s * 0.9),
+        Rule.ARITHMETIC, "samples_per_s", lambda r: dataclasses.replace(r, samples_per_s=r.samples_per_s * 0.9),
     ),
     "warm-up samples counted in the rate": (
-        Kind.ARITHMETIC, "timed_samples",
+        Rule.ARITHMETIC, "timed_samples",
         lambda r: dataclasses.replace(r, samples=r.samples - 32, coverage=dataclasses.replace(
             r.coverage, expected=r.samples - 32, served=r.samples - 32, unique=r.samples - 32)),
     ),
     "parts that do not add up": (
-        Kind.ARITHMETIC, "timed_s", lambda r: dataclasses.replace(r, overhead_s=0.01),
+        Rule.ARITHMETIC, "timed_s", lambda r: dataclasses.replace(r, overhead_s=0.01),
     ),
     "time that nothing explains": (
-        Kind.ARITHMETIC, "overhead_s", lambda r: make_record(overhead_ms=5.0),
+        Rule.ARITHMETIC, "overhead_s", lambda r: make_record(overhead_ms=5.0),
     ),
     "a fraction from other figures": (
-        Kind.ARITHMETIC, "data_wait_frac", lambda r: dataclasses.replace(r, data_wait_frac=0.9),
+        Rule.ARITHMETIC, "data_wait_frac", lambda r: dataclasses.replace(r, data_wait_frac=0.9),
     ),
     "a negative duration": (
-        Kind.ARITHMETIC, "prep_s", lambda r: dataclasses.replace(r, prep_s=-1.0),
+        Rule.ARITHMETIC, "prep_s", lambda r: dataclasses.replace(r, prep_s=-1.0),
     ),
     "percentiles out of order": (
-        Kind.ARITHMETIC, "data_wait_ns",
+        Rule.ARITHMETIC, "data_wait_ns",
         lambda r: dataclasses.replace(r, data_wait_ns=Percentiles(p50=5, p95=4, p99=6, max=7)),
     ),
     "nominal bytes per second": (
-        Kind.ARITHMETIC, "payload_bytes_per_s",
+        Rule.ARITHMETIC, "payload_bytes_per_s",
         lambda r: dataclasses.replace(r, payload_bytes_per_s=r.payload_bytes_per_s * 1.5),
     ),
     "a sample served twice": (
-        Kind.COVERAGE, "coverage", lambda r: part(r, "coverage", unique=r.samples - 1, duplicates=1),
+        Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", unique=r.samples - 1, duplicates=1),
     ),
-    "a sample left out": (Kind.COVERAGE, "coverage", lambda r: part(r, "coverage", missing=1)),
-    "wrong pixels": (Kind.COVERAGE, "coverage", lambda r: part(r, "coverage", pixels_wrong=1)),
+    "a sample left out": (Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", missing=1)),
+    "wrong pixels": (Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", pixels_wrong=1)),
     "samples counted that never came": (
-        Kind.COVERAGE, "samples", lambda r: part(r, "coverage", served=r.samples - 1, unique=r.samples - 1),
+        Rule.COVERAGE, "samples", lambda r: part(r, "coverage", served=r.samples - 1, unique=r.samples - 1),
     ),
-    "no coverage at all": (Kind.COVERAGE, "coverage", lambda r: dataclasses.replace(r, coverage=None)),
+    "no coverage at all": (Rule.COVERAGE, "coverage", lambda r: dataclasses.replace(r, coverage=None)),
     "cold with pages resident": (
-        Kind.CACHE, "resident_frac_before", lambda r: part(r, "cache", resident_frac_before=0.02),
+        Rule.CACHE, "resident_frac_before", lambda r: part(r, "cache", resident_frac_before=0.02),
     ),
     "verified without a count": (
-        Kind.CACHE, "resident_frac_before", lambda r: part(r, "cache", resident_frac_before=None),
+        Rule.CACHE, "resident_frac_before", lambda r: part(r, "cache", resident_frac_before=None),
     ),
     "a cache state that nobody counted": (
-        Kind.CACHE, "cache", lambda r: dataclasses.replace(r, cache=None),
+        Rule.CACHE, "cache", lambda r: dataclasses.replace(r, cache=None),
     ),
     "a failed cache state in a usable record": (
-        Kind.CACHE, "cache.verdict", lambda r: part(r, "cache", verdict=CacheVerdict.FAILED),
+        Rule.CACHE, "cache.verdict", lambda r: part(r, "cache", verdict=CacheVerdict.FAILED),
     ),
     "utilization above one": (
-        Kind.CEILING, "accelerator_util_frac", lambda r: dataclasses.replace(r, accelerator_util_frac=1.2),
+        Rule.CEILING, "accelerator_util_frac", lambda r: dataclasses.replace(r, accelerator_util_frac=1.2),
     ),
     "more bytes than memory can give": (
-        Kind.CEILING, "payload_bytes_per_s", lambda r: part(r, "ceilings", memory_bytes_per_s=1e8),
+        Rule.CEILING, "payload_bytes_per_s", lambda r: part(r, "ceilings", memory_bytes_per_s=1e8),
     ),
     "a cold epoch that the device did not feed": (
-        Kind.CEILING, "device_read_bytes",
+        Rule.CEILING, "device_read_bytes",
         lambda r: dataclasses.replace(r, counters=Counters(device_read_bytes=r.payload_bytes // 2)),
     ),
 }  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_rate_above_the_compute_ceiling_by_more_than_noise_is_found(
     null = [make_record("null", wait_ms=0, compute_ms=null_ms, replicate=n) for n in range(rounds)]
     lmdb = [make_record("lmdb", replicate=n) for n in range(rounds)]
     findings = validate(write_run(tmp_path / "run", null + lmdb))
-    assert [(one.kind, one.figure) for one in findings] == [(Kind.CEILING, "samples_per_s")] * found
+    assert [(one.kind, one.figure) for one in findings] == [(Rule.CEILING, "samples_per_s")] * found
 
 
 def test_one_busy_round_of_the_null_cell_is_not_held_against_a_cell(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_one_busy_round_of_the_null_cell_is_not_held_against_a_cell(tmp_path: Pa
 def test_stores_of_one_dataset_with_other_pixels_are_found(tmp_path: Path) -> None:
     odd = part(make_record("hdf5"), "store", samples_digest="other")
     (found,) = validate(write_run(tmp_path / "run", [make_record("png"), make_record("lmdb"), odd]))
-    assert (found.kind, found.figure) == (Kind.DISAGREEMENT, "store.samples_digest")
+    assert (found.kind, found.figure) == (Rule.DISAGREEMENT, "store.samples_digest")
     assert "hdf5" in found.cell
 
 
@@ -217,7 +217,7 @@ def test_a_warm_epoch_that_the_device_fed_is_found(tmp_path: Path, frac: float, 
     read = round(frac * record.payload_bytes / 2)
     record = dataclasses.replace(record, counters=Counters(device_read_bytes=read))
     findings = validate(write_run(tmp_path / "run", [record]))
-    assert [(one.kind, one.figure) for one in findings] == [(Kind.CACHE, "device_read_bytes")] * found
+    assert [(one.kind, one.figure) for one in findings] == [(Rule.CACHE, "device_read_bytes")] * found
 
 
 @pytest.mark.parametrize(
@@ -351,14 +351,14 @@ def test_a_portion_that_is_not_that_of_its_steps_is_found(tmp_path: Path) -> Non
     assert record.portion is not None
     wrong = part(record, "portion", data_wait_s=record.portion.data_wait_s / 1.5)
     (found,) = validate(write_run(tmp_path / "run", [wrong], with_steps=True))
-    assert (found.kind, found.figure) == (Kind.STEPS, "portion.data_wait_s")
+    assert (found.kind, found.figure) == (Rule.STEPS, "portion.data_wait_s")
 
 
 @pytest.mark.parametrize("name", ["samples", "order", "loss"])
 def test_backends_that_disagree_are_found_and_the_odd_one_is_named(tmp_path: Path, name: str) -> None:
     odd = part(make_record("hdf5"), "digests", **{name: "other"})
     (found,) = validate(write_run(tmp_path / "run", [make_record("png"), make_record("lmdb"), odd]))
-    assert (found.kind, found.figure) == (Kind.DISAGREEMENT, f"digests.{name}")
+    assert (found.kind, found.figure) == (Rule.DISAGREEMENT, f"digests.{name}")
     assert "hdf5" in found.cell
 
 
@@ -390,7 +390,7 @@ def test_original_files_must_agree_among_themselves(tmp_path: Path, name: str) -
     assert validate(write_run(tmp_path / "scaled", [*same, scaled])) == []
     odd = original("hdf5+original", **{name: "other"})
     (found,) = validate(write_run(tmp_path / "odd", [*same, odd]))
-    assert (found.kind, found.figure) == (Kind.DISAGREEMENT, f"digests.{name}")
+    assert (found.kind, found.figure) == (Rule.DISAGREEMENT, f"digests.{name}")
     assert "hdf5+original" in found.cell
 
 

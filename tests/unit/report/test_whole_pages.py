@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from benchmarks.drawn_pages import BACKENDS, Truth, claimed, drawn_page, false_claims
-from storebench.report.claims import AMPLIFIED, Kind
+from storebench.report.claims import AMPLIFIED, ClaimKind
 from storebench.report.decisions import FED_FRAC
 from storebench.report.facts import derive
 from storebench.report.roofline_curve import Feeding
@@ -105,7 +105,7 @@ def test_a_large_difference_is_found_and_advised_with_few_rounds() -> None:
         cells = drawn_page(truth, np.random.default_rng(seed), settings=1)
         assert {one.rule[:2] for one in recommend(derive(cells))} >= {"R2"}
         _, said = claimed(cells)
-        assert all(one.subject.backend == "lmdb" for one in said if one.kind is Kind.FASTER)
+        assert all(one.subject.backend == "lmdb" for one in said if one.kind is ClaimKind.FASTER)
 
 
 def test_a_simulated_pages_sentences_do_not_contradict_each_other() -> None:
@@ -113,5 +113,5 @@ def test_a_simulated_pages_sentences_do_not_contradict_each_other() -> None:
     cells = drawn_page(truth, np.random.default_rng(3))
     assert len({cell.setting + cell.dataset_key for cell in cells if not cell.is_null}) == 8
     _, said = claimed(cells)
-    assert any(one.kind is Kind.FASTER for one in said)
+    assert any(one.kind is ClaimKind.FASTER for one in said)
     assert not [pair for pair in itertools.combinations(said, 2) if pair[0].contradicts(pair[1])]

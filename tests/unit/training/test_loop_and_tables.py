@@ -14,7 +14,7 @@ import torch
 
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import open_reader, parse_backend
-from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.settings.words import Compute, Split
 from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.evaluate import accuracy
@@ -25,11 +25,11 @@ from storebench.training.steps import CpuStep, Step, make_step
 from storebench.worker.after_step import AfterStep
 
 
-def batches(count: int, wait_s: float = 0.0, worker: int = LOOP_WORKER) -> Iterator[Batch]:
+def batches(count: int, wait_s: float = 0.0, worker: int = LOOP_WORKER) -> Iterator[LoadedBatch]:
     for number in range(count):
         start = time.perf_counter_ns()
         time.sleep(wait_s)
-        yield Batch(
+        yield LoadedBatch(
             pixels=torch.zeros((2, 1, 1, 1), dtype=torch.uint8),
             labels=np.zeros(2, dtype=np.int64),
             indices=np.array([2 * number, 2 * number + 1]),
@@ -46,7 +46,7 @@ class Probe(Step):
         self.calls: list[str] = []
         self._h2d_ns = h2d_ns
 
-    def copy(self, batch: Batch) -> None:
+    def copy(self, batch: LoadedBatch) -> None:
         self.calls.append("copy")
 
     def compute(self) -> None:

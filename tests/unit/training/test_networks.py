@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from storebench.arrays import ImageShape
 from storebench.errors import UnknownNameError, UsageError
-from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.settings.words import Compute
-from storebench.training.models import MODELS, ModelSpec, Network, Shape, get_model
+from storebench.training.models import MODELS, ModelSpec, Network, get_model
 from storebench.training.steps import CpuStep, EmulatedStep, NoStep, make_step
 
-INPUTS: dict[str, tuple[Shape, int]] = {
+INPUTS: dict[str, tuple[ImageShape, int]] = {
     "lenet": ((28, 28, 1), 10),
     "cifar10_quick": ((32, 32, 3), 10),
     "caffenet": ((227, 227, 3), 1000),
@@ -59,8 +60,8 @@ def test_the_mean_of_three_channels_serves_a_grey_image() -> None:
     assert Network(spec, (1, 1, 1), 2)(torch.tensor([[[[20]]]], dtype=torch.uint8)).tolist() == [[0]]
 
 
-def batch_of(pixels: torch.Tensor, labels: list[int]) -> Batch:
-    return Batch(
+def batch_of(pixels: torch.Tensor, labels: list[int]) -> LoadedBatch:
+    return LoadedBatch(
         pixels=pixels,
         labels=np.array(labels, dtype=np.int64),
         indices=np.arange(len(labels)),
@@ -70,7 +71,7 @@ def batch_of(pixels: torch.Tensor, labels: list[int]) -> Batch:
     )
 
 
-def linear(_shape: Shape, classes: int) -> nn.Module:
+def linear(_shape: ImageShape, classes: int) -> nn.Module:
     layer = nn.Linear(4, classes)
     nn.init.constant_(layer.weight, 0.25)
     nn.init.constant_(layer.bias, 0.5)
@@ -139,7 +140,7 @@ def test_the_weights_are_to_the_bit_those_of_torchs_own_optimizer() -> None:
 
 TRAIN = """
 import sys, torch
-from storebench.loading.batch import LOOP_WORKER, Batch, Spans
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.settings.words import Compute
 from storebench.training.models import get_model
 from storebench.training.steps import make_step, warm_up
