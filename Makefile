@@ -31,14 +31,17 @@ setup: $(STAMP) ## Create the virtual environment and install everything into it
 # torch first and by exact version: a looser request pulls gigabytes of GPU libraries. So does this one where pip finds no CPU
 # build for this Python: TORCH_INDEX=URL names an index that has one.
 TORCH_INDEX ?=
+# pip compiles on one core. This takes half a minute of the set-up, so all cores compile once everything is there.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "storebench needs Python 3.11 or later: make PYTHON=python3.11 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(PIP_INSTALL) -e '.[dev]'
 	@$(BIN)/python -c "import plyvel" 2>/dev/null || \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt plyvel >$(VENV)/plyvel.log 2>&1 || \
+	  $(PIP_INSTALL) plyvel >$(VENV)/plyvel.log 2>&1 || \
 	  echo "LevelDB is left out: plyvel has no wheel for this Python and does not build without LevelDB's headers. Install them (Debian: libleveldb-dev), then run: $(BIN)/pip install -c constraints.txt plyvel"
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib/python*/site-packages || true  # some packages carry files that do not compile
 	touch $@
 
 data: setup ## Find the datasets, or download them; synthetic stand-ins replace missing ones
