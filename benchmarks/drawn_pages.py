@@ -83,15 +83,13 @@ def drawn_page(truth: Truth, rng: np.random.Generator, *, settings: int = 8) -> 
     for dataset, workers, cache in names:
         compute, shape = DATASETS[dataset]
         if compute == "real" and cache == "cold":
-            cells.append(_cell("null", NULL, dataset, workers, "any", shape, truth, rng))
-        for backend, parts in BACKENDS.items():
-            cells.append(_cell(backend, parts, dataset, workers, cache, shape, truth, rng))
+            cells.append(_cell("null", dataset, workers, "any", shape, truth, rng))
+        cells += [_cell(backend, dataset, workers, cache, shape, truth, rng) for backend in BACKENDS]
     return cells
 
 
 def _cell(
     backend: str,
-    parts: tuple[str, str, str],
     dataset: str,
     workers: int,
     cache: str,
@@ -99,7 +97,7 @@ def _cell(
     truth: Truth,
     rng: np.random.Generator,
 ) -> CellSummary:
-    container, codec, reader = parts
+    container, codec, reader = BACKENDS.get(backend, NULL)
     compute = DATASETS[dataset][0]
     cell = Cell.of_fields(
         dataset=dataset, backend=backend, format=container, codec=codec, reader=reader,

@@ -44,7 +44,7 @@ def scenario_of() -> Scenario:
 
 def job_of(cell: Cell, scenario: Scenario, stores: Path, run: Path) -> CellJob:
     """Return the job of a cell, its store built if there is none."""
-    prepared = prepare({cell: None}, scenario, stores, None, Silent())[cell]
+    prepared = prepare({cell: None}, scenario, stores, Silent())[cell]
     return CellJob(
         cell=cell,
         replicate=0,

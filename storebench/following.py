@@ -45,7 +45,7 @@ def follow(
     """
     try:
         wanted = dict.fromkeys(cell for cell in cells if cell.ranks > 1)
-        prepared = prepare(wanted, scenario, stores, None, watcher, nodes=place.nodes, node=place.node)
+        prepared = prepare(wanted, scenario, stores, watcher, nodes=place.nodes, node=place.node)
     except StorebenchError as error:
         board.set(f"ready/{place.node}", {"failure": str(error)})
         raise

@@ -25,7 +25,6 @@ from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import cell_environment, running_digest
 from storebench.probes.other_work import OtherWork
-from storebench.ranks.launch import Tell
 from storebench.ranks.progress import Position
 from storebench.ranks.room import check_room
 from storebench.results import Cell, Record, Status
@@ -105,7 +104,6 @@ def execute(
     run: Run,
     stores: Path,
     *,
-    data_root: Path | None = None,
     drop_caches: bool = False,
     retry_failed: bool = False,
     watcher: Watcher | None = None,
@@ -159,7 +157,6 @@ def execute(
             work,
             rounds,
             stores,
-            data_root,
             watcher,
             retry_failed=retry_failed,
             nodes=leader.nodes if leader else 1,
@@ -171,19 +168,13 @@ def execute(
             position = 0
             for group in groups(work, alone=leader is not None):
                 with Together({one.key: _log(run, one) for one in group}) as together:
+                    attempts = _Attempts(
+                        run=run, together=together, watcher=watcher, leader=leader, drop_caches=drop_caches
+                    )
                     for one in group:
                         watcher.started(one, position, len(work))
                         position += 1
-                        made += _measured(
-                            run,
-                            one,
-                            prepared[one.cell],
-                            recorded.get(one.key, ()),
-                            watcher,
-                            together,
-                            drop_caches=drop_caches,
-                            leader=leader,
-                        )
+                        made += attempts.records(one, prepared[one.cell], recorded.get(one.key, ()))
             run, more = _decided(run, assess, watcher)
             if not more:
                 break
@@ -200,7 +191,6 @@ def _prepared(
     work: Sequence[PendingReplicate],
     rounds: ConversionRounds,
     stores: Path,
-    data_root: Path | None,
     watcher: Watcher,
     *,
     retry_failed: bool,
@@ -216,7 +206,7 @@ def _prepared(
     try:
         for refusal in refusals((one.cell for one in work), stores).values():
             raise refusal
-        return prepare(cells, run.scenario, stores, data_root, watcher, nodes=nodes)
+        return prepare(cells, run.scenario, stores, watcher, nodes=nodes)
     except StorebenchError:
         run.discard()
         raise
@@ -257,7 +247,6 @@ def prepare(
     cells: dict[Cell, None],
     scenario: Scenario,
     stores: Path,
-    data_root: Path | None,
     watcher: Watcher,
     *,
     nodes: int = 1,
@@ -279,11 +268,11 @@ def prepare(
             options = watcher.store(cell)
             if cell.data not in opened:
                 opened[cell.data] = open_dataset(
-                    cell.data, data_root, listings=listings_in(stores), progress=options.progress
+                    cell.data, listings=listings_in(stores), progress=options.progress
                 )
             backend, dataset = parse_backend(key[1]), opened[cell.data]
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
-            test = _test_store(cell, store.manifest, scenario.test_limit, stores, data_root, options)
+            test = _test_store(cell, store.manifest, scenario.test_limit, stores, options)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
         check_size(cell, built[key].manifest)
         check_network(cell, built[key].manifest)
@@ -297,9 +286,7 @@ def prepare(
     return found
 
 
-def _test_store(
-    cell: Cell, train: Manifest, limit: int, stores: Path, data_root: Path | None, options: BuildOptions
-) -> Path | None:
+def _test_store(cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions) -> Path | None:
     """Return the store of test samples of the same origin, or None if the dataset has none."""
     if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
         return None
@@ -315,99 +302,81 @@ def _test_store(
     )
     backend = parse_backend("memory+original" if any_size(cell.backend.codec) else "memory+raw")
     try:
-        dataset = open_dataset(spec, data_root, listings=listings_in(stores), progress=options.progress)
+        dataset = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
     except DataNotFoundError:
         return None
     return ensure_store(spec, backend, stores, dataset=dataset, options=options).path.resolve()
 
 
-def _measured(
-    run: Run,
-    work: PendingReplicate,
-    prepared: Prepared,
-    before: Sequence[Record],
-    watcher: Watcher,
-    together: Together,
-    *,
-    drop_caches: bool,
-    leader: Leader | None,
-) -> list[Record]:
-    """Run and record a replicate, once more if the scenario repeats it because other work disturbed it.
+@dataclass(frozen=True, kw_only=True)
+class _Attempts:
+    """Attempts at replicates whose processes were started together."""
 
-    Parameters
-    ----------
-    before
-        Its records of an earlier attempt, which the new ones replace; empty if there are none.
-    together
-        The processes that were started with that of this replicate.
-    """
-    while True:
-        earlier = before[0].conditions if before and run.repeats(before) else None
-        with run.attempt() as tables:
-            with together.process(work.key) as waiting:
-                others = OtherWork(waiting.pid if waiting else None)
-                records = _answered(
-                    run,
-                    work,
-                    prepared,
-                    tables,
-                    waiting,
-                    drop_caches=drop_caches,
-                    leader=leader,
-                    tell=watcher.ranks,
-                )
-                conditions = others.conditions(1 if earlier is None else earlier.attempt + 1)
-            conditions = dataclasses.replace(conditions, start_s=together.start_s)
-            records = [dataclasses.replace(record, conditions=conditions) for record in records]
-            records = run.record(records, tables, again=bool(before))
-        watcher.finished(work, records)
-        if not run.repeats(records):
-            return records
-        before = records
+    run: Run
+    together: Together
+    watcher: Watcher
+    leader: Leader | None
+    drop_caches: bool
 
+    def records(self, work: PendingReplicate, prepared: Prepared, before: Sequence[Record]) -> list[Record]:
+        """Run and record a replicate, once more if the scenario repeats it because other work disturbed it.
 
-def _answered(
-    run: Run,
-    work: PendingReplicate,
-    prepared: Prepared,
-    tables: Path,
-    waiting: Waiting | None,
-    *,
-    drop_caches: bool,
-    leader: Leader | None,
-    tell: Tell,
-) -> list[Record]:
-    with (
-        contextlib.nullcontext(waiting.scratch) if waiting else scratch_folder("replicate") as scratch,
-        surroundings(work.cell, prepared.image) as around,
-    ):
-        job = CellJob(
-            cell=work.cell,
-            replicate=work.replicate,
-            run_id=run.run_id,
-            run=run.folder.resolve(),
-            tables=tables,
-            store=prepared.store if prepared.image is None else prepared.image.point,
-            test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
-            out=scratch / "out.json",
-            check_pixels=run.scenario.checks_pixels(work.replicate),
-            ceilings=run.scenario.ceilings,
-            drop_caches=drop_caches,
-            memory_group=around.group.folder if around.group else None,
-            image=around.image,
-            stall_s=run.scenario.stall_s,
-            timeout_s=run.scenario.timeout_s,
-        )
-        log = _log(run, work)
-        job = job if leader is None else leader.announced(job)
-        answer = answer_of(job, scratch, log, around, run.scenario.timeout_s, tell, waiting)
-        answer = answer if leader is None else leader.blamed(job, answer)
-    if "records" in answer:
-        if log.is_file() and not log.stat().st_size:
-            log.unlink()
-        records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
-        return [proven(record, answer.get("package", "")) for record in records]
-    return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
+        Parameters
+        ----------
+        before
+            Its records of an earlier attempt, which the new ones replace; empty if there are none.
+        """
+        run = self.run
+        while True:
+            earlier = before[0].conditions if before and run.repeats(before) else None
+            with run.attempt() as tables:
+                with self.together.process(work.key) as waiting:
+                    others = OtherWork(waiting.pid if waiting else None)
+                    records = self._answered(work, prepared, tables, waiting)
+                    conditions = others.conditions(1 if earlier is None else earlier.attempt + 1)
+                conditions = dataclasses.replace(conditions, start_s=self.together.start_s)
+                records = [dataclasses.replace(record, conditions=conditions) for record in records]
+                records = run.record(records, tables, again=bool(before))
+            self.watcher.finished(work, records)
+            if not run.repeats(records):
+                return records
+            before = records
+
+    def _answered(
+        self, work: PendingReplicate, prepared: Prepared, tables: Path, waiting: Waiting | None
+    ) -> list[Record]:
+        run, leader = self.run, self.leader
+        with (
+            contextlib.nullcontext(waiting.scratch) if waiting else scratch_folder("replicate") as scratch,
+            surroundings(work.cell, prepared.image) as around,
+        ):
+            job = CellJob(
+                cell=work.cell,
+                replicate=work.replicate,
+                run_id=run.run_id,
+                run=run.folder.resolve(),
+                tables=tables,
+                store=prepared.store if prepared.image is None else prepared.image.point,
+                test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
+                out=scratch / "out.json",
+                check_pixels=run.scenario.checks_pixels(work.replicate),
+                ceilings=run.scenario.ceilings,
+                drop_caches=self.drop_caches,
+                memory_group=around.group.folder if around.group else None,
+                image=around.image,
+                stall_s=run.scenario.stall_s,
+                timeout_s=run.scenario.timeout_s,
+            )
+            log = _log(run, work)
+            job = job if leader is None else leader.announced(job)
+            answer = answer_of(job, scratch, log, around, run.scenario.timeout_s, self.watcher.ranks, waiting)
+            answer = answer if leader is None else leader.blamed(job, answer)
+        if "records" in answer:
+            if log.is_file() and not log.stat().st_size:
+                log.unlink()
+            records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
+            return [proven(record, answer.get("package", "")) for record in records]
+        return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
 
 
 def _log(run: Run, work: PendingReplicate) -> Path:

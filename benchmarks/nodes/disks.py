@@ -32,7 +32,7 @@ def disk_image(scratch: Path, scenarios: Sequence[Path]) -> Path:
     (content / PROBE).write_bytes(os.urandom(_PROBE_BYTES))
     for path in scenarios:
         scenario = load_scenario(path)
-        prepare(dict.fromkeys(scenario.cells()), scenario, content / STORES, None, Silent())
+        prepare(dict.fromkeys(scenario.cells()), scenario, content / STORES, Silent())
     image, point = scratch / IMAGE, scratch / "mount"
     point.mkdir()
     paths = list(content.rglob("*"))

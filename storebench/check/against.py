@@ -82,18 +82,36 @@ class SideOptions:
     drop_caches: bool = False
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Revision:
+    """The revision that the working tree is compared with.
+
+    Attributes
+    ----------
+    ref
+        Its name in git: a branch, a tag or a commit.
+    source
+        File of the scenario, from which the baseline runs the revision's version, or the baseline's
+        scenario itself; None runs the working tree's scenario on both sides.
+    repository
+        A folder in the repository to compare; None chooses it (`storebench.check.revisions`).
+    """
+
+    ref: str
+    source: Path | Scenario | None = None
+    repository: Path | None = None
+
+
 def run_against(
-    ref: str,
+    revision: Revision,
     scenario: Scenario,
     out: Path,
     stores: Path,
     *,
-    source: Path | Scenario | None = None,
-    repository: Path | None = None,
     options: SideOptions | None = None,
     say: Say = mute,
 ) -> Sides:
-    """Run `scenario` with the revision `ref` and with the working tree, interleaved.
+    """Run `scenario` with a revision and with the working tree, interleaved.
 
     For every replicate of every cell the two sides run in succession, and take turns
     at running first. Each side builds and reads its own stores. Cells that are in only one of the
@@ -107,11 +125,6 @@ def run_against(
         Folder in which two run folders are made: ``baseline`` and ``contender``.
     stores
         Folder of the working tree's stores; the revision's are in ``against-COMMIT`` in it.
-    source
-        File of the scenario, from which the baseline runs the revision's version, or the baseline's
-        scenario itself; None runs `scenario` on both sides.
-    repository
-        A folder in the repository to compare; None chooses it (`storebench.check.revisions`).
     say
         Receives progress messages.
 
@@ -127,8 +140,10 @@ def run_against(
     options = options or SideOptions()
     if options.replicates is None and options.budget_s is None:
         _rounds_of(scenario)  # refuses before anything is checked out
-    repo = find_repository(repository, {cell.backend.format for cell in scenario.chosen(options.only)})
-    commit = commit_of(repo.root, ref)
+    repo = find_repository(
+        revision.repository, {cell.backend.format for cell in scenario.chosen(options.only)}
+    )
+    commit = commit_of(repo.root, revision.ref)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
     with contextlib.ExitStack() as running:
         running.enter_context(claimed(out))
@@ -139,7 +154,7 @@ def run_against(
         if words := one_format_words(scenario.chosen(options.only)):
             say(words)
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
-        before = _revised(source, scenario, repo, worktree, say)
+        before = _revised(revision.source, scenario, repo, worktree, say)
         replicates = _replicates_of(options, before, scenario)
         before, here = before.repeated(replicates), scenario.repeated(replicates)
         codes = _codes(repo, worktree, scratch, say)
@@ -168,7 +183,7 @@ def run_against(
         )
         _tell(sides, before, here, say)
         processes = [running.enter_context(_side(job)) for job in jobs]
-        _pair_up(sides, ref, codes)
+        _pair_up(sides, revision.ref, codes)
         _one_sided(processes, sides)
         _interleave(processes, replicates, options.budget_s, say)
     return sides

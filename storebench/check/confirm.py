@@ -185,17 +185,19 @@ def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, opti
 def _against_again(
     suspects: Sequence[CellResult], before: Path, folder: Path, scratch: Path, options: RerunOptions
 ) -> tuple[Side, Side]:
-    from storebench.check.against import SideOptions, run_against
+    from storebench.check.against import Revision, SideOptions, run_against
     from storebench.runs.folder import Run
 
     about = read_pairing(folder)
     sides = run_against(
-        about["commit"],
+        Revision(
+            ref=about["commit"],
+            source=Run.read(before).scenario,
+            repository=Path(about["repository"]) if "repository" in about else None,
+        ),
         Run.read(folder).scenario,
         scratch / "again",
         options.stores,
-        source=Run.read(before).scenario,
-        repository=Path(about["repository"]) if "repository" in about else None,
         options=SideOptions(
             only=[one.rerun for one in suspects], replicates=max(max(one.replicates) for one in suspects)
         ),

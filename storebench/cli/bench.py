@@ -27,7 +27,7 @@ from storebench.units import number_of, parse_duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storebench.check.against import SideOptions
+    from storebench.check.against import Revision, SideOptions
     from storebench.ranks.nodes import NodeAddress
     from storebench.results import Cell, Record
     from storebench.runs.folder import Run
@@ -150,12 +150,13 @@ def bench(
                 raise UsageError(
                     "--timeout is not for --against", hint="Set timeout_s in the scenario of each side."
                 )
-            from storebench.check.against import SideOptions
+            from storebench.check.against import Revision, SideOptions
 
             options = SideOptions(
                 only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
             )
-            _against(against, path, loaded, folder, stores or stores_dir(), repository, options)
+            revision = Revision(ref=against, source=path, repository=repository)
+            _against(revision, loaded, folder, stores or stores_dir(), options)
             return
         if place is not None and not place.leads:
             _follow(loaded, cells, folder, stores or stores_dir(), place)
@@ -338,19 +339,15 @@ def _resumed(scenario: "Scenario", folder: Path, how: _How) -> "Run":
 
 
 def _against(
-    ref: str,
-    path: Path,
+    revision: "Revision",
     scenario: "Scenario",
     folder: Path,
     stores: Path,
-    repository: Path | None,
     options: "SideOptions",
 ) -> None:
     from storebench.check.against import one_format_words, run_against
 
-    sides = run_against(
-        ref, scenario, folder, stores, source=path, repository=repository, options=options, say=say
-    )
+    sides = run_against(revision, scenario, folder, stores, options=options, say=say)
     put(str(sides.baseline), str(sides.contender))
     say(
         f"'storebench check {sides.baseline} {sides.contender}' judges {sides.commit[:12]} of "

@@ -191,15 +191,7 @@ def open_dataset(
     if spec.synthetic is False:
         raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=entry.files)
     why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"
-    return SyntheticDataset(
-        spec.name,
-        spec.split,
-        size=spec.size,
-        limit=spec.limit,
-        seed=spec.seed,
-        side=spec.image_size,
-        why=why,
-    )
+    return SyntheticDataset(spec, why=why)
 
 
 def _open_files(spec: DatasetSpec, root: Path | None, listings: Listings | None) -> Dataset | None:

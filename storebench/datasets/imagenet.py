@@ -93,8 +93,7 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
     found = _train_members(path)
     classes = tuple(sorted(found))
     ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
-    members, labels = [member for member, _ in ordered], [label for _, label in ordered]
-    return TarDataset(Split.TRAIN, path, members, labels, classes, image_size=image_size)
+    return TarDataset(Split.TRAIN, path, ordered, classes, image_size=image_size)
 
 
 def _train_members(path: Path) -> dict[str, list[tars.Member]]:
@@ -146,8 +145,7 @@ def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int |
     kept = [(member, index[wnid]) for member, wnid in zip(members, truth, strict=True) if wnid in index]
     left_out = len(members) - len(kept)
     note = f"{left_out} images left out: the train split lacks their classes" if left_out else ""
-    members, labels = [member for member, _ in kept], [label for _, label in kept]
-    return TarDataset(Split.TEST, path, members, labels, names, note, image_size)
+    return TarDataset(Split.TEST, path, kept, names, note, image_size)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -164,10 +162,8 @@ class TarDataset(Dataset):
     ----------
     path
         The archive.
-    members
-        Position of each image in the archive, in the order of the samples.
-    labels
-        One class index per image.
+    samples
+        Position of each image in the archive and its class index, in the order of the samples.
     note
         What a reader of a figure should know of the samples.
     image_size
@@ -178,30 +174,31 @@ class TarDataset(Dataset):
         self,
         split: Split,
         path: Path,
-        members: Sequence[tars.Member],
-        labels: Sequence[int],
+        samples: Sequence[tuple[tars.Member, int]],
         class_names: tuple[str, ...],
         note: str = "",
         image_size: int | None = None,
     ) -> None:
         self._path = path
         # Arrays, because 1.28 million small objects would make pickling slow.
-        names = [member.name.encode("utf-8", "surrogateescape") for member in members]
+        names = [member.name.encode("utf-8", "surrogateescape") for member, _ in samples]
         self._names = b"".join(names)
         self._name_ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
-        self._spans = np.array([(m.offset, m.size) for m in members], dtype=np.int64).reshape(-1, 2)
-        self._labels = np.array(labels, dtype=np.int64)
+        self._spans = np.array(
+            [(member.offset, member.size) for member, _ in samples], dtype=np.int64
+        ).reshape(-1, 2)
+        self._labels = np.array([label for _, label in samples], dtype=np.int64)
         self._stream: BinaryIO | None = None
         self._identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
         self._plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
         shape = square(image_size)
-        self._resize_note = change_note(probed_sizes(self._start, len(members)), shape)
+        self._resize_note = change_note(probed_sizes(self._start, len(samples)), shape)
         note = "; ".join(filter(None, (note, self._resize_note)))
         self._close()
         self._info = DatasetInfo(
             name=NAME,
             split=split,
-            count=len(members),
+            count=len(samples),
             image_shape=shape,
             class_names=class_names,
             provenance=dataclasses.replace(self._plain, note=note),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.datasets import scenes
-from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
 from storebench.datasets.sources import check_index, fingerprint
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.settings.words import Split
@@ -70,12 +70,8 @@ class SyntheticDataset(Dataset):
 
     Parameters
     ----------
-    name
-        "mnist", "cifar10" or "imagenet".
-    size, limit
-        Number of samples; None for the recipe's own count, and for all of them.
-    side
-        Side of the images in pixels; None for the recipe's own.
+    spec
+        The request: a name of `RECIPES`, the split, the number of samples, the seed and the side of the images.
     why
         Reason for the provenance's note: why this is not the real dataset.
 
@@ -87,25 +83,16 @@ class SyntheticDataset(Dataset):
         Images of that size cannot be drawn.
     """
 
-    def __init__(
-        self,
-        name: str,
-        split: Split,
-        *,
-        size: int | None = None,
-        limit: int | None = None,
-        seed: int = 0,
-        side: int | None = None,
-        why: str = "",
-    ) -> None:
+    def __init__(self, spec: DatasetSpec, *, why: str = "") -> None:
+        name, split = spec.name, spec.split
         recipe = RECIPES[name]
         if not recipe.counts[split]:
             raise DataNotFoundError(f"the synthetic stand-in of {name} has no {split} split")
-        count = size or recipe.counts[split]
-        count = min(count, limit or count)
+        count = spec.size or recipe.counts[split]
+        count = min(count, spec.limit or count)
         self._recipe = recipe
-        self._key = (seed, recipe.number, list(Split).index(split))
-        self._side = side or recipe.side
+        self._key = (spec.seed, recipe.number, list(Split).index(split))
+        self._side = spec.image_size or recipe.side
         if self._side > MOST_SIDE:
             raise UsageError(
                 f"the synthetic stand-in of {name} has no images of {self._side} x {self._side}",

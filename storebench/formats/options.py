@@ -173,7 +173,7 @@ def integer(
     return _field(dataclasses.replace(row, alias=alias))
 
 
-def size(
+def size(  # noqa: PLR0913 - one keyword per column of the row
     *,
     default: int | None,
     least: int,

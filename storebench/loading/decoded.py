@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from storebench.codecs import decoding_of, get_codec
 from storebench.codecs.decoders import largest_difference
+from storebench.codecs.views import Choose
 from storebench.digests import DIGEST_BYTES, payload_digest, sample_digest
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format
-from storebench.loading.augment import Augment
 from storebench.loading.original_files import prepare_files
 from storebench.manifest import Manifest
 from storebench.settings.backend import Backend
@@ -76,19 +76,16 @@ def seen_files(
     payloads: Sequence[bytes],
     indices: Indices,
     out: Batch,
-    augment: Augment,
-    *,
-    seed: int,
-    epoch: int,
+    views: Sequence[Choose | None],
 ) -> BatchContent:
-    """Return the parts of a batch of original image files; `out` holds the samples made of them."""
+    """Return the parts of a batch of original image files; `out` holds the samples made of them by `views`."""
     labels = reader.labels[indices]
     rows = b"".join(map(payload_digest, payloads, labels.tolist()))
     seen = BatchContent(digests=_rows(rows), prepared=digest_rows(out, labels))
     if not backend.codec_options:
         return seen
     right = np.empty_like(out)
-    prepare_files(reader, payloads, indices, right, augment, seed=seed, epoch=epoch, codec=backend.codec)
+    prepare_files(reader, payloads, indices, right, views, codec=backend.codec)
     return dataclasses.replace(seen, difference=largest_difference(out, right))
 
 

@@ -270,7 +270,8 @@ class Truth:
                 != self.table[indices[0]].tobytes()
             ):
                 return None
-            prepare_files(reader, payloads, indices, right, self.augment, seed=self.seed, epoch=epoch)
+            views = self.augment.views(indices, seed=self.seed, epoch=epoch)
+            prepare_files(reader, payloads, indices, right, views)
             return right
         images = np.empty((1, *reader.image_shape), np.uint8)
         reader.read_into(indices, images)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storebench.codecs import OriginalCodec, get_codec
+from storebench.codecs.views import Choose
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.loading.augment import Augment
 
 
 class Spent(NamedTuple):
@@ -22,10 +22,8 @@ def prepare_files(
     payloads: Sequence[bytes],
     indices: Indices,
     out: Batch,
-    augment: Augment,
+    views: Sequence[Choose | None],
     *,
-    seed: int,
-    epoch: int,
     codec: str | None = None,
 ) -> Spent:
     """Write the samples of image files into `out`, uint8 [n, H, W, C].
@@ -39,8 +37,8 @@ def prepare_files(
         The open reader that the payloads came from.
     payloads, indices
         The files' bytes, and which samples they are.
-    augment
-        Chooses the part of each image.
+    views
+        Functions that choose the part of each image; None for the part for evaluation (`Augment.views`).
     codec
         Codec with the decoder; None for the reader's.
 
@@ -51,7 +49,6 @@ def prepare_files(
     """
     decoder = get_codec(codec or reader.payload_codec)
     assert isinstance(decoder, OriginalCodec)
-    views = augment.views(indices, seed=seed, epoch=epoch)
     spent = [(0, 0)] * len(payloads)
 
     def prepare(row: int) -> None:

@@ -167,22 +167,12 @@ class Producer:
         seen: BatchContent | None = None
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
-        spent = prepare_files(
-            reader, payloads, indices, pixels, job.augment, seed=job.seed, epoch=request.epoch
-        )
+        views = job.augment.views(indices, seed=job.seed, epoch=request.epoch)
+        spent = prepare_files(reader, payloads, indices, pixels, views)
         labels = reader.labels[indices]
         ready = time.perf_counter_ns()
         if request.check:
-            seen = seen_files(
-                reader,
-                job.backend,
-                payloads,
-                indices,
-                pixels,
-                job.augment,
-                seed=job.seed,
-                epoch=request.epoch,
-            )
+            seen = seen_files(reader, job.backend, payloads, indices, pixels, views)
         spans = Spans(
             start_ns=start,
             fetch_ns=fetched - start,

@@ -18,7 +18,7 @@ from storebench.ranks.deliveries import Arrived, Deliveries, Traffic
 from storebench.ranks.group import Group
 from storebench.ranks.held import HeldPayloads, HeldPixels, HeldSamples, cut, joined_sizes
 from storebench.ranks.messages import Messages
-from storebench.ranks.owners import Owners, block_owners, first_owners
+from storebench.ranks.owners import Owners, block_owners, first_owners, transfer_of
 from storebench.ranks.progress import RankProgress
 from storebench.ranks.room import needed_bytes, refusal
 from storebench.ranks.spill import spill_refusal
@@ -110,9 +110,7 @@ class DataStore:
             yield from batches
             return
         deliveries = Deliveries(
-            plan.everyone,
-            owners=self._owners,
-            rank=self._rank,
+            (transfer_of(pieces, self._owners, self._rank) for pieces in plan.everyone),
             pack=self._held.pack,
             sizes=self._sizes,
             messages=self._messages,

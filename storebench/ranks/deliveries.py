@@ -6,7 +6,7 @@ have received the messages that it sent two steps earlier. So the messages of at
 
 import collections
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from storebench.errors import CellFailedError
 from storebench.formats.base import Indices
 from storebench.ranks.held import ByteCounts
 from storebench.ranks.messages import Messages
-from storebench.ranks.owners import Owners, Positions, Transfer, transfer_of
+from storebench.ranks.owners import Positions, Transfer
 from storebench.ranks.room import STEPS_UNDER_WAY
 
 Pack = Callable[[Indices], Bytes]
@@ -98,12 +98,8 @@ class Deliveries:
 
     Parameters
     ----------
-    steps
-        The batches of all ranks, step by step.
-    owners
-        The owner of each sample.
-    rank
-        This rank.
+    transfers
+        This rank's transfer of each step; drawn one step ahead.
     pack
         Packs samples held by this rank.
     sizes
@@ -116,18 +112,14 @@ class Deliveries:
 
     def __init__(
         self,
-        steps: Iterable[Sequence[Indices]],
+        transfers: Iterable[Transfer],
         *,
-        owners: Owners,
-        rank: int,
         pack: Pack,
         sizes: ByteCounts,
         messages: Messages,
         traffic: Traffic,
     ) -> None:
-        self._steps: Iterator[Sequence[Indices]] = iter(steps)
-        self._owners = owners
-        self._rank = rank
+        self._transfers = iter(transfers)
         self._pack = pack
         self._sizes = sizes
         self._messages = messages
@@ -186,12 +178,11 @@ class Deliveries:
 
     def _post(self) -> None:
         """Post the messages of the next step, if there is one."""
-        pieces = next(self._steps, None)
-        if pieces is None:
+        transfer = next(self._transfers, None)
+        if transfer is None:
             return
         while len(self._outgoing) >= STEPS_UNDER_WAY:
             self._traffic.waited_ns += self._complete(self._outgoing.popleft())
-        transfer = transfer_of(pieces, self._owners, self._rank)
         self._incoming.append(self._receive(transfer))
         self._outgoing.append(self._send(transfer))
         self._number += 1

@@ -208,10 +208,9 @@ def cold_portion(
         why = "to the last sample point no more was resident than was asked for"
     last = max(steps, 1) - 1
     point = min(int(np.searchsorted(at_ns, ends[last])), len(at_ns) - 1)
-    cut = slice(max(steps, 1))
+    part = _rows(timed, slice(max(steps, 1)))
     portion = _portion(
-        timed,
-        cut,
+        part,
         kind=PortionKind.COLD,
         upper_bound=not steps,
         asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
@@ -219,7 +218,6 @@ def cold_portion(
         reason=why,
     )
     points = residency_points(table, curve, store.count)
-    part = {name: column[cut] for name, column in timed.items()}
     return Judgement(portion=_bounded_by_drift(portion, shared_drift(table, part, points, store)))
 
 
@@ -334,8 +332,7 @@ def steady_portion(
     end = step_ends(timed)[-1:]
     return Judgement(
         portion=_portion(
-            timed,
-            slice(first, steps),
+            _rows(timed, slice(first, steps)),
             kind=PortionKind.STEADY,
             edge_steps=_edge_steps(timed, ahead_frac * store.count),
             asked=float(asked_frac(table, end, store.count)[0]),
@@ -353,9 +350,12 @@ def _timed(table: StepTable) -> StepTable:
     return {name: column[~table["warmup"]] for name, column in table.items()}
 
 
+def _rows(table: StepTable, cut: slice) -> StepTable:
+    return {name: column[cut] for name, column in table.items()}
+
+
 def _portion(
-    timed: StepTable,
-    cut: slice,
+    part: StepTable,
     *,
     kind: PortionKind,
     upper_bound: bool = False,
@@ -364,7 +364,6 @@ def _portion(
     edge_steps: int = 0,
     reason: str,
 ) -> Portion:
-    part = {name: column[cut] for name, column in timed.items()}
     return Portion(
         kind=kind,
         first_step=int(part["step"][0]),
@@ -394,9 +393,7 @@ def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:
     if middle >= _FEWEST_FOR_DRIFT and edge_steps <= EDGES_MOST_FRAC * steps:
         half = edge_steps + middle // 2
         halves = (slice(edge_steps, half), slice(half, steps - edge_steps))
-        (before, before_s), (after, after_s) = (
-            _rate({name: column[cut] for name, column in part.items()}) for cut in halves
-        )
+        (before, before_s), (after, after_s) = (_rate(_rows(part, cut)) for cut in halves)
         drift = (after / after_s) / (before / before_s)
     sums = {
         f"{name}_s": int(part[f"{name}_ns"].sum()) / 1e9

@@ -80,9 +80,7 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
     replayed = _replay(setup, number)
     # Draw the batches again: readers get the arrays of a plan and could write to them.
     planned = setup.batches(number)
-    return _proof(
-        setup,
-        planned=planned,
+    observed = _Observed(
         served=evidence.served,
         replayed=replayed,
         timed=timed,
@@ -90,6 +88,7 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
         losses=evidence.losses,
         out_of_order=None if same_order(planned, evidence.served) else setup.membership.rank,
     )
+    return _proof(setup, planned, observed)
 
 
 def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
@@ -105,9 +104,7 @@ def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Seq
         The loss of each step over the samples of all ranks; empty if nothing was trained.
     """
     replays = [proof.replayed for proof in proofs if proof.replayed is not None]
-    return _proof(
-        setup,
-        planned=setup.expected(number),
+    observed = _Observed(
         served=[batch for step in zip(*(proof.served for proof in proofs), strict=True) for batch in step],
         replayed=joined_pixels(replays) if replays else None,
         timed=TimedCheck(
@@ -117,43 +114,55 @@ def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Seq
         ),
         proof_s=sum(proof.coverage.proof_s for proof in proofs),
         losses=losses,
-        out_of_order=next((one.out_of_order for one in proofs if one.out_of_order is not None), None),
+        out_of_order=next((proof.out_of_order for proof in proofs if proof.out_of_order is not None), None),
     )
+    return _proof(setup, setup.expected(number), observed)
 
 
-def _proof(
-    setup: Setup,
-    *,
-    planned: Sequence[Indices],
-    served: list[Indices],
-    replayed: ServedPixels | None,
-    timed: TimedCheck,
-    proof_s: float,
-    losses: Sequence[float],
-    out_of_order: int | None,
-) -> Proof:
+@dataclass(frozen=True, kw_only=True)
+class _Observed:
+    """What one rank, or all ranks together, observed of an epoch; the fields have the meanings of `Proof`.
+
+    Attributes
+    ----------
+    losses
+        The loss of each step; empty if nothing was trained.
+    proof_s
+        Seconds that the loop paused to keep samples, summed over ranks.
+    """
+
+    served: list[Indices]
+    replayed: ServedPixels | None
+    timed: TimedCheck
+    losses: Sequence[float]
+    proof_s: float
+    out_of_order: int | None
+
+
+def _proof(setup: Setup, planned: Sequence[Indices], observed: _Observed) -> Proof:
+    """Return the proof that the planned samples were served, from what was observed."""
     pixels = PixelCheck()
-    if replayed is not None:
-        pixels = check_pixels(replayed, read_digest_table(setup.job.store, setup.manifest))
+    if observed.replayed is not None:
+        pixels = check_pixels(observed.replayed, read_digest_table(setup.job.store, setup.manifest))
     return Proof(
         coverage=dataclasses.replace(
-            coverage(planned, served, pixels),
-            timed_checked=timed.checked,
-            timed_wrong=timed.wrong,
-            proof_s=proof_s,
+            coverage(planned, observed.served, pixels),
+            timed_checked=observed.timed.checked,
+            timed_wrong=observed.timed.wrong,
+            proof_s=observed.proof_s,
             decoder_difference=pixels.difference,
         ),
         pixels=pixels,
-        timed=timed,
+        timed=observed.timed,
         digests=Digests(
             samples=pixels.digest,
-            order=order_digest(served),
-            loss=_loss_digest(losses),
+            order=order_digest(observed.served),
+            loss=_loss_digest(observed.losses),
             prepared=pixels.prepared,
         ),
-        served=served,
-        replayed=replayed,
-        out_of_order=out_of_order,
+        served=observed.served,
+        replayed=observed.replayed,
+        out_of_order=observed.out_of_order,
     )
 
 

@@ -99,10 +99,9 @@ class Setup:
         augment = augment_of(cell, manifest, model)
         if cell.threads is not None:
             torch.set_num_threads(cell.threads)
-        device = device_of(cell, group.membership)
         trainer = Trainer.of(group.membership, cell.trainers)
         together = _trainer_group(group, trainer, job)
-        step = _step(cell, manifest, model, augment, device, group.membership, trainer, together)
+        step = _step(cell, manifest, model, augment, group.membership, trainer, together)
         load = LoadJob(
             store=job.store,
             backend=cell.backend,
@@ -123,7 +122,7 @@ class Setup:
             model=model,
             augment=augment,
             step=step,
-            loader=_loader(cell, load, group, progress, pin=device.startswith("cuda")),
+            loader=_loader(cell, load, group, progress),
             limit=_limit(job, pages),
             group=group,
             progress=progress,
@@ -274,7 +273,6 @@ def _step(
     manifest: Manifest,
     model: ModelSpec | None,
     augment: Augment,
-    device: str,
     me: Membership,
     trainer: Trainer,
     together: "ProcessGroup | None",
@@ -288,7 +286,7 @@ def _step(
     together
         The process group of the ranks of the trainer; None for all ranks of the job.
     """
-    dataset = manifest.dataset
+    dataset, device = manifest.dataset, device_of(cell, me)
     shape = augment.output_shape(dataset.image_shape)
     seed = cell.seed if trainer.trainers == 1 else seed_of(cell.seed, trainer.number)
     torch.manual_seed(seed)
@@ -306,8 +304,9 @@ def _step(
     return step
 
 
-def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress, *, pin: bool) -> Loader:
+def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> Loader:
     """Return the loader of this process; it may share reading with other ranks."""
+    pin = cell.device.startswith("cuda")
     if cell.share is Share.NONE:
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
     return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)

@@ -84,7 +84,7 @@ def cell_job(
 ) -> CellJob:
     """Return the job of a cell, its store built if there is none."""
     of = scenario(dataset=cell.data.name).model_copy(update={"test_limit": test_limit})
-    prepared = prepare({cell: None}, of, stores, None, Silent())[cell]
+    prepared = prepare({cell: None}, of, stores, Silent())[cell]
     return CellJob(
         cell=cell,
         replicate=0,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from storebench.check.against import SideOptions, Sides, one_format_words, run_against
+from storebench.check.against import Revision, SideOptions, Sides, one_format_words, run_against
 from storebench.check.judge import CellState, judge
 from storebench.check.policy import Policy
 from storebench.check.revisions import checked_out, find_repository
@@ -216,7 +216,7 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
         only = SideOptions(only=["memory"])
-        sides = run_against("HEAD", scenario, out, folder / "stores", options=only, say=tell)
+        sides = run_against(Revision(ref="HEAD"), scenario, out, folder / "stores", options=only, say=tell)
     assert str(folder) not in git(ROOT, "worktree", "list")
     assert not list(folder.glob("storebench-against-*"))
     return sides, told
@@ -238,7 +238,7 @@ def test_both_sides_run_every_replicate_side_by_side(
     assert result.basis == "seconds, interleaved"
     assert result.low is None or result.low < 1.08  # two replicates are too few to prove a slow-down
     with pytest.raises(OutputError, match="already a run here"):
-        run_against("HEAD", scenario, sides.baseline.parent, sides.baseline.parent / "stores")
+        run_against(Revision(ref="HEAD"), scenario, sides.baseline.parent, sides.baseline.parent / "stores")
 
 
 def test_a_comparison_holds_its_folder_and_both_runs_in_it(same: tuple[Sides, list[str]]) -> None:
@@ -342,9 +342,11 @@ def test_an_interrupt_leaves_no_worktree() -> None:
 def test_an_unknown_revision_is_one_line(tmp_path: Path, scenario: Scenario) -> None:
     for ref in ("no-such-branch", "--help"):
         with pytest.raises(UsageError, match="git knows no revision"):
-            run_against(ref, scenario, tmp_path / "out", tmp_path / "stores", repository=ROOT)
+            run_against(Revision(ref=ref, repository=ROOT), scenario, tmp_path / "out", tmp_path / "stores")
     with pytest.raises(UsageError, match="not in a git repository"):
-        run_against("HEAD", scenario, tmp_path / "out", tmp_path / "stores", repository=tmp_path)
+        run_against(
+            Revision(ref="HEAD", repository=tmp_path), scenario, tmp_path / "out", tmp_path / "stores"
+        )
 
 
 def test_only_names_cells_backends_formats_or_datasets(scenario: Scenario) -> None:
@@ -390,12 +392,11 @@ def test_a_budget_decides_the_rounds_and_says_what_another_takes(
     told: list[str] = []
     options = SideOptions(only=["memory"], budget_s=0.1)  # less than any round takes
     sides = run_against(
-        "HEAD",
+        Revision(ref="HEAD", repository=untouched),
         scenario,
         tmp_path / "out",
         tmp_path / "stores",
         options=options,
-        repository=untouched,
         say=told.append,
     )
     for folder in (sides.baseline, sides.contender):

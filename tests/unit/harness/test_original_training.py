@@ -142,7 +142,8 @@ def test_a_sample_that_is_not_the_right_part_of_its_image_is_found(
         )
         indices = np.arange(6)
         pixels = np.empty((6, SIDE, SIDE, 3), np.uint8)
-        prepare_files(reader, reader.fetch(indices), indices, pixels, augment, seed=3, epoch=0)
+        views = augment.views(indices, seed=3, epoch=0)
+        prepare_files(reader, reader.fetch(indices), indices, pixels, views)
         labels = reader.labels[indices]
     kept = Kept(pixels=pixels, labels=labels, indices=indices, absent=0)
     assert (truth.check(kept, 0).checked, truth.check(kept, 0).wrong) == (6, 0)
