@@ -94,9 +94,8 @@ def _raw_containers(panel: Panel) -> list[CellSummary]:
 
 
 def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None:
-    codec = (slow.cell.backend.codec, slow.cell.backend.codec_options)
-    raw_files = _corner(panel, "files", ("raw", ()), "")
-    encoded = _corner(panel, fast.cell.backend.format, codec, fast.cell.backend.reader)
+    raw_files = _corner(panel, slow, ("raw", ()))
+    encoded = _corner(panel, fast, (slow.cell.backend.codec, slow.cell.backend.codec_options))
     corners = [one for one in (slow, raw_files, encoded, fast) if one is not None]
     shared = shared_rounds([one.values("samples_per_s") for one in corners])
     if len(corners) < 3 or not shared:
@@ -115,15 +114,20 @@ def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None
     )
 
 
-def _corner(panel: Panel, container: str, codec: tuple[str, Pairs], reader: str) -> CellSummary | None:
-    """Return the cell of a container, codec and decoder, with the same reader where there are several."""
-    found = [
-        one
-        for one in panel.stored
-        if one.cell.backend.format == container
-        and (one.cell.backend.codec, one.cell.backend.codec_options) == codec
-    ]
-    return next((one for one in found if one.cell.backend.reader == reader), next(iter(found), None))
+def _corner(panel: Panel, beside: CellSummary, codec: tuple[str, Pairs]) -> CellSummary | None:
+    """Return the cell with another codec and decoder that is read like `beside`; None if there is none.
+
+    Another reader, or one with other options, would add its own difference to the cost of the codec.
+    """
+    return next(
+        (
+            one
+            for one in panel.stored
+            if _reads_alike(one, beside)
+            and (one.cell.backend.codec, one.cell.backend.codec_options) == codec
+        ),
+        None,
+    )
 
 
 def shared_rounds(values: Sequence[Mapping[Round, float]]) -> list[Round]:

@@ -95,6 +95,22 @@ def test_with_one_corner_missing_no_interaction_is_shown() -> None:
     assert "in files" not in factor_sentence(found)
 
 
+@pytest.mark.parametrize("options", [(), (("depth", "4"),)])
+def test_no_corner_of_another_reader_stands_in_for_one_that_was_not_measured(
+    options: tuple[tuple[str, str], ...],
+) -> None:
+    plain = {"compute_ms": 0.0, "compute": "none", "cache": "warm", "reader_options": options}
+    other = replicates("lmdb" if options else "lmdb:direct", [32e-3 * 60.0] * 3, **plain)
+    squares = {one.fast.backend: one for one in facts_of(square() + other).squares}
+    name = squares.keys() - {"lmdb"}
+    assert len(name) == 1
+    found = squares[name.pop()]
+    assert squares["lmdb"].interaction is not None
+    assert (found.codec_in_container, found.container_encoded, found.interaction) == (None, None, None)
+    assert found.container_raw is not None
+    assert found.container_raw.mid == pytest.approx(80e-6)
+
+
 def test_without_a_corner_nothing_is_taken_apart() -> None:
     assert facts_of([r for r in square() if r.cell.backend.name in ("png", "lmdb")]).squares == ()
 
