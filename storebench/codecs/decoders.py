@@ -197,6 +197,10 @@ class OpenCvDecoder(_ArrayDecoder):
 
     def __init__(self) -> None:
         _require("cv2", self.name)
+        import cv2
+
+        # Its pool has a thread per core, whatever number a cell gives, and converts the colours of large images.
+        cv2.setNumThreads(1)
         self._rehearse()
 
     def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:

@@ -14,6 +14,7 @@ from tests.support.photo_folders import KINDS, photo, photo_file
 
 LIBRARIES = {"simplejpeg": "simplejpeg", "opencv": "cv2"}
 OTHERS = tuple(LIBRARIES)
+TASKS = Path("/proc/self/task")
 
 
 @pytest.fixture(params=OTHERS)
@@ -98,6 +99,15 @@ def test_opencv_decodes_png_to_the_very_pixels() -> None:
     out = np.empty_like(image)
     get_codec("png:opencv").decode_into(get_codec("png").encode(image), out)
     np.testing.assert_array_equal(out, image)
+
+
+def test_opencv_has_no_threads_beside_those_that_a_cell_gives() -> None:
+    cv2 = pytest.importorskip("cv2", exc_type=ImportError)
+    cv2.setNumThreads(4)
+    content, before = photo_file(2, (900, 700)), len(list(TASKS.iterdir()))
+    get_decoder("opencv").pixels(content, "JPEG", "RGB")
+    assert cv2.getNumThreads() == 1
+    assert len(list(TASKS.iterdir())) == before
 
 
 @pytest.mark.parametrize(
