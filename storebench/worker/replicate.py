@@ -141,6 +141,8 @@ def main(arguments: Sequence[str]) -> int:
     job = read_job(path)
     if job.by_torchrun:
         return run_rank(job, path.parent / RANKS_DIR, run)
+    # Found now: below a group of version 2 that delegates its controller, only the process's own group takes it back.
+    group = None if job.memory_group is None else MemoryGroup.at(job.memory_group)
     try:
         if job.image is not None:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
@@ -148,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: the record names it, the log holds the traceback
         return answer_failure(job, error)
     finally:
-        if job.memory_group is not None and os.getppid() != runner:
-            MemoryGroup(job.memory_group, home=job.memory_group.parent).disband()
+        if group is not None and os.getppid() != runner:
+            group.disband()
     answer = [record_to_dict(record) for record in records]
     return write_answer(job, {"records": answer, "package": str(package_folder())}, 0)

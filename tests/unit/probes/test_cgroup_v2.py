@@ -6,6 +6,7 @@ The kernel's own rules (limits, charges, moves between groups) are not emulated.
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +17,11 @@ from storebench.probes.cgroup import (
     find_controller,
     memory_group,
     memory_limit_bytes,
+    memory_room_bytes,
     oom_kills,
+    sweep_groups,
 )
+from storebench.worker import replicate
 
 MIB = 1 << 20
 OWN = "user.slice/app.slice/run.scope"
@@ -155,6 +159,55 @@ def test_the_tightest_limit_of_all_groups_counts(hierarchy: Hierarchy) -> None:
     for name, limit in ((OWN, "max\n"), ("user.slice/app.slice", "900\n"), ("user.slice", "400\n")):
         (hierarchy.top / name / "memory.max").write_text(limit)
     assert memory_limit_bytes() == 400
+
+
+def test_the_tightest_room_of_all_groups_counts_and_page_cache_is_free(hierarchy: Hierarchy) -> None:
+    assert memory_room_bytes() is None
+    for name, limit in ((OWN, "max\n"), ("user.slice/app.slice", "9000\n"), ("user.slice", "9400\n")):
+        (hierarchy.top / name / "memory.max").write_text(limit)
+        (hierarchy.top / name / "memory.stat").write_text(STAT)
+    assert memory_room_bytes() == 9000 - 1500
+    (hierarchy.top / "user.slice" / "memory.stat").write_text(STAT.replace("anon 1000", "anon 3000"))
+    assert memory_room_bytes() == 9400 - 3500
+
+
+def test_groups_of_ended_processes_go_and_those_of_living_ones_stay(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice")
+    folder = hierarchy.top / "user.slice"
+    stale = [folder / f"storebench-{2**22 + 1}-1234-0123abcd", folder / f"storebench-{os.getpid()}-1-0123abcd"]
+    others = [folder / "storebench-mine", folder / f"storebench-{os.getpid()}-0123abcd"]
+    for one in (*stale, *others):
+        one.mkdir()
+    sweep_groups()
+    assert not any(one.exists() for one in stale)
+    assert all(one.exists() for one in others)
+
+
+@pytest.mark.parametrize("orphaned", [True, False])
+def test_a_process_whose_runner_was_killed_returns_to_its_own_group(
+    hierarchy: Hierarchy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, orphaned: bool
+) -> None:
+    hierarchy.delegates("user.slice")
+    hierarchy.refused["user.slice/cgroup.procs"] = errno.EBUSY  # a group that delegates has no processes of its own
+    group = MemoryGroup.create(64 * MIB, find_controller())
+    job = SimpleNamespace(by_torchrun=False, memory_group=group.folder, image=None)
+    parents = iter([1, 2 if orphaned else 1])
+
+    def killed(_job: object) -> None:
+        group.enter([os.getpid()])
+        hierarchy.inside(f"/user.slice/{group.folder.name}")
+        hierarchy.writes.clear()
+        raise SystemExit(143)
+
+    monkeypatch.setattr(replicate, "end_with_the_runner", lambda: None)
+    monkeypatch.setattr(replicate, "read_job", lambda _path: job)
+    monkeypatch.setattr(replicate, "Setup", SimpleNamespace(of=killed))
+    monkeypatch.setattr(replicate.os, "getppid", lambda: next(parents))
+    with pytest.raises(SystemExit):
+        replicate.main([str(tmp_path / "job.json")])
+    assert hierarchy.writes == ([("cgroup.procs", str(os.getpid()))] if orphaned else [])
+    returned = (hierarchy.top / OWN / "cgroup.procs").read_text() == str(os.getpid())
+    assert returned is orphaned
 
 
 REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, int], str]] = {
