@@ -123,8 +123,7 @@ def _corner(panel: Panel, beside: CellSummary, codec: tuple[str, Pairs]) -> Cell
         (
             one
             for one in panel.stored
-            if _reads_alike(one, beside)
-            and (one.cell.backend.codec, one.cell.backend.codec_options) == codec
+            if _reads_alike(one, beside) and (one.cell.backend.codec, one.cell.backend.codec_options) == codec
         ),
         None,
     )

@@ -174,7 +174,10 @@ def test_the_tightest_room_of_all_groups_counts_and_page_cache_is_free(hierarchy
 def test_groups_of_ended_processes_go_and_those_of_living_ones_stay(hierarchy: Hierarchy) -> None:
     hierarchy.delegates("user.slice")
     folder = hierarchy.top / "user.slice"
-    stale = [folder / f"storebench-{2**22 + 1}-1234-0123abcd", folder / f"storebench-{os.getpid()}-1-0123abcd"]
+    stale = [
+        folder / f"storebench-{2**22 + 1}-1234-0123abcd",
+        folder / f"storebench-{os.getpid()}-1-0123abcd",
+    ]
     others = [folder / "storebench-mine", folder / f"storebench-{os.getpid()}-0123abcd"]
     for one in (*stale, *others):
         one.mkdir()
@@ -188,7 +191,8 @@ def test_a_process_whose_runner_was_killed_returns_to_its_own_group(
     hierarchy: Hierarchy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, orphaned: bool
 ) -> None:
     hierarchy.delegates("user.slice")
-    hierarchy.refused["user.slice/cgroup.procs"] = errno.EBUSY  # a group that delegates has no processes of its own
+    # A group that delegates its controller takes no processes of its own.
+    hierarchy.refused["user.slice/cgroup.procs"] = errno.EBUSY
     group = MemoryGroup.create(64 * MIB, find_controller())
     job = SimpleNamespace(by_torchrun=False, memory_group=group.folder, image=None)
     parents = iter([1, 2 if orphaned else 1])
