@@ -317,6 +317,17 @@ def test_the_noise_floor_is_where_twins_begin_to_differ() -> None:
     assert below.verdict not in called_different
 
 
+def test_two_replicates_have_a_noise_floor() -> None:
+    assert stats.noise_floor_frac([100.0, 104.0]) == pytest.approx(
+        math.expm1(4.3027 * math.log(1.04) / math.sqrt(2)), rel=1e-3
+    )
+
+
+def test_an_interval_that_reaches_zero_is_as_wide_as_can_be() -> None:
+    assert stats.half_width_frac(0.0, 2.0) == math.inf
+    assert stats.half_width_frac(0.5, 2.0) == pytest.approx(1.0)
+
+
 def test_a_median_of_values_around_zero_has_an_interval_too() -> None:
     interval = median_interval([-1.0, 0.0, 2.0])
     assert interval is not None

@@ -11,7 +11,7 @@ from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices
 from storebench.loading import loader as loader_module
 from storebench.loading.batch import EpochPlan, LoadedBatch
-from storebench.loading.checks import PixelCheck, coverage, order_digest
+from storebench.loading.checks import PixelCheck, ServedPixels, coverage, joined_pixels, order_digest
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order
 from storebench.report.validation.findings import Rule
@@ -167,6 +167,21 @@ def test_several_passes_are_one_record_with_an_order_each(
     orders = [epoch_order(SAMPLES, seed=cell.seed, epoch=turn) for turn in range(3)]
     assert record.digests.order == order_digest(orders)
     assert [one for one in check_record(record) if one.kind is Rule.COVERAGE] == []
+
+
+def test_samples_of_several_ranks_are_joined_and_identical_copies_count_once() -> None:
+    def part(*samples: tuple[int, int], difference: int | None = None) -> ServedPixels:
+        table = np.array(samples, np.int64).reshape(-1, 2)
+        digests = np.repeat(table[:, 1:], 16, axis=1).astype(np.uint8)
+        return ServedPixels(indices=table[:, 0], digests=digests, difference=difference)
+
+    apart = joined_pixels([part((3, 30), (1, 10)), part(), part((2, 20), difference=4)])
+    assert apart.indices.tolist() == [3, 1, 2]
+    assert apart.digests[:, 0].tolist() == [30, 10, 20]
+    assert apart.difference == 4
+    copies = joined_pixels([part((3, 30), (1, 10)), part((1, 10), (3, 31), (2, 20))])
+    assert copies.indices.tolist() == [3, 1, 3, 2], "a copy with other pixels is one more sample"
+    assert copies.digests[:, 0].tolist() == [30, 10, 31, 20]
 
 
 def test_an_epoch_that_served_nothing_is_not_complete() -> None:

@@ -291,7 +291,7 @@ SHARED = StorePages(count=100, pages=25, payload_bytes=100 * PAGE_BYTES // 4)
 
 @pytest.mark.parametrize(
     ("half_way", "explained", "upper_bound"),
-    [(0.97, 31.0, False), (0.75, 3.0, False), (0.5, 1.0, True), (0.0, 1.0, True)],
+    [(0.99, 31.0, False), (0.97, 31.0, False), (0.75, 3.0, False), (0.5, 1.0, True), (0.0, 1.0, True)],
 )
 def test_late_samples_on_pages_that_are_there_are_rightly_faster(
     half_way: float, explained: float, upper_bound: bool
