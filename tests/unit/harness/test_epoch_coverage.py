@@ -169,7 +169,7 @@ def test_several_passes_are_one_record_with_an_order_each(
     assert [one for one in check_record(record) if one.kind is Rule.COVERAGE] == []
 
 
-def test_samples_of_several_ranks_are_joined_and_identical_copies_count_once() -> None:
+def test_samples_of_ranks_are_joined_and_identical_copies_count_once() -> None:
     def part(*samples: tuple[int, int], difference: int | None = None) -> ServedPixels:
         table = np.array(samples, np.int64).reshape(-1, 2)
         digests = np.repeat(table[:, 1:], 16, axis=1).astype(np.uint8)

@@ -96,7 +96,7 @@ def test_with_one_corner_missing_no_interaction_is_shown() -> None:
 
 
 @pytest.mark.parametrize("options", [(), (("depth", "4"),)])
-def test_no_corner_of_another_reader_stands_in_for_one_that_was_not_measured(
+def test_no_corner_of_another_reader_stands_in_for_an_unmeasured_one(
     options: tuple[tuple[str, str], ...],
 ) -> None:
     plain = {"compute_ms": 0.0, "compute": "none", "cache": "warm", "reader_options": options}
