@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -64,10 +65,13 @@ class Decoder(ABC):
         The name in backends and results.
     kinds
         Formats that it decodes; Pillow decodes all others in its place.
+    library
+        The module that it needs, which the extra with the decoder's name installs; "" if storebench always has it.
     """
 
     name: ClassVar[str]
     kinds: ClassVar[frozenset[str]]
+    library: ClassVar[str] = ""
 
     @abstractmethod
     def pixels(self, payload: Payload, kind: str, mode: str) -> DecodedImage:
@@ -169,9 +173,10 @@ class SimpleJpegDecoder(_ArrayDecoder):
 
     name = "simplejpeg"
     kinds = frozenset({JPEG})
+    library = "simplejpeg"
 
     def __init__(self) -> None:
-        _require("simplejpeg", self.name)
+        _require(self)
         self._rehearse()
 
     def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:  # noqa: ARG002 - it reads the size itself
@@ -194,9 +199,10 @@ class OpenCvDecoder(_ArrayDecoder):
 
     name = "opencv"
     kinds = frozenset({JPEG, PNG})
+    library = "cv2"
 
     def __init__(self) -> None:
-        _require("cv2", self.name)
+        _require(self)
         import cv2
 
         # Its pool has a thread per core, whatever number a cell gives, and converts the colours of large images.
@@ -224,7 +230,20 @@ DECODERS: dict[str, type[Decoder]] = {
 
 DEFAULT_DECODER = PillowDecoder.name
 
-_EXTRAS = {"simplejpeg": "simplejpeg", "opencv": "opencv"}
+
+def decoder_list(kind: str | None = None) -> str:
+    """Return the names of all decoders, or of those of one kind of image; a missing one with the line that installs it."""
+    able = (one for one in DECODERS.values() if kind is None or kind in one.kinds)
+    return ", ".join(
+        one.name
+        if not one.library or importlib.util.find_spec(one.library)
+        else f"{one.name} (not installed: {_install_line(one)})"
+        for one in able
+    )
+
+
+def _install_line(decoder: type[Decoder]) -> str:
+    return f"pip install 'storebench[{decoder.name}]'"
 
 
 def get_decoder(name: str) -> Decoder:
@@ -261,13 +280,13 @@ def undecodable(codec: str, payload: Payload) -> Iterator[None]:
         raise CorruptDataError(f"{what} ({reason_of(error)})") from error
 
 
-def _require(library: str, decoder: str) -> None:
+def _require(decoder: Decoder) -> None:
     try:
-        importlib.import_module(library)
+        importlib.import_module(decoder.library)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"the decoder {decoder!r} needs the library {library!r}, which is not installed",
-            hint=f"Run: pip install 'storebench[{_EXTRAS[decoder]}]'.",
+            f"the decoder {decoder.name!r} needs the library {decoder.library!r}, which is not installed",
+            hint=f"Run: {_install_line(type(decoder))}.",
         ) from error
 
 

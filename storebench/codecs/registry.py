@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from storebench.codecs.base import Codec, RawCodec
 from storebench.codecs.compressed import JpegCodec, PngCodec
-from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, Decoder, get_decoder
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, Decoder, decoder_list, get_decoder
 from storebench.codecs.original import OriginalCodec
 from storebench.errors import UnknownNameError, UsageError
 from storebench.settings.backend import Pairs
@@ -123,6 +123,11 @@ def get_codec(name: str) -> Codec:
         return OriginalCodec(get_decoder(asked.decoder), scaled=asked.scaled)
     make = _WITH_DECODER.get(codec)
     return CODECS[codec] if make is None else make(get_decoder(asked.decoder))
+
+
+def decoders_of(codec: str) -> str:
+    """Return the names of the decoders of a codec, a missing one with the line that installs it; "" if it has none to choose."""
+    return decoder_list(_KINDS.get(codec)) if codec in _WITH_DECODER else ""
 
 
 def any_size(name: str) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from storebench.codecs import CODECS, Decoding, decoding_of, get_codec
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER
-from storebench.codecs.registry import DECODER, SCALE
+from storebench.codecs.registry import DECODER, SCALE, decoders_of
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
@@ -169,8 +169,8 @@ def parse_backend(text: str) -> Backend:
         )
     found = get_format(name)
     readers = found.readers()
-    decoder, reader = _decoder_and_reader(text, parts, found)
     codec = codec or found.info.default_codec
+    decoder, reader = _decoder_and_reader(text, parts, found, codec)
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
     table, pairs = readers[reader].reader.options_type, _pairs(text, tail)
@@ -190,22 +190,31 @@ def parse_backend(text: str) -> Backend:
     )
 
 
-def _decoder_and_reader(text: str, parts: Sequence[str], found: Format) -> tuple[str, str]:
+def _decoder_and_reader(text: str, parts: Sequence[str], found: Format, codec: str) -> tuple[str, str]:
     """Return the decoder ("" for the default) and the reader that the parts after the codec name."""
-    name, readers = found.info.name, found.readers()
+    readers = found.readers()
     parts = [part for part in parts if part]
     decoders = [part for part in parts if part in DECODERS and part not in readers]
     others = [part for part in parts if part not in decoders]
+    if unknown := [part for part in others if part not in readers]:
+        raise _unknown_part(unknown[0], found, codec)
     if len(decoders) > 1 or len(others) > 1:
         raise UsageError(
             f"cannot read {text!r}",
             hint="Write FORMAT+CODEC:DECODER:READER, such as lmdb+jpeg:simplejpeg:direct.",
         )
-    reader = others[0] if others else found.info.default_reader
-    if reader not in readers:
-        meant = difflib.get_close_matches(reader, DECODERS)
-        raise UnknownNameError.of(f"reader of {name}", reader, [*readers, *meant])
-    return (decoders[0] if decoders else ""), reader
+    return (decoders[0] if decoders else ""), others[0] if others else found.info.default_reader
+
+
+def _unknown_part(part: str, found: Format, codec: str) -> UnknownNameError:
+    """Return the error for a part of a backend that is neither a reader nor, where the codec has them, a decoder."""
+    name, readers, decoders = found.info.name, found.readers(), decoders_of(codec)
+    meant = difflib.get_close_matches(part, DECODERS)
+    kind = f"decoder of {codec} or reader of {name}" if decoders else f"reader of {name}"
+    error = UnknownNameError.of(kind, part, [*readers, *meant])
+    if not decoders or difflib.get_close_matches(part, [*readers, *meant]):
+        return error
+    return UnknownNameError(error.what, hint=f"Decoders: {decoders}. Readers: {', '.join(sorted(readers))}.")
 
 
 def _shortest_name(

@@ -8,7 +8,7 @@ import pytest
 
 from storebench.codecs import get_codec
 from storebench.codecs.decoders import DECODERS, get_decoder, largest_difference
-from storebench.errors import CorruptDataError, MissingDependencyError
+from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 from storebench.formats import parse_backend
 from tests.support.photo_folders import KINDS, photo, photo_file
 
@@ -37,6 +37,33 @@ def test_a_decoder_without_its_library_is_refused_with_what_installs_it(
     ):
         parse_backend(f"lmdb+jpeg:{name}")
     get_codec.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("backend", "what", "able"),
+    [
+        ("original:turbo", "decoder of original or reader of files", ("pillow", "simplejpeg", "opencv")),
+        ("lmdb+png:turbo:direct", "decoder of png or reader of lmdb", ("pillow", "opencv")),
+    ],
+)
+def test_an_unknown_decoder_is_refused_with_those_that_exist_and_what_installs_them(
+    backend: str, what: str, able: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(UnknownNameError, match=f"no {what} is called 'turbo'") as caught:
+        parse_backend(backend)
+    told = str(caught.value)
+    named = told.partition("Decoders: ")[2].partition(". Readers: ")[0]
+    assert [one.partition(" ")[0] for one in named.split(", ")] == list(able)
+    assert "opencv (not installed: pip install 'storebench[opencv]')" in named
+    assert "Readers: " in told
+
+
+def test_a_misspelt_decoder_gets_the_nearest_name() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'simplejpeg'"):
+        parse_backend("original:simplejpg")
 
 
 def test_a_library_has_decoded_before_its_first_sample(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
