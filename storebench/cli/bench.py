@@ -20,7 +20,7 @@ from storebench.cli.options import (
     timeout_option,
 )
 from storebench.cli.plan_lines import print_plan
-from storebench.cli.run import assess_of, leave, new_run_folder
+from storebench.cli.run import assess_of, continued_by, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -167,6 +167,7 @@ def bench(
             folder,
             stores or stores_dir(),
             _How(
+                file=scenario,
                 resume=resume,
                 retry_failed=retry_failed,
                 replicates=replicates,
@@ -214,8 +215,9 @@ def _names(cells: list["Cell"]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """Options of ``bench`` for a run."""
+    """Options of ``bench`` for a run; `file` is its scenario, as the command line named it."""
 
+    file: str
     resume: bool
     retry_failed: bool
     replicates: int | None
@@ -230,6 +232,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
     from storebench.runs.records import read_records, record_to_dict
+    from storebench.runs.resuming import resume_command
     from storebench.surroundings import permitted
 
     found = None if how.resume else permitted(scenario, cells, stores)
@@ -237,6 +240,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
         Run.read(folder)  # raises if there is no run, before a folder is created
     with contextlib.ExitStack() as stack:
         stack.enter_context(claimed(folder))
+        stack.enter_context(continued_by(folder, scenario.name, how.file))
         run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
         # The option applies to this command only, and the given file decides, not run.json.
         timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
@@ -261,7 +265,9 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     else:
         put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
-    leave(records, hint=_hint(records))
+    leave(
+        records, hint=_hint(records, resume_command(folder, scenario.name, file=how.file, retry_failed=True))
+    )
 
 
 def _divides(cells: "Sequence[Cell]", nodes: int) -> None:
@@ -308,13 +314,13 @@ def _follow(
         )
 
 
-def _hint(records: "Sequence[Record]") -> str:
-    """Return the advice for failed cells."""
+def _hint(records: "Sequence[Record]", command: str) -> str:
+    """Return the advice for failed cells, with the command that runs them again."""
     from storebench.results.time_limit import ran_out_of_time
 
     late = any(ran_out_of_time(record.failure or "") for record in records)
     more = "; --timeout SECONDS gives them more time" if late else ""
-    return f"Once fixed, 'storebench bench --resume --retry-failed' runs the failed ones again{more}."
+    return f"Once fixed, '{command}' runs the failed ones again{more}."
 
 
 def _created(scenario: "Scenario", folder: Path, found: "Permitted") -> "Run":

@@ -187,11 +187,17 @@ def _scenario(
     matrix: dict[str, Any], backends: list[str], replicates: int, settings: dict[str, Any]
 ) -> "Scenario":
     """Return the scenario of a run that names its backends."""
+    from storebench.runs.resuming import NAMED_BACKENDS
     from storebench.scenario import make_scenario
 
     # Before libraries are imported, so that wrong settings are refused at once.
     return make_scenario(
-        {"name": "run", "replicates": replicates, **settings, "matrix": [matrix | {"backends": backends}]}
+        {
+            "name": NAMED_BACKENDS,
+            "replicates": replicates,
+            **settings,
+            "matrix": [matrix | {"backends": backends}],
+        }
     )
 
 
@@ -222,7 +228,7 @@ def _run(
         lines = [*plan.notes, total_line(scenario, plan)]
     else:
         lines = opening_lines(first, scenario)
-    with claimed(folder), _continued_by(folder):
+    with claimed(folder), continued_by(folder, scenario.name):
         made = Run.create(scenario, folder, cells)
         for line in lines:
             say(line)
@@ -239,9 +245,9 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
     from storebench.runs.lock import claimed
     from storebench.runs.records import read_records
 
-    Run.read(folder)  # raises if there is no run, before a folder is created
+    name = Run.read(folder).scenario.name  # raises if there is no run, before a folder is created
     writes_into(folder)
-    with claimed(folder), _continued_by(folder):
+    with claimed(folder), continued_by(folder, name):
         found = Run.resume(folder)
         require_devices(found.cells)
         sweep(stores)
@@ -256,16 +262,17 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
 
 
 @contextlib.contextmanager
-def _continued_by(folder: Path) -> Iterator[None]:
-    """After an interrupt, say which command continues the run."""
+def continued_by(folder: Path, scenario: str, file: str = "") -> Iterator[None]:
+    """After an interrupt, say which command continues the run of a scenario."""
     from storebench.runs.records import RUN_NAME
+    from storebench.runs.resuming import resume_command
 
     try:
         yield
     except KeyboardInterrupt:
         if (folder / RUN_NAME).is_file():
             with contextlib.suppress(OSError):  # the terminal has gone
-                say(f"{folder}: 'storebench run --resume --out {folder}' continues this run")
+                say(f"{folder}: '{resume_command(folder, scenario, file=file)}' continues this run")
         raise
 
 

@@ -21,11 +21,12 @@ from storebench.plan import (
     READ_BYTES_PER_S,
     WRITE_BYTES_PER_S,
 )
+from storebench.runs.resuming import CHOSEN_BACKENDS
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import rounded_bytes
 
-NAME = "first"
+NAME = CHOSEN_BACKENDS
 """Name of the scenario, by which a run is known to have chosen its backends itself."""
 
 QUESTION = "Is it worth converting these images?"

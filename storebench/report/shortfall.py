@@ -10,6 +10,7 @@ from storebench.errors import CorruptDataError, StorebenchError
 from storebench.results import Record
 from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.records import RECORDS_NAME, RUN_NAME
+from storebench.runs.resuming import resume_command
 from storebench.runs.schedule import ReplicateKey, added_rounds
 
 _MOST_REPLICATES = 1_000_000
@@ -24,6 +25,8 @@ class Shortfall:
     ----------
     run_id
         The run.
+    resume
+        The command that continues it.
     recorded, wanted
         Replicates that are recorded, and those of all rounds so far.
     whole_rounds, rounds
@@ -37,6 +40,7 @@ class Shortfall:
     """
 
     run_id: str
+    resume: str
     recorded: int
     wanted: int
     whole_rounds: int
@@ -88,6 +92,7 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
     known = {cell_id for cell_id, _ in done}
     found = Shortfall(
         run_id=str(about["run_id"]),
+        resume=resume_command(folder, str(about.get("scenario", {}).get("name", ""))),
         recorded=recorded,
         wanted=len(wanted),
         whole_rounds=sum(all(replicate in done for replicate in one) for one in rounds),

@@ -26,7 +26,7 @@ def incomplete_sentence(found: Shortfall) -> str:
         said.append(f"{number_of(found.conversions, 'conversion')} not recorded")
     return (
         f"INCOMPLETE: run {plain(found.run_id)} was interrupted or is still going on: {'; '.join(said)}."
-        " Finish it with 'storebench bench --resume' before you draw conclusions from these figures."
+        f" Finish it with '{found.resume}' before you draw conclusions from these figures."
     )
 
 

@@ -322,7 +322,8 @@ def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, t
     moody = dataclasses.replace(bench, env={**bench.env, "PLANTED_MOOD": "bad"})
     done = moody.cli(*arguments)
     assert done.returncode == 5, done.stderr
-    assert "'storebench bench --resume --retry-failed' runs the failed ones again" in done.stderr
+    again = f"storebench bench {path} --resume --retry-failed --out {run}"
+    assert f"'{again}' runs the failed ones again" in done.stderr
     before = lines(run / RECORDS_NAME)
     failed = [line for line in before if json.loads(line)["status"] == "failed"]
     assert len(failed) == 2

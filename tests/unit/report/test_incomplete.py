@@ -12,11 +12,13 @@ import pytest
 from storebench.report.build import write_report
 from storebench.report.shortfall import Shortfall, shortfalls
 from storebench.report.summary import summarise_results
+from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.results import Cell, Record
 from storebench.rounds import Stop, Why
 from storebench.runs.conversions import append_conversion
 from storebench.runs.folder import Run
 from storebench.runs.records import append_record, read_records
+from storebench.runs.resuming import resume_command
 from storebench.scenario import make_scenario
 from storebench.surroundings import LeftOut
 from tests.support.planted import make_conversion, make_record
@@ -148,6 +150,24 @@ def test_the_terminal_says_it_first_and_beside_the_answer(
     )
     assert json.loads(found.stdout)["incomplete"] == [lines[0]]
     assert summarise_results(interrupted / "run").incomplete == (lines[0],)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "begins"),
+    [
+        ("first", "storebench run --resume"),
+        ("run", "storebench run --resume"),
+        ("paper", "storebench bench paper --resume"),
+        ("planted", "storebench bench SCENARIO.toml --resume"),
+    ],
+)
+def test_it_names_the_command_that_continues_the_run(scenario: str, begins: str, tmp_path: Path) -> None:
+    run = recorded(begun(tmp_path / "my run", name=scenario), 2)
+    found = lacking(run)
+    assert found is not None
+    command = f"{begins} --out '{tmp_path / 'my run'}'"
+    assert f"Finish it with '{command}' before you draw" in incomplete_sentence(found)
+    assert resume_command(run.folder, scenario) == command
 
 
 def test_a_complete_run_has_no_such_line(tmp_path: Path) -> None:
