@@ -229,12 +229,12 @@ class _Probe:
 
     def image_bytes(self, cell: Cell) -> int:
         """Return the bytes of a sample that the cell's loader hands to the loop."""
-        side = _side(cell)
+        side = image_side(cell)
         return self._dataset(cell).info.image_bytes if side is None else side * side * 3
 
     def costs(self, cell: Cell) -> SampleCosts:
         """Return the costs of a sample of a cell."""
-        backend, side = cell.backend, _side(cell)
+        backend, side = cell.backend, image_side(cell)
         key = (cell.data, backend.codec, backend.codec_options, side)
         if key not in self._costs:
             self._costs[key] = sample_costs(self._dataset(cell), backend, side)
@@ -248,7 +248,7 @@ class _Probe:
         return self._opened[cell.data]
 
 
-def _side(cell: Cell) -> int | None:
+def image_side(cell: Cell) -> int | None:
     """Return the side of the squares that image files of any size become; None for that of the dataset's other stores."""
     return cell.data.image_size or (MODEL_CROPS.get(cell.model) if any_size(cell.backend.codec) else None)
 

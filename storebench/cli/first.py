@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from storebench.accelerators import Accelerator
 from storebench.cli.common import progress, put, put_text, say
-from storebench.cli.plan_lines import rounds_words
+from storebench.cli.plan_lines import loop_line, rounds_words
 from storebench.cli.report import drawn, print_summary
 from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
-    from storebench.first_run.choice import FirstRun, Whole
+    from storebench.first_run.choice import FirstRun
     from storebench.matrix import Matrix
     from storebench.report.texts.worth import Worth
     from storebench.scenario import Scenario
@@ -60,14 +60,15 @@ def chosen_run(
 
 
 def opening_lines(first: "FirstRun", scenario: "Scenario") -> list[str]:
-    """Return the omissions with their reasons, and the estimated duration of the run."""
+    """Return the omissions with their reasons, the settings of the loop, and the estimated duration of the run."""
     from storebench.first_run.choice import BUDGET_S
 
-    cells = number_of(len(scenario.cells()), "cell")
+    cells = scenario.cells()
     least, most = format_duration(first.estimate_s), format_duration(max(first.estimate_s, BUDGET_S))
     return [
         *first.notes,
-        f"{cells} x {rounds_words(scenario)}; about {least} to convert and measure, at most about {most}",
+        loop_line(cells),
+        f"{number_of(len(cells), 'cell')} x {rounds_words(scenario)}; about {least} to convert and measure, at most about {most}",
     ]
 
 
@@ -75,7 +76,6 @@ def print_first_answer(
     folder: Path,
     scenario: "Scenario",
     *,
-    whole: "Whole | None" = None,
     stores: Path | None = None,
     named: Sequence[Accelerator] = (),
 ) -> bool:
@@ -85,8 +85,6 @@ def print_first_answer(
 
     Parameters
     ----------
-    whole
-        The whole dataset; None if it is unknown.
     stores
         The folder of all stores if one was named.
     named
@@ -94,7 +92,7 @@ def print_first_answer(
     """
     from storebench.report.summary import first_answer
 
-    found = first_answer(folder, whole, named)
+    found = first_answer(folder, named)
     if found is None:
         print_summary(folder)
         return False

@@ -1,6 +1,6 @@
 """What a run would do: its cells, its stores, bytes and time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,13 +34,29 @@ def print_plan(
 
 
 def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list[str]:
-    """Return one line per cell, note and store, and a last one with all of it together."""
+    """Return one line per cell, note and store, one with the settings of the loop, and a last one with all of it together."""
     lines = [f"{cell.cell_id}  {describe(cell)}" for cell in plan.cells]
     lines += plan.notes
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, about {_mib(store.store_bytes)}"
         lines.append(f"store {store.name}: {store.count:,} samples, {state}")
-    return [*lines, total_line(scenario, plan, sides=sides)]
+    return [*lines, loop_line(plan.cells), total_line(scenario, plan, sides=sides)]
+
+
+def loop_line(cells: Sequence["Cell"]) -> str:
+    """Return the settings that are chosen where they are not named: workers, batch and side of the images."""
+    from storebench.plan import image_side
+
+    workers = _alternatives(cell.workers for cell in cells)
+    batches = _alternatives(cell.batch_size for cell in cells)
+    sides = sorted({side for cell in cells if (side := image_side(cell)) is not None})
+    size = f" of {' or '.join(f'{side} x {side}' for side in sides)} pixels" if sides else ""
+    verb = "worker" if workers == "1" else "workers"
+    return f"{workers} {verb}, batches of {batches} images{size}"
+
+
+def _alternatives(numbers: Iterable[int]) -> str:
+    return " or ".join(map(str, sorted(set(numbers))))
 
 
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:

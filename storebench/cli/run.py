@@ -41,7 +41,7 @@ from storebench.cli.options import (
     accelerator_option,
     timeout_option,
 )
-from storebench.cli.plan_lines import print_plan, total_line
+from storebench.cli.plan_lines import loop_line, print_plan, total_line
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
@@ -157,7 +157,6 @@ def run(
             _run(scenario, folder, place, first, drop_caches=drop_caches),
             stores,
             named,
-            first,
             as_json=as_json,
         )
 
@@ -218,6 +217,7 @@ def _run(
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
+    from storebench.runs.whole import note_whole
 
     cells = scenario.cells()
     require_devices(cells)
@@ -225,11 +225,13 @@ def _run(
     writes_into(folder)
     if first is None:
         plan = plan_run(scenario, cells, stores, progress=progress)
-        lines = [*plan.notes, total_line(scenario, plan)]
+        lines = [*plan.notes, loop_line(cells), total_line(scenario, plan)]
     else:
         lines = opening_lines(first, scenario)
     with claimed(folder), continued_by(folder, scenario.name):
         made = Run.create(scenario, folder, cells)
+        if first is not None:
+            note_whole(folder, first.whole)
         for line in lines:
             say(line)
         return execute(
@@ -281,7 +283,6 @@ def _finish(
     records: list["Record"],
     stores: Path | None,
     named: list[Accelerator],
-    first: "FirstRun | None" = None,
     *,
     as_json: bool,
 ) -> None:
@@ -296,9 +297,7 @@ def _finish(
 
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
-        answered = print_first_answer(
-            folder, scenario, whole=None if first is None else first.whole, stores=stores, named=named
-        )
+        answered = print_first_answer(folder, scenario, stores=stores, named=named)
     else:
         from storebench.cli.report import print_summary
 

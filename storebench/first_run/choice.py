@@ -22,6 +22,7 @@ from storebench.plan import (
     WRITE_BYTES_PER_S,
 )
 from storebench.runs.resuming import CHOSEN_BACKENDS
+from storebench.runs.whole import Whole
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import rounded_bytes
@@ -70,28 +71,6 @@ SCALES = (1.0, 0.5, 0.25)
 FEWEST_STORES = 3
 FEWEST_BATCHES = 16
 """Batches that all samples together fill at least."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Whole:
-    """The whole dataset, of which a part was measured, and the memory that it would have to fit into.
-
-    Attributes
-    ----------
-    count
-        Samples.
-    total_bytes
-        Bytes of their files.
-    memory_bytes
-        The machine's memory.
-    fits
-        Whether the files stay in the page cache.
-    """
-
-    count: int
-    total_bytes: int
-    memory_bytes: int
-    fits: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,7 @@ def page_content(
     accelerators: Sequence[Accelerator] = (),
 ) -> PageContent:
     """Return everything that a report says of the facts of a page; plots are drawn when they are asked for."""
-    answer = headline(page.told)
+    answer = headline(page.told, page.unsound, accelerators)
     lead = answer.panel.first if answer.panel else None
     parts = sorted(page.shown.datasets.items(), key=lambda part: _weight(part[1].cells[0], lead))
     return PageContent(

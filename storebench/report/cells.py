@@ -21,6 +21,7 @@ from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import EpochRow
 from storebench.results import Cell, PortionKind, steady
 from storebench.results.time_limit import ran_out_of_time
+from storebench.runs.whole import Whole
 from storebench.settings.words import CacheState, ComputeKind
 
 AUGMENTING = {"caffenet": 227, "resnet50": 224}
@@ -136,6 +137,11 @@ class CellSummary:
         """The failure of the first failed record, or "" if none failed."""
         failed = (row for row in self.rows if row["status"] != "ok")
         return next((str(row["failure"] or "failed") for row in failed), "")
+
+    @functools.cached_property
+    def whole(self) -> Whole | None:
+        """The whole dataset, if a run chose to measure a part of it; None otherwise."""
+        return next((row["whole"] for row in self.rows if row.get("whole") is not None), None)
 
     @property
     def portion_kind(self) -> PortionKind | None:

@@ -18,6 +18,7 @@ from storebench.report.main_panel import ordered
 from storebench.report.panels import Panel, panels
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.verdict import CellVerdict, cell_verdicts
+from storebench.runs.whole import Whole
 
 _T = TypeVar("_T")
 
@@ -80,6 +81,12 @@ class Facts:
         """The break-evens of `paying_panel`."""
         panel = self.paying_panel
         return tuple(one for one in self.break_evens if panel is not None and one.cell in panel.cells)
+
+    @functools.cached_property
+    def whole(self) -> Whole | None:
+        """The whole dataset, if all cells are of runs that chose to measure a part of it; None otherwise."""
+        found = {cell.whole for cell in self.cells}
+        return next(iter(found)) if len(found) == 1 and len(self.datasets) == 1 else None
 
     @functools.cached_property
     def varying(self) -> frozenset[str]:
@@ -179,6 +186,11 @@ class PageFacts:
     def told(self) -> Facts:
         """The facts that sentences rest on: those of the sound cells, or of all cells if none is sound."""
         return self.sound if self.sound.cells else self.shown
+
+    @property
+    def unsound(self) -> tuple[CellSummary, ...]:
+        """The cells that do not validate."""
+        return tuple(cell for cell in self.shown.cells if cell.invalid)
 
     def sound_part(self, key: tuple[Any, ...]) -> Facts:
         """Return the facts of a dataset's cells that validate; they may be none."""

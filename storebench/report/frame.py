@@ -32,6 +32,7 @@ from storebench.results import (
 from storebench.runs.conversions import read_conversions, seconds_by_source
 from storebench.runs.records import run_looks, run_rounds
 from storebench.runs.step_files import find_table
+from storebench.runs.whole import whole_of
 
 PARTS: dict[str, tuple[type, str]] = {
     "cell": (CellFields, "{}"),
@@ -94,6 +95,7 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("steps_path", str | None),
     ("looks", int),
     ("rounds_rule", object),
+    ("whole", object),
     ("conversions", object),
     ("filesystem", str | None),
     ("storage_device", str | None),
@@ -135,12 +137,14 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
     folders = {file.parent for _, file in given}
     looks = {folder: run_looks(folder) for folder in folders}
     rules = {folder: run_rounds(folder) for folder in folders}
+    wholes = {folder: whole_of(folder) for folder in folders}
     conversions = {folder: read_conversions(folder) for folder in folders}
     rows = [
         _row(record, file.parent, machines)
         | {
             "looks": looks[file.parent],
             "rounds_rule": rules[file.parent],
+            "whole": wholes[file.parent],
             "conversions": seconds_by_source(conversions[file.parent], record.cell),
         }
         for record, file in given

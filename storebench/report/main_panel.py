@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from storebench.report.cells import CellSummary
 from storebench.report.panels import Panel
 from storebench.settings.words import ComputeKind, Share, Sync
 
@@ -10,13 +11,16 @@ DEFAULT_READAHEAD_KIB = 128
 """Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
 
 _COMPUTE_RANK = {ComputeKind.REAL: 2, ComputeKind.NONE: 0}
-_STATE_RANK = {"limited": 4, "cold": 3, "warm": 2}
+_STATE_RANK = {"limited": 3, "cold": 2, "warm": 1}
+_FITTING_RANK = {"limited": 2, "cold": 1, "warm": 3}
+"""If the whole dataset fits into memory, every epoch but the first is warm."""
 
 
 def ordered(found: Sequence[Panel]) -> list[Panel]:
     """Return the panels that have a rate, in the order of importance: the page's answer rests on the first one.
 
-    The largest images, the store larger than memory before cold before warm, Linux's own read-ahead before others,
+    The largest images, the store larger than memory before cold before warm (warm first if a run found that the whole
+    dataset fits into memory), Linux's own read-ahead before others,
     real compute before readers and decoders alone before loaders that augment, most backends, one process before jobs of ranks,
     ranks that read separately before those that share.
     Training of fewer than 20 steps ranks nothing, so it comes first only if there is nothing else.
@@ -34,7 +38,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         min(len(panel.measured), 2),
         not few,
         pixels,
-        _STATE_RANK.get(panel.speaker.state, 0),
+        state_rank(panel.speaker),
         _readahead_rank(cell.readahead_kib),
         _COMPUTE_RANK.get(cell.compute.kind, 1),
         panel.alone,
@@ -45,6 +49,12 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         cell.sync is Sync.OVERLAPPED,
         -cell.workers,
     )
+
+
+def state_rank(cell: CellSummary) -> int:
+    """Return the importance of a cell's cache state, the larger the earlier it is told; 0 for states that prove nothing."""
+    ranks = _FITTING_RANK if cell.whole is not None and cell.whole.fits else _STATE_RANK
+    return ranks.get(cell.state, 0)
 
 
 def _readahead_rank(kib: int | None) -> int:

@@ -20,6 +20,7 @@ from storebench.report.texts.headline import QUESTION, Headline
 from storebench.report.texts.labels import (
     BRACKETS,
     backend_label,
+    batch_words,
     dataset_label,
     setting_label,
     state_label,
@@ -161,6 +162,15 @@ def flags(content: PageContent) -> list[Flag]:
     return found
 
 
+def _measured(content: PageContent) -> str:
+    """Return the settings of the panel that the answer rests on; "" if nothing was measured."""
+    panel = content.headline.panel
+    if panel is None:
+        return ""
+    cells = panel.measured or panel.cells
+    return f"Measured: {dataset_label(panel.first)}, {setting_label(panel.speaker, without=('batch_size',))}, {batch_words(cells)}."
+
+
 def _states(content: PageContent) -> list[str]:
     """Return the meanings of the cache states in the leading panel."""
     panel = content.headline.panel
@@ -253,6 +263,7 @@ def _context(content: PageContent) -> dict[str, Any]:
         "question": QUESTION,
         "flags": flags(content),
         "states": _states(content),
+        "measured": _measured(content),
         "method": method(content.cells),
         "rules": RULES,
         "stalls": STALLS,

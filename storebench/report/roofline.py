@@ -18,19 +18,17 @@ from storebench.report.cells import (
     CellSummary,
     backend_rank,
 )
-from storebench.report.main_panel import DEFAULT_READAHEAD_KIB
+from storebench.report.main_panel import DEFAULT_READAHEAD_KIB, state_rank
 from storebench.report.roofline_curve import Point, RooflineCurve, curve_of
 from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.trained import Trained, subject_key, trained_networks
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.settings.words import ComputeKind
 
 LEAST_SPEEDS = 3
 """Cells with this many speeds of emulated compute are points of a roofline; with fewer, they are settings of their own."""
 
 _FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "epochs"})
 """Fields that may differ between a point and its supply rate: what is computed, and how long the epoch is."""
-
-_STATE_RANK = {CacheState.LIMITED: 3, CacheState.COLD: 2, CacheState.WARM: 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +135,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     One roofline per dataset, machine, cache state, loader, workers, batch size and augmentation under which at least one
     cell only loads. The order follows from settings, never from results: readers and decoders alone before loaders that
     augment, the largest images, overlap before none, several stores before one, a store larger than memory before cold
-    before warm, Linux's own read-ahead before others.
+    before warm (warm first if a run found that the whole dataset fits into memory), Linux's own read-ahead before others.
     """
     every = [cell for cell in cells if cell.usable]
     loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
@@ -196,7 +194,7 @@ def _rank(roofline: Roofline) -> tuple[float, ...]:
         math.prod(int(side) for side in shape.split("x")),
         roofline.overlap,
         min(len(roofline.stored), 2),
-        _STATE_RANK.get(cell.cache, 0),
+        state_rank(roofline.first),
         2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
         len(roofline.curves),
         -cell.workers,

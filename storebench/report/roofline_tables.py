@@ -4,13 +4,16 @@ from collections.abc import Sequence
 
 from storebench.accelerators import Accelerator
 from storebench.report.roofline import Roofline, error_summary
-from storebench.report.roofline_curve import Feeding, Point, RooflineCurve
+from storebench.report.roofline_curve import Point, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.tables import Table
+from storebench.report.texts.feeding import feeding_words, more_prep_s, trained_words
 from storebench.report.texts.labels import (
+    SIMULTANEOUS,
     SINGLE,
     backend_label,
+    batch_words,
     caveats,
     dataset_label,
     duration,
@@ -21,9 +24,7 @@ from storebench.report.texts.labels import (
 from storebench.report.texts.roofline import (
     error_words,
     explanation_words,
-    feeding_of,
     loader_words,
-    more_prep_s,
     starving_words,
     state_words,
     trained_label,
@@ -48,7 +49,12 @@ _TERMS = (
     " batch over and for the loop: with workers in any cell that has the same loader, without them in any cell of the backend."
     " Only c may come from a point, and only from one of three rounds or more."
 )
-_WORDS = {Feeding.FEEDS: "yes", Feeding.STARVES: "no", Feeding.UNDECIDED: "cannot be told"}
+
+
+_INTERVALS = (
+    "Intervals of rates are single: each holds by itself. What a store feeds is decided by wider intervals, which hold simultaneously"
+    " over the page. Where such an interval decides nothing, it is given: that of the point above which the accelerator starves."
+)
 
 
 def roofline_tables(rooflines: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> list[Table]:
@@ -75,7 +81,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
     names += [f"{one.title}, {number(one.images_per_s)}/s" for one in accelerators]
     listed = [(roofline, curve) for roofline in rooflines for curve in roofline.curves]
     loaders = [curve.loader for _, curve in listed]
-    said = [f"{dataset_label(loaders[0])}: the fastest accelerator that each store feeds", *caveats(loaders)]
+    named = f"{dataset_label(loaders[0])}, {batch_words(loaders)}"
+    said = [f"{named}: the fastest accelerator that each store feeds", *caveats(loaders)]
     return Table(
         caption=". ".join(said),
         head=(
@@ -83,7 +90,7 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
             "backend",
             f"supplies, images/s [{SINGLE}]",
             f"starves above, images/s [{SINGLE}]",
-            *(f"feeds {name}" for name in names),
+            *(f"feeds {name} [{SIMULTANEOUS}]" for name in names),
         ),
         rows=tuple(
             (
@@ -91,8 +98,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
                 backend_label(curve.backend),
                 ("at most " if curve.at_most else "") + with_interval(curve.supply),
                 starving_words(curve),
-                *(_WORDS[feeding_of(curve, one, more_prep_s(one, roofline))] for one in trained),
-                *(_WORDS[curve.feeding(one.images_per_s)] for one in accelerators),
+                *(trained_words(curve, one, more_prep_s(one, roofline)) for one in trained),
+                *(feeding_words(curve, one.images_per_s) for one in accelerators),
             )
             for roofline, curve in listed
         ),
@@ -101,7 +108,7 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
         marks=("",) * len(listed),
         notes=(
             f"An accelerator starves if it is busy less than {percent(BUSY_FRAC)} of its time. {_OVERLAP} {_NO_OVERLAP} {_TERMS}",
-            "Intervals are single: each holds by itself. Wider intervals, which hold simultaneously over the page, decide what a store feeds.",
+            _INTERVALS,
             "With fewer than three rounds nothing is decided.",
             *(
                 f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
-from storebench.first_run.choice import Whole
 from storebench.report.analysis import RunFolders
 from storebench.report.cells import summarise
 from storebench.report.facts import Facts, PageFacts, derive_page
@@ -75,7 +74,7 @@ def summarise_results(results: RunFolders) -> Summary:
     page = facts_of(records, findings)
     parts = page.shown.datasets
     return Summary(
-        answer=headline(page.told).answer,
+        answer=headline(page.told, page.unsound).answer,
         tables=tuple(table for shown in parts.values() for table in dataset_tables(shown)),
         incomplete=incomplete(records),
         limits=tuple(line for shown in parts.values() for line in _limits(shown)),
@@ -130,15 +129,11 @@ class FirstAnswer:
     findings: int
 
 
-def first_answer(
-    results: RunFolders, whole: Whole | None = None, accelerators: Sequence[Accelerator] = ()
-) -> FirstAnswer | None:
+def first_answer(results: RunFolders, accelerators: Sequence[Accelerator] = ()) -> FirstAnswer | None:
     """Return whether converting is worth it, from the records of one dataset; None if no cell only loads.
 
     Parameters
     ----------
-    whole
-        The whole dataset, of which a part was measured; None if it is unknown.
     accelerators
         Named accelerators that get a column of the table and a sentence each.
 
@@ -151,8 +146,7 @@ def first_answer(
     findings = [*findings, *validate_records(records)]
     page = facts_of(records, findings)
     facts = next(iter(page.told.datasets.values()), None)
-    unsound = [cell for cell in page.shown.cells if cell.invalid]
-    answer = None if facts is None else worth(facts, whole, unsound, accelerators)
+    answer = None if facts is None else worth(facts, page.unsound, accelerators)
     if facts is None or answer is None:
         return None
     return FirstAnswer(

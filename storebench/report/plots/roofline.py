@@ -125,7 +125,8 @@ def _family(roofline: Roofline) -> tuple[Any, ...]:
 def _by_state(family: Sequence[Roofline]) -> list[list[Roofline]]:
     warm = [one for one in family if one.first.cell.cache == CacheState.WARM][:1]
     others = [one for one in family if one.first.cell.cache != CacheState.WARM]
-    return [[others[0], *warm], *([one] for one in others[1:])] if others else [warm]
+    first = sorted([*others[:1], *warm], key=family.index)
+    return [first, *([one] for one in others[1:])]
 
 
 def _marks(group: Sequence[Roofline], named: Sequence[Accelerator]) -> list[Mark]:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from storebench.accelerators import Accelerator
 from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, ClaimKind, Claims, leading
 from storebench.report.decisions import Decisions
@@ -28,6 +29,7 @@ from storebench.report.texts.labels import (
 from storebench.report.texts.roofline import roofline_sentences
 from storebench.report.texts.sentence import Sentence, joined
 from storebench.report.texts.verdicts import bounded, doubt_words, more_rounds
+from storebench.report.texts.worth import worth
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
@@ -62,8 +64,18 @@ class Headline:
         return joined(self.sentences).claims
 
 
-def headline(facts: Facts) -> Headline:
-    """Return the answer that some cells give."""
+def headline(
+    facts: Facts, unsound: Sequence[CellSummary] = (), accelerators: Sequence[Accelerator] = ()
+) -> Headline:
+    """Return the answer that some cells give.
+
+    Parameters
+    ----------
+    unsound
+        Cells of the page whose figures do not validate.
+    accelerators
+        Named accelerators. The answer of a run that chose its backends begins with what the stores deliver to them.
+    """
     leads = [leading(_asked(panel, facts.claims)) for panel in facts.ordered]
     if not leads:
         return _nothing(facts.cells)
@@ -73,13 +85,19 @@ def headline(facts: Facts) -> Headline:
     place = next((n for n, one in enumerate(leads) if one is not None and one.decided), 0)
     panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
     other = _other(facts, panel)
-    feeding = [Sentence(text=text) for text in roofline_sentences(facts.rooflines)]
+    feeding = [Sentence(text=text) for text in _feeding(facts, unsound, accelerators)]
     shown = joined(feeding).text
     said: list[Sentence | None] = [*feeding, _answer(panel, _where(panel, shown), facts.claims)]
     said += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
     said += [_beside(other, facts.claims)] if other is not None and other not in before else []
     said += [_undecided(before, facts.claims)] if before else []
     return Headline(sentences=tuple(one for one in said if one is not None), panel=panel)
+
+
+def _feeding(facts: Facts, unsound: Sequence[CellSummary], accelerators: Sequence[Accelerator]) -> list[str]:
+    """Return which accelerators are fed: as the terminal says it, if all cells are of a run that chose its backends."""
+    found = None if facts.whole is None else worth(facts, unsound, accelerators)
+    return roofline_sentences(facts.rooflines) if found is None else [*found.named, *found.sentences]
 
 
 def panel_answer(panel: Panel, claims: Claims) -> Sentence:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from storebench.codecs import any_size
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
 from storebench.datasets.geometry import resize_clause, served_note
 from storebench.plain_text import plain
@@ -152,6 +153,25 @@ def setting_label(
         for name in shown
     ]
     return plain(", ".join(word for word in words if word))
+
+
+def batch_words(cells: Sequence[CellSummary]) -> str:
+    """Return the samples per batch and the size of the images that cells serve: "batches of 16 images of 224 x 224"."""
+    batches = sorted({cell.cell.batch_size for cell in cells})
+    sizes = sorted({size for cell in cells if (size := _served_size(cell))})
+    of = f" of {' or '.join(sizes)}" if sizes else ""
+    return f"batches of {' or '.join(map(str, batches))} images{of}"
+
+
+def _served_size(cell: CellSummary) -> str:
+    """Return the size of the images that a cell serves, "224 x 224"; "" if it is unknown."""
+    side = cell.cell.data.image_size
+    if side is None and any_size(cell.cell.backend.codec):
+        side = AUGMENTING.get(cell.cell.model)
+    if side is not None:
+        return f"{side} x {side}"
+    high, wide, *_ = [*str(cell.fact("store_image_shape") or "").split("x"), ""]
+    return f"{wide} x {high}" if wide else ""
 
 
 def state_label(cell: Cell | CellSummary) -> str:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from storebench import stats
 from storebench.accelerators import Accelerator
-from storebench.report.cells import AUGMENTING, CellSummary
+from storebench.report.cells import CellSummary
 from storebench.report.intervals import Estimate
 from storebench.report.roofline import ErrorSummary, Roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
 from storebench.report.roofline_model import BUSY_FRAC
+from storebench.report.texts.feeding import feeding_of, more_prep_s
 from storebench.report.texts.labels import (
     MODELS,
     ORIGINAL,
@@ -310,30 +311,6 @@ def _on_this_machine(lead: Roofline) -> str:
         each = "each of them keeps" if len(curves) > 1 else alone
         return f"; {each} {named} busy at least 90% of its time"
     return f"; {named} is {', '.join(_feeding_parts(told))}"
-
-
-def feeding_of(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> Feeding:
-    """Return the verdict on whether a backend keeps a network busy that was trained on this machine.
-
-    Parameters
-    ----------
-    prep_s
-        Additional seconds per sample of producers, beyond those in the measured curve; None if unknown. Then only starving
-        can be proven.
-    """
-    if not curve.certain:
-        return Feeding.UNDECIDED
-    as_measured = curve.over(trained.rounds)
-    if as_measured is not None and (as_measured.hi or math.inf) < 1:
-        return Feeding.STARVES
-    prepared = None if prep_s is None or curve.at_most else curve.over(trained.rounds, prep_s)
-    return Feeding.FEEDS if prepared is not None and (prepared.lo or 0.0) >= 1 else Feeding.UNDECIDED
-
-
-def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
-    """Return the seconds per sample of a network's augmentation that a roofline lacks; None if unknown."""
-    model = one.cell.cell.model
-    return 0.0 if model not in AUGMENTING or roofline.first.cell.model == model else one.prep_s
 
 
 def _feeding_parts(told: Sequence[tuple[RooflineCurve, Feeding]]) -> list[str]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.accelerators import Accelerator, landmarks
-from storebench.first_run.choice import Whole
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.cells import CellSummary, state_key
 from storebench.report.claims import Claim, ClaimKind
@@ -15,6 +14,7 @@ from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
 from storebench.report.texts.roofline import delivering_sentences, loader_words, starving_words
 from storebench.report.texts.verdicts import more_rounds
+from storebench.runs.whole import Whole
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of, rounded_bytes
 
@@ -51,7 +51,6 @@ class Worth:
 
 def worth(
     facts: Facts,
-    whole: Whole | None = None,
     unsound: Sequence[CellSummary] = (),
     accelerators: Sequence[Accelerator] = (),
 ) -> Worth | None:
@@ -61,8 +60,6 @@ def worth(
     ----------
     facts
         Of one dataset.
-    whole
-        The whole dataset; None if it is unknown.
     unsound
         Cells whose figures do not validate. The answer says which backends it leaves out, or that it rests on such figures.
         In the latter case it names no store to convert into.
@@ -70,14 +67,14 @@ def worth(
         Accelerators that were asked about.
     """
     names = ", ".join(dict.fromkeys(_unsound_words(cell, facts) for cell in unsound))
-    found = _worth(facts, whole, whole_choice=not names)
+    found = _worth(facts, whole_choice=not names)
     if found is None and any(
         cell.backend in BASES and cell.cell.compute.kind is ComputeKind.NONE for cell in unsound
     ):
         return Worth(sentences=(f"It cannot be told: the figures of {names} do not validate.",))
     if found is None:
         return None
-    found = replace(found, named=_named(facts, whole, accelerators))
+    found = replace(found, named=_named(facts, accelerators))
     if not names:
         return found
     rests = not {cell.key for cell in unsound}.isdisjoint(cell.key for cell in facts.cells)
@@ -97,17 +94,17 @@ def _unsound_words(cell: CellSummary, facts: Facts) -> str:
     return f"{label} {_STATES.get(cell.cell.cache, f'cache {cell.cell.cache}')}" if told else label
 
 
-def _named(facts: Facts, whole: Whole | None, accelerators: Sequence[Accelerator]) -> tuple[str, ...]:
+def _named(facts: Facts, accelerators: Sequence[Accelerator]) -> tuple[str, ...]:
     """Return sentences on the rates that named accelerators get in the state of the verdict."""
-    lead = _lead(_by_state(facts.rooflines), whole)
+    lead = next(iter(_by_state(facts.rooflines).values()), None)
     if lead is None:
         return ()
     return tuple(said for one in accelerators for said in delivering_sentences(lead, one, _where(lead)))
 
 
-def _worth(facts: Facts, whole: Whole | None, *, whole_choice: bool) -> Worth | None:
-    found = _by_state(facts.rooflines)
-    lead = _lead(found, whole)
+def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
+    found, whole = _by_state(facts.rooflines), facts.whole
+    lead = next(iter(found.values()), None)
     base = None if lead is None else _base(lead)
     if lead is None or base is None:
         return None
@@ -167,21 +164,15 @@ def _converting(
 
 
 def _by_state(rooflines: Sequence[Roofline]) -> Mapping[str, Roofline]:
-    """Return one roofline per cache state: the one with the fewest ranks, and then the one with most workers."""
-    found: dict[str, Roofline] = {}
+    """Return one roofline per cache state: the one with the fewest ranks, and then the one with most workers.
+
+    The states are in the order in which the page tells them; the first one decides.
+    """
+    found: dict[str, Roofline] = {one.first.cell.cache: one for one in rooflines if not one.augmented}
     for one in sorted(rooflines, key=lambda one: (-one.first.cell.ranks, one.first.cell.workers)):
         if not one.augmented:
             found[one.first.cell.cache] = one
     return found
-
-
-def _lead(found: Mapping[str, Roofline], whole: Whole | None) -> Roofline | None:
-    """Return the roofline that decides: from memory if the whole dataset fits into it, else from the disk."""
-    states = [CacheState.WARM, CacheState.COLD]
-    if whole is not None and not whole.fits:
-        states.reverse()
-    named = (found.get(state) for state in states)
-    return next((one for one in named if one is not None), next(iter(found.values()), None))
 
 
 def _base(lead: Roofline) -> RooflineCurve | None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image as PilImage
 
+from storebench.plain_text import markdown as escaped
 from storebench.runs.records import RECORDS_NAME
 from tests.support.harness_tools import Bench, CompletedText
 
@@ -60,6 +61,24 @@ def test_it_ends_with_the_starving_points_and_the_answer(answered: tuple[Path, C
     assert bool(converts) == ("To convert all images:" in lines)
 
 
+def test_its_report_leads_with_its_answer_and_names_batch_size_and_workers(
+    answered: tuple[Path, CompletedText], bench: Bench, tmp_path: Path
+) -> None:
+    out, done = answered
+    [verdict] = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("Not worth it ", "It cannot be told yet "))
+    ]
+    report = bench.cli("report", out, "--out", tmp_path / "report", "--allow-invalid")
+    assert report.returncode == 0, report.stderr
+    page = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    head = page[: page.index("## ")]
+    assert escaped(verdict) in head
+    assert "1 worker, " in head
+    assert "batches of 8 images of 16 x 16" in head
+
+
 def test_its_cells_only_load(answered: tuple[Path, CompletedText]) -> None:
     records = records_of(answered[0])
     cells = [record["cell"] for record in records]
@@ -91,6 +110,7 @@ def test_it_says_before_it_starts_what_it_measures_and_for_how_long(
     for words in (
         "looking at the images",
         "cold is left out",
+        "1 worker, batches of 8 images",
         "5 cells x 2 replicates",
         "at most about 5 min",
     ):

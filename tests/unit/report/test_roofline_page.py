@@ -26,6 +26,7 @@ from storebench.report.frame import to_frame
 from storebench.report.plots.roofline import grouped, spaced
 from storebench.report.roofline import Roofline, rooflines
 from storebench.report.roofline_tables import roofline_tables
+from storebench.report.texts.labels import with_interval
 from storebench.report.texts.roofline import (
     accelerator_sentence,
     handoff_sentence,
@@ -33,7 +34,7 @@ from storebench.report.texts.roofline import (
     roofline_answer,
 )
 from storebench.results import Record
-from tests.support.planted import make_record, write_run
+from tests.support.planted import make_record, portion_of, write_run
 from tests.support.planted_roofline import curve_records, loader_records, point_records
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -83,6 +84,36 @@ def test_decoding_is_named_where_it_is_most_of_the_work() -> None:
     answer = roofline_answer(rooflines_of(*records))
     assert answer is not None
     assert answer.endswith("These figures depend on decoding (89% of the work with PNG files).")
+
+
+def feeds(found: Roofline, rate: float) -> str:
+    """Return the verdict of the table of starving points on an accelerator of some images/s; one backend was measured."""
+    table = roofline_tables([found], [find_accelerator(f"mine={rate:g}")])[0]
+    assert table.head[-1].endswith("[simultaneous 95%]")
+    [row] = table.rows
+    return row[-1]
+
+
+def test_a_verdict_of_the_table_shows_the_interval_that_decides_it() -> None:
+    found = rooflines_of(*loader_records("lmdb", 900.0, workers=2, spread=(0.9, 1.0, 1.1, 0.95, 1.05)))[0]
+    found = found.concluding(0.001)
+    [curve] = found.curves
+    single, sure = curve.starving, curve.sure
+    assert single.hi is not None
+    assert sure.hi is not None
+    between = (single.hi + sure.hi) / 2
+    assert single.hi < between < sure.hi
+    assert feeds(found, between) == f"cannot be told: {with_interval(sure)}"
+    assert feeds(found, 2 * sure.hi) == "no"
+    assert feeds(found, 0.5 * (sure.lo or 0.0)) == "yes"
+
+
+def test_a_verdict_that_no_interval_gives_has_the_reason() -> None:
+    few = loader_records("lmdb", 900.0, workers=2, spread=(1.0, 1.01))
+    assert feeds(rooflines_of(*few)[0], 10.0) == "cannot be told: fewer than 3 rounds"
+    cold = loader_records("lmdb", 900.0, workers=2, cache="cold")
+    bounded = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in cold]
+    assert feeds(rooflines_of(*bounded)[0], 10.0) == "cannot be told: only an upper bound"
 
 
 def test_nothing_decided_is_no_answer() -> None:
@@ -143,7 +174,11 @@ def test_the_tables_hold_every_starving_point_and_every_point() -> None:
     found = rooflines_of(*paper_roofline())
     starving, errors = roofline_tables(found, [find_accelerator("v100")])
     assert len(starving.rows) == 8
-    assert starving.head[-2:] == ("feeds this CPU, CaffeNet, 25.0/s", "feeds V100, ResNet-50, 1,200/s")
+    assert starving.head[-2:] == (
+        "feeds this CPU, CaffeNet, 25.0/s [simultaneous 95%]",
+        "feeds V100, ResNet-50, 1,200/s [simultaneous 95%]",
+    )
+    assert "batches of 32 images of 256 x 256" in starving.caption
     row = next(row for row in starving.rows if row[1] == "LMDB" and "8192" in row[0])
     assert row[-2:] == ("yes", "yes")
     assert any("github.com/NVIDIA" in note for note in starving.notes)

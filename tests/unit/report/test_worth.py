@@ -8,13 +8,16 @@ import pytest
 
 from storebench.accelerators import find_accelerator
 from storebench.cli.first import reading_lines
-from storebench.first_run.choice import Whole
+from storebench.report.build import page_content
 from storebench.report.cells import summarise
-from storebench.report.facts import derive_page
+from storebench.report.facts import PageFacts, derive_page
 from storebench.report.frame import to_frame
+from storebench.report.plots.roofline import grouped
+from storebench.report.roofline_tables import starving_table
 from storebench.report.texts.method import disturbance_sentence
 from storebench.report.texts.worth import Worth, worth
 from storebench.results import Conditions, Record, Status
+from storebench.runs.whole import Whole
 from tests.support.planted import portion_of
 from tests.support.planted_roofline import loader_records
 
@@ -38,18 +41,22 @@ def answer(
     invalid: tuple[str, ...] = (),
     accelerators: tuple[str, ...] = (),
 ) -> Worth:
+    page = page_of(records, whole, invalid)
+    [facts] = page.told.datasets.values()
+    found = worth(facts, page.unsound, [find_accelerator(one) for one in accelerators])
+    assert found is not None
+    return found
+
+
+def page_of(records: list[Record], whole: Whole | None, invalid: tuple[str, ...] = ()) -> PageFacts:
     table = to_frame((record, Path("run/records.jsonl")) for record in records)
+    table["whole"] = [whole] * len(table)
     findings = {
         one.cell.cell_id: "a finding"
         for one in records
         if {one.cell.backend.name, f"{one.cell.backend.name}, {one.cell.cache}"} & set(invalid)
     }
-    page = derive_page(summarise(table, findings))
-    [facts] = page.told.datasets.values()
-    unsound = [cell for cell in page.shown.cells if cell.invalid]
-    found = worth(facts, whole, unsound, [find_accelerator(one) for one in accelerators])
-    assert found is not None
-    return found
+    return derive_page(summarise(table, findings))
 
 
 def test_it_is_not_worth_it_where_no_store_is_faster() -> None:
@@ -260,6 +267,24 @@ def test_memory_decides_which_state_of_the_cache_is_told(whole: Whole, state: st
     found = answer(records, whole)
     assert state in found.sentences[0]
     assert any(line.startswith(memory) for line in found.sentences)
+
+
+@pytest.mark.parametrize(("whole", "cache"), [(FITS, "warm"), (LARGER, "cold"), (None, "cold")])
+def test_the_report_leads_with_what_the_terminal_says(whole: Whole | None, cache: str) -> None:
+    records = loaders({"original": 900.0, "lmdb": 9000.0})
+    records += loaders({"original": 90.0, "lmdb": 300.0}, cache="cold")
+    page = page_of(records, whole)
+    content = page_content(page, accelerators=[find_accelerator("a100")])
+    assert page.told.rooflines[0].first.cell.cache == cache
+    assert content.headline.panel is not None
+    assert content.headline.panel.first.cell.cache == cache
+    table = starving_table(page.told.rooflines)
+    assert table.rows[0][0].startswith(cache)
+    [drawn] = grouped(page.told.rooflines)
+    assert [one.first.cell.cache for one in drawn] == [cache, "cold" if cache == "warm" else "warm"]
+    told = answer(records, whole, accelerators=("a100",))
+    begins = tuple(one.text for one in content.headline.sentences)[: len(told.named + told.sentences)]
+    assert (begins == told.named + told.sentences) == (whole is not None)
 
 
 def test_converting_everything_is_priced_from_the_part_that_was_measured() -> None:

@@ -1,0 +1,66 @@
+"""Whether a backend feeds an accelerator, in words."""
+
+import math
+
+from storebench import stats
+from storebench.report.cells import AUGMENTING
+from storebench.report.roofline import Roofline
+from storebench.report.roofline_curve import Feeding, RooflineCurve
+from storebench.report.texts.labels import times, with_interval
+from storebench.report.trained import Trained
+
+
+def feeding_of(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> Feeding:
+    """Return the verdict on whether a backend keeps a network busy that was trained on this machine.
+
+    Parameters
+    ----------
+    prep_s
+        Additional seconds per sample of producers, beyond those in the measured curve; None if unknown. Then only starving
+        can be proven.
+    """
+    if not curve.certain:
+        return Feeding.UNDECIDED
+    as_measured = curve.over(trained.rounds)
+    if as_measured is not None and (as_measured.hi or math.inf) < 1:
+        return Feeding.STARVES
+    prepared = None if prep_s is None or curve.at_most else curve.over(trained.rounds, prep_s)
+    return Feeding.FEEDS if prepared is not None and (prepared.lo or 0.0) >= 1 else Feeding.UNDECIDED
+
+
+_YES_OR_NO = {Feeding.FEEDS: "yes", Feeding.STARVES: "no"}
+
+
+def feeding_words(curve: RooflineCurve, rate: float) -> str:
+    """Return whether a backend feeds an accelerator of a rate in images/s; if undecided, with the interval or the reason."""
+    feeding = curve.feeding(rate)
+    return _YES_OR_NO.get(feeding) or f"cannot be told: {_doubt(curve) or with_interval(curve.sure)}"
+
+
+def trained_words(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> str:
+    """Return whether a backend feeds a network that was trained here; if undecided, with the interval or the reason.
+
+    The interval is that of the starving point over the network's rate; see `feeding_of` for `prep_s`.
+    """
+    feeding = feeding_of(curve, trained, prep_s)
+    if feeding is not Feeding.UNDECIDED:
+        return _YES_OR_NO[feeding]
+    over = None if prep_s is None else curve.over(trained.rounds, prep_s)
+    figure = f"{times(over)} its rate" if over is not None else "no interval" if curve.certain else ""
+    doubt = _doubt(curve) or ("its augmentation was not measured" if prep_s is None else figure)
+    return f"cannot be told: {doubt}"
+
+
+def _doubt(curve: RooflineCurve) -> str:
+    """Return why the interval of a starving point proves nothing or too little; "" if its width is the reason."""
+    if curve.sure.n < stats.MIN_ROUNDS or curve.sure.lo is None:
+        return f"fewer than {stats.MIN_ROUNDS} rounds"
+    if curve.loader.unsteady:
+        return "not steady"
+    return "only an upper bound" if curve.at_most else ""
+
+
+def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
+    """Return the seconds per sample of a network's augmentation that a roofline lacks; None if unknown."""
+    model = one.cell.cell.model
+    return 0.0 if model not in AUGMENTING or roofline.first.cell.model == model else one.prep_s
