@@ -46,7 +46,7 @@ def test_a_decoder_without_its_library_is_refused_with_what_installs_it(
         ("lmdb+png:turbo:direct", "decoder of png or reader of lmdb", ("pillow", "opencv")),
     ],
 )
-def test_an_unknown_decoder_is_refused_with_those_that_exist_and_what_installs_them(
+def test_an_unknown_decoder_is_refused_with_those_that_exist(
     backend: str, what: str, able: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys

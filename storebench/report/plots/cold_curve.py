@@ -21,7 +21,7 @@ from storebench.report.plots.curve import (
 from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
-from storebench.report.plots.style import look, plain_ticks, styled
+from storebench.report.plots.style import BackendStyle, plain_ticks, styled
 from storebench.report.texts.labels import agreed, backend_label, number, percent, setting_slug
 from storebench.settings.words import CacheState
 from storebench.units import number_of
@@ -116,9 +116,9 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         for cell, style in zip(cells, cell_looks(cells), strict=True):
             for epoch in first_replicate(cell, growing=True)[:1]:
                 label = backend_label(cell.backend)
-                draw_rate(ax, cell, epoch, 100 * epoch.asked_frac, line=style.line, label=label, end_dot=True)
+                draw_rate(ax, style, epoch, 100 * epoch.asked_frac, label=label, end_dot=True)
                 if below is not None and epoch.residency:
-                    _draw_residency(below, cell, epoch, style.line)
+                    _draw_residency(below, epoch, style)
         _share_axis(below or ax)
         if below is not None:
             asked = np.geomspace(below.get_xlim()[0], 100.0, 200)
@@ -138,10 +138,10 @@ def _share_axis(ax: Axes) -> None:
     plain_ticks(ax.xaxis)
 
 
-def _draw_residency(below: Axes, cell: CellSummary, epoch: EpochCurve, line: str) -> None:
+def _draw_residency(below: Axes, epoch: EpochCurve, style: BackendStyle) -> None:
     """Draw the resident share, and shade where it exceeds the requested share."""
-    colour, (asked_frac, held) = look(cell).colour, residency_percent(epoch)
+    colour, (asked_frac, held) = style.colour, residency_percent(epoch)
     seen = asked_frac > 0
     asked, held = 100 * asked_frac[seen], held[seen]
-    below.plot(asked, held, color=colour, linestyle=line, linewidth=1.2)
+    below.plot(asked, held, color=colour, linestyle=style.line, linewidth=1.2)
     below.fill_between(asked, asked, held, where=held > asked, color=colour, alpha=0.12)

@@ -15,7 +15,14 @@ from storebench.ranks.merging import RANK, rank_count
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.panels import Panel
 from storebench.report.plots.selection import MOST_LINES, Selection, has_steps
-from storebench.report.plots.style import companion, legend_below, look, new_axes, plain_numbers, title
+from storebench.report.plots.style import (
+    BackendStyle,
+    companion,
+    legend_below,
+    new_axes,
+    plain_numbers,
+    title,
+)
 from storebench.report.states import EpochRow, bounded
 from storebench.report.texts.labels import panel_state
 from storebench.results import ResidencyPoint
@@ -54,7 +61,8 @@ class EpochCurve:
 def curve(row: EpochRow, *, growing: bool) -> EpochCurve | None:
     """Return the curve of a record, or None if its steps cannot be read or the size of its store is missing.
 
-    Growing pieces begin with single steps, others are of one length. The portion begins and ends with a piece.
+    Growing pieces begin with single steps, others are of one length. The portion begins and ends with a piece. With workers,
+    whose batches arrive in bursts of one from each, a piece has a batch of each worker.
     """
     path, count = row["steps_path"], row["store_count"]
     if not isinstance(path, str) or not count:
@@ -72,6 +80,7 @@ def curve(row: EpochRow, *, growing: bool) -> EpochCurve | None:
     first, end = _portion(row)
     spaced = np.geomspace if growing else np.linspace
     cuts = spaced(1, len(samples) + 1, _BINS + 1).astype(np.int64) - 1
+    cuts -= cuts % max(1, int(row["workers"] or 0))
     cuts = np.unique([*cuts, *(cut for cut in (first, end) if 0 < cut < len(samples)), len(samples)])
     starts = cuts[:-1]
     spent = np.maximum(np.add.reduceat(seconds, starts), 1e-9)
@@ -126,11 +135,10 @@ def first_replicate(cell: CellSummary, *, growing: bool) -> list[EpochCurve]:
 
 def draw_rate(
     ax: Axes,
-    cell: CellSummary,
+    style: BackendStyle,
     epoch: EpochCurve,
     asked: Floats,
     *,
-    line: str,
     label: str,
     end_dot: bool = False,
 ) -> None:
@@ -138,16 +146,16 @@ def draw_rate(
 
     Parameters
     ----------
+    style
+        Colour and line.
     asked
         Horizontal place of each piece, as many as `epoch` has.
-    line
-        Line style.
     label
         Name in the legend; "" leaves the line out of it.
     end_dot
         Mark the end of the thick part with a dot.
     """
-    colour, part = look(cell).colour, np.flatnonzero(epoch.portion)
+    colour, line, part = style.colour, style.line, np.flatnonzero(epoch.portion)
     ax.plot(asked, epoch.samples_per_s, color=colour, linestyle=line, linewidth=1, alpha=FAINT)
     [thick] = ax.plot(
         asked[part], epoch.samples_per_s[part], color=colour, linestyle=line, linewidth=2.2, label=label

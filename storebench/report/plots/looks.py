@@ -1,17 +1,24 @@
-"""Looks of the backends of one plot: those that share a colour get different lines and markers."""
+"""Looks of the backends of one plot: those that share a colour get different shades, lines and markers."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+from matplotlib.colors import to_hex, to_rgb
+
 from storebench.report.cells import CellSummary
 from storebench.report.plots.style import BackendStyle, look
+
+_SHADES = (1.0, 0.5, 1.5)
+"""Brightness of the first, second and third look of one colour."""
 
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "D", "^", "s", "v", "P", "X")
 
 
 def told_apart(looks: Sequence[BackendStyle]) -> list[BackendStyle]:
-    """Return the looks of one plot; of those with one colour, later ones get a line and a marker that are still free."""
+    """Return the looks of one plot; of those with one colour, later ones get another shade, and a line and a marker that are free."""
     return list(_free(looks))
 
 
@@ -26,12 +33,23 @@ def backend_looks(cells: Sequence[CellSummary]) -> dict[str, BackendStyle]:
     return dict(zip(firsts, told_apart(list(firsts.values())), strict=True))
 
 
+def shaded(colour: str, place: int) -> str:
+    """Return the shade of a format's colour for the backend of it at a place, counted from 0; the first has the colour itself."""
+    shade = _SHADES[place % len(_SHADES)]
+    if shade == 1:
+        return colour
+    rgb = np.array(to_rgb(colour))
+    return to_hex(rgb * shade if shade < 1 else 1 - (1 - rgb) * (2 - shade))
+
+
 def _free(looks: Sequence[BackendStyle]) -> Iterator[BackendStyle]:
     lines: set[tuple[str, str]] = set()
     markers: set[tuple[str, str]] = set()
+    places: Counter[str] = Counter()
     for one in looks:
         line = next((n for n in (one.line, *_LINES) if (one.colour, n) not in lines), one.line)
         marker = next((n for n in (one.marker, *_MARKERS) if (one.colour, n) not in markers), one.marker)
         lines.add((one.colour, line))
         markers.add((one.colour, marker))
-        yield replace(one, line=line, marker=marker)
+        yield replace(one, colour=shaded(one.colour, places[one.colour]), line=line, marker=marker)
+        places[one.colour] += 1

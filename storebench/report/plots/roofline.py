@@ -17,6 +17,7 @@ from storebench.arrays import Floats
 from storebench.datasets.base import FOLDER_PREFIX
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.plots.looks import shaded
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.quick_figure import lay_out
 from storebench.report.plots.selection import Selection
@@ -33,7 +34,7 @@ from storebench.report.plots.style import (
 )
 from storebench.report.roofline import Roofline, rooflines
 from storebench.report.roofline_curve import RooflineCurve
-from storebench.report.texts.labels import backend_label, dataset_label, number
+from storebench.report.texts.labels import backend_label, dataset_label, number, state_label
 from storebench.report.texts.roofline import loader_words, one_roofline_answer, state_words, trained_label
 from storebench.settings.words import CacheState
 
@@ -47,9 +48,6 @@ _MOST_MARKS = 6
 _LABEL_PT, _MARK_PT = 8.0, 7.5
 _LINE = 1.3
 """Distance of two lines of labels, in heights of their letters."""
-
-_SHADES = (1.0, 0.6, 1.4)
-"""Brightness of the curves of one format: readers and codecs share its colour."""
 
 _KNOWN_IMAGES = "imagenet"
 """The dataset that the published rates of accelerators are of; folders of photographs are like it."""
@@ -165,8 +163,9 @@ def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: A
         plain_numbers(ax.yaxis)
         ax.plot(rates, rates, color="black", linewidth=0.8, linestyle=":", zorder=1)
         colours = _colours([curve for _, curve in curves])
+        states = ["", *(f", {state_label(one.first)}" for one in group[1:])]
         names = [
-            _draw_curve(ax, curve, rates, colour=colour, lead=place == 0)
+            _draw_curve(ax, curve, rates, colour=colour, lead=place == 0, state=states[place])
             for (place, curve), colour in zip(curves, colours, strict=True)
         ]
         cells = [curve.loader for _, curve in curves]
@@ -199,18 +198,18 @@ def _heights(curves: Sequence[tuple[int, RooflineCurve]], rates: Floats) -> tupl
 
 def _colours(curves: Sequence[RooflineCurve]) -> list[Any]:
     """Return a colour per curve: its backend's, in another shade where an earlier backend has the same."""
-    shades: dict[str, dict[str, Any]] = {}
+    places: dict[str, dict[str, int]] = {}
     found = []
     for curve in curves:
         base = look(curve.loader).colour
-        known = shades.setdefault(base, {})
-        shade = known.setdefault(curve.backend, _SHADES[len(known) % len(_SHADES)])
-        rgb = np.array(to_rgb(base))
-        found.append(tuple(rgb * shade if shade <= 1 else 1 - (1 - rgb) / shade))
+        known = places.setdefault(base, {})
+        found.append(to_rgb(shaded(base, known.setdefault(curve.backend, len(known)))))
     return found
 
 
-def _draw_curve(ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, lead: bool) -> Annotation:
+def _draw_curve(
+    ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, lead: bool, state: str
+) -> Annotation:
     """Draw a curve with its interval and its points, and return its label at the right edge."""
     delivered = [curve.delivered(float(rate)) for rate in rates]
     mids = [one.mid for one in delivered]
@@ -244,7 +243,7 @@ def _draw_curve(ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, l
         zorder=5,
     )
     return ax.annotate(
-        _label(curve),
+        _label(curve, state),
         (float(rates[-1]), mids[-1]),
         xytext=(12, 0),
         textcoords="offset points",
@@ -264,12 +263,13 @@ def _draw_curve(ax: Axes, curve: RooflineCurve, rates: Floats, *, colour: Any, l
     )
 
 
-def _label(curve: RooflineCurve) -> str:
-    """Return a backend with its starving point: "LMDB up to 250/s"."""
+def _label(curve: RooflineCurve, state: str) -> str:
+    """Return a backend with its starving point, "LMDB up to 250/s", and with its state if that does not lead, "LMDB, warm: up to 9/s"."""
+    named = f"{backend_label(curve.backend)}{state}"
     if not curve.decided:
-        return f"{backend_label(curve.backend)}: undecided"
+        return f"{named}: undecided"
     most = "at most" if curve.at_most else "up to"
-    return f"{backend_label(curve.backend)} {most} {number(curve.starving.mid)}/s"
+    return f"{named}{':' if state else ''} {most} {number(curve.starving.mid)}/s"
 
 
 def _mark_cut_points(ax: Axes, curve: RooflineCurve, colour: Any) -> str:

@@ -77,7 +77,7 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
         for cell, style in zip(cells, cell_looks(cells), strict=True):
             for before, epoch in enumerate(first_replicate(cell, growing=False)):
                 label = "" if before else backend_label(cell.backend)
-                draw_rate(ax, cell, epoch, before + epoch.asked_frac, line=style.line, label=label)
+                draw_rate(ax, style, epoch, before + epoch.asked_frac, label=label)
                 if below is not None and epoch.residency:
                     asked, held = residency_percent(epoch)
                     below.plot(before + asked, held, color=style.colour, linestyle=style.line, linewidth=1.2)

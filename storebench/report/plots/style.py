@@ -172,6 +172,21 @@ def companion(ax: Axes, *, own: bool) -> tuple[Axes, Axes | None]:
     return ax, below
 
 
+def stacked(count: int, height_in: float) -> list[Axes]:
+    """Return axes one below the other that share both scales, in a new figure of that height."""
+    figure = new_axes(height_in).get_figure(root=True)
+    assert figure is not None
+    figure.clear()
+    found = [figure.add_subplot(count, 1, 1)]
+    for place in range(1, count):
+        found.append(
+            figure.add_subplot(count, 1, place + 1, sharex=found[0], sharey=found[0], label=_COMPANION)
+        )
+    for ax in found[:-1]:
+        ax.tick_params(labelbottom=False)
+    return found
+
+
 def _shared(figure: Figure | None) -> bool:
     """Return whether the figure holds axes of other plots."""
     return figure is None or len([ax for ax in figure.axes if ax.get_label() != _COMPANION]) > 1

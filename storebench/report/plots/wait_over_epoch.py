@@ -7,17 +7,23 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from storebench.report.claims import Claim, ClaimKind
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.step_lines import MOST_POINTS, some_points, step_lines
-from storebench.report.plots.style import legend_below, new_axes, plain_numbers, styled, title
+from storebench.report.plots.style import legend_below, new_axes, plain_numbers, stacked, styled, title
 from storebench.report.texts.labels import backend_label, number
 from storebench.report.texts.sentence import Sentence
 
 QUESTION = "Is the wait steady, or are there spikes?"
+
+_MOST_TOGETHER = 2
+"""More lines than these cross each other too often to be followed: each gets its own axes."""
+
+_ROW_IN, _ROW_TICKS = 0.85, 4
+"""Height of the axes of one line, and most ticks beside it."""
 
 Waits = npt.NDArray[np.float64]
 
@@ -63,11 +69,15 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
         2,000 equal pieces is drawn, so that no spike is lost.
     """
     with styled():
-        ax = new_axes(3.9, ax)
-        for label, style, one in step_lines(steps):
+        lines = list(step_lines(steps))
+        if ax is None and len(lines) > _MOST_TOGETHER:
+            rows = stacked(len(lines), 1.0 + _ROW_IN * len(lines))
+        else:
+            rows = [new_axes(3.9, ax)] * len(lines)
+        for row, (label, style, one) in zip(rows, lines, strict=True):
             waits = np.maximum(one["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
             places, highest = thinned(waits)
-            ax.plot(
+            row.plot(
                 places,
                 highest,
                 color=style.colour,
@@ -78,14 +88,27 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
                 markevery=some_points(len(places)),
                 label=label,
             )
-        ax.set_yscale("log")
-        plain_numbers(ax.yaxis)
-        ax.set_xlabel("step of the epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set_ylabel("data wait (ms)")
-        legend_below(ax)
-        title(ax, QUESTION, note)
-    return ax
+        _finish(rows, [label for label, *_ in lines], note)
+    return rows[0]
+
+
+def _finish(rows: Sequence[Axes], names: Sequence[str], note: str) -> None:
+    """Label the axes; where each line has its own, its name is above it, else a legend has all names."""
+    first, last = rows[0], rows[-1]
+    first.set_yscale("log")
+    last.set_xlabel("step of the epoch")
+    last.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if first is last:
+        plain_numbers(first.yaxis)
+        first.set_ylabel("data wait (ms)")
+        legend_below(first)
+    else:
+        for row, name in zip(rows, names, strict=True):
+            plain_numbers(row.yaxis)
+            row.yaxis.set_major_locator(LogLocator(numticks=_ROW_TICKS))
+            row.set_title(name, loc="left", fontsize=8.5, pad=2, parse_math=False)
+        rows[len(rows) // 2].set_ylabel("data wait (ms)")
+    title(first, QUESTION, note)
 
 
 def thinned(waits: Waits) -> tuple[npt.NDArray[np.int64], Waits]:

@@ -61,7 +61,7 @@ def test_it_ends_with_the_starving_points_and_the_answer(answered: tuple[Path, C
     assert bool(converts) == ("To convert all images:" in lines)
 
 
-def test_its_report_leads_with_its_answer_and_names_batch_size_and_workers(
+def test_its_report_leads_with_its_answer_and_names_the_batch(
     answered: tuple[Path, CompletedText], bench: Bench, tmp_path: Path
 ) -> None:
     out, done = answered

@@ -29,10 +29,11 @@ def waits_of(backend: str) -> pd.DataFrame:
     return table.assign(**names, run_id="a", replicate=0, epoch=0)
 
 
-def test_backends_of_one_colour_are_told_apart_by_line_and_marker() -> None:
+def test_backends_of_one_colour_differ_in_shade_line_and_marker() -> None:
     lmdb, direct, png = (backend_look(f"lmdb{rest}", "lmdb", "raw") for rest in ("", ":direct", "+png"))
     first, second, third = told_apart([lmdb, direct, png])
     assert first == lmdb
+    assert len({one.colour for one in (first, second, third)}) == 3
     assert len({one.line for one in (first, second, third)}) == 3
     assert len({one.marker for one in (first, second, third)}) == 3
     many = told_apart([lmdb] * 20)
@@ -49,9 +50,21 @@ def test_waits_of_two_readers_of_one_format_are_drawn_differently(draw: Callable
     steps = pd.concat([waits_of("lmdb"), waits_of("lmdb:direct")])
     ax = draw(steps)
     one, other = (_drawn_by(label, ax) for label in ("LMDB", "LMDB (direct)"))
-    assert one[0] == other[0]
+    assert one[0] != other[0]
     assert one[1] != other[1]
     assert one[2] != other[2]
+
+
+def test_waits_of_several_backends_have_axes_with_their_names() -> None:
+    names = ("lmdb", "lmdb+original", "lmdb:direct")
+    ax = plot_wait_over_epoch(pd.concat([waits_of(name) for name in names]))
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    assert [row.get_title(loc="left") for row in figure.axes] == ["LMDB", "LMDB+original", "LMDB (direct)"]
+    assert [len(row.get_lines()) for row in figure.axes] == [1, 1, 1]
+    assert len({str(row.get_lines()[0].get_color()) for row in figure.axes}) == 3
+    assert len({row.get_ylim() for row in figure.axes}) == 1
+    assert not figure.legends or not figure.legends[-1].get_texts()[0].get_text().startswith("LMDB")
 
 
 def test_sizes_of_two_readers_of_one_store_have_different_markers() -> None:

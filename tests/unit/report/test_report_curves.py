@@ -15,6 +15,7 @@ from storebench.report.build import write_report
 from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
 from storebench.report.plots.cold_curve import cold_answer
+from storebench.report.plots.curve import curve
 from storebench.report.plots.steady_state import steady_answer
 from storebench.results import Record, ResidencyPoint
 from storebench.runs.records import STEPS_DIR, append_record
@@ -82,6 +83,17 @@ def test_the_cold_part_is_drawn_at_its_rate_and_ends_at_its_share(results: pd.Da
     shares, rates = lines(storebench.plot_cold_curve(results))["LMDB"]
     assert shares[-1] == pytest.approx(100 * COLD * 32 / 4000)
     assert rates == pytest.approx([100.0] * len(rates))
+
+
+def test_a_rate_with_workers_is_that_of_a_batch_of_each(tmp_path: Path) -> None:
+    """Batches of two workers arrive in pairs: a rate of single steps would alternate between two extremes."""
+    record = make_record("lmdb", compute_ms=0, compute="none", model="none", cache="warm", workers=2)
+    table = storebench.load_results(write(tmp_path / "run", [(record, [63.0, 1.0] * (STEPS // 2))]))
+    [row] = summarise(table)[0].rows
+    found = curve(row, growing=True)
+    assert found is not None
+    assert len(found.samples_per_s) > 3
+    assert found.samples_per_s == pytest.approx([1000.0] * len(found.samples_per_s))
 
 
 def test_the_whole_epoch_is_drawn_but_no_arrays_in_memory(results: pd.DataFrame) -> None:

@@ -311,7 +311,7 @@ def test_no_two_labels_of_the_plot_touch_and_none_is_cut_off(axes: Axes) -> None
 def test_each_backend_has_its_curve_and_its_points(axes: Axes) -> None:
     texts = [text.get_text() for text in axes.texts]
     assert "PNG files up to 600/s" in texts
-    assert "LMDB (direct) up to 22,200/s" in texts
+    assert "LMDB (direct), warm: up to 22,200/s" in texts
     assert any(text.startswith("this CPU, CaffeNet: 25") for text in texts)
     assert len(axes.containers) == 4, "four backends have points"
 

@@ -50,7 +50,8 @@ def answer(
 
 def page_of(records: list[Record], whole: Whole | None, invalid: tuple[str, ...] = ()) -> PageFacts:
     table = to_frame((record, Path("run/records.jsonl")) for record in records)
-    table["whole"] = [whole] * len(table)
+    wholes: list[Any] = [whole] * len(table)
+    table["whole"] = wholes
     findings = {
         one.cell.cell_id: "a finding"
         for one in records
