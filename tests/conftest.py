@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from storebench.probes.machine import damon
 from tests.support.forks import ready_to_fork
 from tests.support.installed import Built, Environment, build, environment_with
+from tests.support.kept_data import keep_real_data
 from tests.support.leftovers import MEMORY, left_in, name_in_memory, own_temporary_folder, remove
 from tests.support.parallel import (  # noqa: F401 - hooks of pytest
     TURN,
@@ -102,6 +103,14 @@ def one_tree_of_commands() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.main.get_command", made)
         patch.setattr("typer.testing._get_command", made)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def real_data_is_kept() -> Iterator[None]:
+    """Read the real files of a dataset once, and not for each store that a test builds of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        keep_real_data(patch.setattr)
         yield
 
 

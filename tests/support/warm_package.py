@@ -13,6 +13,7 @@ from storebench.probes.environment import environment
 from storebench.report.build import content_of
 from storebench.report.page import html
 from storebench.runs.records import record_from_dict
+from tests.support.kept_data import keep_real_data, read_real_data
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "tests" / "golden" / "records_v1.jsonl"
@@ -23,6 +24,8 @@ def warm_up() -> None:
     code_facts("lmdb")
     environment(ROOT)
     draw_fields()
+    keep_real_data()
+    read_real_data()
     lines = RECORDS.read_text(encoding="utf-8").splitlines()
     html(content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), RECORDS) for line in lines]))
     typer.main.get_command = functools.cache(typer.main.get_command)
