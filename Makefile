@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
+        bench-storage bench-roofline bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
@@ -88,6 +88,9 @@ bench-roofline: setup ## The storage roofline: which accelerators each store fee
 bench-codecs: setup ## Every container with every codec: the cost of each of the two
 	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs
 	$(BIN)/storebench report $(RUNS)/$(NOW)-codecs --allow-invalid --out $(REPORT)-codecs
+
+bench-original: setup ## What converting to original files costs beside cp -r, and how much of it is the check
+	$(BIN)/python -m benchmarks.original
 
 bench-decoders: setup ## How much of the gap between JPEG and raw pixels a faster decoder closes (about 6 minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simplejpeg,opencv]'

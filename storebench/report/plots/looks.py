@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 
 from storebench.report.cells import CellSummary
@@ -38,8 +37,10 @@ def shaded(colour: str, place: int) -> str:
     shade = _SHADES[place % len(_SHADES)]
     if shade == 1:
         return colour
-    rgb = np.array(to_rgb(colour))
-    return to_hex(rgb * shade if shade < 1 else 1 - (1 - rgb) * (2 - shade))
+    red, green, blue = (
+        part * shade if shade < 1 else 1 - (1 - part) * (2 - shade) for part in to_rgb(colour)
+    )
+    return to_hex((red, green, blue))
 
 
 def _free(looks: Sequence[BackendStyle]) -> Iterator[BackendStyle]:

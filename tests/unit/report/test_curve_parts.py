@@ -16,12 +16,13 @@ from storebench.report.plots.curve import (
     first_replicate,
     residency_percent,
 )
-from storebench.report.plots.style import new_axes
+from storebench.report.plots.style import BackendStyle, new_axes
 from storebench.results import ResidencyPoint
 from tests.support.planted import make_record, write_run
 
 ASKED = np.array([0.25, 0.5, 0.75, 1.0])
 RATES = np.array([100.0, 200.0, 400.0, 800.0])
+DASHED = BackendStyle(colour="#009E73", hatch="", marker="o", line="--")
 COUNTS = (
     ResidencyPoint(elapsed_s=0.0, asked_frac=0.0, resident_frac=0.1),
     ResidencyPoint(elapsed_s=1.0, asked_frac=0.5, resident_frac=0.6),
@@ -44,9 +45,9 @@ def cell(tmp_path: Path) -> CellSummary:
     return found
 
 
-def test_a_rate_is_faint_but_for_the_steps_that_count(cell: CellSummary) -> None:
+def test_a_rate_is_faint_but_for_the_steps_that_count() -> None:
     ax = new_axes()
-    draw_rate(ax, cell, epoch(True, True, False, False), 100 * ASKED, line="--", label="LMDB", end_dot=True)
+    draw_rate(ax, DASHED, epoch(True, True, False, False), 100 * ASKED, label="LMDB", end_dot=True)
     faint, thick = ax.lines
     np.testing.assert_array_equal(faint.get_xdata(), 100 * ASKED)
     np.testing.assert_array_equal(faint.get_ydata(), RATES)
@@ -58,9 +59,9 @@ def test_a_rate_is_faint_but_for_the_steps_that_count(cell: CellSummary) -> None
     assert thick.get_label() == "LMDB"
 
 
-def test_a_rate_without_counting_steps_has_no_dot(cell: CellSummary) -> None:
+def test_a_rate_without_counting_steps_has_no_dot() -> None:
     ax = new_axes()
-    draw_rate(ax, cell, epoch(False, False, False, False), ASKED, line="-", label="LMDB", end_dot=True)
+    draw_rate(ax, DASHED, epoch(False, False, False, False), ASKED, label="LMDB", end_dot=True)
     assert (np.size(ax.lines[1].get_xdata()), ax.lines[1].get_markevery()) == (0, [])
 
 
@@ -92,7 +93,7 @@ def test_residency_has_axes_only_in_a_new_figure_and_if_it_was_sampled(cell: Cel
 
 def test_finished_curves_have_a_question_units_and_a_logarithmic_rate(cell: CellSummary) -> None:
     ax, below = new_axes(), new_axes()
-    draw_rate(ax, cell, epoch(True, True, True, True), ASKED, line="-", label="LMDB")
+    draw_rate(ax, DASHED, epoch(True, True, True, True), ASKED, label="LMDB")
     finish_curves(ax, below, "How fast?", "Dot: the end", [cell])
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "throughput (samples/s)")
     assert (below.get_ylabel(), below.get_ylim()) == ("resident (%)", (-3, 108))
