@@ -146,10 +146,10 @@ def find_accelerator(text: str) -> Accelerator:
         raise UnknownNameError(error.what, hint=f"{error.hint} {own}")
     if not model:
         return of_device[0]
-    found = next((one for one in of_device if one.model == model), None)
-    if found is None:
+    accelerator = next((one for one in of_device if one.model == model), None)
+    if accelerator is None:
         raise UnknownNameError.of("accelerator", f"{name}:{model}", [one.key for one in of_device])
-    return found
+    return accelerator
 
 
 def _of_rate(label: str, rate: str) -> Accelerator:

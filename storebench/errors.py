@@ -196,11 +196,11 @@ def _own_file(error: OSError) -> str | None:
     return next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
 
 
-def _disk_full(what: str, own: str | None, place: str, hint: str) -> DiskFullError:
+def _disk_full(problem: str, own: str | None, place: str, hint: str) -> DiskFullError:
     full = file_system(place)
     if own is not None and file_system(own) != full:
         place, full = own, file_system(own)
-    return DiskFullError(f"{what} ({full}); nothing half-written was kept", where=place, hint=hint)
+    return DiskFullError(f"{problem} ({full}); nothing half-written was kept", where=place, hint=hint)
 
 
 def _current_folder() -> str:

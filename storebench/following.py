@@ -52,11 +52,11 @@ def follow(
     board.set(f"ready/{place.node}", {})
     failures: list[str] = []
     for number in itertools.count():
-        told = board.get(f"job/{number}") or {}
-        if "job" not in told:
+        announcement = board.get(f"job/{number}") or {}
+        if "job" not in announcement:
             board.set(f"left/{place.node}", {})
             return failures
-        answer = _run(told["job"], prepared, folder, place, watcher.ranks)
+        answer = _run(announcement["job"], prepared, folder, place, watcher.ranks)
         board.set(f"ended/{number}/{place.node}", answer)
         failures += [answer["failure"]] if "failure" in answer else []
     raise AssertionError
@@ -70,15 +70,15 @@ def _run(
         order = scratch / "order.json"
         order.write_text(text, encoding="utf-8")
         job = read_job(order)
-        one = prepared[job.cell]
-        with surroundings(job.cell, one.image) as around:
+        stores = prepared[job.cell]
+        with surroundings(job.cell, stores.image) as around:
             job = dataclasses.replace(
                 job,
                 node=place.node,
                 run=folder.resolve(),
                 tables=scratch,
-                store=one.store if one.image is None else one.image.point,
-                test_store=one.test_store,
+                store=stores.store if stores.image is None else stores.image.point,
+                test_store=stores.test_store,
                 out=scratch / "out.json",
                 memory_group=around.group.folder if around.group else None,
                 image=around.image,

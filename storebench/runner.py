@@ -261,7 +261,7 @@ def prepare(
     """
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     opened: dict[DatasetSpec, Dataset] = {}
-    found = {}
+    prepared = {}
     for cell in cells:
         key = (cell.data, store_name_of(cell.backend))
         if key not in built:
@@ -278,12 +278,12 @@ def prepare(
         check_network(cell, built[key].manifest)
         check_room(cell, built[key].manifest, nodes, node)
         check_parts(cell, built[key].manifest)
-        found[cell] = built[key]
+        prepared[cell] = built[key]
     for cell in cells:
         if cell.readahead_kib is not None:
-            image = ensure_image(found[cell].store, watcher.store(cell).say)
-            found[cell] = dataclasses.replace(found[cell], image=image)
-    return found
+            image = ensure_image(prepared[cell].store, watcher.store(cell).say)
+            prepared[cell] = dataclasses.replace(prepared[cell], image=image)
+    return prepared
 
 
 def _test_store(cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions) -> Path | None:

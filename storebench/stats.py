@@ -311,13 +311,13 @@ def compare_family(
         Number of comparisons in the family, if these pairs are only a part of it; None counts the pairs.
     """
     count = max(1, len(pairs) if size is None else size)
-    found = []
+    judged = []
     for baseline, contender in pairs:
         one = compare(baseline, contender, better=better, practical_frac=practical_frac, alpha=alpha / count)
         if one.p_value is not None:
             one = dataclasses.replace(one, p_adjusted=min(1.0, one.p_value * count))
-        found.append(_judged(dataclasses.replace(one, alpha=alpha)))
-    return found
+        judged.append(_judged(dataclasses.replace(one, alpha=alpha)))
+    return judged
 
 
 FIRST_LOOK_FRAC = 0.8

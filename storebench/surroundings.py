@@ -73,13 +73,13 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
     listed = list(cells)
     no_limit = _no_limit() if any(cell.memory_bytes is not None for cell in listed) else None
     no_device = _no_device(stores) if any(cell.readahead_kib is not None for cell in listed) else None
-    found: dict[Cell, UsageError] = {}
+    refused: dict[Cell, UsageError] = {}
     for cell in listed:
         if no_limit is not None and cell.memory_bytes is not None:
-            found[cell] = no_limit
+            refused[cell] = no_limit
         elif no_device is not None and cell.readahead_kib is not None:
-            found[cell] = no_device
-    return found
+            refused[cell] = no_device
+    return refused
 
 
 def _no_limit() -> UsageError | None:

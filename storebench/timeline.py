@@ -103,12 +103,12 @@ def _listed(cells: Mapping[str, Cell]) -> str:
     fields = {cell_id: cell.fields() for cell_id, cell in cells.items()}
     first = next(iter(fields.values()))
     differing = [name for name in first if any(one[name] != first[name] for one in fields.values())]
-    told = [
+    labels = [
         f"{cell_id} ({', '.join(f'{name} {one[name]}' for name in differing)})"
         for cell_id, one in list(fields.items())[:_MOST_LISTED]
     ]
     more = len(fields) - _MOST_LISTED
-    return ", ".join([*told, *([f"and {more} more"] if more > 0 else [])])
+    return ", ".join([*labels, *([f"and {more} more"] if more > 0 else [])])
 
 
 def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:

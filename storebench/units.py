@@ -119,10 +119,10 @@ def parse_bytes(text: str) -> int:
     ValueError
         The text is not a number with a unit of bytes.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
-    if found is None or found[2] not in _BYTES:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a size: write a number with a unit, such as '400 MiB' or '2 GB'")
-    size = float(found[1]) * _BYTES[found[2]]
+    size = float(match[1]) * _BYTES[match[2]]
     if size > _MOST_BYTES:
         raise ValueError(f"{text[:40]!r} is too large a size")
     return int(size)
@@ -158,10 +158,10 @@ def parse_duration(text: str) -> float:
     ValueError
         The text is not a number with a unit of time, or the time is zero or longer than a lifetime.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
-    if found is None or found[2] not in _SECONDS:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    if match is None or match[2] not in _SECONDS:
         raise ValueError(f"{text[:40]!r} is no time: write a number with a unit, such as '90 s' or '12 min'")
-    seconds = float(found[1]) * _SECONDS[found[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds <= _MOST_SECONDS:
         raise ValueError(f"{text[:40]!r} is no time that a run can take")
     return seconds

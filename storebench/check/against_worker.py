@@ -45,12 +45,12 @@ def main(job: dict[str, Any]) -> int:
             _answer(answers, run.run_id)
             for line in sys.stdin:
                 position, replicate = map(int, line.split())
-                one = dataclasses.replace(
+                single = dataclasses.replace(
                     run,
                     cells=[cells[position]],
                     scenario=scenario.model_copy(update={"replicates": replicate + 1}),
                 )
-                execute(one, Path(job["stores"]), drop_caches=job["drop_caches"])
+                execute(single, Path(job["stores"]), drop_caches=job["drop_caches"])
                 _answer(answers, "done")
     except StorebenchError as error:
         sys.stderr.write(f"storebench: {error}\n")

@@ -110,10 +110,13 @@ def _decide(
             [result for result in undecided if result.perhaps_slower],
         ),
     )
-    for code, what, cells in complaints:
+    for code, complaint, cells in complaints:
         if cells:
-            hint = _PERMIT if what == "missing" else ""
-            return code, f"{what}, {len(cells)} of {number_of(len(results), 'cell')}: {_named(cells)}{hint}"
+            hint = _PERMIT if complaint == "missing" else ""
+            return (
+                code,
+                f"{complaint}, {len(cells)} of {number_of(len(results), 'cell')}: {_named(cells)}{hint}",
+            )
     return errors.EXIT_OK, f"no regression in {number_of(compared, 'cell')}{_remarks(by_state)}"
 
 

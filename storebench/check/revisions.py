@@ -65,10 +65,10 @@ def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
     if repository is not None:
         return _used(repository, formats)
     if named is not None:
-        what = (
+        reason = (
             "neither storebench nor a package with storebench.formats" if root else "not in a git repository"
         )
-        raise UsageError(f"{what}, so it has no revisions to compare", where=named, hint="See docs/ci.md.")
+        raise UsageError(f"{reason}, so it has no revisions to compare", where=named, hint="See docs/ci.md.")
     package = package_folder()
     own = _toplevel(package) if checkout_of(package).commit else None
     if own is None:

@@ -274,8 +274,8 @@ def _requirements(folder: Path) -> tuple[str, Any]:
     return constraints.read_text(encoding="utf-8") if constraints.is_file() else "", wanted
 
 
-def _run(command: Sequence[str], what: str) -> None:
+def _run(command: Sequence[str], purpose: str) -> None:
     done = subprocess.run(command, env=side_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise OutputError(f"{what} failed: {' '.join(last)}", hint="Is there a network, and space?")
+        raise OutputError(f"{purpose} failed: {' '.join(last)}", hint="Is there a network, and space?")

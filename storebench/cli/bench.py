@@ -235,13 +235,13 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     from storebench.runs.resuming import resume_command
     from storebench.surroundings import permitted
 
-    found = None if how.resume else permitted(scenario, cells, stores)
-    if found is None:
+    allowed = None if how.resume else permitted(scenario, cells, stores)
+    if allowed is None:
         Run.read(folder)  # raises if there is no run, before a folder is created
     with contextlib.ExitStack() as stack:
         stack.enter_context(claimed(folder))
         stack.enter_context(continued_by(folder, scenario.name, how.file))
-        run = _resumed(scenario, folder, how) if found is None else _created(scenario, folder, found)
+        run = _resumed(scenario, folder, how) if allowed is None else _created(scenario, folder, allowed)
         # The option applies to this command only, and the given file decides, not run.json.
         timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
         limits = {"timeout_s": timeout_s, "stall_s": scenario.stall_s}
@@ -323,12 +323,12 @@ def _hint(records: "Sequence[Record]", command: str) -> str:
     return f"Once fixed, '{command}' runs the failed ones again{more}."
 
 
-def _created(scenario: "Scenario", folder: Path, found: "Permitted") -> "Run":
+def _created(scenario: "Scenario", folder: Path, allowed: "Permitted") -> "Run":
     from storebench.runs.folder import Run
 
-    for line in (*scenario.impossible(), *found.lines()):
+    for line in (*scenario.impossible(), *allowed.lines()):
         say(line)
-    return Run.create(scenario, folder, found.cells, left_out=found.left_out)
+    return Run.create(scenario, folder, allowed.cells, left_out=allowed.left_out)
 
 
 def _resumed(scenario: "Scenario", folder: Path, how: _How) -> "Run":

@@ -107,11 +107,11 @@ def ended_words(rounds: int, counts: "Counter[Why]") -> str:
         Why.BUDGET: "another one would not fit into the time",
     }
     total = counts.total()
-    told = "; ".join(
+    reasons = "; ".join(
         ends[why] if count == total else f"for {count} of {total} comparisons, {ends[why]}"
         for why, count in counts.most_common()
     )
-    return f"no further round after {rounds}: {told}"
+    return f"no further round after {rounds}: {reasons}"
 
 
 def describe(cell: "Cell") -> str:

@@ -45,11 +45,11 @@ def _row(name: str, split: Split) -> dict[str, Any]:
     from storebench.datasets import DatasetSpec, open_dataset
     from storebench.datasets.catalog import find_files
 
-    found = find_files(name)
+    files = find_files(name)
     row: dict[str, Any] = {
         "dataset": name,
         "split": split,
-        "path": None if found is None else str(found.where),
+        "path": None if files is None else str(files.where),
     }
     try:
         info = open_dataset(DatasetSpec(name=name, split=split)).info
@@ -137,10 +137,10 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
         )
 
 
-def _is_whole(found: Any) -> bool:
+def _is_whole(files: Any) -> bool:
     """Return whether the train split opens; a damaged file is fetched again."""
     try:
-        found.open(Split.TRAIN, None, None)
+        files.open(Split.TRAIN, None, None)
     except (DataNotFoundError, CorruptDataError) as error:
         say(f"{error}")
         return False

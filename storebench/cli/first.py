@@ -92,23 +92,23 @@ def print_first_answer(
     """
     from storebench.report.summary import first_answer
 
-    found = first_answer(folder, named)
-    if found is None:
+    first = first_answer(folder, named)
+    if first is None:
         print_summary(folder)
         return False
-    put_text(drawn(found.table))
+    put_text(drawn(first.table))
     put(
-        *filter(None, (found.disturbed, found.handoff)),
-        *found.incomplete,
-        *found.worth.named,
-        *found.worth.sentences,
+        *filter(None, (first.disturbed, first.handoff)),
+        *first.incomplete,
+        *first.worth.named,
+        *first.worth.sentences,
     )
     put(_ONE_RUN)
-    if found.worth.store:
-        put("To convert all images:", f"  {convert_command(scenario.matrix[0], found.worth, stores)}")
-        put(*reading_lines(found.worth))
-    if found.findings:
-        say(f"attention: {number_of(found.findings, 'finding')}; 'storebench validate {folder}' lists them")
+    if first.worth.store:
+        put("To convert all images:", f"  {convert_command(scenario.matrix[0], first.worth, stores)}")
+        put(*reading_lines(first.worth))
+    if first.findings:
+        say(f"attention: {number_of(first.findings, 'finding')}; 'storebench validate {folder}' lists them")
     return True
 
 

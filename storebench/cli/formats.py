@@ -26,11 +26,11 @@ def formats(
     with exit_codes():
         from storebench.formats.registry import format_names
 
-        found = [_describe(name) for name in format_names()]
+        facts = [_describe(name) for name in format_names()]
         if as_json:
-            put_json(found)
+            put_json(facts)
         else:
-            put(*aligned([HEADS, *map(_row, found)]), "", *_details(found))
+            put(*aligned([HEADS, *map(_row, facts)]), "", *_details(facts))
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -54,10 +54,10 @@ def _describe(name: str) -> dict[str, Any]:
         return row | {"available": False, "missing": error.what, "hint": error.hint}
 
 
-def _facts(found: "Format") -> dict[str, Any]:
+def _facts(format_: "Format") -> dict[str, Any]:
     from storebench.codecs import CODECS
 
-    info = found.info
+    info = format_.info
     return {
         "summary": info.summary,
         "usage": info.usage,
@@ -71,10 +71,10 @@ def _facts(found: "Format") -> dict[str, Any]:
                 "usage": reader.usage,
                 "expert_would": reader.expert_would,
                 "options": {row.name: _option(row) for row in reader.reader.options_type.rows().values()},
-                "traits": dataclasses.asdict(found.traits(name)),
+                "traits": dataclasses.asdict(format_.traits(name)),
                 "note": reader.note,
             }
-            for name, reader in found.readers().items()
+            for name, reader in format_.readers().items()
         },
     }
 

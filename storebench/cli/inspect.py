@@ -49,37 +49,37 @@ def inspect(
     with exit_codes():
         from storebench.stores import inspection
 
-        found = inspection.inspect(path, database=database, samples=samples)
+        inspected = inspection.inspect(path, database=database, samples=samples)
         if as_json:
-            put_json(_facts(found))
+            put_json(_facts(inspected))
         else:
-            put(*_lines(found))
+            put(*_lines(inspected))
 
 
-def _facts(found: "Inspection") -> dict[str, object]:
-    parts = [{**dataclasses.asdict(part), "amplification": part.amplification} for part in found.parts]
-    main = found.main.name if found.main else None
-    return {**dataclasses.asdict(found), "path": str(found.path), "parts": parts, "main": main}
+def _facts(inspection: "Inspection") -> dict[str, object]:
+    parts = [{**dataclasses.asdict(part), "amplification": part.amplification} for part in inspection.parts]
+    main = inspection.main.name if inspection.main else None
+    return {**dataclasses.asdict(inspection), "path": str(inspection.path), "parts": parts, "main": main}
 
 
-def _lines(found: "Inspection") -> list[str]:
-    frac = found.resident_frac
+def _lines(inspection: "Inspection") -> list[str]:
+    frac = inspection.resident_frac
     there = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
-    lines = [f"{found.path}: {found.kind}, {found.file_bytes / 1e6:,.1f} MB, {there}"]
-    for part in found.parts[:_MOST_SHOWN]:
-        lines += [f"  {line}" for line in _part_lines(part, found)]
-    if len(found.parts) > _MOST_SHOWN:
-        lines.append(f"  {len(found.parts) - _MOST_SHOWN} smaller parts: --json lists them")
-    lines += [f"  {name}: {text}" for name, text in found.notes.items()]
-    if found.main is not None and any(kind in found.main.content for kind in _IMAGE_FILES):
+    lines = [f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {there}"]
+    for part in inspection.parts[:_MOST_SHOWN]:
+        lines += [f"  {line}" for line in _part_lines(part, inspection)]
+    if len(inspection.parts) > _MOST_SHOWN:
+        lines.append(f"  {len(inspection.parts) - _MOST_SHOWN} smaller parts: --json lists them")
+    lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
+    if inspection.main is not None and any(kind in inspection.main.content for kind in _IMAGE_FILES):
         lines.append(f"  {_NEXT}")
-    return [*lines, _summary(found)]
+    return [*lines, _summary(inspection)]
 
 
-def _part_lines(part: "SampleSet", found: "Inspection") -> list[str]:
+def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
     about = "" if part.exact else "about "
     lines = [
-        f"{_named(part, found.kind)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"
+        f"{_named(part, inspection.kind)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"
     ]
     if part.touched_bytes is not None and part.amplification is not None and part.samples:
         lines.append(
@@ -88,7 +88,7 @@ def _part_lines(part: "SampleSet", found: "Inspection") -> list[str]:
         )
     if part.unread:
         lines.append(f"  not read: {part.unread}")
-    if part.warm is not None and part is not found.main:  # whose costs are in the last line
+    if part.warm is not None and part is not inspection.main:  # whose costs are in the last line
         lines.append(f"  measured: {_costs(part)}")
     if part.advice:
         lines.append(f"  {part.advice}")
@@ -112,16 +112,14 @@ def _sizes(part: "SampleSet") -> str:
     return f", {shortest:,} to {longest:,} bytes, median {median:,}"
 
 
-def _summary(found: "Inspection") -> str:
+def _summary(inspection: "Inspection") -> str:
     """Return the last line: bytes and time of one random sample here, cold and warm."""
-    part = found.main
+    part = inspection.main
     if part is None or not part.samples:
         return "a random sample here: there are no samples in it"
     if part.sample_bytes is None or part.warm is None:
         return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
-    return (
-        f"a random sample here ({_named(part, found.kind)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
-    )
+    return f"a random sample here ({_named(part, inspection.kind)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
 
 
 def _costs(part: "SampleSet") -> str:

@@ -74,18 +74,18 @@ def print_summary(run: Path) -> None:
     from storebench.report.summary import summarise_results
     from storebench.units import number_of
 
-    found = summarise_results(run)
-    put(*found.incomplete)
-    for table in found.tables[:MOST_TABLES]:
+    summary = summarise_results(run)
+    put(*summary.incomplete)
+    for table in summary.tables[:MOST_TABLES]:
         put_text(drawn(table))
-    if len(found.tables) > MOST_TABLES:
-        say(f"{len(found.tables) - MOST_TABLES} more tables are in the report")
-    for title, lines in (("What limits each cell:", found.limits), ("Advice:", found.advice)):
+    if len(summary.tables) > MOST_TABLES:
+        say(f"{len(summary.tables) - MOST_TABLES} more tables are in the report")
+    for title, lines in (("What limits each cell:", summary.limits), ("Advice:", summary.advice)):
         if lines:
             put(title, *(f"- {line}" for line in lines), "")
-    put(*found.incomplete, found.answer)
-    if found.findings:
-        say(f"attention: {number_of(found.findings, 'finding')}; 'storebench validate {run}' lists them")
+    put(*summary.incomplete, summary.answer)
+    if summary.findings:
+        say(f"attention: {number_of(summary.findings, 'finding')}; 'storebench validate {run}' lists them")
 
 
 def as_dict(written: "Report") -> dict[str, Any]:

@@ -250,15 +250,15 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
     name = Run.read(folder).scenario.name  # raises if there is no run, before a folder is created
     writes_into(folder)
     with claimed(folder), continued_by(folder, name):
-        found = Run.resume(folder)
-        require_devices(found.cells)
+        run = Run.resume(folder)
+        require_devices(run.cells)
         sweep(stores)
         execute(
-            found,
+            run,
             stores,
             drop_caches=drop_caches,
             watcher=StderrWatcher(),
-            assess=assess_of(found.scenario),
+            assess=assess_of(run.scenario),
         )
         return read_records(folder)
 

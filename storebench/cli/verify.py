@@ -23,18 +23,18 @@ def verify(
     with exit_codes():
         from storebench.stores.verify import verify_store
 
-        found = verify_store(store, reader, progress=progress, say=say)
+        verified = verify_store(store, reader, progress=progress, say=say)
         if as_json:
             facts = {
-                "path": str(found.store),
-                "backend": found.backend,
-                "count": found.count,
-                "samples_digest": found.manifest.samples_digest,
-                "seconds": found.seconds,
+                "path": str(verified.store),
+                "backend": verified.backend,
+                "count": verified.count,
+                "samples_digest": verified.manifest.samples_digest,
+                "seconds": verified.seconds,
             }
             put_json(facts)
         else:
             put(
-                f"{found.store}: {found.count:,} samples read back through {found.backend} in "
-                f"{found.seconds:.1f} s, all as written, digest {found.manifest.samples_digest}"
+                f"{verified.store}: {verified.count:,} samples read back through {verified.backend} in "
+                f"{verified.seconds:.1f} s, all as written, digest {verified.manifest.samples_digest}"
             )

@@ -271,13 +271,13 @@ def check_size(size: ImageSize) -> None:
 def undecodable(codec: str, payload: Payload) -> Iterator[None]:
     """Turn what libraries raise for a damaged image into a `CorruptDataError`."""
     article = "an" if codec[0] in "aeiou" else "a"
-    what = f"{article} {codec} payload of {len(payload)} bytes does not decode"
+    problem = f"{article} {codec} payload of {len(payload)} bytes does not decode"
     try:
         yield
     except CorruptDataError as error:
-        raise CorruptDataError(f"{what} ({error.what})") from error
+        raise CorruptDataError(f"{problem} ({error.what})") from error
     except DOES_NOT_DECODE as error:
-        raise CorruptDataError(f"{what} ({reason_of(error)})") from error
+        raise CorruptDataError(f"{problem} ({reason_of(error)})") from error
 
 
 def _require(decoder: Decoder) -> None:

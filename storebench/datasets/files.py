@@ -122,19 +122,19 @@ class FileDataset(Dataset):
         Side of the square images; None for the dataset's own size.
     """
 
-    def __init__(self, name: str, split: Split, found: FoundFiles, image_size: int | None = None) -> None:
-        self._found = found
-        shape = found.own_shape if image_size is None else square(image_size)
-        self._resize_note = change_note(found.sizes, shape)
-        note = "; ".join(filter(None, (found.provenance.note, self._resize_note)))
+    def __init__(self, name: str, split: Split, files: FoundFiles, image_size: int | None = None) -> None:
+        self._found = files
+        shape = files.own_shape if image_size is None else square(image_size)
+        self._resize_note = change_note(files.sizes, shape)
+        note = "; ".join(filter(None, (files.provenance.note, self._resize_note)))
         self._info = DatasetInfo(
             name=name,
             split=split,
-            count=len(found.paths),
+            count=len(files.paths),
             image_shape=shape,
-            class_names=found.class_names,
-            provenance=dataclasses.replace(found.provenance, note=note),
-            fingerprint=fingerprint("folder", shape, found.labels.tolist(), found.digest),
+            class_names=files.class_names,
+            provenance=dataclasses.replace(files.provenance, note=note),
+            fingerprint=fingerprint("folder", shape, files.labels.tolist(), files.digest),
         )
 
     @property
@@ -160,12 +160,12 @@ class FileDataset(Dataset):
     @property
     def original_info(self) -> DatasetInfo:
         """The geometry and identity of the files as they are, whatever size was asked for."""
-        found = self._found
+        files = self._found
         return dataclasses.replace(
             self._info,
-            image_shape=found.own_shape,
-            provenance=found.provenance,
-            fingerprint=fingerprint("originals", found.own_shape, found.labels.tolist(), found.digest),
+            image_shape=files.own_shape,
+            provenance=files.provenance,
+            fingerprint=fingerprint("originals", files.own_shape, files.labels.tolist(), files.digest),
         )
 
     def sample(self, index: int) -> tuple[Image, int]:

@@ -108,18 +108,18 @@ def _scan_classes(
     root: Path, class_names: tuple[str, ...] | None, own_side: int | None, seen: ScanSnapshot
 ) -> tuple[FoundFiles, Statuses]:
     """Find the images of class folders, sorted by class, then by file name; see `open_class_folders`."""
-    found = _images_by_class(root, seen)
-    classes = class_names or tuple(found)
+    by_class = _images_by_class(root, seen)
+    classes = class_names or tuple(by_class)
     labels = {folder: label for label, folder in enumerate(classes)}
-    kept = [(path, labels[folder]) for folder in found if folder in labels for path in found[folder]]
+    kept = [(path, labels[folder]) for folder in by_class if folder in labels for path in by_class[folder]]
     if not kept:
         raise DataNotFoundError(
             "no images of these classes in its folders",
             where=root,
             hint="Put one folder per class there.",
         )
-    left_out = sum(map(len, found.values())) - len(kept)
-    flat = list(found) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
+    left_out = sum(map(len, by_class.values())) - len(kept)
+    flat = list(by_class) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
     notes = [
         f"{left_out} images left out: the train split lacks their classes" if left_out else "",
         "one class only, so every label is 0" if len(classes) == 1 else "",
@@ -156,17 +156,17 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
     folders = ClassFolders(root, seen)
     names = folders.names()
     scanned = {text_of_name(name): sorted(folders.images(name)) for name in names}
-    found = {name: files for name, files in scanned.items() if files}
-    if not found and (loose := folders.loose()):
+    by_class = {name: files for name, files in scanned.items() if files}
+    if not by_class and (loose := folders.loose()):
         return {ONE_CLASS: loose}
-    if not found:
+    if not by_class:
         what = f"{len(names)} folders without images" if names else "no class folders"
         raise DataNotFoundError(
             f"{what} in it",
             where=root,
             hint=f"Put one folder per class there, with {', '.join(images.EXTENSIONS[:3])} ... files.",
         )
-    return found
+    return by_class
 
 
 def _refuse_test_only(path: Path, test: Path) -> NoReturn:

@@ -136,15 +136,15 @@ def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listing
     content = listings.get(name)
     if content is not None:
         with contextlib.suppress(*_UNUSABLE):
-            found = _unpacked(content, root)
-            if found is not None:
-                return found
+            files = _unpacked(content, root)
+            if files is not None:
+                return files
     began_ns, seen = time.time_ns(), ScanSnapshot()
-    found, rows = scan(seen)
+    files, rows = scan(seen)
     folders = np.array(list(seen.rows.values()), np.uint64).reshape(-1, rows.shape[1])
     if _settled(np.concatenate([folders, rows]), began_ns):
-        listings.keep(name, _packed(found, root, seen, _rows_digest(folders, rows)))
-    return found
+        listings.keep(name, _packed(files, root, seen, _rows_digest(folders, rows)))
+    return files
 
 
 def _settled(rows: Statuses, began_ns: int) -> bool:
@@ -153,24 +153,24 @@ def _settled(rows: Statuses, began_ns: int) -> bool:
     return newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS)
 
 
-def _packed(found: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -> bytes:
+def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -> bytes:
     """Return files as bytes: a line of JSON, the labels, and the names of the folders and of the files."""
     header = {
-        "root": os.path.relpath(found.root, root),
-        "class_names": found.class_names,
-        "provenance": dataclasses.asdict(found.provenance),
-        "own_shape": found.own_shape,
-        "sizes": found.sizes,
-        "digest": found.digest,
+        "root": os.path.relpath(files.root, root),
+        "class_names": files.class_names,
+        "provenance": dataclasses.asdict(files.provenance),
+        "own_shape": files.own_shape,
+        "sizes": files.sizes,
+        "digest": files.digest,
         "unreadable": [
-            (index, type(one).__name__, one.what, one.hint) for index, one in found.unreadable.items()
+            (index, type(one).__name__, one.what, one.hint) for index, one in files.unreadable.items()
         ],
-        "files": len(found.paths),
+        "files": len(files.paths),
         "folders": len(seen.rows),
         "unchanged": unchanged,
     }
-    names = "\0".join([*seen.rows, *found.paths]).encode("utf-8", "surrogateescape")
-    return json.dumps(header).encode() + b"\n" + found.labels.astype("<i8").tobytes() + names
+    names = "\0".join([*seen.rows, *files.paths]).encode("utf-8", "surrogateescape")
+    return json.dumps(header).encode() + b"\n" + files.labels.astype("<i8").tobytes() + names
 
 
 def _unpacked(content: bytes, root: Path) -> FoundFiles | None:

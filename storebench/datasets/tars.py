@@ -131,7 +131,7 @@ def _short_name(header: bytes) -> str:
 def _extended_name(data: bytes, kind: bytes, where: str) -> str | None:
     if kind == _LONG_NAME:
         return data.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
-    found, position = None, 0
+    name, position = None, 0
     # pax records: "LENGTH KEY=VALUE\n", where the length counts the whole record.
     while position < len(data):
         digits, _, _ = data[position : position + 20].partition(b" ")
@@ -141,9 +141,9 @@ def _extended_name(data: bytes, kind: bytes, where: str) -> str | None:
         key, _, value = record.partition(b"=")
         if key == b"size":
             raise _corrupt(where, "a pax size record, which this reader does not support")
-        found = value.decode("utf-8", "surrogateescape") if key == b"path" else found
+        name = value.decode("utf-8", "surrogateescape") if key == b"path" else name
         position += int(digits)
-    return found
+    return name
 
 
 def _refuse_climbing(name: str, where: str) -> None:

@@ -75,34 +75,38 @@ def find_unreadable(
         return None
 
     files = _each_file(dataset, indices)
-    found: list[Unreadable] = []
+    unreadable: list[Unreadable] = []
     # Decoding releases the lock of the interpreter, so threads do.
     threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
     with progress(f"checking {dataset.info.name}") as advance, ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(files), _AT_ONCE):
             if first:
                 advance(first, len(files))
-            found += filter(None, pool.map(check, files[first : first + _AT_ONCE]))
-    return found
+            unreadable += filter(None, pool.map(check, files[first : first + _AT_ONCE]))
+    return unreadable
 
 
 _ADVICE = "--skip-unreadable leaves such files out."
 
 
-def refusal(found: Sequence[Unreadable], files: int, advice: str = _ADVICE) -> Refusal:
+def refusal(unreadable: Sequence[Unreadable], files: int, advice: str = _ADVICE) -> Refusal:
     """Return the error for unreadable files: the first one, and how many there are.
 
     Parameters
     ----------
-    found
+    unreadable
         All of them, at least one.
     files
         How many files there are.
     advice
         What else may be done than to mend the file.
     """
-    first = found[0].error
-    count = f"the first of {len(found):,} unreadable files" if len(found) > 1 else "the only unreadable file"
+    first = unreadable[0].error
+    count = (
+        f"the first of {len(unreadable):,} unreadable files"
+        if len(unreadable) > 1
+        else "the only unreadable file"
+    )
     return type(first)(
         f"{first.what}; {count} among {files:,}",
         where=first.where,
@@ -167,22 +171,22 @@ def select_readable(
     def check(indices: Sequence[int]) -> list[Unreadable]:
         if known is not None:
             return [known[index] for index in indices if index in known]
-        found = {source.locate(one.index): one.error for one in find_unreadable(source, indices, progress)}
-        if not found:
+        errors = {source.locate(one.index): one.error for one in find_unreadable(source, indices, progress)}
+        if not errors:
             return []
         # A list may name a file twice.
-        named = ((index, found.get(source.locate(index))) for index in indices)
+        named = ((index, errors.get(source.locate(index))) for index in indices)
         return [Unreadable(index=index, error=error) for index, error in named if error is not None]
 
-    places, found = _readable_places(source, chosen, check)
+    places, unreadable = _readable_places(source, chosen, check)
     if listings is not None and known is None:
-        listings.keep(name, _packed(found))
-    if not found:
+        listings.keep(name, _packed(unreadable))
+    if not unreadable:
         return chosen
     if not places:
-        raise refusal(found, len(found), advice="")
-    whole = len(places) + len(found) == len(source)
-    readable = Readable(source, places, found)
+        raise refusal(unreadable, len(unreadable), advice="")
+    whole = len(places) + len(unreadable) == len(source)
+    readable = Readable(source, places, unreadable)
     return select(readable, spec, by_class=by_class) if whole else readable
 
 
@@ -193,18 +197,18 @@ def _readable_places(
     count = len(source)
     places = [] if isinstance(chosen, Grown) else list(places_in(chosen, source))
     if not places or 2 * len(places) > count:
-        found = check(range(count))
-        left_out = {one.index for one in found}
-        return [place for place in range(count) if place not in left_out], found
+        unreadable = check(range(count))
+        left_out = {one.index for one in unreadable}
+        return [place for place in range(count) if place not in left_out], unreadable
     looked, taken = set(places), set(places)
-    found = bad = check(places)
+    unreadable = bad = check(places)
     while bad:
         taken.difference_update(one.index for one in bad)
         substitutes = [place for one in bad for place in _next(one.index, count, looked)]
         taken.update(substitutes)
         bad = check(sorted(substitutes))
-        found = [*found, *bad]
-    return sorted(taken), sorted(found, key=lambda one: one.index)
+        unreadable = [*unreadable, *bad]
+    return sorted(taken), sorted(unreadable, key=lambda one: one.index)
 
 
 def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:

@@ -140,10 +140,10 @@ class ClassFolders:
         before = self._entered.setdefault((status.st_dev, status.st_ino), folder)
         if before != folder:
             above = not before or folder.startswith(f"{before}/")
-            what = "a link back to a folder above it" if above else "a folder that was read already"
+            problem = "a link back to a folder above it" if above else "a folder that was read already"
             raise self._refused(
                 folder,
-                f"{what}, {self._root / before}, so that images would count twice",
+                f"{problem}, {self._root / before}, so that images would count twice",
                 "Remove the link.",
             )
 

@@ -131,19 +131,19 @@ def get_format(name: str) -> Format:
         raise unknown
     module, _, attribute = entry.target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        format_class = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the format {name!r} needs the library {error.name!r}, which is not installed",
             hint=entry.hint,
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Format)):
+    if not (isinstance(format_class, type) and issubclass(format_class, Format)):
         raise UsageError(
             f"{entry.target} is no format",
             where=name,
             hint="The entry point of its package must name a subclass of storebench.formats.base.Format.",
         )
-    return found()
+    return format_class()
 
 
 def parse_backend(text: str) -> Backend:
@@ -167,10 +167,10 @@ def parse_backend(text: str) -> Backend:
         raise UsageError(
             f"no backend is called {text!r}", hint="Write FORMAT[+CODEC][:READER], such as lmdb+jpeg."
         )
-    found = get_format(name)
-    readers = found.readers()
-    codec = codec or found.info.default_codec
-    decoder, reader = _decoder_and_reader(text, parts, found, codec)
+    format_ = get_format(name)
+    readers = format_.readers()
+    codec = codec or format_.info.default_codec
+    decoder, reader = _decoder_and_reader(text, parts, format_, codec)
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
     table, pairs = readers[reader].reader.options_type, _pairs(text, tail)
@@ -181,7 +181,7 @@ def parse_backend(text: str) -> Backend:
     get_codec(str(decoding))  # its error says how to install a missing library
     options = table.spelled([pair for pair in pairs if pair not in asked], f"{name}:{reader}")
     return Backend(
-        name=_shortest_name(name, found.info, decoding, reader, options),
+        name=_shortest_name(name, format_.info, decoding, reader, options),
         format=name,
         codec=codec,
         reader=reader,
@@ -190,20 +190,20 @@ def parse_backend(text: str) -> Backend:
     )
 
 
-def _decoder_and_reader(text: str, parts: Sequence[str], found: Format, codec: str) -> tuple[str, str]:
+def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec: str) -> tuple[str, str]:
     """Return the decoder ("" for the default) and the reader that the parts after the codec name."""
-    readers = found.readers()
+    readers = format_.readers()
     parts = [part for part in parts if part]
     decoders = [part for part in parts if part in DECODERS and part not in readers]
     others = [part for part in parts if part not in decoders]
     if unknown := [part for part in others if part not in readers]:
-        raise _unknown_part(unknown[0], found, codec)
+        raise _unknown_part(unknown[0], format_, codec)
     if len(decoders) > 1 or len(others) > 1:
         raise UsageError(
             f"cannot read {text!r}",
             hint="Write FORMAT+CODEC:DECODER:READER, such as lmdb+jpeg:simplejpeg:direct.",
         )
-    return (decoders[0] if decoders else ""), others[0] if others else found.info.default_reader
+    return (decoders[0] if decoders else ""), others[0] if others else format_.info.default_reader
 
 
 def _unknown_part(part: str, found: Format, codec: str) -> UnknownNameError:

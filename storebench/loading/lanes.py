@@ -267,13 +267,13 @@ class LaneLoader(Loader):
         for lane in self._lanes:
             lane.abandon()
 
-    def _ask(self, what: Ask) -> list[ReaderReport]:
+    def _ask(self, request: Ask) -> list[ReaderReport]:
         """Ask every living producer and collect every answer, so that none is left over; then raise the first error."""
         lanes = [lane for lane in self._lanes if not lane.channel.lost]
         answers: list[ReaderReport | BaseException] = []
         for asked in [lanes] if self.asks_at_once else [[lane] for lane in lanes]:
             for lane in asked:
-                lane.channel.send(what)
+                lane.channel.send(request)
             answers.extend(lane.answer() for lane in asked)
         for answer in answers:
             if isinstance(answer, BaseException):

@@ -134,12 +134,12 @@ def _holder(folder: Path) -> Path:
     return image.parent if image is not None and direct else folder
 
 
-def _certain(found: Below, mount: Mount) -> Below:
+def _certain(below: Below, mount: Mount) -> Below:
     """Return the findings, or that there is a cache if the mount's loop device reads through the page cache."""
     loop = loop_image(mount.device)
-    if found.verdict is BelowCache.SEEN or loop is None or loop[1]:
-        return found
-    return Below(verdict=BelowCache.SEEN, reason=CACHED_LOOP, remembered=found.remembered)
+    if below.verdict is BelowCache.SEEN or loop is None or loop[1]:
+        return below
+    return Below(verdict=BelowCache.SEEN, reason=CACHED_LOOP, remembered=below.remembered)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,10 +195,10 @@ def _read(reads: _ReadPlan, depth: int, method: str, limit_s: float) -> Delivere
     return reading
 
 
-def _check_served(found: Delivered, before: int | None) -> None:
+def _check_served(delivered: Delivered, before: int | None) -> None:
     # tmpfs, ZFS and others accept O_DIRECT but serve from memory.
     after = own_device_bytes()
-    if before is not None and after is not None and after - before < found.bytes / 2:
+    if before is not None and after is not None and after - before < delivered.bytes / 2:
         raise _NoRateError("reads with O_DIRECT were not served by a block device")
 
 

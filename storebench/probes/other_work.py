@@ -58,7 +58,7 @@ class OtherWork:
         before, after = self._before, _totals(self._cpus)
         busy_s, steal_s = _grown(before.busy_s, after.busy_s), _grown(before.steal_s, after.steal_s)
         own_s = after.own_s - before.own_s - self._earlier_s
-        found = Conditions(
+        conditions = Conditions(
             wall_s=after.at_s - before.at_s,
             cores=len(self._cpus),
             load=self._load,
@@ -69,7 +69,7 @@ class OtherWork:
             clock_throttles=_counted(before.clock_throttles, after.clock_throttles),
             attempt=attempt,
         )
-        return dataclasses.replace(found, disturbed=disturbance(found))
+        return dataclasses.replace(conditions, disturbed=disturbance(conditions))
 
 
 def _cpu_s(pid: int) -> float:
@@ -110,23 +110,23 @@ def _totals(cpus: list[int]) -> _Totals:
 def _cpu_seconds(cpus: list[int]) -> tuple[float | None, float | None]:
     """Return the seconds for which the CPUs ran processes, and those that were stolen from them."""
     lines = dict(re.findall(r"^cpu(\d+) (.*)$", read_text("/proc/stat") or "", re.MULTILINE))
-    found = [[int(field) for field in lines[str(cpu)].split()] for cpu in cpus if str(cpu) in lines]
-    if len(found) < len(cpus) or any(len(fields) <= _STEAL for fields in found):
+    ticks = [[int(field) for field in lines[str(cpu)].split()] for cpu in cpus if str(cpu) in lines]
+    if len(ticks) < len(cpus) or any(len(fields) <= _STEAL for fields in ticks):
         return None, None
-    busy = sum(fields[_USER] + fields[_NICE] + fields[_SYSTEM] for fields in found)
-    return busy * _TICK_S, sum(fields[_STEAL] for fields in found) * _TICK_S
+    busy = sum(fields[_USER] + fields[_NICE] + fields[_SYSTEM] for fields in ticks)
+    return busy * _TICK_S, sum(fields[_STEAL] for fields in ticks) * _TICK_S
 
 
 def _throttled_s() -> float | None:
     """Return the seconds for which the quotas of this process's control groups stopped them; None without a quota."""
-    found = []
+    throttled_s = []
     for folder in cgroup_folders("cpu"):
         text = read_text(folder / "cpu.stat") or ""
         for name, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
             count = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
             if count:
-                found.append(int(count.group(1)) * unit_s)
-    return max(found, default=None)
+                throttled_s.append(int(count.group(1)) * unit_s)
+    return max(throttled_s, default=None)
 
 
 def _clock_throttles(cpus: list[int]) -> int | None:

@@ -130,11 +130,11 @@ def _sync_file(fd: int, path: Path | str) -> None:
         _written_back(error.errno or 0, "the file", path)
 
 
-def _written_back(code: int, what: str, path: Path | str) -> None:
+def _written_back(code: int, subject: str, path: Path | str) -> None:
     """Raise the error of a write-back, unless there was nothing to write because the filesystem is read-only."""
     if code not in (errno.EROFS, errno.EINVAL):
         raise CellFailedError(
-            f"{what} cannot be written back ({os.strerror(code)})",
+            f"{subject} cannot be written back ({os.strerror(code)})",
             where=path,
             hint="Check for device errors ('dmesg') and for a full disk, then convert again.",
         )

@@ -151,13 +151,13 @@ class DataStore:
             held.keep(samples, read)
             return read
         arrived = self._arrived(samples)
-        found = [b""] * len(samples)
+        payloads = [b""] * len(samples)
         for row, payload in zip(arrived.held, held.payloads(samples[arrived.held]), strict=True):
-            found[row] = payload
+            payloads[row] = payload
         for rows, content in arrived.messages:
             for row, payload in zip(rows, cut(content, self._sizes[samples[rows]]), strict=True):
-                found[row] = payload
-        return found
+                payloads[row] = payload
+        return payloads
 
     def copy_pixels(self, samples: Indices, out: Batch) -> Fetched:
         """Copy the pixels of the next batch into `out`, uint8 [n, H, W, C]."""

@@ -97,13 +97,13 @@ def failure_of(folder: Path, ranks: range) -> RankFailure | None:
     return next(iter([*causes, *silent, *failures]), None)
 
 
-def _ended_silently(folder: Path, told: set[int]) -> list[RankFailure]:
+def _ended_silently(folder: Path, reported: set[int]) -> list[RankFailure]:
     """Return the ranks that ended without a word and were not asked to end."""
     exits = {int(rank): code for rank, code in (_read(folder / _EXITS_NAME) or {}).items()}
     return [
         RankFailure(rank=rank, node=Position.of(folder, rank).node, failure=_ended(code), see_log=True)
         for rank, code in sorted(exits.items())
-        if rank not in told and code not in (0, -signal.SIGTERM)
+        if rank not in reported and code not in (0, -signal.SIGTERM)
     ]
 
 

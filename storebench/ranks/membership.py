@@ -170,13 +170,16 @@ _LAUNCHERS = {
 """Variable with the rank -> function that reads the variables of that launcher, the most specific launcher first."""
 
 
-def _checked(found: Membership, variable: str) -> Membership:
-    fits = found.rank < found.ranks and found.local_rank < found.local_ranks <= found.ranks
+def _checked(membership: Membership, variable: str) -> Membership:
+    fits = (
+        membership.rank < membership.ranks
+        and membership.local_rank < membership.local_ranks <= membership.ranks
+    )
     if not fits:
         raise UsageError(
-            f"rank {found.rank} of {found.ranks}, local rank {found.local_rank} of {found.local_ranks}: "
+            f"rank {membership.rank} of {membership.ranks}, local rank {membership.local_rank} of {membership.local_ranks}: "
             f"the variables beside {variable} do not fit each other",
             where="environment",
             hint="Unset those of another launcher.",
         )
-    return found
+    return membership

@@ -293,10 +293,10 @@ class CellSummary:
 
 def _by_round(figures: Iterable[tuple[EpochRow, float]]) -> dict[Round, float]:
     """Return the median over its epochs for each replicate."""
-    found: dict[Round, list[float]] = {}
+    by_round: dict[Round, list[float]] = {}
     for row, value in figures:
-        found.setdefault((row["run_id"], row["replicate"]), []).append(value)
-    return {key: statistics.median(epochs) for key, epochs in found.items()}
+        by_round.setdefault((row["run_id"], row["replicate"]), []).append(value)
+    return {key: statistics.median(epochs) for key, epochs in by_round.items()}
 
 
 def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) -> list[CellSummary]:
@@ -315,13 +315,13 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(
             {str(k): v for k, v in row.items()}
         )
-    found, named = findings or {}, distinctions([rows[0] for rows in grouped.values()])
+    invalid, named = findings or {}, distinctions([rows[0] for rows in grouped.values()])
     cells = [
         CellSummary(
             cell=_cell(rows[0]),
             environment_key=key,
             rows=tuple(rows),
-            invalid=found.get(cell_id, ""),
+            invalid=invalid.get(cell_id, ""),
             place=named[data_key(rows[0])],
         )
         for (key, cell_id), rows in grouped.items()
@@ -376,13 +376,13 @@ def state_key(cell: CellSummary) -> tuple[Any, ...]:
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     """Return the fields of a setting that differ between these cells; the passes only if nothing else differs."""
-    found = list(cells)
-    settings = [cell.setting for cell in found]
+    summaries = list(cells)
+    settings = [cell.setting for cell in summaries]
     varying = frozenset(
         name for position, name in enumerate(SETTING_COLUMNS) if len({one[position] for one in settings}) > 1
     )
-    alike = {(cell.dataset_key, cell.setting, cell.backend) for cell in found}
-    return varying if len(alike) == len({cell.key for cell in found}) else varying | {PASSES}
+    alike = {(cell.dataset_key, cell.setting, cell.backend) for cell in summaries}
+    return varying if len(alike) == len({cell.key for cell in summaries}) else varying | {PASSES}
 
 
 def may_look_ahead(cell: Cell) -> bool:

@@ -137,22 +137,22 @@ def _conditions(cell: CellSummary) -> Mapping[str, object]:
     return fields | {"machine": cell.environment_key, "samples": cell.dataset_key[1:], "loss": cell.lossy}
 
 
-def _clash(one: Claim, other: Claim) -> bool:
+def _clash(claim: Claim, other: Claim) -> bool:
     """Whether two claims clash, seen from the first; `Claim.contradicts` asks both ways round."""
-    if one.kind is ClaimKind.FED:
-        return _is_denied(one, other)
-    if one.object is None or other.object is None or one.topic is not other.topic:
+    if claim.kind is ClaimKind.FED:
+        return _is_denied(claim, other)
+    if claim.object is None or other.object is None or claim.topic is not other.topic:
         return False
-    same, turned = _pair(one) == _pair(other), _pair(one) == _pair(other)[::-1]
+    same, turned = _pair(claim) == _pair(other), _pair(claim) == _pair(other)[::-1]
     if not (same or turned):
         return False
-    if one.kind is ClaimKind.PAYS:
+    if claim.kind is ClaimKind.PAYS:
         return other.kind in (ClaimKind.EQUAL, ClaimKind.UNDECIDED) or (
             other.kind is ClaimKind.FASTER and turned
         )
-    if one.kind is ClaimKind.FASTER and other.kind is ClaimKind.FASTER:
+    if claim.kind is ClaimKind.FASTER and other.kind is ClaimKind.FASTER:
         return turned
-    return one.kind is ClaimKind.UNDECIDED and other.kind in (ClaimKind.FASTER, ClaimKind.EQUAL)
+    return claim.kind is ClaimKind.UNDECIDED and other.kind in (ClaimKind.FASTER, ClaimKind.EQUAL)
 
 
 def _is_denied(fed: Claim, other: Claim) -> bool:
@@ -350,16 +350,16 @@ def _largest(panel: Panel) -> Iterator[Claim]:
         yield Claim(kind=ClaimKind.LARGER, subject=most, object=least, figure=Estimate(mid=large / small))
 
 
-def refusal(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
+def refusal(even: BreakEven, panels: Iterable[Panel], claims: Claims) -> str:
     """Return why nothing is said of when a conversion pays, as part of a sentence; "" if it is said."""
-    saving = claims.between(one.cell, one.baseline)
-    if saving is None or saving.kind is not ClaimKind.FASTER or saving.subject is not one.cell:
+    saving = claims.between(even.cell, even.baseline)
+    if saving is None or saving.kind is not ClaimKind.FASTER or saving.subject is not even.cell:
         return "no saving is proven"
-    if one.epochs is None:
+    if even.epochs is None:
         return f"fewer than {MIN_ROUNDS} conversions, or a saving whose interval does not leave out 0"
-    if not _is_narrow(one.epochs):
+    if not _is_narrow(even.epochs):
         return f"the interval of the epochs spans more than a factor of {MOST_SPAN:g}"
-    return "" if _training_gains(one, panels, claims) else "training gains nothing from it on this machine"
+    return "" if _training_gains(even, panels, claims) else "training gains nothing from it on this machine"
 
 
 def _is_narrow(epochs: Estimate) -> bool:
@@ -368,15 +368,15 @@ def _is_narrow(epochs: Estimate) -> bool:
     return epochs.lo > 0 and epochs.hi < MOST_SPAN * epochs.lo
 
 
-def _training_gains(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> bool:
+def _training_gains(even: BreakEven, panels: Iterable[Panel], claims: Claims) -> bool:
     """Whether the loop that a saving was measured in is not fed already, nor any training where the loop only loads."""
-    if claims.decisions.fed(one.baseline):
+    if claims.decisions.fed(even.baseline):
         return False
-    if one.cell.cell.compute.kind is not ComputeKind.NONE:
+    if even.cell.cell.compute.kind is not ComputeKind.NONE:
         return True
-    alike = [panel for panel in panels if panel.first.dataset_key == one.cell.dataset_key]
+    alike = [panel for panel in panels if panel.first.dataset_key == even.cell.dataset_key]
     for panel in alike:
-        cell, base = panel.of(one.cell.backend), panel.of(one.baseline.backend)
+        cell, base = panel.of(even.cell.backend), panel.of(even.baseline.backend)
         if panel.first.cell.compute.kind is not ComputeKind.REAL or cell is None or base is None:
             continue
         found = claims.between(cell, base)
@@ -385,28 +385,37 @@ def _training_gains(one: BreakEven, panels: Iterable[Panel], claims: Claims) -> 
     return True
 
 
-def _pays(one: BreakEven, claims: Claims) -> Claim:
-    saving = claims.between(one.cell, one.baseline)
+def _pays(even: BreakEven, claims: Claims) -> Claim:
+    saving = claims.between(even.cell, even.baseline)
     decision = None if saving is None else saving.decision
     return Claim(
-        kind=ClaimKind.PAYS, subject=one.cell, object=one.baseline, figure=one.epochs, decision=decision
+        kind=ClaimKind.PAYS, subject=even.cell, object=even.baseline, figure=even.epochs, decision=decision
     )
 
 
 def _closes(panel: Panel, claims: Claims) -> Iterator[Claim]:
     """Yield the shares of each proven gap between compressed images and raw pixels that other decoders close."""
-    for one in closings(panel):
-        gap, change = claims.between(one.slow, one.fast), claims.between(one.cell, one.slow)
-        if gap is None or change is None or gap.kind is not ClaimKind.FASTER or gap.subject is not one.fast:
+    for closing in closings(panel):
+        gap, change = claims.between(closing.slow, closing.fast), claims.between(closing.cell, closing.slow)
+        if (
+            gap is None
+            or change is None
+            or gap.kind is not ClaimKind.FASTER
+            or gap.subject is not closing.fast
+        ):
             continue
         # The change itself must be proven as well: a share alone would not hold together with the page's other intervals.
-        proven = change.kind is ClaimKind.FASTER and change.subject is one.cell and (one.share.lo or 0.0) > 0
+        proven = (
+            change.kind is ClaimKind.FASTER
+            and change.subject is closing.cell
+            and (closing.share.lo or 0.0) > 0
+        )
         yield Claim(
             kind=ClaimKind.CLOSES,
-            subject=one.cell,
-            object=one.slow,
-            figure=one.share,
-            part=one.fast.backend,
+            subject=closing.cell,
+            object=closing.slow,
+            figure=closing.share,
+            part=closing.fast.backend,
             decided=proven,
             decision=change.decision,
         )

@@ -219,10 +219,10 @@ class Decisions:
 
     def above(self, cell: CellSummary, metric: str, limit: float) -> Estimate | None:
         """Return a figure with its interval where it is proven to be above `limit`; else None."""
-        found = self.figure(cell, metric)
-        if found is None or found.n < stats.MIN_ROUNDS or found.lo is None:
+        estimate = self.figure(cell, metric)
+        if estimate is None or estimate.n < stats.MIN_ROUNDS or estimate.lo is None:
             return None
-        return found if found.lo > limit else None
+        return estimate if estimate.lo > limit else None
 
 
 def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, others: int = 0) -> Decisions:
@@ -250,9 +250,9 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
     )
     rest = {question.key: question for question in asked if not _asked(question, lead)}
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    told = {(WAIT, cell.key) for panel in leads for cell in panel.stored}
-    shown = _shown_figures(ordered) - told
-    lead_size, rest_size = max(1, len(lead) + len(told)), max(1, len(rest) + len(shown) + others)
+    waits = {(WAIT, cell.key) for panel in leads for cell in panel.stored}
+    shown = _shown_figures(ordered) - waits
+    lead_size, rest_size = max(1, len(lead) + len(waits)), max(1, len(rest) + len(shown) + others)
     lead_alpha, rest_alpha = alpha * LEAD_FRAC / lead_size, alpha * (1 - LEAD_FRAC) / rest_size
     answers = [
         *_decided(list(lead.values()), lead_size, alpha * LEAD_FRAC),
@@ -264,7 +264,7 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
         alpha=alpha,
         lead_alpha=lead_alpha,
         rest_alpha=rest_alpha,
-        figure_alphas=dict.fromkeys(told, lead_alpha) | dict.fromkeys(shown, rest_alpha),
+        figure_alphas=dict.fromkeys(waits, lead_alpha) | dict.fromkeys(shown, rest_alpha),
     )
 
 
@@ -309,7 +309,7 @@ def _lead_questions(panel: Panel) -> Iterator[_Question]:
         yield _rates(Topic.BACKEND, cell, base)
 
 
-def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> Iterator[_Question]:
+def _rest_questions(panel: Panel, panels: Sequence[Panel], *, is_lead: bool) -> Iterator[_Question]:
     base = panel.base
     if base is None:
         return
@@ -321,9 +321,9 @@ def _rest_questions(panel: Panel, found: Sequence[Panel], *, is_lead: bool) -> I
     if not is_lead:
         return
     for cell in panel.stored:
-        counts = sorted(siblings(cell, found, "workers"), key=lambda one: one.cell.workers)
+        counts = sorted(siblings(cell, panels, "workers"), key=lambda one: one.cell.workers)
         yield from (_rates(Topic.WORKERS, more, counts[0]) for more in counts[1:])
-        states = {one.state: one for one in siblings(cell, found, "cache")}
+        states = {one.state: one for one in siblings(cell, panels, "cache")}
         if "cold" in states and "warm" in states:
             yield _rates(Topic.CACHE, states["warm"], states["cold"])
 
@@ -342,10 +342,10 @@ def _job_questions(ordered: Sequence[Panel]) -> Iterator[_Question]:
         yield from (_rates(Topic.SYNC, cell, base) for cell, base in itertools.combinations(ways, 2))
 
 
-def siblings(cell: CellSummary, found: Sequence[Panel], varying: str) -> list[CellSummary]:
+def siblings(cell: CellSummary, panels: Sequence[Panel], varying: str) -> list[CellSummary]:
     """Return the measured cells of the same backend whose setting differs in the named field only."""
     key = key_without(cell, varying)
-    measured = (panel.of(cell.backend) for panel in found)
+    measured = (panel.of(cell.backend) for panel in panels)
     return [one for one in measured if one is not None and key_without(one, varying) == key]
 
 
@@ -420,15 +420,15 @@ def rounds_to_tell(decisions: Decisions, undecided: Sequence[Decision]) -> int |
     From the largest spread among `undecided`, at 80% power, with the error of the next look.
     """
     spreads, rounds = [], []
-    for one in undecided:
-        top, bottom = (side.values("samples_per_s") for side in (one.cell, one.base))
+    for decision in undecided:
+        top, bottom = (side.values("samples_per_s") for side in (decision.cell, decision.base))
         logs = stats.spread([top[key] / bottom[key] for key in top if key in bottom])
         if logs is not None:
             spreads.append(logs)
-            rounds.append(one.ratio.n)
+            rounds.append(decision.ratio.n)
     if not spreads:
         return None
-    spent = min(one.alpha or decisions.rest_alpha for one in undecided)
+    spent = min(decision.alpha or decisions.rest_alpha for decision in undecided)
     later = spent * stats.look_alpha(decisions.looks + 1) / stats.look_alpha(decisions.looks)
     needed = _needed(max(spreads), later)
     return None if needed is None else max(1, needed - min(rounds))

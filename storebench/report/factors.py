@@ -59,13 +59,13 @@ def squares(panels: Iterable[Panel]) -> list[Square]:
     Panels that augment and compute nothing are left out where the samples were also read without augmentation: how
     windows are cut depends on the reader, and is no cost of its container.
     """
-    found = []
+    complete = []
     for panel in _comparing(list(panels)):
         for slow in _encoded_files(panel):
             for fast in _raw_containers(panel):
                 square = _square(panel, slow, fast)
-                found += [square] if square else []
-    return found
+                complete += [square] if square else []
+    return complete
 
 
 def _comparing(panels: Sequence[Panel]) -> list[Panel]:
@@ -216,13 +216,13 @@ def shares(slow: CellSummary, fast: CellSummary) -> list[ExplainedShare]:
         whole = {key: sum(part.get(key, 0.0) for part in delta.values()) for key in rounds}
     else:
         whole = _by_round(slow, fast, "timed_s")
-    found = []
+    explained = []
     for name, differences in delta.items():
         values = [differences[key] / whole[key] for key in whole if key in differences and whole[key]]
         if values:
             share = mean_interval(values, stats.ALPHA / len(names))
-            found.append(ExplainedShare(part=PARTS[name], share=share))
-    return sorted(found, key=lambda one: -one.share.mid)
+            explained.append(ExplainedShare(part=PARTS[name], share=share))
+    return sorted(explained, key=lambda one: -one.share.mid)
 
 
 def _by_round(slow: CellSummary, fast: CellSummary, name: str) -> dict[Round, float]:
@@ -258,7 +258,7 @@ def closings(panel: Panel) -> list[Closing]:
 
     Call it for proven gaps only: shares of a gap around 0 mean nothing.
     """
-    found = [
+    slow_faster_fast = [
         (slow, cell, fast)
         for slow, fast in itertools.product(panel.stored, repeat=2)
         if _reads_alike(slow, fast) and fast.cell.backend.codec == "raw" != slow.cell.backend.codec
@@ -269,8 +269,8 @@ def closings(panel: Panel) -> list[Closing]:
     ]
     return [
         Closing(slow=slow, cell=cell, fast=fast, share=share)
-        for slow, cell, fast in found
-        if (share := _closed(slow, cell, fast, stats.ALPHA / len(found))) is not None
+        for slow, cell, fast in slow_faster_fast
+        if (share := _closed(slow, cell, fast, stats.ALPHA / len(slow_faster_fast))) is not None
     ]
 
 
@@ -326,7 +326,7 @@ def _break_evens(panel: Panel, decisions: Decisions, baseline: str) -> list[Brea
     base = panel.of(baseline)
     if base is None or panel.first.cell.cache not in PAYING_STATES:
         return []
-    found = []
+    break_evens = []
     for cell in panel.stored:
         seconds, count = cell.conversions(base), cell.fact("store_count")
         saved = _saved(base, cell, int(count or 0)) if seconds and cell is not base else None
@@ -335,7 +335,7 @@ def _break_evens(panel: Panel, decisions: Decisions, baseline: str) -> list[Brea
         decision = decisions.between(cell, base)
         converted = _duration(seconds)
         pays = decision is not None and decision.faster
-        found.append(
+        break_evens.append(
             BreakEven(
                 cell=cell,
                 baseline=base,
@@ -344,7 +344,7 @@ def _break_evens(panel: Panel, decisions: Decisions, baseline: str) -> list[Brea
                 epochs=_epochs(converted, saved) if pays else None,
             )
         )
-    return found
+    return break_evens
 
 
 _BOTH = stats.ALPHA / 2

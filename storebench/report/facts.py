@@ -137,34 +137,38 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
     """
     roofs = tuple(rooflines(cells))
     points = point_keys(roofs)
-    found = tuple(panels(cell for cell in cells if cell.key not in points))
-    asked = tuple(ordered(found))
+    all_panels = tuple(panels(cell for cell in cells if cell.key not in points))
+    asked = tuple(ordered(all_panels))
     made = decisions or decide(
         asked,
         looks_at(cells),
         by_precision=added_by_precision(cells),
-        others=_concluding_figures(roofs) + comparisons(found),
+        others=_concluding_figures(roofs) + comparisons(all_panels),
     )
     roofs = tuple(one.concluding(made.rest_alpha) for one in roofs)
-    verdicts, climbed, evens = cell_verdicts(cells, made), ladders(found, made), break_evens(found, made)
+    verdicts, climbed, evens = (
+        cell_verdicts(cells, made),
+        ladders(all_panels, made),
+        break_evens(all_panels, made),
+    )
     return Facts(
         cells=tuple(cells),
-        panels=found,
+        panels=all_panels,
         ordered=asked,
         decisions=made,
         claims=claims_of(asked, cells, made, verdicts, evens, climbed),
         verdicts=verdicts,
         ladders=tuple(climbed),
-        squares=tuple(squares(found)),
+        squares=tuple(squares(all_panels)),
         break_evens=tuple(evens),
         rooflines=roofs,
     )
 
 
-def _concluding_figures(found: Sequence[Roofline]) -> int:
+def _concluding_figures(roofs: Sequence[Roofline]) -> int:
     """Return the number of starving points and trained rates that sentences may use."""
-    trained = {one.cell.key for roofline in found for one in roofline.trained}
-    return len(trained) + sum(len(roofline.curves) for roofline in found)
+    trained = {one.cell.key for roofline in roofs for one in roofline.trained}
+    return len(trained) + sum(len(roofline.curves) for roofline in roofs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,7 +204,7 @@ class PageFacts:
 def derive_page(cells: Sequence[CellSummary]) -> PageFacts:
     """Return the facts of a page. Every comparison is decided by the cells that validate, or by all where none does."""
     sound = [cell for cell in cells if not cell.invalid]
-    told = derive(sound or cells)
-    if len(told.cells) == len(cells):
-        return PageFacts(shown=told, sound=told if sound else derive((), told.decisions))
-    return PageFacts(shown=derive(cells, told.decisions), sound=told)
+    derived = derive(sound or cells)
+    if len(derived.cells) == len(cells):
+        return PageFacts(shown=derived, sound=derived if sound else derive((), derived.decisions))
+    return PageFacts(shown=derive(cells, derived.decisions), sound=derived)

@@ -22,10 +22,10 @@ def does_the_work(job: CellSummary, alone: CellSummary) -> bool:
     return (job.cell.global_batch_size or job.cell.batch_size) == alone.cell.batch_size
 
 
-def ways_to_exchange(found: Sequence[Panel]) -> list[list[CellSummary]]:
+def ways_to_exchange(panels: Sequence[Panel]) -> list[list[CellSummary]]:
     """Return groups of jobs that differ only in the moment of the exchange, in the order of `Sync`."""
     groups: dict[object, list[CellSummary]] = {}
-    for cell in stored_jobs(found):
+    for cell in stored_jobs(panels):
         groups.setdefault((cell.backend, *key_without(cell, "sync")), []).append(cell)
     return [
         sorted(group, key=lambda one: list(Sync).index(one.cell.sync))
@@ -34,7 +34,7 @@ def ways_to_exchange(found: Sequence[Panel]) -> list[list[CellSummary]]:
     ]
 
 
-def jobs_beside(cell: CellSummary, found: Sequence[Panel]) -> list[CellSummary]:
+def jobs_beside(cell: CellSummary, panels: Sequence[Panel]) -> list[CellSummary]:
     """Return the measured jobs of several ranks that do the work of one process, in the order of their ranks.
 
     Each rank, or all ranks together, serve as many samples per step as the process.
@@ -42,5 +42,5 @@ def jobs_beside(cell: CellSummary, found: Sequence[Panel]) -> list[CellSummary]:
     if cell.cell.ranks > 1:
         return []
     key = work_of_ranks(cell)
-    jobs = [one for one in stored_jobs(found) if work_of_ranks(one) == key and does_the_work(one, cell)]
+    jobs = [one for one in stored_jobs(panels) if work_of_ranks(one) == key and does_the_work(one, cell)]
     return sorted(jobs, key=lambda one: one.cell.ranks)

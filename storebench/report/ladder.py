@@ -91,7 +91,7 @@ def _climbed(panels: Iterable[Panel]) -> list[dict[str, CellSummary]]:
     """Return the cell of each rung under every setting that has a ladder."""
     listed = list(panels)
     shared = [cell for panel in listed for cell in panel.measured if cell.cell.share is not Share.NONE]
-    found = (
+    groups = (
         {
             rung.key: cell
             for rung in RUNGS
@@ -99,7 +99,7 @@ def _climbed(panels: Iterable[Panel]) -> list[dict[str, CellSummary]]:
         }
         for panel in listed
     )
-    return [rungs for rungs in found if len(rungs) >= LEAST_RUNGS and "plain" in rungs]
+    return [rungs for rungs in groups if len(rungs) >= LEAST_RUNGS and "plain" in rungs]
 
 
 def _held(pairs: Iterable[tuple[CellSummary, CellSummary]], decisions: Decisions) -> list[Ratio | None]:
@@ -114,10 +114,10 @@ def _beside(panel: Panel, shared: Iterable[CellSummary]) -> list[CellSummary]:
     return [cell for cell in shared if key_without(cell, "backend", "share") == key]
 
 
-def by_state(found: Iterable[Ladder]) -> dict[str, list[Ladder]]:
+def by_state(ladders: Iterable[Ladder]) -> dict[str, list[Ladder]]:
     """Return the ladders of each cache state, cold first."""
     states: dict[str, list[Ladder]] = {}
-    for ladder in found:
+    for ladder in ladders:
         states.setdefault(ladder.first.cell.cache, []).append(ladder)
     return dict(sorted(states.items(), key=lambda pair: (pair[0] != "cold", pair[0])))
 
@@ -140,9 +140,9 @@ def rates(cell: CellSummary) -> dict[Round, float]:
     return {key: samples[key] / (seconds[key] + opening.get(key, 0.0)) for key in samples if seconds.get(key)}
 
 
-def _ladder(found: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
+def _ladder(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
     climbed = [
-        (rung.key, found[rung.key], found[rung.below or ""]) for rung in RUNGS if _is_climbed(rung, found)
+        (rung.key, rungs[rung.key], rungs[rung.below or ""]) for rung in RUNGS if _is_climbed(rung, rungs)
     ]
     own = _held([(cell, below) for _, cell, below in climbed], decisions)
     gains = {
@@ -151,20 +151,20 @@ def _ladder(found: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
     steps = tuple(
         MeasuredRung(
             rung=rung,
-            cell=found[rung.key],
-            rate=median_interval(list(rates(found[rung.key]).values())),
+            cell=rungs[rung.key],
+            rate=median_interval(list(rates(rungs[rung.key]).values())),
             gain=gains.get(rung.key),
         )
         for rung in RUNGS
-        if rung.key in found
+        if rung.key in rungs
     )
     mended = [step for step in steps if step.rung.trouble]
     best = max(mended, key=operator.attrgetter("rate.mid"), default=None)
     return Ladder(
         steps=steps,
-        top_gain=_top_gain(found, decisions),
+        top_gain=_top_gain(rungs, decisions),
         best=best,
-        best_gains={} if best is None else _best_gains(best, mended, found, decisions),
+        best_gains={} if best is None else _best_gains(best, mended, rungs, decisions),
     )
 
 
@@ -172,25 +172,25 @@ def _is_climbed(rung: Rung, found: Mapping[str, CellSummary]) -> bool:
     return rung.key in found and rung.below in found
 
 
-def _top_gain(found: Mapping[str, CellSummary], decisions: Decisions) -> Ratio | None:
-    if "plain" not in found or "coal" not in found:
+def _top_gain(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Ratio | None:
+    if "plain" not in rungs or "coal" not in rungs:
         return None
-    coal, plain = found["coal"], found["plain"]
+    coal, plain = rungs["coal"], rungs["plain"]
     (own,) = _held([(coal, plain)], decisions)
     return _gain(coal, plain, own, decisions)
 
 
 def _best_gains(
-    best: MeasuredRung, mended: Sequence[MeasuredRung], found: Mapping[str, CellSummary], decisions: Decisions
+    best: MeasuredRung, mended: Sequence[MeasuredRung], rungs: Mapping[str, CellSummary], decisions: Decisions
 ) -> dict[str, Ratio]:
     """Return the gains of the best rung over the bases that the ladder does not already compare it with.
 
     The best rung is not known beforehand, so every rung has a share of the page's error.
     """
-    pairs = [(step, base) for step in mended for base in BASES if base in found]
-    own = _held([(step.cell, found[base]) for step, base in pairs], decisions)
+    pairs = [(step, base) for step in mended for base in BASES if base in rungs]
+    own = _held([(step.cell, rungs[base]) for step, base in pairs], decisions)
     gains = {
-        base: _gain(step.cell, found[base], one, decisions)
+        base: _gain(step.cell, rungs[base], one, decisions)
         for (step, base), one in zip(pairs, own, strict=True)
         if step is best and base not in _compared_with(best.rung)
     }

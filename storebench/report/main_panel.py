@@ -16,7 +16,7 @@ _FITTING_RANK = {"limited": 2, "cold": 1, "warm": 3}
 """If the whole dataset fits into memory, every epoch but the first is warm."""
 
 
-def ordered(found: Sequence[Panel]) -> list[Panel]:
+def ordered(panels: Sequence[Panel]) -> list[Panel]:
     """Return the panels that have a rate, in the order of importance: the page's answer rests on the first one.
 
     The largest images, the store larger than memory before cold before warm (warm first if a run found that the whole
@@ -25,7 +25,7 @@ def ordered(found: Sequence[Panel]) -> list[Panel]:
     ranks that read separately before those that share.
     Training of fewer than 20 steps ranks nothing, so it comes first only if there is nothing else.
     """
-    return sorted((panel for panel in found if panel.measured), key=_rank, reverse=True)
+    return sorted((panel for panel in panels if panel.measured), key=_rank, reverse=True)
 
 
 def _rank(panel: Panel) -> tuple[float, ...]:

@@ -128,10 +128,10 @@ def flags(content: PageContent) -> list[Flag]:
     cells = content.cells
     failed = [cell for cell in cells if cell.failure]
     doubtful = [cell for cell in cells if not cell.failure and mark(cell).startswith("cache")]
-    found = [Flag(kind="note", text=text) for text in (*_caveats(content), *content.left_out)]
+    flagged = [Flag(kind="note", text=text) for text in (*_caveats(content), *content.left_out)]
     if content.findings:
         named = _names(cell for cell in cells if cell.invalid)
-        found.insert(
+        flagged.insert(
             0,
             Flag(
                 kind="bad",
@@ -139,7 +139,7 @@ def flags(content: PageContent) -> list[Flag]:
             ),
         )
     if failed:
-        found.insert(
+        flagged.insert(
             0,
             Flag(
                 kind="bad", text=f"{len(failed)} of {number_of(len(cells), 'cell')} failed: {_names(failed)}."
@@ -151,15 +151,15 @@ def flags(content: PageContent) -> list[Flag]:
             f"{number_of(len(unproven), 'cell')} requested a cold or limited page cache, but the records do not show for which"
             " steps it held. So they have no rate in that state and rank nothing. The rates shown are those of the entire epoch."
         )
-        found.append(Flag(kind="note", text=text))
+        flagged.append(Flag(kind="note", text=text))
     if doubtful:
-        found.append(
+        flagged.append(
             Flag(
                 kind="note",
                 text=f"{number_of(len(doubtful), 'cell')} whose cache state could not be verified: {_names(doubtful)}.",
             )
         )
-    return found
+    return flagged
 
 
 def _measured(content: PageContent) -> str:

@@ -108,11 +108,11 @@ def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
     return by_passes.values()
 
 
-def fullest(found: Iterable[Panel]) -> list[Panel]:
+def fullest(panels: Iterable[Panel]) -> list[Panel]:
     """Return one panel per kind of work and state of the store: the one with most replicates, then with most stores."""
     best: dict[tuple[Any, ...], tuple[int, int]] = {}
     chosen: dict[tuple[Any, ...], Panel] = {}
-    for panel in found:
+    for panel in panels:
         key = state_key(panel.first)
         rounds = max((len(cell.values("samples_per_s")) for cell in panel.measured), default=0)
         size = (rounds, len(panel.stored))

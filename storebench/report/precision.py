@@ -37,10 +37,10 @@ def run_precision(folder: Path, records: Sequence[Record]) -> list[PanelPrecisio
 def page_precision(cells: Sequence[CellSummary]) -> list[PanelPrecision]:
     """Return the precision of the ratios that matter, for each panel that has any."""
     facts = derive(cells)
-    found = ((panel, tuple(_pairs(panel, facts.decisions))) for panel in facts.ordered)
+    panel_pairs = ((panel, tuple(_pairs(panel, facts.decisions))) for panel in facts.ordered)
     return [
         PanelPrecision(cell_ids=tuple(one.cell.cell_id for one in panel.listed), pairs=pairs)
-        for panel, pairs in found
+        for panel, pairs in panel_pairs
         if pairs
     ]
 

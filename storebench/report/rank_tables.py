@@ -146,16 +146,16 @@ def _slowest_s(cell: CellSummary) -> float | None:
     return cell.per_step("whole_job_wait_for_slowest_s") if known else None
 
 
-def interference_table(found: Sequence[Interference], facts: Facts) -> Table:
+def interference_table(interferences: Sequence[Interference], facts: Facts) -> Table:
     """Return the time that loading and exchanging add to each part of a step, alone and together."""
-    listed = [(one, effects) for one in found for effects in one.effects]
-    cells = [one.both for one in found]
-    said = [
+    listed = [(one, effects) for one in interferences for effects in one.effects]
+    cells = [one.both for one in interferences]
+    caption_sentences = [
         f"{dataset_label(cells[0])}: the interaction of loading and exchanging gradients",
         *caveats(cells),
     ]
     return Table(
-        caption=". ".join(said),
+        caption=". ".join(caption_sentences),
         head=(
             "setting",
             "backend",

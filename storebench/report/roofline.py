@@ -168,10 +168,10 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     return sorted(made, key=_rank, reverse=True)
 
 
-def point_keys(found: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
+def point_keys(roofs: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
     """Return the keys of the cells that are points of a roofline and of nothing else: its table holds them."""
     return frozenset(
-        point.cell.key for roofline in found if roofline.speeds >= LEAST_SPEEDS for point in roofline.points
+        point.cell.key for roofline in roofs if roofline.speeds >= LEAST_SPEEDS for point in roofline.points
     )
 
 

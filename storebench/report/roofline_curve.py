@@ -173,16 +173,16 @@ class RooflineCurve:
         # The starving point is 1 / 0.9 of the supply rate with overlap, and a ninth of it without.
         share = BUSY_FRAC / cell.workers if cell.workers else BUSY_FRAC / (1 - BUSY_FRAC)
         later = more_s * share / cell.ranks
-        found = [
+        ratios = [
             unpaired_ratio([1 / (1 / value + later) for value in values], rates, alpha=self.alpha)
             for values in self.rounds
         ]
-        lows = [one.lo for one in found if one is not None and one.lo is not None]
-        highs = [one.hi for one in found if one is not None and one.hi is not None]
+        lows = [one.lo for one in ratios if one is not None and one.lo is not None]
+        highs = [one.hi for one in ratios if one is not None and one.hi is not None]
         enough = min(len(rates), *map(len, self.rounds)) >= stats.MIN_ROUNDS
-        if not enough or len(lows) < len(found) or found[0] is None:
+        if not enough or len(lows) < len(ratios) or ratios[0] is None:
             return None
-        return dataclasses.replace(found[0], lo=min(lows), hi=max(highs))
+        return dataclasses.replace(ratios[0], lo=min(lows), hi=max(highs))
 
 
 def _model(loader: CellSummary, supply: float, constant_s: float) -> RooflineModel:
@@ -220,22 +220,22 @@ def _starving_rounds(
     loader: CellSummary, rates: Sequence[float], constant_s: float, emulated: Sequence[CellSummary]
 ) -> tuple[tuple[float, ...], ...]:
     """Return the starving points from the supply rate of each replicate and, with overlap, from its handoff."""
-    found = tuple(_model(loader, rate, constant_s).starving for rate in rates)
+    by_supply = tuple(_model(loader, rate, constant_s).starving for rate in rates)
     if not loader.cell.workers:
-        return (found,)
+        return (by_supply,)
     least = min(_handing(loader, emulated), key=handing_s)
     supply = stats.median(rates)
     by_handoff = tuple(_model(loader, supply, own).starving for own in handing_rounds(least))
-    return (found, by_handoff) if by_handoff else (found,)
+    return (by_supply, by_handoff) if by_handoff else (by_supply,)
 
 
 def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Estimate:
     """Return the starving point. Its interval covers the spread of the supply rate and of the constant."""
-    found, *others = (median_interval(values, alpha) for values in rounds)
-    if found.lo is None or found.hi is None:
-        return found
-    ends = [end for one in (found, *others) for end in (one.lo, one.hi) if end is not None]
-    return dataclasses.replace(found, lo=min(ends), hi=max(ends))
+    estimate, *others = (median_interval(values, alpha) for values in rounds)
+    if estimate.lo is None or estimate.hi is None:
+        return estimate
+    ends = [end for one in (estimate, *others) for end in (one.lo, one.hi) if end is not None]
+    return dataclasses.replace(estimate, lo=min(ends), hi=max(ends))
 
 
 def _handing(loader: CellSummary, emulated: Sequence[CellSummary]) -> list[CellSummary]:

@@ -90,7 +90,7 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
     wanted = [replicate for one in rounds for replicate in one]
     recorded = sum(replicate in done for replicate in wanted)
     known = {cell_id for cell_id, _ in done}
-    found = Shortfall(
+    shortfall = Shortfall(
         run_id=str(about["run_id"]),
         resume=resume_command(folder, str(about.get("scenario", {}).get("name", ""))),
         recorded=recorded,
@@ -102,8 +102,8 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
         goes_on=about.get("stopping") is not None and "stops" not in about,
         conversions=_missing_conversions(folder, about, records),
     )
-    is_complete = recorded == len(wanted) and not found.goes_on and not found.conversions
-    return None if is_complete or not rounds else found
+    is_complete = recorded == len(wanted) and not shortfall.goes_on and not shortfall.conversions
+    return None if is_complete or not rounds else shortfall
 
 
 def _rounds(about: Mapping[str, Any]) -> list[list[ReplicateKey]]:

@@ -232,13 +232,13 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
         of a setting that differ between its cells.
     """
     setting = panel_label(panel, facts.varying)
-    said = [
+    caption_sentences = [
         f"{dataset_label(panel.first)}: {setting}",
         *caveats(panel.cells, setting),
         *_unsteady(panel),
         _WITHIN,
     ]
-    caption = ". ".join(said)
+    caption = ". ".join(caption_sentences)
     listed = [_Listed(cell=cell, panel=panel, facts=facts) for cell in panel.listed]
     compared = [entry.against for entry in listed if entry.against is not None]
     shown = [(head, text) for head, text in _COLUMNS if _is_shown(head, text, panel, listed)]

@@ -71,10 +71,10 @@ def trained_networks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list
             best[key] = made
         if not cell.is_null:
             prep_s[key] = max(prep_s.get(key, 0.0), cell.per_sample("prep_s"))
-    found: dict[tuple[str, str], list[Trained]] = {}
+    networks: dict[tuple[str, str], list[Trained]] = {}
     for key, one in sorted(best.items(), key=lambda pair: pair[1].rate.mid):
-        found.setdefault(key[0], []).append(replace(one, prep_s=prep_s.get(key)))
-    return found
+        networks.setdefault(key[0], []).append(replace(one, prep_s=prep_s.get(key)))
+    return networks
 
 
 def _purer(one: Trained) -> tuple[bool, bool, float]:

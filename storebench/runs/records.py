@@ -252,12 +252,12 @@ def run_rounds(run: Path) -> RunRounds | None:
         about = _about(run)
         if about.get("stopping") is None:
             return None
-        found: RunRounds = _rounds_adapter().validate_python(
+        rounds: RunRounds = _rounds_adapter().validate_python(
             {"rule": about["stopping"], "stops": about.get("stops") or ()}
         )
     except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
         return None
-    return found
+    return rounds
 
 
 @functools.cache

@@ -233,9 +233,9 @@ def _refusal(store: Path, manifest: Manifest, table: DigestTable, wrong: _Wrong)
     written = table[wrong.index].tobytes()
     for label in range(manifest.dataset.num_classes):
         if sample_digest(wrong.pixels, label) == written:
-            what = f"sample {wrong.index} has label {wrong.label}, but was written with label {label}"
+            difference = f"sample {wrong.index} has label {wrong.label}, but was written with label {label}"
             break
     else:
         part = "bytes" if any_size(manifest.codec) else "pixels"
-        what = f"sample {wrong.index} has different {part} from those written"
-    return DigestMismatchError(what, where=where, hint=CONVERT_AGAIN)
+        difference = f"sample {wrong.index} has different {part} from those written"
+    return DigestMismatchError(difference, where=where, hint=CONVERT_AGAIN)

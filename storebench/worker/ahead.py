@@ -43,13 +43,13 @@ def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[Pendin
     rooms = (memory_bytes("MemAvailable"), memory_room_bytes())
     waiting = min((room // ROOM_BYTES for room in rooms if room is not None), default=MOST)
     most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)), 1 + waiting)
-    found: list[list[PendingReplicate]] = []
+    groups: list[list[PendingReplicate]] = []
     for one in work:
-        if found and len(found[-1]) < most and _is_plain(found[-1][-1].cell) and _is_plain(one.cell):
-            found[-1].append(one)
+        if groups and len(groups[-1]) < most and _is_plain(groups[-1][-1].cell) and _is_plain(one.cell):
+            groups[-1].append(one)
         else:
-            found.append([one])
-    return found
+            groups.append([one])
+    return groups
 
 
 def _is_plain(cell: Cell) -> bool:

@@ -118,18 +118,18 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
     after = resident(setup.pages.files)
     losses = setup.step.losses()
     table = _with_known_counters(step_table(times, losses, warmup_steps=setup.cell.warmup_steps), counters)
-    found, portion = watch.judge(cache, after, table, number)
+    cache_facts, portion = watch.judge(cache, after, table, number)
     if not setup.membership.alone:
         # Which samples had been requested at each moment is known only with the steps of all ranks.
-        found, portion = dataclasses.replace(found, curve=(), reason=cache.reason), None
-    found = found if setup.limit is None else setup.limit.judged(found, after)
+        cache_facts, portion = dataclasses.replace(cache_facts, curve=(), reason=cache.reason), None
+    cache_facts = cache_facts if setup.limit is None else setup.limit.judged(cache_facts, after)
     return (
         EpochMeasurement(
-            cache=found,
+            cache=cache_facts,
             portion=portion,
             table=table,
             counters=counters,
-            judge=functools.partial(watch.judge, found, after, epoch=number),
+            judge=functools.partial(watch.judge, cache_facts, after, epoch=number),
             data_store=data_store,
             barrier_ns=barrier_ns,
             played=games.played,

@@ -114,10 +114,10 @@ def _judged(
     cache: CacheFacts | None, judge: Judge, steps: StepTable
 ) -> tuple[CacheFacts | None, Portion | None]:
     """Return the facts of a job's page cache with its curve, and the steps that had the requested state."""
-    found, portion = judge(steps)
+    curve_facts, portion = judge(steps)
     if cache is None:
         return None, portion
-    return dataclasses.replace(cache, curve=found.curve, reason=found.reason), portion
+    return dataclasses.replace(cache, curve=curve_facts.curve, reason=curve_facts.reason), portion
 
 
 def _failed_elsewhere(parts: Sequence[RankEpoch]) -> str | None:

@@ -98,13 +98,13 @@ def _environment(machine: Mapping[str, Any]) -> MachineAndStorage:
     return MachineAndStorage(key=hashlib.blake2b(text.encode(), digest_size=6).hexdigest(), match=match)
 
 
-def _cell(cell_id: str, found: Sequence[_Found], *, one_process: bool) -> CellData:
-    first, environment, _ = found[0]
+def _cell(cell_id: str, benchmarks: Sequence[_Found], *, one_process: bool) -> CellData:
+    first, environment, _ = benchmarks[0]
     extra = first.get("extra_info", {})
-    same_place = len({where.key for _, where, _ in found}) == 1
+    same_place = len({where.key for _, where, _ in benchmarks}) == 1
     numbered = [
         replicate
-        for number, (benchmark, _, where) in enumerate(found)
+        for number, (benchmark, _, where) in enumerate(benchmarks)
         for replicate in _replicates(benchmark, number, where, one_process=one_process)
     ]
     calibrated = bool(numbered) and all(replicate.relative is not None for replicate in numbered)
@@ -116,11 +116,11 @@ def _cell(cell_id: str, found: Sequence[_Found], *, one_process: bool) -> CellDa
         environment=environment if same_place else MachineAndStorage(),
         replicates=tuple(numbered),
         one_process=one_process,
-        failure=_cache_failure(found) or ("" if numbered else "it has no rounds"),
+        failure=_cache_failure(benchmarks) or ("" if numbered else "it has no rounds"),
         rerun=first["fullname"],
         tail_of=TAIL if numbered and all(replicate.tail_s is not None for replicate in numbered) else "",
         samples=_samples(extra),
-        rounds=min((len(_durations(benchmark)) for benchmark, _, _ in found), default=None)
+        rounds=min((len(_durations(benchmark)) for benchmark, _, _ in benchmarks), default=None)
         if extra
         else None,
     )

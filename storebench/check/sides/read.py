@@ -39,14 +39,16 @@ def read_side(path: Path, *, baseline: bool) -> Side:
     return side
 
 
-def _nothing(path: Path, what: str, *, baseline: bool) -> StorebenchError:
+def _nothing(path: Path, problem: str, *, baseline: bool) -> StorebenchError:
     if baseline:
         return NotComparableError(
-            f"no baseline: {what}",
+            f"no baseline: {problem}",
             where=path,
             hint="Make one with 'storebench check results/baselines/NAME CONTENDER --update'.",
         )
-    return IntegrityError(what, where=path, hint="Find out why the run before this check wrote no figures.")
+    return IntegrityError(
+        problem, where=path, hint="Find out why the run before this check wrote no figures."
+    )
 
 
 def _read(path: Path) -> Side:

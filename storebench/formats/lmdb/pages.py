@@ -392,10 +392,10 @@ def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
 
 def refuse_special(tree: Tree, path: Path) -> None:
     """Refuse key orders other than LMDB's own, and several values per key."""
-    for flag, what in _UNREADABLE_FLAGS.items():
+    for flag, feature in _UNREADABLE_FLAGS.items():
         if tree.flags & flag:
             raise UsageError(
-                f"a database with {what} is not read here", where=path, hint="Use the reader lmdb:get."
+                f"a database with {feature} is not read here", where=path, hint="Use the reader lmdb:get."
             )
 
 

@@ -355,7 +355,7 @@ class DirectFile:
         pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
         if mapped:
             return [self._map[at : at + length] for at, length in pairs]
-        found = [os.pread(self.fd, length, at) for at, length in pairs]
-        if any(len(one) != length for one, length in zip(found, lengths.tolist(), strict=True)):
+        contents = [os.pread(self.fd, length, at) for at, length in pairs]
+        if any(len(one) != length for one, length in zip(contents, lengths.tolist(), strict=True)):
             raise CorruptStoreError("the file ends within a value", where=self.path)
-        return found
+        return contents

@@ -308,12 +308,12 @@ class _Lookahead:
     def _next_window(self) -> Window:
         if self._current is not None:
             self._room.release()
-        found = self._done.get()
-        if isinstance(found, Window):
-            self._current = found
-            return found
-        self._done.put(found)  # for the next call: the thread has ended, so nothing else comes
-        raise found or RuntimeError("the look-ahead ended before its plan")
+        window = self._done.get()
+        if isinstance(window, Window):
+            self._current = window
+            return window
+        self._done.put(window)  # for the next call: the thread has ended, so nothing else comes
+        raise window or RuntimeError("the look-ahead ended before its plan")
 
     def _work(self, units: Iterator[list[Indices]]) -> None:
         """Prepare windows until the plan ends, the reader stops, or an error occurs; that error is the last message."""

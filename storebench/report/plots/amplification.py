@@ -36,12 +36,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     cold = [cell for cell in selection.alike("cache") if cell.cell.cache == CacheState.COLD]
     cells = [cell for cell in cold or selection.measured if reads_device(cell)]
     if any(cell.median("device_read_bytes") for cell in cells):
-        told = read_answer(selection.facts.claims.each(ClaimKind.AMPLIFIED, cells))
+        sentence = read_answer(selection.facts.claims.each(ClaimKind.AMPLIFIED, cells))
         yield Plot(
             name="read-amplification",
             question=QUESTION,
-            answer=with_count(told.text, cells),
-            claims=told.claims,
+            answer=with_count(sentence.text, cells),
+            claims=sentence.claims,
             draw=functools.partial(plot_amplification, drawable(cells)),
         )
 

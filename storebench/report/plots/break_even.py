@@ -40,17 +40,17 @@ _BEYOND = 4.0
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot of the panel whose rate is that of whole epochs, where it is said of a conversion when it pays."""
-    panel, found = selection.facts.paying_panel, selection.facts.paying
-    paying = selection.facts.claims.each(ClaimKind.PAYS, [one.cell for one in found])
+    panel, break_evens = selection.facts.paying_panel, selection.facts.paying
+    paying = selection.facts.claims.each(ClaimKind.PAYS, [one.cell for one in break_evens])
     if panel is not None and paying:
         cells = drawable(panel.measured)
-        told = paying_answer(paying)
-        shown = [one for one in found if one.cell in cells]
+        sentence = paying_answer(paying)
+        shown = [one for one in break_evens if one.cell in cells]
         yield Plot(
             name="break-even",
             question=QUESTION,
-            answer=told.text,
-            claims=told.claims,
+            answer=sentence.text,
+            claims=sentence.claims,
             draw=functools.partial(_draw, shown, cells, selection.facts, None),
         )
 
@@ -74,16 +74,20 @@ def plot_break_even(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     return _draw(facts.break_evens, cells, facts, ax)
 
 
-def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts, ax: Axes | None) -> Axes:
+def _draw(
+    break_evens: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts, ax: Axes | None
+) -> Axes:
     paying = [
-        one.figure for one in facts.claims.each(ClaimKind.PAYS, [even.cell for even in found]) if one.figure
+        one.figure
+        for one in facts.claims.each(ClaimKind.PAYS, [even.cell for even in break_evens])
+        if one.figure
     ]
     with styled():
-        ax = new_axes(1.7 + 0.36 * len(found), ax)
+        ax = new_axes(1.7 + 0.36 * len(break_evens), ax)
         middles = [one.mid for one in paying] or [1.0]
         ax.set_xscale("log")
         ax.set_xlim(min(middles) / _BEYOND, max(middles) * _BEYOND)
-        for position, one in enumerate(found):
+        for position, one in enumerate(break_evens):
             _pay_mark(
                 ax,
                 one,
@@ -91,11 +95,11 @@ def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts
                 facts.claims.on(ClaimKind.PAYS, one.cell),
                 refusal(one, facts.ordered, facts.claims),
             )
-        if not found:
+        if not break_evens:
             ax.text(0.5, 0.5, "no conversion was measured", ha="center", transform=ax.transAxes)
-        names = [store_label(one.cell, (one.cell, one.baseline)) for one in found]
+        names = [store_label(one.cell, (one.cell, one.baseline)) for one in break_evens]
         label_rows(ax, names)
-        ax.set_ylim(max(len(found), 1) - 0.4, -0.6)
+        ax.set_ylim(max(len(break_evens), 1) - 0.4, -0.6)
         ax.set_xlabel("epochs until the time of the conversion is won back")
         title(ax, QUESTION, common_setting(cells), cells)
         make_room(ax)
@@ -103,11 +107,11 @@ def _draw(found: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts
     return ax
 
 
-def _pay_mark(ax: Axes, one: BreakEven, position: int, claim: Claim | None, why_not: str) -> None:
+def _pay_mark(ax: Axes, even: BreakEven, position: int, claim: Claim | None, why_not: str) -> None:
     if claim is None or claim.figure is None:
         ax.text(0.02, position, why_not, va="center", fontsize=8, transform=ax.get_yaxis_transform())
         return
-    style, epochs = look(one.cell), claim.figure
+    style, epochs = look(even.cell), claim.figure
     ax.errorbar(
         epochs.mid,
         position,
@@ -117,7 +121,7 @@ def _pay_mark(ax: Axes, one: BreakEven, position: int, claim: Claim | None, why_
         capsize=3,
         markersize=7,
     )
-    end, saved = epochs.hi or epochs.mid, duration(one.saved_s.mid)
+    end, saved = epochs.hi or epochs.mid, duration(even.saved_s.mid)
     beside(ax, end, position, with_interval(epochs), line=1)
-    converted = f"converted in {duration(one.convert_s.mid)}, saves {saved} per epoch"
+    converted = f"converted in {duration(even.convert_s.mid)}, saves {saved} per epoch"
     beside(ax, end, position, converted, line=-1, size=7)

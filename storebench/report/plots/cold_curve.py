@@ -60,12 +60,12 @@ def cold_answer(cells: Sequence[CellSummary]) -> str:
             whole = min(int(row["timed_steps"]) for row in cell.usable)
             group = throughout if cell.steps >= whole else short if cell.steps < FEWEST_BATCHES else changed
             group.append(cell)
-    said = [
+    clauses = [
         _changed(changed),
         _were(throughout, "cold throughout the epoch"),
         _were(short, f"cold for {number_of(max((cell.steps for cell in short), default=0), 'step')} only"),
     ]
-    told = " ".join(one for one in said if one)
+    told = " ".join(one for one in clauses if one)
     return told or "The records do not say in which steps the cells were cold, so no cold rate is given."
 
 

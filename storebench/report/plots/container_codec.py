@@ -30,12 +30,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot if the panel holds a container with two codecs, and a codec in two containers."""
     cells = selection.measured
     if crossed(cells):
-        told = codec_answer(cells, selection.facts.claims)
+        sentence = codec_answer(cells, selection.facts.claims)
         yield Plot(
             name="container-codec",
             question=QUESTION,
-            answer=told.text,
-            claims=told.claims,
+            answer=sentence.text,
+            claims=sentence.claims,
             draw=functools.partial(plot_container_codec, cells),
         )
 
@@ -81,12 +81,12 @@ def plot_container_codec(results: pd.DataFrame | Sequence[CellSummary], *, ax: A
 
 def best_cells(cells: Sequence[CellSummary]) -> dict[_Storage, CellSummary]:
     """Return the cell with the fastest reader by (container, codec)."""
-    found: dict[_Storage, CellSummary] = {}
+    best: dict[_Storage, CellSummary] = {}
     for cell in cells:
         key, rate = (cell.cell.backend.format, cell.cell.backend.codec), cell.median("samples_per_s")
-        if rate and (key not in found or rate > (found[key].median("samples_per_s") or 0.0)):
-            found[key] = cell
-    return found
+        if rate and (key not in best or rate > (best[key].median("samples_per_s") or 0.0)):
+            best[key] = cell
+    return best
 
 
 def best_times(cells: Sequence[CellSummary]) -> dict[_Storage, float]:
@@ -99,11 +99,11 @@ def codec_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     best = best_cells(cells)
     codec = _most(best, claims, lambda one, other: one[0] == other[0])
     container = _most(best, claims, lambda one, other: one[1] == other[1])
-    said = [
+    clauses = [
         f"within one {kept} {_effect(changed, claim)}"
         for kept, changed, claim in (("container", "codec", codec), ("codec", "container", container))
     ]
-    text = "; ".join(said)
+    text = "; ".join(clauses)
     proven = tuple(one for one in (codec, container) if one is not None)
     return Sentence(text=f"{text[0].upper()}{text[1:]}.", claims=proven)
 
@@ -112,12 +112,12 @@ def _most(
     best: dict[_Storage, CellSummary], claims: Claims, alike: Callable[[_Storage, _Storage], bool]
 ) -> Claim | None:
     """Return the largest proven difference between two cells that are alike; None if none is proven."""
-    found = (
+    differences = (
         claims.between(best[one], best[other])
         for one, other in itertools.combinations(best, 2)
         if alike(one, other)
     )
-    proven = [one for one in found if one is not None and one.kind is ClaimKind.FASTER]
+    proven = [one for one in differences if one is not None and one.kind is ClaimKind.FASTER]
     return max(proven, key=lambda one: one.figure.mid if one.figure else 0.0, default=None)
 
 

@@ -45,12 +45,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
                 *_if(compute.kind is not ComputeKind.NONE, compute),
                 *_if(state != "cold", state),
             ]
-            told = ladder_answer(alike, selection.facts.claims)
+            sentence = ladder_answer(alike, selection.facts.claims)
             yield Plot(
                 name="-".join(words),
                 question=_question(alike[0]),
-                answer=told.text,
-                claims=told.claims,
+                answer=sentence.text,
+                claims=sentence.claims,
                 draw=functools.partial(plot_ladder, alike),
             )
 
@@ -59,10 +59,10 @@ def _if(holds: bool, word: str) -> list[str]:
     return [word] if holds else []
 
 
-def _by_compute(found: Iterable[Ladder]) -> dict[Compute, list[Ladder]]:
+def _by_compute(ladders: Iterable[Ladder]) -> dict[Compute, list[Ladder]]:
     """Return the ladders of each compute; reading alone first."""
     groups: dict[Compute, list[Ladder]] = {}
-    for ladder in sorted(found, key=lambda one: one.trains):
+    for ladder in sorted(ladders, key=lambda one: one.trains):
         groups.setdefault(ladder.first.cell.compute, []).append(ladder)
     return groups
 
@@ -131,16 +131,16 @@ def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
     losses = [f"{_name(step)} loses ({_gained(step, one)})" for step, one in tried if _is_loss(step, one)]
     unproven = [_name(step) for step, one in tried if one.kind is not ClaimKind.FASTER]
     where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, each compared with the rung below"
-    said = [f"{where}: {', '.join([*gains, *losses]) or 'no single step is proven'}"]
+    clauses = [f"{where}: {', '.join([*gains, *losses]) or 'no single step is proven'}"]
     if unproven:
-        said.append(f"of {', '.join(unproven)} neither gain nor loss is proven")
+        clauses.append(f"of {', '.join(unproven)} neither gain nor loss is proven")
     asserted = [claim for _, claim in tried]
     plain_lmdb, coal = ladder.of("plain"), ladder.of("coal")
     total = claims.between(coal.cell, plain_lmdb.cell, Topic.RUNG) if coal and plain_lmdb else None
     if total is not None and coal is not None:
-        said.append(f"all reading together {with_interval(gain_of(total, coal.cell))} times plain LMDB")
+        clauses.append(f"all reading together {with_interval(gain_of(total, coal.cell))} times plain LMDB")
         asserted.append(total)
-    return Sentence(text="; ".join(said) + ".", claims=tuple(asserted))
+    return Sentence(text="; ".join(clauses) + ".", claims=tuple(asserted))
 
 
 def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
@@ -149,16 +149,16 @@ def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
     where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, complete steps"
     share = None if lowest is None else claims.decisions.waiting(lowest.cell)
     waits = "" if share is None else with_interval(_in_percent(share), "%")
-    said = [f"with plain LMDB, the loop waits for data {waits} of the time"] if waits else []
+    clauses = [f"with plain LMDB, the loop waits for data {waits} of the time"] if waits else []
     gains = [] if best is None else _gains_of_best(ladder, best, claims)
     if best is not None and gains:
-        told = " and ".join(
+        gained = " and ".join(
             f"{with_interval(gain_of(claim, best.cell))} times {name}" for name, claim in gains
         )
         unproven = "" if all(_is_gain(best, claim) for _, claim in gains) else " (not proven)"
-        said.append(f"the best rung ({best.rung.name}) trains {told}{unproven}")
+        clauses.append(f"the best rung ({best.rung.name}) trains {gained}{unproven}")
     return Sentence(
-        text=f"{where}: {'; '.join(said) or 'plain LMDB was not measured'}.",
+        text=f"{where}: {'; '.join(clauses) or 'plain LMDB was not measured'}.",
         claims=tuple(claim for _, claim in gains),
     )
 
@@ -169,10 +169,10 @@ _BASE_NAMES = dict(zip(BASES, ("as fast as plain LMDB", "as fast as LMDB without
 def _gains_of_best(ladder: Ladder, best: MeasuredRung, claims: Claims) -> list[tuple[str, Claim]]:
     """Return the claims about the best rung and the two readers of LMDB itself, with the names of these readers."""
     asked = ((name, ladder.of(key)) for key, name in _BASE_NAMES.items())
-    found = (
+    named_claims = (
         (name, claims.between(best.cell, base.cell, Topic.RUNG)) for name, base in asked if base is not None
     )
-    return [(name, claim) for name, claim in found if claim is not None]
+    return [(name, claim) for name, claim in named_claims if claim is not None]
 
 
 def _in_percent(share: Estimate) -> Estimate:

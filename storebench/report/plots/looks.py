@@ -47,10 +47,12 @@ def _free(looks: Sequence[BackendStyle]) -> Iterator[BackendStyle]:
     lines: set[tuple[str, str]] = set()
     markers: set[tuple[str, str]] = set()
     places: Counter[str] = Counter()
-    for one in looks:
-        line = next((n for n in (one.line, *_LINES) if (one.colour, n) not in lines), one.line)
-        marker = next((n for n in (one.marker, *_MARKERS) if (one.colour, n) not in markers), one.marker)
-        lines.add((one.colour, line))
-        markers.add((one.colour, marker))
-        yield replace(one, colour=shaded(one.colour, places[one.colour]), line=line, marker=marker)
-        places[one.colour] += 1
+    for style in looks:
+        line = next((n for n in (style.line, *_LINES) if (style.colour, n) not in lines), style.line)
+        marker = next(
+            (n for n in (style.marker, *_MARKERS) if (style.colour, n) not in markers), style.marker
+        )
+        lines.add((style.colour, line))
+        markers.add((style.colour, marker))
+        yield replace(style, colour=shaded(style.colour, places[style.colour]), line=line, marker=marker)
+        places[style.colour] += 1

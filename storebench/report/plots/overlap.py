@@ -39,12 +39,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     groups = exchanging(selection.facts)
     if groups:
         cells = [cell for group in groups for cell in group if cell.median(EXPOSED) is not None]
-        told = overlap_answer(groups, selection.facts.claims)
+        sentence = overlap_answer(groups, selection.facts.claims)
         yield Plot(
             name="overlap",
             question=QUESTION,
-            answer=told.text,
-            claims=told.claims,
+            answer=sentence.text,
+            claims=sentence.claims,
             draw=functools.partial(_draw, cells[:MOST_CELLS], selection.facts.claims),
         )
 
@@ -68,7 +68,7 @@ def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> S
         return Sentence(text="No job exchanged gradients both during and after the backward pass.")
     gains = [claim for cell, claim in asked if claim.kind is ClaimKind.FASTER and claim.subject is cell]
     losses = [claim for cell, claim in asked if claim.kind is ClaimKind.FASTER and claim.subject is not cell]
-    said = tuple(claim for _, claim in asked)
+    asserted = tuple(claim for _, claim in asked)
     if gains:
         most = max(gains, key=_times)
         text = (
@@ -83,7 +83,7 @@ def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> S
         text = f"In none of {number_of(len(asked), 'job')} is overlapping proven to be faster than an exchange after the backward pass"
     where = "" if len(asked) == 1 else f"in {len(losses)} "
     text += f"; {where}it is proven to be slower." if losses else "."
-    return Sentence(text=text, claims=said)
+    return Sentence(text=text, claims=asserted)
 
 
 def _times(claim: Claim) -> float:

@@ -54,12 +54,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield one plot per setting in which jobs of several ranks trained."""
     facts = selection.facts
     for number, cells in enumerate(job_groups(facts)[:MOST_PLOTS]):
-        told = rank_steps_answer(cells, facts.claims)
+        sentence = rank_steps_answer(cells, facts.claims)
         yield Plot(
             name="rank-steps" if number == 0 else f"rank-steps-{number + 1}",
             question=QUESTION,
-            answer=with_count(told.text, cells),
-            claims=told.claims,
+            answer=with_count(sentence.text, cells),
+            claims=sentence.claims,
             draw=functools.partial(plot_rank_steps, drawable(cells)),
         )
 
@@ -101,18 +101,18 @@ def _place(cell: CellSummary) -> tuple[object, ...]:
 
 def rank_steps_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     """Return a sentence on the jobs whose steps are proven to be longer because gradients are exchanged."""
-    found = claims.each(ClaimKind.EXPOSED, cells)
-    if not found:
+    exposed = claims.each(ClaimKind.EXPOSED, cells)
+    if not exposed:
         return Sentence(text="Exposed communication was not measured in these jobs.")
-    proven = [one for one in found if one.decided]
+    proven = [one for one in exposed if one.decided]
     if not proven:
         text = "Exchanging gradients is not proven to lengthen the steps of any job."
-        return Sentence(text=text, claims=tuple(found))
+        return Sentence(text=text, claims=tuple(exposed))
     most = max(proven, key=lambda one: one.figure.mid if one.figure else 0.0)
     others = [one for one in proven if one is not most]
     share = _exposed_s(most.subject) / (_step_s(most.subject) or 1.0)
     text = (
-        f"Exchanging gradients is proven to lengthen the steps of {len(proven)} of {number_of(len(found), 'job')}, by at most"
+        f"Exchanging gradients is proven to lengthen the steps of {len(proven)} of {number_of(len(exposed), 'job')}, by at most"
         f" {milliseconds(most.figure)}, {percent(share)} of a step ({job_name(most.subject)})."
     )
     return Sentence(text=text, claims=(most, *others))

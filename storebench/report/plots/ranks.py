@@ -87,13 +87,13 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield one plot per setting in which stores were read by one process and by jobs of several ranks."""
     facts = selection.facts
     for number, panel in enumerate(rank_panels(facts)[:MOST_PLOTS]):
-        told = ranks_answer(facts, panel)
+        sentence = ranks_answer(facts, panel)
         question = QUESTION if number == 0 else f"{QUESTION[:-1]}, {_setting(panel)}?"
         yield Plot(
             name="ranks" if number == 0 else f"ranks-{number + 1}-{panel.first.cell.cache}",
             question=question,
-            answer=told.text,
-            claims=told.claims,
+            answer=sentence.text,
+            claims=sentence.claims,
             draw=functools.partial(_draw, rank_lines(facts, panel)[:MOST_LINES], question),
         )
 
@@ -152,15 +152,15 @@ def ranks_answer(facts: Facts, panel: Panel) -> Sentence:
     asked = {backend: found for backend, found in asked.items() if found}
     if not asked:
         return Sentence(text="No backend was measured with several numbers of ranks in the same rounds.")
-    said = tuple(claim for found in asked.values() for claim in found)
+    asserted = tuple(claim for found in asked.values() for claim in found)
     at = here(
-        cell for claim in said for cell in (claim.subject, claim.object) if cell and cell.cell.ranks > 1
+        cell for claim in asserted for cell in (claim.subject, claim.object) if cell and cell.cell.ranks > 1
     )
-    gains = [claim for claim in said if claim.kind is ClaimKind.FASTER and claim.subject.cell.ranks > 1]
+    gains = [claim for claim in asserted if claim.kind is ClaimKind.FASTER and claim.subject.cell.ranks > 1]
     if not gains:
         return Sentence(
             text=f"No backend is proven to deliver more with several ranks {at} than with one.",
-            claims=said,
+            claims=asserted,
         )
     most = max(gains, key=_times)
     helped = len({claim.subject.backend for claim in gains})

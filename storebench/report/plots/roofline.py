@@ -101,14 +101,14 @@ def plot_roofline(
     return _draw(group, _marks(group, named), f"{QUESTION}?", ax)
 
 
-def grouped(found: Sequence[Roofline]) -> list[list[Roofline]]:
+def grouped(rooflines: Sequence[Roofline]) -> list[list[Roofline]]:
     """Return the rooflines of each plot: a state of the page cache, and beside the first one the warm state.
 
     Of all loaders, the first one with workers and the first one without are drawn.
     """
     chosen: dict[bool, tuple[Any, ...]] = {}
     families: dict[tuple[Any, ...], list[Roofline]] = {}
-    for roofline in found:
+    for roofline in rooflines:
         key = _family(roofline)
         if chosen.setdefault(roofline.overlap, key) == key:
             families.setdefault(key, []).append(roofline)
@@ -134,14 +134,14 @@ def _marks(group: Sequence[Roofline], named: Sequence[Accelerator]) -> list[Mark
     first = group[0].first.cell.data.name
     photographs = first == _KNOWN_IMAGES or first.startswith(FOLDER_PREFIX)
     profiles = named or (landmarks() if photographs else ())
-    found = [Mark(label=trained_label(one), rate=one.rate.mid) for one in group[0].trained]
-    found += [
+    marks = [Mark(label=trained_label(one), rate=one.rate.mid) for one in group[0].trained]
+    marks += [
         Mark(
             label=", ".join(filter(None, (one.device.partition(" (")[0], one.network))), rate=one.images_per_s
         )
         for one in profiles
     ]
-    return sorted(found[:_MOST_MARKS], key=lambda mark: mark.rate)
+    return sorted(marks[:_MOST_MARKS], key=lambda mark: mark.rate)
 
 
 def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: Axes | None) -> Axes:
@@ -199,12 +199,12 @@ def _heights(curves: Sequence[tuple[int, RooflineCurve]], rates: Floats) -> tupl
 def _colours(curves: Sequence[RooflineCurve]) -> list[Any]:
     """Return a colour per curve: its backend's, in another shade where an earlier backend has the same."""
     places: dict[str, dict[str, int]] = {}
-    found = []
+    colours = []
     for curve in curves:
         base = look(curve.loader).colour
         known = places.setdefault(base, {})
-        found.append(to_rgb(shaded(base, known.setdefault(curve.backend, len(known)))))
-    return found
+        colours.append(to_rgb(shaded(base, known.setdefault(curve.backend, len(known)))))
+    return colours
 
 
 def _draw_curve(
@@ -309,7 +309,7 @@ def _draw_mark(ax: Axes, mark: Mark) -> Annotation:
 def _note(group: Sequence[Roofline]) -> str:
     lead = group[0]
     states = [state_words(one) for one in group]
-    said = [
+    clauses = [
         f"{dataset_label(lead.first)}, {loader_words(lead)}",
         f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
         "Upright bar, and figure behind the name: the fastest accelerator that the store keeps busy 90% of its time",
@@ -317,7 +317,7 @@ def _note(group: Sequence[Roofline]) -> str:
         "Points: measured, compute EMULATED by sleeps" if any(one.points for one in group) else "",
         "Dotted: an accelerator that never waits",
     ]
-    return ". ".join(part for part in said if part)
+    return ". ".join(part for part in clauses if part)
 
 
 def _stagger(ax: Axes, labels: Sequence[Annotation]) -> None:

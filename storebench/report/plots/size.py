@@ -34,12 +34,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     stored = selection.panel.stored if selection.panel else ()
     for claim in selection.facts.claims.each(ClaimKind.LARGER, stored)[:1]:
         cells = (*selection.measured, *selection.null)
-        told = size_answer(claim)
+        sentence = size_answer(claim)
         yield Plot(
             name="size",
             question=QUESTION,
-            answer=with_count(told.text, cells),
-            claims=told.claims,
+            answer=with_count(sentence.text, cells),
+            claims=sentence.claims,
             draw=functools.partial(plot_size, drawable(cells)),
         )
 

@@ -48,15 +48,17 @@ def steady_answer(cells: Sequence[CellSummary]) -> str:
         if row["portion_drift"] is not None
     ]
     limit = size(limited[0].cell.memory_bytes) if limited else ""
-    said = [f"{len(steady)} of {len(limited)} backends are shown to be steady with a page cache of {limit}"]
+    clauses = [
+        f"{len(steady)} of {len(limited)} backends are shown to be steady with a page cache of {limit}"
+    ]
     if drifts:
         most, name = max(drifts)
-        said.append(
+        clauses.append(
             f"the second half of the steady part differs from the first by at most {percent(most)} ({name})"
         )
     if unsteady:
-        said.append(f"not shown: {', '.join(unsteady)}")
-    return "; ".join(said) + "."
+        clauses.append(f"not shown: {', '.join(unsteady)}")
+    return "; ".join(clauses) + "."
 
 
 def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:

@@ -25,16 +25,16 @@ def step_lines(steps: pd.DataFrame) -> Iterator[tuple[str, BackendStyle, pd.Data
     firsts = [group.iloc[0] for group in groups]
     looks = told_apart([backend_look(first["backend"], first["format"], first["codec"]) for first in firsts])
     for group, first, style in zip(groups, firsts, looks, strict=True):
-        one = group[
+        epoch = group[
             (group["replicate"] == first["replicate"])
             & (group["epoch"] == first["epoch"])
             & (group["run_id"] == first["run_id"])
         ]
-        ranks = len(one["rank"].dropna().unique()) if "rank" in one else 0
-        one = one[one["rank"] == 0] if ranks else one
+        ranks = len(epoch["rank"].dropna().unique()) if "rank" in epoch else 0
+        epoch = epoch[epoch["rank"] == 0] if ranks else epoch
         label = backend_label(first["backend"]) + (f", {plain(first['cache'])}" if several else "")
         label += ", rank 0" if ranks else ""
-        yield label, style, one
+        yield label, style, epoch
 
 
 def some_points(count: int) -> int:

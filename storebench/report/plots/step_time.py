@@ -61,13 +61,13 @@ def step_answer(cells: Sequence[CellSummary]) -> str:
 def _work_answer(cells: Sequence[CellSummary]) -> str:
     """Return the largest part of the producers' work with the slowest backend and the fastest: a loop that computes nothing only waits."""
     rates = ranked(cells, "samples_per_s")
-    told = (
+    shares = (
         [words for _, cell in dict.fromkeys((rates[0], rates[-1])) if (words := _largest_part(cell))]
         if rates
         else []
     )
-    said = f": {', and '.join(told)}" if told else ""
-    return f"The loop computes nothing and waits for the producers{said}."
+    listed = f": {', and '.join(shares)}" if shares else ""
+    return f"The loop computes nothing and waits for the producers{listed}."
 
 
 def _largest_part(cell: CellSummary) -> str:

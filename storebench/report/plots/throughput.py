@@ -43,12 +43,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     if selection.panel is None:
         return
     cells = (*selection.measured, *selection.null)
-    told = panel_answer(selection.panel, selection.facts.claims)
+    sentence = panel_answer(selection.panel, selection.facts.claims)
     yield Plot(
         name="throughput",
         question=QUESTION,
-        answer=with_count(told.text, cells),
-        claims=told.claims,
+        answer=with_count(sentence.text, cells),
+        claims=sentence.claims,
         draw=functools.partial(plot_throughput, drawable(cells)),
     )
 

@@ -57,16 +57,16 @@ class Contest:
 
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot if trainers played games."""
-    found = contest(selection.facts)
-    rows = [row for cell in found.cells for row in cell.usable if games_of(row)] if found else []
-    if found is None or not rows:
+    tournaments = contest(selection.facts)
+    rows = [row for cell in tournaments.cells for row in cell.usable if games_of(row)] if tournaments else []
+    if tournaments is None or not rows:
         return
     first = [row for row in rows if _replicate(row) == _replicate(rows[0])]
-    note = f"{common_setting(found.cells[:1])}, seed {rows[0]['seed']}"
+    note = f"{common_setting(tournaments.cells[:1])}, seed {rows[0]['seed']}"
     yield Plot(
         name="tournament",
         question=QUESTION,
-        answer=tournament_answer(found),
+        answer=tournament_answer(tournaments),
         draw=functools.partial(plot_tournament, first, note),
     )
 
@@ -112,12 +112,12 @@ def _accuracy(cell: CellSummary) -> float | None:
     return _POINTS * statistics.fmean(known) if known else None
 
 
-def tournament_answer(found: Contest) -> str:
+def tournament_answer(tournaments: Contest) -> str:
     """Return a sentence on the change of the best trainer's test accuracy by tournaments, over the same seeds."""
-    if not found.gains:
+    if not tournaments.gains:
         return "Unknown: the same trainers were not measured without tournaments."
-    gain, seeds = found.gain, number_of(len(found.gains), "seed")
-    figures = f"{found.with_games:.2f}% with, {found.without:.2f}% without"
+    gain, seeds = tournaments.gain, number_of(len(tournaments.gains), "seed")
+    figures = f"{tournaments.with_games:.2f}% with, {tournaments.without:.2f}% without"
     if gain.lo is None or gain.hi is None:
         return (
             f"One seed is not enough: with it, tournaments change the test accuracy of the best trainer by {gain.mid:+.2f}"

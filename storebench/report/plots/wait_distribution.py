@@ -38,13 +38,13 @@ def worst_answer(cells: Sequence[CellSummary]) -> str:
     if not waits:
         return ""
     (low, first), (high, last) = waits[0], waits[-1]
-    what = (
+    quantity = (
         "One step in a hundred waits at least"
         if rare
         else f"The longest of {steps} waits{' or more' * (len(counts) > 1)} took"
     )
     least = f"{duration(low / 1e9)} with {backend_label(first.backend)}"
-    return f"{what} {least}" + (
+    return f"{quantity} {least}" + (
         "." if first is last else f" and {duration(high / 1e9)} with {backend_label(last.backend)}."
     )
 

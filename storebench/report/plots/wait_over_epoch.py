@@ -31,12 +31,12 @@ Waits = npt.NDArray[np.float64]
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot if the panel's steps were recorded."""
     if selection.steps is not None:
-        told = tail_answer(selection.facts.claims.each(ClaimKind.SPIKE, selection.measured))
+        sentence = tail_answer(selection.facts.claims.each(ClaimKind.SPIKE, selection.measured))
         yield Plot(
             name="wait-over-epoch",
             question=QUESTION,
-            answer=told.text,
-            claims=told.claims,
+            answer=sentence.text,
+            claims=sentence.claims,
             draw=functools.partial(plot_wait_over_epoch, selection.steps, note=selection.step_note),
         )
 

@@ -37,12 +37,12 @@ def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot if the panel's cells were measured with several numbers of workers."""
     cells = selection.alike("workers")
     if len({cell.cell.workers for cell in cells}) > 1:
-        told = workers_answer(cells, selection.facts.claims)
+        sentence = workers_answer(cells, selection.facts.claims)
         yield Plot(
             name="workers",
             question=QUESTION,
-            answer=with_count(told.text, cells),
-            claims=told.claims,
+            answer=with_count(sentence.text, cells),
+            claims=sentence.claims,
             draw=functools.partial(plot_workers, drawable(cells)),
         )
 

@@ -80,41 +80,43 @@ def _other_states(facts: Facts, panel: Panel, chosen: Choice) -> Iterator[Advice
     for other in fullest(facts.ordered):
         if state_key(other.first) == state or work_key(other.first) != work or len(other.stored) < 2:
             continue
-        found = choice_of(other, facts.claims, facts.varying)
-        if found.cell is None or found.indifferent:
+        choice = choice_of(other, facts.claims, facts.varying)
+        if choice.cell is None or choice.indifferent:
             continue
-        if chosen.cell is None or found.cell.backend != chosen.cell.backend:
-            yield found.advice
+        if chosen.cell is None or choice.cell.backend != chosen.cell.backend:
+            yield choice.advice
 
 
 def _elsewhere(facts: Facts) -> list[Advice]:
     """Return the first comparison that another setting decides, and the choice in other states; nothing if none does."""
     for panel in facts.ordered:
-        one = leading(facts.claims.between(*pair) for pair in asked_pairs(panel))
-        if one is None or one.object is None or not one.decided:
+        claim = leading(facts.claims.between(*pair) for pair in asked_pairs(panel))
+        if claim is None or claim.object is None or not claim.decided:
             continue
-        names = [store_label(cell, (one.subject, one.object)) for cell in (one.subject, one.object)]
+        names = [store_label(cell, (claim.subject, claim.object)) for cell in (claim.subject, claim.object)]
         where = f"{dataset_label(panel.first)}, {panel_label(panel, facts.varying)}"
-        said = f"{names[0]}: {bounded(one)}{with_interval(one.figure)} times as fast as {names[1]}"
-        if one.kind is ClaimKind.EQUAL:
-            said = f"{names[0]} and {names[1]} are proven to differ by less than {percent(PRACTICAL_FRAC)}"
-        first = Advice(rule="R9 another setting", text=f"{where}: {said}.", claims=(one,))
+        comparison = f"{names[0]}: {bounded(claim)}{with_interval(claim.figure)} times as fast as {names[1]}"
+        if claim.kind is ClaimKind.EQUAL:
+            comparison = (
+                f"{names[0]} and {names[1]} are proven to differ by less than {percent(PRACTICAL_FRAC)}"
+            )
+        first = Advice(rule="R9 another setting", text=f"{where}: {comparison}.", claims=(claim,))
         return [first, *_other_states(facts, panel, choice_of(panel, facts.claims))]
     return []
 
 
 def _break_even(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
-    for one in facts.paying:
-        said = facts.claims.on(ClaimKind.PAYS, one.cell)
-        if one.cell.cell.backend != chosen.cell.backend or said is None:
+    for even in facts.paying:
+        claim = facts.claims.on(ClaimKind.PAYS, even.cell)
+        if even.cell.cell.backend != chosen.cell.backend or claim is None:
             continue
-        names = [store_label(cell, (one.baseline, one.cell)) for cell in (one.baseline, one.cell)]
+        names = [store_label(cell, (even.baseline, even.cell)) for cell in (even.baseline, even.cell)]
         alike = (
-            ceiling_key(one.cell) == ceiling_key(chosen) and one.cell.cell.compute.kind is ComputeKind.REAL
+            ceiling_key(even.cell) == ceiling_key(chosen) and even.cell.cell.compute.kind is ComputeKind.REAL
         )
-        where = state_label(one.cell) if alike else setting_label(one.cell)
-        text = f"Converting {names[0]} into {names[1]} took {with_interval(one.convert_s)} s and saves {with_interval(one.saved_s)} s per epoch ({where}): it pays after {with_interval(said.figure)} epochs."
-        yield Advice(rule="R4 break-even", text=text, claims=(said,))
+        where = state_label(even.cell) if alike else setting_label(even.cell)
+        text = f"Converting {names[0]} into {names[1]} took {with_interval(even.convert_s)} s and saves {with_interval(even.saved_s)} s per epoch ({where}): it pays after {with_interval(claim.figure)} epochs."
+        yield Advice(rule="R4 break-even", text=text, claims=(claim,))
 
 
 def _bottleneck(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
@@ -167,14 +169,14 @@ def _workers(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
 def _warm(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     states = {cell.state: cell for cell in siblings(chosen, facts.ordered, "cache")}
     cold, warm = states.get("cold"), states.get("warm")
-    one = facts.claims.between(warm, cold, Topic.CACHE) if cold and warm else None
-    if one is not None and one.kind is ClaimKind.FASTER and one.subject is warm:
-        text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {with_interval(one.figure)} times as fast as reading it cold."
-        yield Advice(rule="R7 keep it warm", text=text, claims=(one,))
+    faster = facts.claims.between(warm, cold, Topic.CACHE) if cold and warm else None
+    if faster is not None and faster.kind is ClaimKind.FASTER and faster.subject is warm:
+        text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {with_interval(faster.figure)} times as fast as reading it cold."
+        yield Advice(rule="R7 keep it warm", text=text, claims=(faster,))
 
 
 def _amplified(panel: Panel, claims: Claims) -> Iterator[Advice]:
-    for one in claims.each(ClaimKind.AMPLIFIED, panel.stored):
-        if one.decided and one.subject.fact("cache_applies_to") == "epoch":
-            text = f"{backend_label(one.subject.backend)}: over the entire epoch, the device delivered {with_interval(one.figure)} times the requested bytes."
-            yield Advice(rule="R8 read amplification", text=text, claims=(one,))
+    for claim in claims.each(ClaimKind.AMPLIFIED, panel.stored):
+        if claim.decided and claim.subject.fact("cache_applies_to") == "epoch":
+            text = f"{backend_label(claim.subject.backend)}: over the entire epoch, the device delivered {with_interval(claim.figure)} times the requested bytes."
+            yield Advice(rule="R8 read amplification", text=text, claims=(claim,))

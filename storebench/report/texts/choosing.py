@@ -75,13 +75,13 @@ def choice_of(panel: Panel, claims: Claims, varying: Collection[str] = ()) -> Ch
         frozenset((one.key, other.key)): claims.between(one, other)
         for one, other in itertools.combinations(stored, 2)
     }
-    found = [one for one in known.values() if one is not None]
-    if len(found) == len(known):
+    proven = [one for one in known.values() if one is not None]
+    if len(proven) == len(known):
         fed = claims.each(ClaimKind.FED, stored)
         if len(fed) == len(stored):
             return _indifferent(where, panel, stored, fed, claims)
-        if all(one.kind is ClaimKind.EQUAL for one in found):
-            return _indifferent(where, panel, stored, found, claims)
+        if all(one.kind is ClaimKind.EQUAL for one in proven):
+            return _indifferent(where, panel, stored, proven, claims)
     for best in stored:
         rivals = [known[frozenset((best.key, other.key))] for other in stored if other is not best]
         sure = [
@@ -90,23 +90,25 @@ def choice_of(panel: Panel, claims: Claims, varying: Collection[str] = ()) -> Ch
         if len(sure) == len(stored) - 1:
             return _decided(where, panel, stored, best, sure, claims)
     # Intervals hold all at once: who beats a store beats those that this one beats.
-    losses = {one.object.key: one for one in found if one.kind is ClaimKind.FASTER and one.object is not None}
+    losses = {
+        one.object.key: one for one in proven if one.kind is ClaimKind.FASTER and one.object is not None
+    }
     unbeaten = [cell for cell in stored if cell.key not in losses]
-    if len(unbeaten) == 1 and len(_below(unbeaten[0], found)) == len(stored):
+    if len(unbeaten) == 1 and len(_below(unbeaten[0], proven)) == len(stored):
         (best,) = unbeaten
-        direct = {one.object.key: one for one in found if _beats(best, one) and one.object is not None}
+        direct = {one.object.key: one for one in proven if _beats(best, one) and one.object is not None}
         return _decided(where, panel, stored, best, list((losses | direct).values()), claims)
     left = unbeaten if len(unbeaten) > 1 else stored
-    return Choice(advice=_undecided(where, stored, left, found, claims))
+    return Choice(advice=_undecided(where, stored, left, proven, claims))
 
 
-def _below(best: CellSummary, found: Sequence[Claim]) -> set[tuple[str, str]]:
+def _below(best: CellSummary, proven: Sequence[Claim]) -> set[tuple[str, str]]:
     """Return the keys of a store and of all that it beats, directly or because those beat others.
 
     Stores that beat each other in a circle, each pair in rounds of its own, are not among them.
     """
     below, size = {best.key}, 0
-    losses = [one for one in found if one.kind is ClaimKind.FASTER and one.object is not None]
+    losses = [one for one in proven if one.kind is ClaimKind.FASTER and one.object is not None]
     while len(below) > size:
         size = len(below)
         below |= {one.object.key for one in losses if one.object is not None and one.subject.key in below}
@@ -129,10 +131,10 @@ def _indifferent(
         why = f"every two {kind}s are proven to differ by less than {percent(PRACTICAL_FRAC)}"
     name = store_label(smallest, stored)
     text = f"{where}: it does not matter here: {why}. Choose by size or by what your tools read; {name} is the smallest on disk.{_lossy_among(stored)}"
-    faster, said = (
+    faster, faster_claims = (
         ("", ()) if proof[0].kind is ClaimKind.FED else _lossy_gain(panel, stored, smallest, claims)
     )
-    advice = Advice(rule="R1 it does not matter", text=text + faster, claims=(*proof, *said))
+    advice = Advice(rule="R1 it does not matter", text=text + faster, claims=(*proof, *faster_claims))
     return Choice(advice=advice, cell=smallest)
 
 
@@ -172,10 +174,10 @@ def _decided(
     return Choice(advice=advice, cell=chosen, lead=lead)
 
 
-def _other(one: Claim, cell: CellSummary) -> CellSummary:
+def _other(claim: Claim, cell: CellSummary) -> CellSummary:
     """Return the side of a comparison that is not `cell`."""
-    assert one.object is not None
-    return one.object if one.subject is cell else one.subject
+    assert claim.object is not None
+    return claim.object if claim.subject is cell else claim.subject
 
 
 def _lossy_gain(
@@ -218,11 +220,11 @@ def _undecided(
     slower = ", ".join(store_label(cell, stored) for cell in stored if cell.key not in keys)
     names = ", ".join(store_label(cell, stored) for cell in left)
     out = f"proven slower than another store: {slower}. Which" if slower else "which"
-    said = [one for one in losses if one.object is not None and one.object.key not in keys]
+    beaten = [one for one in losses if one.object is not None and one.object.key not in keys]
     return Advice(
         rule="R0 cannot be told yet",
         text=f"{where}: {out} of {names} is the fastest cannot be told yet: {need}.",
-        claims=(*said, *open_pairs),
+        claims=(*beaten, *open_pairs),
     )
 
 

@@ -28,13 +28,13 @@ def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
     if claim is None or claim.object is None or not claim.decided:
         return None
     parts = facts.claims.shares(claim)
-    words, said = _parts(claim.object, parts), list(parts)
+    words, claims = _parts(claim.object, parts), list(parts)
     for panel, other in sorted(_elsewhere(facts, claim), key=lambda pair: -_weight(claim, pair[1]))[
         :_MOST_STATES
     ]:
         words.append(_state(panel, claim, other))
-        said.append(other)
-    return Sentence(text=f"What decides: {'; '.join(words)}.", claims=tuple(said)) if words else None
+        claims.append(other)
+    return Sentence(text=f"What decides: {'; '.join(words)}.", claims=tuple(claims)) if words else None
 
 
 def _parts(slow: CellSummary, parts: tuple[Claim, ...]) -> list[str]:
@@ -48,10 +48,10 @@ def _parts(slow: CellSummary, parts: tuple[Claim, ...]) -> list[str]:
     return [", ".join(words)] if words else []
 
 
-def _share(one: Claim, sign: int = 1) -> str:
-    assert one.figure is not None
-    lo, hi = sorted((sign * (one.figure.lo or 0.0), sign * (one.figure.hi or 0.0)))
-    return f"{percent(sign * one.figure.mid)} [{percent(lo)}, {percent(hi)}]"
+def _share(claim: Claim, sign: int = 1) -> str:
+    assert claim.figure is not None
+    lo, hi = sorted((sign * (claim.figure.lo or 0.0), sign * (claim.figure.hi or 0.0)))
+    return f"{percent(sign * claim.figure.mid)} [{percent(lo)}, {percent(hi)}]"
 
 
 def _elsewhere(facts: Facts, claim: Claim) -> Iterator[tuple[Panel, Claim]]:

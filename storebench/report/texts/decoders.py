@@ -37,18 +37,18 @@ def _sentences(panel: Panel, claims: Claims) -> Iterator[Sentence]:
     yield from (_sentence(panel, found) for found in by_gap.values())
 
 
-def _sentence(panel: Panel, found: Sequence[Claim]) -> Sentence:
-    slow, fast = found[0].object, panel.of(found[0].part)
+def _sentence(panel: Panel, claims: Sequence[Claim]) -> Sentence:
+    slow, fast = claims[0].object, panel.of(claims[0].part)
     assert slow is not None
     assert fast is not None
     gap = f"the gap from {store_label(slow, (slow, fast))} to raw pixels in {backend_label(fast.backend)}"
-    told = sorted((one for one in found if one.decided), key=_share, reverse=True)
-    others = ", ".join(_decoder(one.subject) for one in found if not one.decided)
-    if not told:
-        return Sentence(text=f"No faster decoder is proven to close {gap}: {others}.", claims=tuple(found))
-    said = ", ".join(f"{_decoder(one.subject)} {_percent(one)}" for one in told)
+    closing = sorted((one for one in claims if one.decided), key=_share, reverse=True)
+    others = ", ".join(_decoder(one.subject) for one in claims if not one.decided)
+    if not closing:
+        return Sentence(text=f"No faster decoder is proven to close {gap}: {others}.", claims=tuple(claims))
+    listed = ", ".join(f"{_decoder(one.subject)} {_percent(one)}" for one in closing)
     rest = f"; not proven to: {others}" if others else ""
-    return Sentence(text=f"A faster decoder closes a part of {gap}: {said}{rest}.", claims=tuple(found))
+    return Sentence(text=f"A faster decoder closes a part of {gap}: {listed}{rest}.", claims=tuple(claims))
 
 
 def _decoder(cell: CellSummary) -> str:

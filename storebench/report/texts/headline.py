@@ -87,11 +87,11 @@ def headline(
     other = _other(facts, panel)
     feeding = [Sentence(text=text) for text in _feeding(facts, unsound, accelerators)]
     shown = joined(feeding).text
-    said: list[Sentence | None] = [*feeding, _answer(panel, _where(panel, shown), facts.claims)]
-    said += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
-    said += [_beside(other, facts.claims)] if other is not None and other not in before else []
-    said += [_undecided(before, facts.claims)] if before else []
-    return Headline(sentences=tuple(one for one in said if one is not None), panel=panel)
+    sentences: list[Sentence | None] = [*feeding, _answer(panel, _where(panel, shown), facts.claims)]
+    sentences += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
+    sentences += [_beside(other, facts.claims)] if other is not None and other not in before else []
+    sentences += [_undecided(before, facts.claims)] if before else []
+    return Headline(sentences=tuple(one for one in sentences if one is not None), panel=panel)
 
 
 def _feeding(facts: Facts, unsound: Sequence[CellSummary], accelerators: Sequence[Accelerator]) -> list[str]:
@@ -127,16 +127,16 @@ def _answer(panel: Panel, where: str, claims: Claims) -> Sentence:
     lead = leading(asked)
     if lead is None:
         return Sentence(text=_alone(panel, where))
-    told = [_sentence(panel, lead, where, claims.decisions)]
+    sentences = [_sentence(panel, lead, where, claims.decisions)]
     if lead is not asked[0] and not asked[0].decided:
-        told.append(_sentence(panel, asked[0], "There", claims.decisions))
-    return joined(told)
+        sentences.append(_sentence(panel, asked[0], "There", claims.decisions))
+    return joined(sentences)
 
 
-def _fastest(panel: Panel, told: Claim | None, claims: Claims) -> Sentence | None:
-    """Return the store that the advice on a panel names, where it is not the winner that is `told` already."""
+def _fastest(panel: Panel, leading_claim: Claim | None, claims: Claims) -> Sentence | None:
+    """Return the store that the advice on a panel names, where it is not the winner that is `leading_claim` already."""
     lead = choice_of(panel, claims).lead if len(panel.stored) > 1 else None
-    if lead is None or told is None or lead.subject is told.subject:
+    if lead is None or leading_claim is None or lead.subject is leading_claim.subject:
         return None
     several = any(cell.lossy for cell in panel.stored) and not lead.subject.lossy
     return _sentence(panel, lead, f"The fastest {'lossless ' * several}store there", claims.decisions)
@@ -162,10 +162,10 @@ def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
     ahead = first.first.cell.readahead_kib
     said = "" if ahead is None else f", read-ahead {ahead} KiB"
     where = f"{dataset_label(first.first)}, {state_label(first.speaker)}{said}"
-    found = (leading(_asked(panel, claims)) for panel in before)
+    leads = (leading(_asked(panel, claims)) for panel in before)
     return Sentence(
         text=f"Undecided settings that come first: {where}{more}.",
-        claims=tuple(one for one in found if one is not None),
+        claims=tuple(one for one in leads if one is not None),
     )
 
 
@@ -231,14 +231,14 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
 
 def _where(panel: Panel, shown: str = "") -> str:
     """Return the machine and the setting of a panel in words; caveats that were `shown` before are left out."""
-    said = "".join(f" ({one})" for one in caveats(panel.cells, shown))
+    caveat = "".join(f" ({one})" for one in caveats(panel.cells, shown))
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
     work = drained if panel.first.cell.compute.kind is ComputeKind.NONE else ""
     named = dataset_label(panel.first)
     state = _beyond_memory(panel)
     place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
     at = here(panel.cells)
-    return f"{at[0].upper()}{at[1:]}, {place}{work}{said}"
+    return f"{at[0].upper()}{at[1:]}, {place}{work}{caveat}"
 
 
 def _beyond_memory(panel: Panel) -> str:

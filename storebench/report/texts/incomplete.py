@@ -11,27 +11,27 @@ from storebench.units import number_of
 _MOST_NAMED = 6
 
 
-def incomplete_sentence(found: Shortfall) -> str:
+def incomplete_sentence(shortfall: Shortfall) -> str:
     """Return a sentence on the missing parts of a run, and one on the remedy."""
-    said = [f"{found.recorded:,} of {number_of(found.wanted, 'replicate')} are recorded"]
-    if found.recorded < found.wanted:
-        said[0] += f", and {found.whole_rounds} of {number_of(found.rounds, 'round')} are complete"
-    if found.empty_cells:
-        said.append(
-            f"{len(found.empty_cells)} of {number_of(found.cells, 'cell')} have no record ({_names(found)})"
+    clauses = [f"{shortfall.recorded:,} of {number_of(shortfall.wanted, 'replicate')} are recorded"]
+    if shortfall.recorded < shortfall.wanted:
+        clauses[0] += f", and {shortfall.whole_rounds} of {number_of(shortfall.rounds, 'round')} are complete"
+    if shortfall.empty_cells:
+        clauses.append(
+            f"{len(shortfall.empty_cells)} of {number_of(shortfall.cells, 'cell')} have no record ({_names(shortfall)})"
         )
-    if found.goes_on:
-        said.append("the rule of its scenario has not ended it, so rounds may follow")
-    if found.conversions:
-        said.append(f"{number_of(found.conversions, 'conversion')} not recorded")
+    if shortfall.goes_on:
+        clauses.append("the rule of its scenario has not ended it, so rounds may follow")
+    if shortfall.conversions:
+        clauses.append(f"{number_of(shortfall.conversions, 'conversion')} not recorded")
     return (
-        f"INCOMPLETE: run {plain(found.run_id)} was interrupted or is still going on: {'; '.join(said)}."
-        f" Finish it with '{found.resume}' before you draw conclusions from these figures."
+        f"INCOMPLETE: run {plain(shortfall.run_id)} was interrupted or is still going on: {'; '.join(clauses)}."
+        f" Finish it with '{shortfall.resume}' before you draw conclusions from these figures."
     )
 
 
-def _names(found: Shortfall) -> str:
-    names = list(dict.fromkeys(_name(*cell) for cell in found.empty_cells))
+def _names(shortfall: Shortfall) -> str:
+    names = list(dict.fromkeys(_name(*cell) for cell in shortfall.empty_cells))
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return "; ".join(names[:_MOST_NAMED]) + more
 

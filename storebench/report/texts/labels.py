@@ -261,25 +261,25 @@ def caveats(cells: Sequence[CellSummary], beside: str = "") -> list[str]:
 
     What the text that they stand beside already says is left out.
     """
-    said: dict[str, None] = {}
+    noted: dict[str, None] = {}
     sleeps: set[Compute] = set()
     for cell in cells:
         origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
         if origin == "synthetic":
-            said["SYNTHETIC images, a stand-in"] = None
+            noted["SYNTHETIC images, a stand-in"] = None
         elif origin == "derived":
-            said[
+            noted[
                 f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightenings"
             ] = None
         if clause := resize_clause(cell.fact("store_provenance_note") or ""):
-            said[f"RESIZED images: {clause}"] = None
+            noted[f"RESIZED images: {clause}"] = None
         if clause := _served_clause(cell):
-            said[f"RESIZED images: {clause}"] = None
+            noted[f"RESIZED images: {clause}"] = None
         if skipped := cell.fact("store_skipped_files"):
-            said[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
+            noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if compute_label(cell.cell.compute):
             sleeps.add(cell.cell.compute)
-    return [one for one in (*said, *_sleeps_label(sleeps)) if one not in beside]
+    return [one for one in (*noted, *_sleeps_label(sleeps)) if one not in beside]
 
 
 def _served_clause(cell: CellSummary) -> str:

@@ -75,12 +75,12 @@ _ENDS = {
 
 def _rounds(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     """Return the rule by which runs added rounds, one statement for each run that did."""
-    found: dict[str, RunRounds] = {}
+    by_run: dict[str, RunRounds] = {}
     for cell in cells:
         for row in cell.rows:
             if row.get("rounds_rule") is not None:
-                found.setdefault(row["run_id"], row["rounds_rule"])
-    return [("Rounds", _rule(one)) for one in found.values()]
+                by_run.setdefault(row["run_id"], row["rounds_rule"])
+    return [("Rounds", _rule(one)) for one in by_run.values()]
 
 
 def _rule(rounds: RunRounds) -> str:
@@ -88,12 +88,12 @@ def _rule(rounds: RunRounds) -> str:
     most = "" if rule.budget_s is None else f", and at most {format_duration(rule.budget_s)} of measuring"
     ends = Counter(stop.why for stop in rounds.stops)
     told = [f"{count} {_ENDS[why]}" for why, count in ends.most_common()]
-    said = f" Of {number_of(len(rounds.stops), 'panel')}, {', '.join(told)}." if told else ""
+    stopped = f" Of {number_of(len(rounds.stops), 'panel')}, {', '.join(told)}." if told else ""
     return (
         f"Rounds were added until the interval of each ratio that matters was within {rule.until:.0%} of its middle: at"
         f" least {rule.min_replicates} rounds, at most {rule.max_replicates}{most}. The ratios that matter are those of"
         " a panel's stores to its base and, in the main panel of a dataset, to the fastest. Cells whose ratios were"
-        f" precise were not repeated.{said} The rule was fixed beforehand, in the scenario. It looks at widths, not at verdicts, and the"
+        f" precise were not repeated.{stopped} The rule was fixed beforehand, in the scenario. It looks at widths, not at verdicts, and the"
         f" intervals of this page spend {ADDED_ROUNDS_FRAC:.0%} of the error that they would after a fixed number of rounds."
     )
 
@@ -105,15 +105,15 @@ def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
         return []
     repeated = sum(row["conditions_attempt"] > 1 for row in replicates)
     disturbed = sum(bool(row["conditions_disturbed"]) for row in replicates)
-    said = (
+    text = (
         f"Other processes and other machines took more than {OTHERS_MOST_FRAC:.0%} of the cores during"
         f" {repeated + disturbed} of {number_of(len(replicates) + repeated, 'replicate')}."
     )
     if repeated:
-        said += f" {repeated} of them were repeated once, by a rule that is the same for all cells; the superseded records are kept."
+        text += f" {repeated} of them were repeated once, by a rule that is the same for all cells; the superseded records are kept."
     if disturbed:
-        said += f" {disturbed} of them count."
-    return [("Other work", said)]
+        text += f" {disturbed} of them count."
+    return [("Other work", text)]
 
 
 def disturbance_sentence(cells: Sequence[CellSummary]) -> str:
@@ -130,13 +130,13 @@ def disturbance_sentence(cells: Sequence[CellSummary]) -> str:
 
 def _watched(cells: Sequence[CellSummary]) -> list[EpochRow]:
     """Return a row of each replicate beside which other work was measured."""
-    found = {
+    watched = {
         (row["run_id"], cell.cell.cell_id, row["replicate"]): row
         for cell in cells
         for row in cell.rows
         if row.get("conditions_attempt") is not None
     }
-    return list(found.values())
+    return list(watched.values())
 
 
 def _ranks(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
@@ -152,12 +152,12 @@ def _ranks(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
         else f"processes on up to {nodes} nodes; the records do not distinguish emulated nodes from machines"
     )
     numbers = ", ".join(map(str, counts))
-    said = (
+    text = (
         f"Jobs of {numbers} ranks were {where}. Their times are means over the ranks. Their rates are all samples over the"
         " time from the first request to the end of the last step. Exposed communication comes from pairs of steps with and without"
         " the exchange of gradients, after the last epoch; the link was measured before the first one."
     )
-    return [("Ranks", said)]
+    return [("Ranks", text)]
 
 
 def _cache(cells: Sequence[CellSummary]) -> str:

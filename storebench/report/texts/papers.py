@@ -76,7 +76,7 @@ def then_and_now(facts: Facts) -> list[PaperClaim]:
     imagenet = [panel for panel in panels if panel.first.cell.data.name == "imagenet"]
     cells = [cell for cell in facts.cells if cell.cell.data.name in DATASETS]
     ladders = [ladder for ladder in facts.ladders if ladder.first.cell.data.name in DATASETS]
-    found = [
+    claims = [
         PaperClaim(
             source=LIM,
             claim=f"On ImageNet, image files are much slower than {backend_label(store)}",
@@ -85,7 +85,7 @@ def then_and_now(facts: Facts) -> list[PaperClaim]:
         )
         for store in ("leveldb", "lmdb")
     ]
-    found.append(
+    claims.append(
         PaperClaim(
             source=LIM,
             claim="Key-value stores are reliable",
@@ -93,7 +93,7 @@ def then_and_now(facts: Facts) -> list[PaperClaim]:
             now=tuple(_reliability(cells)),
         )
     )
-    found.append(
+    claims.append(
         PaperClaim(
             source=LMDBIO,
             claim="With LMDB, I/O takes most of the training time",
@@ -101,8 +101,8 @@ def then_and_now(facts: Facts) -> list[PaperClaim]:
             now=tuple(_io_share(panels)),
         )
     )
-    found += _ladder_claims(ladders, facts.claims)
-    return [one for one in found if one.now]
+    claims += _ladder_claims(ladders, facts.claims)
+    return [one for one in claims if one.now]
 
 
 def _ladder_claims(ladders: Sequence[Ladder], claims: Claims) -> Iterable[PaperClaim]:
@@ -155,11 +155,11 @@ def _climbed(ladders: Iterable[Ladder], claims: Claims, rungs: _Rungs) -> Iterat
             grouped.setdefault((where, noun), []).append((count, _gain(claim, upper.cell), claim))
     for (where, noun), unordered in grouped.items():
         gains = sorted(unordered, key=operator.itemgetter(0))
-        told = "; ".join(f"{gain} with {count}" for count, gain, _ in gains)
+        counted = "; ".join(f"{gain} with {count}" for count, gain, _ in gains)
         plural = "" if gains[-1][0] == 1 else "es" if noun.endswith("s") else "s"
         yield OwnFigure(
             where=where,
-            figure=f"{told} {noun}{plural}",
+            figure=f"{counted} {noun}{plural}",
             claims=tuple(claim for _, _, claim in gains),
         )
 
@@ -268,14 +268,14 @@ def factor_sentence(square: Square) -> str:
         ("", square.container_encoded, f"with {codec}"),
         ("interaction", square.interaction, "(the codec's cost in files less that in the container)"),
     ]
-    said = [
+    clauses = [
         " ".join(word for word in (lead, _microseconds(cost), where) if word)
         for lead, cost, where in parts
         if cost is not None
     ]
     return (
         f"{files} against {name}, {state_label(square.slow)}, in microseconds per sample:"
-        f" {_microseconds(square.whole)} in all; {'; '.join(said)}."
+        f" {_microseconds(square.whole)} in all; {'; '.join(clauses)}."
     )
 
 

@@ -23,13 +23,15 @@ def interference_lines(facts: Facts) -> list[str]:
     return [interference_sentence(one) for one in interferences(facts.cells)]
 
 
-def interference_sentence(one: Interference) -> str:
+def interference_sentence(interference: Interference) -> str:
     """Return a sentence on the time that loading and exchanging add to a step, alone and together, and on their interaction."""
-    parts = ", ".join(f"{effects.part} {milliseconds(effects.interaction)}" for effects in one.effects[1:])
+    parts = ", ".join(
+        f"{effects.part} {milliseconds(effects.interaction)}" for effects in interference.effects[1:]
+    )
     return (
-        f"{job_label(one.both)}: loading alone adds {milliseconds(one.step.loading)} to a step, exchanging gradients alone"
-        f" {milliseconds(one.step.exchange)}, and both together {milliseconds(one.step.interaction)} beyond the sum of the"
-        f" two ({parts}); {_meaning(one.step.interaction)}."
+        f"{job_label(interference.both)}: loading alone adds {milliseconds(interference.step.loading)} to a step, exchanging gradients alone"
+        f" {milliseconds(interference.step.exchange)}, and both together {milliseconds(interference.step.interaction)} beyond the sum of the"
+        f" two ({parts}); {_meaning(interference.step.interaction)}."
     )
 
 

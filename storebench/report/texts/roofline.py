@@ -92,12 +92,12 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
     """
     rate = accelerator.images_per_s
     curves = sorted(roofline.stored, key=lambda one: one.backend != ORIGINAL)
-    told = [f"{backend_label(one.backend)} {_delivered_words(one, rate)}" for one in curves]
+    delivered = [f"{backend_label(one.backend)} {_delivered_words(one, rate)}" for one in curves]
     parts = _feeding_parts([(one, one.feeding(rate)) for one in curves])
     named = f"{accelerator.title} ({number(rate)} images/s, {accelerator.origin})"
     trains = f"would train this many images/s by the roofline's model ({where})"
     return [
-        f"{named} {trains}: from {', '.join(told)}.{_none_feeds(curves, rate)}",
+        f"{named} {trains}: from {', '.join(delivered)}.{_none_feeds(curves, rate)}",
         f"It is {'; '.join(parts)}.",
     ]
 
@@ -114,12 +114,12 @@ def _none_feeds(curves: Sequence[RooflineCurve], rate: float) -> str:
 
 def _delivered_words(curve: RooflineCurve, rate: float) -> str:
     """Return what a store delivers and how busy that keeps the accelerator: "970 [960, 980] (busy 39%)"."""
-    found = curve.delivered(rate)
-    if curve.model.overlap and found.mid < curve.supply.mid:
+    delivered = curve.delivered(rate)
+    if curve.model.overlap and delivered.mid < curve.supply.mid:
         # The accelerator and the handoff limit it: the interval of the supply rate would promise too much.
-        found = Estimate(mid=found.mid, lo=None, hi=None, n=found.n)
+        delivered = Estimate(mid=delivered.mid, lo=None, hi=None, n=delivered.n)
     most = "at most " if curve.at_most else ""
-    return f"{most}{with_interval(found)} (busy {most}{percent(found.mid / rate)})"
+    return f"{most}{with_interval(delivered)} (busy {most}{percent(delivered.mid / rate)})"
 
 
 def handoff_sentence(found: Sequence[Roofline]) -> str:
@@ -144,10 +144,10 @@ def starving_words(curve: RooflineCurve) -> str:
     return ("at most " if curve.at_most else "") + with_interval(curve.starving)
 
 
-def trained_label(one: Trained) -> str:
+def trained_label(trained: Trained) -> str:
     """Return a network that was trained here in words: "this CPU, CaffeNet"."""
-    device = "this CPU" if one.cell.cell.device == "cpu" else "this GPU"
-    return f"{device}, {MODELS.get(one.cell.cell.model, one.cell.cell.model)}"
+    device = "this CPU" if trained.cell.cell.device == "cpu" else "this GPU"
+    return f"{device}, {MODELS.get(trained.cell.cell.model, trained.cell.cell.model)}"
 
 
 def state_words(roofline: Roofline) -> str:
@@ -188,11 +188,11 @@ def error_words(errors: ErrorSummary) -> str:
     )
 
 
-def explanation_words(found: Explanation | None) -> str:
+def explanation_words(explained: Explanation | None) -> str:
     """Return why a point is off its curve, with the figure that its records give."""
-    if found is None:
+    if explained is None:
         return "unexplained"
-    figure = found.figure
+    figure = explained.figure
     words = {
         Cause.UPPER_BOUND: "a rate is only an upper bound: memory may have served a part of it",
         Cause.FIRST_BATCH: f"the first batch is {percent(figure)} of so short an epoch",
@@ -200,8 +200,8 @@ def explanation_words(found: Explanation | None) -> str:
         Cause.HANDOFF: f"handing a batch over takes {percent(figure)} of the accelerator's step",
         Cause.JITTER: f"batches arrive unevenly: the longest of 20 waits is {number(figure)} times the mean one",
         Cause.SPREAD: "the replicates differ by more than the error",
-    }[found.cause]
-    return words if found.error is None else f"{words}; {percent(abs(found.error))} is left"
+    }[explained.cause]
+    return words if explained.error is None else f"{words}; {percent(abs(explained.error))} is left"
 
 
 def _decided(roofline: Roofline) -> list[RooflineCurve]:
@@ -209,11 +209,9 @@ def _decided(roofline: Roofline) -> list[RooflineCurve]:
 
 
 def _where(roofline: Roofline) -> str:
-    said = "".join(f" ({one})" for one in caveats([one.loader for one in roofline.curves]))
+    caveat = "".join(f" ({one})" for one in caveats([one.loader for one in roofline.curves]))
     augmented = ", with the network's augmentation" if roofline.augmented else ""
-    return (
-        f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{augmented}{said}"
-    )
+    return f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{augmented}{caveat}"
 
 
 def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
@@ -250,11 +248,11 @@ def _of_other_readahead(lead: Roofline, others: Sequence[Roofline]) -> list[Roof
 
 def _alike(first: Roofline, second: Roofline, free: frozenset[str]) -> bool:
     """Whether two rooflines differ in nothing but the named fields and the length of their epochs."""
-    one, other = first.first, second.first
-    if one.dataset_key != other.dataset_key or one.cell.cell_id == other.cell.cell_id:
+    cell, other = first.first, second.first
+    if cell.dataset_key != other.dataset_key or cell.cell.cell_id == other.cell.cell_id:
         return False
     ignored = free | _LENGTH_FREE | {"backend", "format", "codec", "reader", "reader_options"}
-    return all(value == other.fields[name] for name, value in one.fields.items() if name not in ignored)
+    return all(value == other.fields[name] for name, value in cell.fields.items() if name not in ignored)
 
 
 def _starving_points(curve: RooflineCurve, beside: Sequence[Roofline], unit: str) -> str:
@@ -305,12 +303,12 @@ def _on_this_machine(lead: Roofline) -> str:
     device, _, network = trained_label(here).partition(", ")
     named = f"{device} ({network} at {with_interval(here.rate)} images/s)"
     prep_s = more_prep_s(here, lead)
-    told = [(curve, feeding_of(curve, here, prep_s)) for curve in curves]
-    if all(feeding is Feeding.FEEDS for _, feeding in told):
+    feedings = [(curve, feeding_of(curve, here, prep_s)) for curve in curves]
+    if all(feeding is Feeding.FEEDS for _, feeding in feedings):
         alone = agreed(curves[0].loader, "it keeps", "they keep")
         each = "each of them keeps" if len(curves) > 1 else alone
         return f"; {each} {named} busy at least 90% of its time"
-    return f"; {named} is {', '.join(_feeding_parts(told))}"
+    return f"; {named} is {', '.join(_feeding_parts(feedings))}"
 
 
 def _feeding_parts(told: Sequence[tuple[RooflineCurve, Feeding]]) -> list[str]:
@@ -331,10 +329,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _deciding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
     """Return the conditions that are proven to decide the starving points: memory, read-ahead, decoding; "" if none."""
-    said = [
+    settings = [
         one for one in (_memory(lead, others), _readahead(lead, others), _decoding(lead)) if one is not None
     ]
-    return f"These figures depend on {_listed(said)}." if said else ""
+    return f"These figures depend on {_listed(settings)}." if settings else ""
 
 
 def _memory(lead: Roofline, others: Sequence[Roofline]) -> str | None:

@@ -82,15 +82,15 @@ def verdict_notes(decisions: Decisions, compared: Sequence[Decision]) -> list[st
     return [f"{', '.join(names)}: {lack}." for lack, names in named.items()]
 
 
-def _lack(decisions: Decisions, one: Decision) -> str:
+def _lack(decisions: Decisions, decision: Decision) -> str:
     """Return what a ratio lacks; "" if it is told."""
-    ratio = one.ratio
-    if not (one.faster or one.slower or one.equal):
-        return f"cannot be told; {doubt_words(one.doubt) or rounds_words(decisions, [one])}"
+    ratio = decision.ratio
+    if not (decision.faster or decision.slower or decision.equal):
+        return f"cannot be told; {doubt_words(decision.doubt) or rounds_words(decisions, [decision])}"
     if ratio.lo and ratio.hi and ratio.hi > WIDE * ratio.lo:
         return (
-            f"proven {one.verdict}, but {number_of(ratio.n, 'round')} hardly tell by how much;"
-            f" {rounds_words(decisions, [one])}"
+            f"proven {decision.verdict}, but {number_of(ratio.n, 'round')} hardly tell by how much;"
+            f" {rounds_words(decisions, [decision])}"
         )
     return ""
 

@@ -67,23 +67,23 @@ def worth(
         Accelerators that were asked about.
     """
     names = ", ".join(dict.fromkeys(_unsound_words(cell, facts) for cell in unsound))
-    found = _worth(facts, whole_choice=not names)
-    if found is None and any(
+    answer = _worth(facts, whole_choice=not names)
+    if answer is None and any(
         cell.backend in BASES and cell.cell.compute.kind is ComputeKind.NONE for cell in unsound
     ):
         return Worth(sentences=(f"It cannot be told: the figures of {names} do not validate.",))
-    if found is None:
+    if answer is None:
         return None
-    found = replace(found, named=_named(facts, accelerators))
+    answer = replace(answer, named=_named(facts, accelerators))
     if not names:
-        return found
+        return answer
     rests = not {cell.key for cell in unsound}.isdisjoint(cell.key for cell in facts.cells)
     caution = f"{names}: the figures do not validate, and {'the answer uses them' if rests else 'the answer does not cover them'}."
     return replace(
-        found,
-        sentences=(found.sentences[0], caution, *found.sentences[1:]),
-        store="" if rests else found.store,
-        backend="" if rests else found.backend,
+        answer,
+        sentences=(answer.sentences[0], caution, *answer.sentences[1:]),
+        store="" if rests else answer.store,
+        backend="" if rests else answer.backend,
     )
 
 
@@ -103,8 +103,8 @@ def _named(facts: Facts, accelerators: Sequence[Accelerator]) -> tuple[str, ...]
 
 
 def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
-    found, whole = _by_state(facts.rooflines), facts.whole
-    lead = next(iter(found.values()), None)
+    by_state, whole = _by_state(facts.rooflines), facts.whole
+    lead = next(iter(by_state.values()), None)
     base = None if lead is None else _base(lead)
     if lead is None or base is None:
         return None
@@ -114,7 +114,7 @@ def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
         for curve, claim in pairs
         if claim is not None and claim.kind is ClaimKind.FASTER and claim.subject is curve.loader
     }
-    memory = _memory_sentence(lead, found, whole)
+    memory = _memory_sentence(lead, by_state, whole)
     if base.at_most:
         return Worth(sentences=tuple(filter(None, (_bounded(lead, base), memory))))
     if not gains:
@@ -168,11 +168,11 @@ def _by_state(rooflines: Sequence[Roofline]) -> Mapping[str, Roofline]:
 
     The states are in the order in which the page tells them; the first one decides.
     """
-    found: dict[str, Roofline] = {one.first.cell.cache: one for one in rooflines if not one.augmented}
+    by_state: dict[str, Roofline] = {one.first.cell.cache: one for one in rooflines if not one.augmented}
     for one in sorted(rooflines, key=lambda one: (-one.first.cell.ranks, one.first.cell.workers)):
         if not one.augmented:
-            found[one.first.cell.cache] = one
-    return found
+            by_state[one.first.cell.cache] = one
+    return by_state
 
 
 def _base(lead: Roofline) -> RooflineCurve | None:
@@ -228,11 +228,11 @@ def _keep(
         for cell in facts.cells
         if state_key(cell) == state_key(base.loader) and not cell.median("samples_per_s")
     ]
-    told = f" {', '.join(failed)} failed." if failed else ""
+    failures = f" {', '.join(failed)} failed." if failed else ""
     each = "every other measured store" if failed or not whole_choice else "every other store"
     return (
         f"Not worth it at any speed of training ({_where(lead)}): {each} ({names}) is proven to be"
-        f" within 10% of {_files(base)}, or slower.{told}"
+        f" within 10% of {_files(base)}, or slower.{failures}"
     )
 
 
@@ -310,7 +310,7 @@ def _best(facts: Facts, gains: Mapping[RooflineCurve, Claim]) -> RooflineCurve:
     return min(alike, key=lambda one: (float(one.loader.fact("bytes_on_disk") or math.inf), one is not first))
 
 
-def _memory_sentence(lead: Roofline, found: Mapping[str, Roofline], whole: Whole | None) -> str:
+def _memory_sentence(lead: Roofline, by_state: Mapping[str, Roofline], whole: Whole | None) -> str:
     """Return the cache state to expect in training, from the size of the whole dataset."""
     if whole is None:
         return ""
@@ -319,7 +319,7 @@ def _memory_sentence(lead: Roofline, found: Mapping[str, Roofline], whole: Whole
     if whole.fits:
         return f"{holds} fit into {memory}: from the second epoch on they are read from there."
     said = f"{holds} do not fit into {memory}, so that every epoch reads from the disk"
-    return f"{said}." if lead is found.get(CacheState.COLD) else f"{said}, which was not measured."
+    return f"{said}." if lead is by_state.get(CacheState.COLD) else f"{said}, which was not measured."
 
 
 def _price(cell: CellSummary, whole: Whole | None) -> str:

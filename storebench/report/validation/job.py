@@ -121,13 +121,13 @@ def _begin(record: Record, job: JobFacts, steps: StepTable, timed: StepTable) ->
 
 
 def _differing(
-    record: Record, told: JobFacts | RankFacts, figures: dict[str, float], part: str
+    record: Record, recorded_facts: JobFacts | RankFacts, figures: dict[str, float], part: str
 ) -> Iterator[Finding]:
     """Find figures of a job or a rank that contradict its steps."""
     for name, right in figures.items():
-        said = getattr(told, name)
-        if said is None or not agree(said, right):
-            words = "nothing" if said is None else f"{said:.6g}"
+        recorded = getattr(recorded_facts, name)
+        if recorded is None or not agree(recorded, right):
+            words = "nothing" if recorded is None else f"{recorded:.6g}"
             yield finding(Rule.STEPS, record, f"{part}.{name}", f"{words}, but its steps give {right:.6g}")
 
 
@@ -242,9 +242,11 @@ def _ring(record: Record, job: JobFacts) -> Iterator[Finding]:
         "exposed_over_bound": exposed_s / ring_s if ring_s and exposed_s is not None else None,
     }
     for name, right in expected.items():
-        said = getattr(job, name)
-        agrees = said is right is None or (said is not None and right is not None and agree(said, right))
+        recorded = getattr(job, name)
+        agrees = recorded is right is None or (
+            recorded is not None and right is not None and agree(recorded, right)
+        )
         if not agrees:
-            words = [f"{one:.6g}" if one is not None else "nothing" for one in (said, right)]
+            words = [f"{one:.6g}" if one is not None else "nothing" for one in (recorded, right)]
             message = f"{words[0]}, but bytes, link and exposed communication give {words[1]}"
             yield finding(Rule.ARITHMETIC, record, f"job.{name}", message)

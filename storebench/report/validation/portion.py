@@ -69,13 +69,13 @@ def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
         yield finding(Rule.STEPS, record, "portion.seconds", "its steps took no time, or served no sample")
         return
     for name, right in sums.items():
-        said = getattr(part, name)
-        if said is None or right is None:
-            same = said is right
+        recorded = getattr(part, name)
+        if recorded is None or right is None:
+            same = recorded is right
         else:
-            same = abs(said - right) <= ROUNDING * max(1.0, abs(right))
+            same = abs(recorded - right) <= ROUNDING * max(1.0, abs(right))
         if not same:
-            yield finding(Rule.STEPS, record, f"portion.{name}", f"{said}, but its steps give {right}")
+            yield finding(Rule.STEPS, record, f"portion.{name}", f"{recorded}, but its steps give {right}")
 
 
 def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> Iterator[Finding]:

@@ -126,8 +126,8 @@ def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspe
 def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
     files = files_of(path) if kind == "LevelDB" else [path]
     frac = resident(files).frac if files else None
-    with _found(path, kind, database, samples) as found:
-        ranked = sorted(found.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
+    with _found(path, kind, database, samples) as content:
+        ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
         measured = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
         budget_s = BUDGET_S / max(1, len(measured))
         # What was read to find the parts is evicted first, with the rest of the file.
@@ -135,7 +135,7 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
             _measured(kind, candidate, budget_s) if candidate in measured else candidate.part
             for candidate in ranked
         ]
-    notes = dict(found.notes)
+    notes = dict(content.notes)
     if len(parts) > _MOST_PARTS:
         notes["parts"] = f"{len(parts)}, of which the {_MOST_PARTS} largest are listed"
     parts.sort(key=lambda part: part.weight, reverse=True)
@@ -161,21 +161,21 @@ def _found(path: Path, kind: str, database: str | None, samples: int) -> Abstrac
 
 def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
     assert candidate.source is not None
-    part, found = candidate.part, measure(candidate.source, budget_s=budget_s)
+    part, reads = candidate.part, measure(candidate.source, budget_s=budget_s)
     sizes, touched = part.sample_bytes, part.touched_bytes
     if sizes is None:
-        sizes = spread(found.sizes)
+        sizes = spread(reads.sizes)
         touched = candidate.beside_bytes + paged(max(_HEAP_BYTES, sizes[1]))
     part = replace(
         part,
-        content=part.content or contents_of(found.values),
+        content=part.content or contents_of(reads.values),
         sample_bytes=sizes,
         touched_bytes=touched,
-        cold=found.cold,
-        warm=found.warm,
+        cold=reads.cold,
+        warm=reads.warm,
     )
     if candidate.decompress is not None:
-        part = replace(part, decompress_s=_at_most(candidate.decompress(), found.warm.median_s))
+        part = replace(part, decompress_s=_at_most(candidate.decompress(), reads.warm.median_s))
     return replace(part, advice=_read_ahead_advice(part)) if kind == "LMDB" else part
 
 

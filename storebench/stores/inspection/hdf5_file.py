@@ -53,16 +53,16 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
     """
     with h5_errors(path), open_hdf5(path) as file:
         walked = walk(file)
-        found = _Finder(path, file, walked.found, samples)
+        finder = _Finder(path, file, walked.found, samples)
         for alike in _alike(walked.found):
             if len(alike) > 1 and sum(data.stands_for for data in alike) >= MANY:
-                found.add_many(alike, exact=walked.exact)
+                finder.add_many(alike, exact=walked.exact)
             else:
                 for data in alike:
-                    found.add(data)
+                    finder.add(data)
     notes = {}
-    if found.others:
-        notes["other data sets"] = _listed(found.others)
+    if finder.others:
+        notes["other data sets"] = _listed(finder.others)
     if walked.elsewhere:
         notes["in other files"] = (
             f"{_some(walked.elsewhere)}; links to other files are not followed: inspect those files"
@@ -73,18 +73,18 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
         notes["groups"] = (
             f"{walked.unvisited} were not visited within {WALK_S:.0f} s; they count as the others on average"
         )
-    return FileContent(candidates=found.candidates, notes=notes)
+    return FileContent(candidates=finder.candidates, notes=notes)
 
 
 class _Finder:
     """Sort the data sets of an open file into parts and others."""
 
-    def __init__(self, path: Path, file: Any, found: Sequence[DataSet], samples: int) -> None:
+    def __init__(self, path: Path, file: Any, data_sets: Sequence[DataSet], samples: int) -> None:
         self.candidates: list[Candidate] = []
         self.others: list[DataSet] = []
         self._path = path
         self._file = file
-        self._found = found
+        self._found = data_sets
         self._samples = samples
 
     def add(self, data: DataSet) -> None:
@@ -157,10 +157,10 @@ class _Finder:
         self.candidates.append(candidate)
 
 
-def _alike(found: Sequence[DataSet]) -> Iterator[list[DataSet]]:
+def _alike(data_sets: Sequence[DataSet]) -> Iterator[list[DataSet]]:
     """Yield groups of data sets that differ in name only."""
     groups: defaultdict[object, list[DataSet]] = defaultdict(list)
-    for data in found:
+    for data in data_sets:
         groups[data.alike].append(data)
     for members in groups.values():
         leaves = Counter(data.leaf for data in members)

@@ -125,14 +125,14 @@ def walk(file: Any) -> Walk:
         names = sorted(drawn(members.names, max(_LEAST_MEMBERS, left // (len(waiting) + 1))))
         left -= len(names)
         walked.elsewhere += [_path(place, name) for name in members.elsewhere]
-        found: list[DataSet] = []
+        data_sets: list[DataSet] = []
         groups: list[str] = []
         opened = 0
         for name in names:
             path = _path(place, name)
             item = file[path]
             if isinstance(item, h5py.Dataset):
-                found += _described(walked, path, item)
+                data_sets += _described(walked, path, item)
             elif isinstance(item, h5py.Group) and place.depth < _MOST_DEPTH and _address(item) not in seen:
                 seen.add(_address(item))
                 groups.append(path)
@@ -142,7 +142,7 @@ def walk(file: Any) -> Walk:
         stands_for = place.stands_for * members.count / max(1, opened)
         walked.exact &= members.count == opened
         visited[place.depth] += 1
-        walked.found += [replace(data, stands_for=stands_for) for data in found]
+        walked.found += [replace(data, stands_for=stands_for) for data in data_sets]
         groups = drawn(groups, len(groups))  # so that those visited in time are a random selection
         waiting += [_GroupVisit(name=path, stands_for=stands_for, depth=place.depth + 1) for path in groups]
     return walked

@@ -95,32 +95,32 @@ class _Datum:
 
 def _datum(value: bytes) -> str:
     """Describe a value that is a complete message of Caffe's type Datum, in the wire format of protocol buffers."""
-    found = _Datum()
+    datum = _Datum()
     try:
         for number, kind, content in _fields(value):
-            _take(found, number, kind, content)
+            _take(datum, number, kind, content)
     except (ValueError, IndexError):
         return ""
-    if found.floats:
+    if datum.floats:
         return "Caffe Datum of floats"
-    if found.data is None:
+    if datum.data is None:
         return ""
-    if found.numbers.get("encoded"):
-        return f"Caffe Datum of {_magic(found.data) or 'encoded bytes'}"
-    sides = [found.numbers.get(name, 0) for name in ("channels", "height", "width")]
-    if sides[0] * sides[1] * sides[2] != len(found.data) or not found.data:
+    if datum.numbers.get("encoded"):
+        return f"Caffe Datum of {_magic(datum.data) or 'encoded bytes'}"
+    sides = [datum.numbers.get(name, 0) for name in ("channels", "height", "width")]
+    if sides[0] * sides[1] * sides[2] != len(datum.data) or not datum.data:
         return ""
     return f"Caffe Datum of raw pixels, {'x'.join(map(str, sides))}"
 
 
-def _take(found: _Datum, number: int, kind: int, content: int | bytes) -> None:
+def _take(datum: _Datum, number: int, kind: int, content: int | bytes) -> None:
     """Take over one field; raise `ValueError` if Datum has no such field."""
     if number in _DATUM_NUMBERS and isinstance(content, int) and kind == _VARINT:
-        found.numbers[_DATUM_NUMBERS[number]] = content
+        datum.numbers[_DATUM_NUMBERS[number]] = content
     elif number == _DATUM_DATA and isinstance(content, bytes) and kind == _BYTES:
-        found.data = content
+        datum.data = content
     elif number == _DATUM_FLOATS and kind in (_BYTES, _FIXED32):
-        found.floats = True
+        datum.floats = True
     else:
         raise ValueError(f"a Datum has no field {number} of kind {kind}")
 
