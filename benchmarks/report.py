@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storebench.results import Record
-from storebench.runs.records import STEPS_DIR, append_record
+from storebench.runs.records import STEPS_DIR, append_records
 from tests.support.planted import FORMATS, make_record, steps_table
 
 MOST_S, MOST_BYTES = 30.0, 1 << 30
@@ -49,7 +49,7 @@ def write(folder: Path, cells: int, steps: int) -> None:
             steps_table(record).to_parquet(folder / name)
         else:
             os.link(folder / f"{STEPS_DIR}/{number % KINDS:05d}.parquet", folder / name)
-        append_record(folder, dataclasses.replace(record, steps_file=name))
+        append_records(folder, [dataclasses.replace(record, steps_file=name)])
 
 
 def main() -> int:

@@ -25,12 +25,12 @@ from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
 from storebench.fileio.json_text import brief
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
+from storebench.rounds import MOST_REPLICATES
 from storebench.stats import MIN_ROUNDS
 
 MOST_FILE_BYTES = 4 * 2**20
 _MOST = 1e12
 _LEAST_ALPHA = 1e-9
-_MOST_REPLICATES = 1_000_000
 
 Bounded = Annotated[float, pydantic.Field(ge=0, le=_MOST, allow_inf_nan=False)]
 """A finite number that is not negative: a share, or an amount in the unit of what it limits."""
@@ -133,7 +133,7 @@ class Policy(_Strict):
 
     practical_frac: Bounded = 0.08
     alpha: Annotated[float, pydantic.Field(ge=_LEAST_ALPHA, lt=1, allow_inf_nan=False)] = 0.05
-    min_replicates: Annotated[int, pydantic.Field(ge=2, le=_MOST_REPLICATES)] = MIN_ROUNDS
+    min_replicates: Annotated[int, pydantic.Field(ge=2, le=MOST_REPLICATES)] = MIN_ROUNDS
     max_inconclusive_frac: Bounded = 0.5
     basis: Literal["auto", "ratio", "seconds"] = "auto"
     tail_frac: Bounded = 0.50

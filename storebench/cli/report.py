@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from storebench.report.build import Report
     from storebench.report.tables import Table
 
-MOST_TABLES = 40
-
 
 def report(
     results: ResultsArgument,
@@ -36,6 +34,7 @@ def report(
 
         named = [find_accelerator(name) for name in accelerators or ()]
         from storebench.report.build import write_report
+        from storebench.report.tables import MOST_TABLES
         from storebench.units import number_of
 
         writes_into(out)
@@ -72,6 +71,7 @@ def _say_what_is_missing(feeding: Sequence[str]) -> None:
 def print_summary(run: Path) -> None:
     """Print the tables of a finished run, what limits its cells, the advice and, last, the answer."""
     from storebench.report.summary import summarise_results
+    from storebench.report.tables import MOST_TABLES
     from storebench.units import number_of
 
     summary = summarise_results(run)

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image as PilImage
 
 from storebench.datasets.base import Image
-from storebench.datasets.headers import check_file, read_header
+from storebench.datasets.headers import REPLACE_HINT, check_file, read_header
 from storebench.datasets.images import (
     DOES_NOT_DECODE,
     PILLOW_FORMATS,
@@ -17,8 +17,6 @@ from storebench.datasets.images import (
     to_rgb,
 )
 from storebench.errors import CorruptDataError
-
-HINT = "Replace the file or take it out of the folder."
 
 
 def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE)) -> Image:
@@ -81,7 +79,7 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
     except CorruptDataError as error:
         raise CorruptDataError(error.what, where=where, hint=error.hint) from error
     except DOES_NOT_DECODE as error:
-        raise CorruptDataError(_reason(content, error), where=where, hint=HINT) from error
+        raise CorruptDataError(_reason(content, error), where=where, hint=REPLACE_HINT) from error
 
 
 def _reason(content: bytes, error: Exception) -> str:

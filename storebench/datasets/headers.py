@@ -28,7 +28,7 @@ _ENDS = (0xD9, 0xDA)
 _MOST_MARKERS = 4096
 """Most markers and stray bytes before the size; more are those of a file that was made to be slow."""
 
-_REPLACE = "Replace the file or take it out of the folder."
+REPLACE_HINT = "Replace the file or take it out of the folder."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,12 +165,12 @@ def _number(raw: BytesLike) -> int:
 
 
 def _broken(what: str) -> CorruptDataError:
-    return CorruptDataError(what, hint=_REPLACE)
+    return CorruptDataError(what, hint=REPLACE_HINT)
 
 
 def _bomb(size: str) -> CorruptDataError:
     return CorruptDataError(
-        f"an image of {size} pixels, more than the {MOST_PIXELS:,} that are decoded", hint=_REPLACE
+        f"an image of {size} pixels, more than the {MOST_PIXELS:,} that are decoded", hint=REPLACE_HINT
     )
 
 

@@ -46,7 +46,8 @@ _COARSE_NS = 2_000_000_000
 _UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, AttributeError)
 """What reading a damaged listing may raise."""
 
-_KINDS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
+REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
+"""The name that a listing keeps for an error -> its class."""
 
 Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
 """Scan files, tell which folders were looked into, and return the files with their statuses."""
@@ -203,7 +204,7 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
         sizes=sizes,
         digest=header["digest"],
         unreadable={
-            index: _KINDS[kind](what, where=within / paths[index], hint=hint)
+            index: REFUSALS[kind](what, where=within / paths[index], hint=hint)
             for index, kind, what, hint in header["unreadable"]
         },
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image
 from storebench.datasets.derived import Grown, places_in, select
-from storebench.datasets.listing import Listings
+from storebench.datasets.listing import REFUSALS, Listings
 from storebench.datasets.sources import Refusal, check_index, fingerprint
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.json_text import parse_json
@@ -28,8 +28,6 @@ _NAMED = 5
 
 _VERSION = 1
 """Part of the name of what was found out; increased whenever other files count as unreadable."""
-
-_KINDS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +311,7 @@ def _read(listings: Listings, name: str, source: Dataset) -> dict[int, Unreadabl
     try:
         rows: list[tuple[int, str, str, Any]] = parse_json(content, name)
         known = {
-            index: Unreadable(index=index, error=_KINDS[kind](what, where=source.locate(index), hint=hint))
+            index: Unreadable(index=index, error=REFUSALS[kind](what, where=source.locate(index), hint=hint))
             for index, kind, what, hint in rows
         }
     except (CorruptDataError, ValueError, LookupError, TypeError):

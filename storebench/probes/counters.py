@@ -20,7 +20,7 @@ from storebench.results import Counters
 
 SECTOR_BYTES = 512
 
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 _UNCOUNTED = frozenset({"fuse", "fuseblk", "virtiofs", "9p", "zfs", "ceph"})
 """Filesystems whose reads the kernel does not attribute to the requesting process as block reads."""
@@ -201,8 +201,8 @@ def _read_stat(pid: int, sample: _Snapshot) -> None:
     sample.values |= {
         "minor_faults": minor + minor_children,
         "major_faults": major + major_children,
-        "cpu_user_s": (user + user_children) * _TICK_S,
-        "cpu_system_s": (system + system_children) * _TICK_S,
+        "cpu_user_s": (user + user_children) * TICK_S,
+        "cpu_system_s": (system + system_children) * TICK_S,
     }
     if pid == os.getpid():
         own, children = _own_usage()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError, from_os_error
-from storebench.probes.machine import block_device, read_text
+from storebench.probes.machine import SYS_BLOCK, block_device, read_text
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import evict
 from storebench.system.scratch import scratch_folder
@@ -28,7 +28,6 @@ TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
 BLOCK_BYTES = 4096
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SYS_BLOCK = Path("/sys/dev/block")
 _TRIAL_BYTES = 8 << 20
 _TRIAL_READAHEAD_KIB = 64
 
@@ -70,7 +69,7 @@ def mount_image(image: Path, folder: Path, readahead_kib: int, *, writable: bool
     device = mount_of(folder).device
     if device is None:
         raise CellFailedError("the image is mounted, but not on a device", where=folder)
-    settings = (_SYS_BLOCK / f"{device[0]}:{device[1]}").resolve()
+    settings = (SYS_BLOCK / f"{device[0]}:{device[1]}").resolve()
     _call("losetup", "--direct-io=on", f"/dev/{settings.name}")
     try:
         (settings / "queue" / "read_ahead_kb").write_text(str(readahead_kib))

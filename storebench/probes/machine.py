@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storebench.probes.mounts import Mount, mount_of
 
-_SYS_BLOCK = Path("/sys/dev/block")
+SYS_BLOCK = Path("/sys/dev/block")
 _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
 _VIRTUAL = re.compile(
     "QEMU|KVM|VMware|VirtualBox|Xen|Virtual|Amazon EC2|Google Compute|Firecracker", re.IGNORECASE
@@ -115,7 +115,7 @@ def block_device(mount: Mount) -> dict[str, str | None]:
 
 def _disk(device: tuple[int, int]) -> Path:
     """Return the kernel's folder of a disk, or of the disk of a partition."""
-    folder = (_SYS_BLOCK / "{}:{}".format(*device)).resolve()
+    folder = (SYS_BLOCK / "{}:{}".format(*device)).resolve()
     return folder.parent if (folder / "partition").exists() else folder
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
+from storebench.probes.counters import TICK_S
 from storebench.probes.machine import cgroup_folders, read_text
 from storebench.results import Conditions, disturbance
 
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _USER, _NICE, _SYSTEM, _STEAL = 0, 1, 2, 7
 """Fields of a line of /proc/stat after the CPU's name. Interrupts are left out: most of them serve the cell's own I/O."""
 
@@ -114,7 +114,7 @@ def _cpu_seconds(cpus: list[int]) -> tuple[float | None, float | None]:
     if len(ticks) < len(cpus) or any(len(fields) <= _STEAL for fields in ticks):
         return None, None
     busy = sum(fields[_USER] + fields[_NICE] + fields[_SYSTEM] for fields in ticks)
-    return busy * _TICK_S, sum(fields[_STEAL] for fields in ticks) * _TICK_S
+    return busy * TICK_S, sum(fields[_STEAL] for fields in ticks) * TICK_S
 
 
 def _throttled_s() -> float | None:

@@ -8,9 +8,7 @@ import torch.distributed as dist
 
 from storebench.arrays import Bytes
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
-
-MOST_WAIT_S = 7 * 24 * 3600.0
-"""Most seconds to wait for a message; the launcher ends a hanging job sooner."""
+from storebench.ranks.stalls import MOST_WAIT_S
 
 _TAGS = 1024
 

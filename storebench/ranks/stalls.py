@@ -13,6 +13,9 @@ START_S = 60.0
 START_PHASES = 2
 """Phases of a start: joining the other ranks, and making the parts of the replicate (`storebench.worker.rank`)."""
 
+MOST_WAIT_S = 7 * 24 * 3600.0
+"""Timeout where torch.distributed needs a finite one; the launcher ends a job that hangs sooner."""
+
 _STOPPED = ("T", "t")
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from storebench.codecs import any_size
 from storebench.errors import StorebenchError
 from storebench.formats.registry import PAPER_BACKENDS, get_format
+from storebench.matrix import MODEL_CROPS
 from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Estimate, Round, median_interval
@@ -23,9 +24,6 @@ from storebench.results import Cell, PortionKind, steady
 from storebench.results.time_limit import ran_out_of_time
 from storebench.runs.whole import Whole
 from storebench.settings.words import CacheState, ComputeKind
-
-AUGMENTING = {"caffenet": 227, "resnet50": 224}
-"""Networks whose images are cropped and mirrored, which costs the loader time of its own, with the side of the crop."""
 
 
 class LoopWork(enum.StrEnum):
@@ -47,7 +45,7 @@ def work_of(cell: Cell) -> LoopWork:
         return LoopWork.TRAINING
     if cell.compute.kind is ComputeKind.EMULATED:
         return LoopWork.EMULATED
-    return LoopWork.AUGMENTING if cell.model in AUGMENTING else LoopWork.READING
+    return LoopWork.AUGMENTING if cell.model in MODEL_CROPS else LoopWork.READING
 
 
 WHOLE_COLD = "cold start, whole epoch"

@@ -20,12 +20,10 @@ from storebench.report.factors import BreakEven, closings, shares
 from storebench.report.intervals import Estimate, Ratio
 from storebench.report.ladder import Ladder, MeasuredRung
 from storebench.report.panels import Panel
+from storebench.report.roofline_curve import MOST_SPAN
 from storebench.report.verdict import Bound, CellVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
 from storebench.stats import MIN_ROUNDS
-
-MOST_SPAN = 3.0
-"""An interval of epochs whose upper end is so many times its lower one says nothing of when a conversion pays."""
 
 AMPLIFIED = 2.0
 """A device that delivers more than so many times the bytes that were asked for reads too much."""

@@ -13,7 +13,7 @@ from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.plots.plot import Plot
-from storebench.report.tables import Table, mark
+from storebench.report.tables import MOST_TABLES, Table, mark
 from storebench.report.texts.advice import RULES
 from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import QUESTION, Headline
@@ -118,9 +118,6 @@ _MOST_NAMED = 8
 
 MOST_UNBROKEN, LONGEST_TITLE = 22, 240
 """Characters up to which a figure of a table stays on one line, and above which the answer of a plot is no title."""
-
-MOST_TABLES = 40
-"""Tables of one dataset on the page; a matrix of hundreds of settings is read from the CSV files."""
 
 
 def flags(content: PageContent) -> list[Flag]:

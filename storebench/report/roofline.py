@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from storebench import stats
+from storebench.matrix import MODEL_CROPS
 from storebench.report.cells import (
-    AUGMENTING,
     MEMORY_FORMAT,
     SETTING_COLUMNS,
     STATE_COLUMNS,
@@ -82,7 +82,7 @@ class Roofline:
     @property
     def augmented(self) -> bool:
         """Whether the supply rates include a network's crops and mirrors."""
-        return self.first.cell.model in AUGMENTING
+        return self.first.cell.model in MODEL_CROPS
 
     @property
     def stored(self) -> tuple[RooflineCurve, ...]:
@@ -181,7 +181,7 @@ def _key(cell: CellSummary, *, any_state: bool = False) -> tuple[Any, ...]:
     fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in free}
     if not cell.cell.workers:
         fields["loader"] = ""  # all of them make batches in the loop's own thread
-    augmented = cell.cell.model if cell.cell.model in AUGMENTING else ""
+    augmented = cell.cell.model if cell.cell.model in MODEL_CROPS else ""
     return (cell.dataset_key, augmented, *fields.values())
 
 

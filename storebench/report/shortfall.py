@@ -8,13 +8,11 @@ from typing import Any
 from storebench.conversion_rounds import ConversionRounds
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.results import Record
+from storebench.rounds import MOST_REPLICATES
 from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.records import RECORDS_NAME, RUN_NAME
 from storebench.runs.resuming import resume_command
 from storebench.runs.schedule import ReplicateKey, added_rounds
-
-_MOST_REPLICATES = 1_000_000
-"""A ``run.json`` that promises more was not written by storebench."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +109,7 @@ def _rounds(about: Mapping[str, Any]) -> list[list[ReplicateKey]]:
     rule, cells = about.get("stopping"), about["cells"]
     least = about.get("scenario", {}).get("replicates") if rule is None else rule.get("min_replicates")
     fewer = fewer_replicates(about)
-    if fewer is None or not isinstance(least, int) or least * len(cells) > _MOST_REPLICATES:
+    if fewer is None or not isinstance(least, int) or least * len(cells) > MOST_REPLICATES:
         return []
     cell_ids = [str(cell["cell_id"]) for cell in cells]
     rounds = [

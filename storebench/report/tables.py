@@ -32,6 +32,9 @@ from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.verdicts import bound_words, decision_words, verdict_notes
 from storebench.settings.words import BOUNDED_STATES, CacheState
 
+MOST_TABLES = 40
+"""Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:

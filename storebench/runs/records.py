@@ -124,11 +124,6 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def append_record(run: Path, record: Record) -> None:
-    """Append a record to a run's folder and sync it to disk before returning."""
-    append_records(run, [record])
-
-
 def append_records(run: Path, records: Sequence[Record]) -> None:
     """Append the records of a replicate to a run's folder: one write and one sync, all of them or none.
 

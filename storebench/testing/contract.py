@@ -43,9 +43,7 @@ from storebench.testing.stores import (
     read_pixels,
     sample_images,
 )
-from storebench.testing.windows import WindowsContract
-
-ORDER = [5, COUNT - 1, 0, 5, 17, 5]
+from storebench.testing.windows import ORDER, WindowsContract
 
 
 class FormatContract(SequenceContract, HooksContract, WindowsContract):

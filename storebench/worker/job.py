@@ -8,6 +8,7 @@ from typing import Any
 
 from storebench.fileio.whole_files import write_message
 from storebench.names import name_of_text, text_of_name
+from storebench.ranks.stalls import MOST_WAIT_S
 from storebench.results import Cell
 
 EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
@@ -15,9 +16,6 @@ EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
 
 WAIT = "--wait"
 """Argument of a cell's process that is to wait for its job on standard input."""
-
-_MOST_WAIT_S = 7 * 24 * 3600.0
-"""Timeout of operations without another limit; torch.distributed needs a finite one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class CellJob:
     @property
     def wait_s(self) -> float:
         """Most seconds that ranks wait for each other; the launcher ends hanging ranks sooner."""
-        return min(self.timeout_s, _MOST_WAIT_S)
+        return min(self.timeout_s, MOST_WAIT_S)
 
     @property
     def by_torchrun(self) -> bool:

@@ -30,7 +30,7 @@ from storebench.results import (
     StoreFacts,
 )
 from storebench.runs.conversions import ConversionRecord
-from storebench.runs.records import STEPS_DIR, append_record
+from storebench.runs.records import STEPS_DIR, append_records
 
 FORMATS = {
     "png": ("files", "png", "pillow"),
@@ -351,7 +351,7 @@ def write_run(folder: Path, records: list[Record], *, with_steps: bool = False) 
             name = f"{STEPS_DIR}/{number:05d}.parquet"
             steps_table(record).to_parquet(folder / name)
             named = dataclasses.replace(record, steps_file=name)
-        append_record(folder, named)
+        append_records(folder, [named])
     return folder
 
 

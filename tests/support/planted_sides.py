@@ -20,7 +20,7 @@ from storebench.results import (
     Status,
     StoreFacts,
 )
-from storebench.runs.records import append_record
+from storebench.runs.records import append_records
 
 HERE: dict[str, Any] = {"key": "here", "match": {"cpu": "planted", "kernel": "6.8"}}
 ELSEWHERE = {"key": "elsewhere", "match": {"cpu": "another", "kernel": "6.8"}}
@@ -153,7 +153,7 @@ def write_run(folder: Path, records: list[Record]) -> Path:
     """Write a run's folder and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     for one in records:
-        append_record(folder, one)
+        append_records(folder, [one])
     return folder
 
 

@@ -24,7 +24,7 @@ from storebench.results import (
 )
 from storebench.runs.records import (
     RECORDS_NAME,
-    append_record,
+    append_records,
     json_schema,
     read_records,
     record_from_dict,
@@ -102,7 +102,7 @@ def test_every_name_that_was_promised_is_in_the_schema(part: str) -> None:
 def test_records_come_back_in_the_order_in_which_they_were_appended(tmp_path: Path) -> None:
     records = [make(number) for number in range(3)]
     for record in records:
-        append_record(tmp_path, record)
+        append_records(tmp_path, [record])
     assert read_records(tmp_path) == records
     assert read_records(tmp_path / RECORDS_NAME) == records
 
@@ -118,20 +118,20 @@ def test_a_last_line_cut_anywhere_is_dropped_and_the_next_record_is_whole(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
-    append_record(folder, make(0))
-    append_record(folder, make(1))
+    append_records(folder, [make(0)])
+    append_records(folder, [make(1)])
     path = folder / RECORDS_NAME
     first, second = path.read_bytes().splitlines(keepends=True)
     cut = 1 + cut % (len(second) - 2)
     path.write_bytes(first + second[:cut])
     assert read_records(folder) == [make(0)]
-    append_record(folder, make(2))
+    append_records(folder, [make(2)])
     assert read_records(folder) == [make(0), make(2)]
     assert path.read_bytes().startswith(first)
 
 
 def test_a_line_that_is_no_record_is_an_error_with_line_and_field(tmp_path: Path) -> None:
-    append_record(tmp_path, make(0))
+    append_records(tmp_path, [make(0)])
     raw = record_to_dict(make(1))
     raw["samples_per_s"] = "fast"
     with (tmp_path / RECORDS_NAME).open("a") as file:

@@ -19,7 +19,7 @@ from storebench.report.claims import ClaimKind, Claims
 from storebench.report.decisions import EXPOSED
 from storebench.report.facts import Facts
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection, drawable, with_count
+from storebench.report.plots.selection import MOST_PLOTS, Selection, drawable, with_count
 from storebench.report.plots.style import (
     PART_COLOURS,
     BackendStyle,
@@ -40,9 +40,6 @@ from storebench.settings.words import ComputeKind, Share, Sync
 from storebench.units import number_of
 
 QUESTION = "Where does a step of several ranks go?"
-
-MOST_PLOTS = 4
-"""Settings drawn per dataset; the tables contain all of them."""
 
 _NOTE = (
     "Means over ranks, entire epoch. Exposed communication is measured after the epoch, in pairs of steps. It and the wait for"

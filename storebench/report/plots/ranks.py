@@ -16,7 +16,7 @@ from storebench.report.intervals import Estimate
 from storebench.report.jobs import jobs_beside
 from storebench.report.panels import Panel
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import MOST_LINES, Selection
+from storebench.report.plots.selection import MOST_LINES, MOST_PLOTS, Selection
 from storebench.report.plots.style import (
     companion,
     legend_below,
@@ -40,9 +40,6 @@ from storebench.report.texts.sentence import Sentence
 from storebench.settings.words import ComputeKind, Fill, Share, Sync
 
 QUESTION = "What do more ranks deliver?"
-
-MOST_PLOTS = 4
-"""Settings drawn per dataset; the tables contain all of them."""
 
 _IDEAL = "ideal: the first point times the number of ranks"
 _LINES = ("-", "--", "-.")

@@ -20,7 +20,7 @@ from storebench.report.cells import CellSummary, as_cells
 from storebench.report.plots.looks import shaded
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.quick_figure import lay_out
-from storebench.report.plots.selection import Selection
+from storebench.report.plots.selection import MOST_PLOTS, Selection
 from storebench.report.plots.style import (
     look,
     mark_cut,
@@ -39,9 +39,6 @@ from storebench.report.texts.roofline import loader_words, one_roofline_answer, 
 from storebench.settings.words import CacheState
 
 QUESTION = "How fast an accelerator does each store feed"
-
-MOST_PLOTS = 4
-"""Plots of one dataset; the tables hold every setting."""
 
 _MOST_CURVES = 14
 _MOST_MARKS = 6

@@ -18,6 +18,9 @@ from storebench.report.texts.labels import caveats, common_setting
 MOST_CELLS = 24
 """Cells drawn in one plot; the tables hold the others."""
 
+MOST_PLOTS = 4
+"""Plots of one kind per dataset; the tables hold every setting."""
+
 MOST_LINES = 10
 """Curves drawn in one plot."""
 

@@ -3,7 +3,7 @@
 import math
 
 from storebench import stats
-from storebench.report.cells import AUGMENTING
+from storebench.matrix import MODEL_CROPS
 from storebench.report.roofline import Roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.texts.labels import times, with_interval
@@ -63,4 +63,4 @@ def _doubt(curve: RooflineCurve) -> str:
 def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
     """Return the seconds per sample of a network's augmentation that a roofline lacks; None if unknown."""
     model = one.cell.cell.model
-    return 0.0 if model not in AUGMENTING or roofline.first.cell.model == model else one.prep_s
+    return 0.0 if model not in MODEL_CROPS or roofline.first.cell.model == model else one.prep_s

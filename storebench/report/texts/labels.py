@@ -8,9 +8,9 @@ from pathlib import Path
 from storebench.codecs import any_size
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
 from storebench.datasets.geometry import resize_clause, served_note
+from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
 from storebench.report.cells import (
-    AUGMENTING,
     PASSES,
     SETTING_COLUMNS,
     WHOLE_COLD,
@@ -167,7 +167,7 @@ def _served_size(cell: CellSummary) -> str:
     """Return the size of the images that a cell serves, "224 x 224"; "" if it is unknown."""
     side = cell.cell.data.image_size
     if side is None and any_size(cell.cell.backend.codec):
-        side = AUGMENTING.get(cell.cell.model)
+        side = MODEL_CROPS.get(cell.cell.model)
     if side is not None:
         return f"{side} x {side}"
     high, wide, *_ = [*str(cell.fact("store_image_shape") or "").split("x"), ""]
@@ -287,7 +287,7 @@ def _served_clause(cell: CellSummary) -> str:
     if cell.cell.backend.codec != ORIGINAL:
         return ""
     height, width, *_ = map(int, str(cell.fact("store_image_shape") or "0x0").split("x"))
-    return served_note((height, width), cell.cell.data.image_size or AUGMENTING.get(cell.cell.model))
+    return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
 
 
 _MOST_ZEROS = 12

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from storebench.report.cells import AUGMENTING
+from storebench.matrix import MODEL_CROPS
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
 from storebench.results import BelowCache, PortionKind, Record
@@ -66,7 +66,7 @@ def _columns_frac(record: Record) -> float:
 
 
 def _crop_frac(record: Record, axis: int) -> float:
-    side = AUGMENTING.get(record.cell.model)
+    side = MODEL_CROPS.get(record.cell.model)
     return 1.0 if side is None or record.store is None else min(1.0, side / record.store.image_shape[axis])
 
 

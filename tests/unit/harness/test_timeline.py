@@ -12,7 +12,7 @@ import pytest
 
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.results import Record
-from storebench.runs.records import append_record, read_records
+from storebench.runs.records import append_records, read_records
 from storebench.timeline import choose_record, trace_events
 from tests.support.harness_tools import Bench, only_record, scenario, steps_of
 
@@ -27,7 +27,7 @@ def traced(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     matrix = {"dataset": "mnist", "synthetic": True, "limit": 96, "batch_size": 8, "model": "tiny"}
     [cell] = scenario(**matrix, backends=["png"], workers=2).cells()
     record = only_record(cell, bench.stores, run)
-    append_record(run, record)
+    append_records(run, [record])
     return run, record
 
 

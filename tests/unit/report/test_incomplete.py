@@ -17,7 +17,7 @@ from storebench.results import Cell, Record
 from storebench.rounds import Stop, Why
 from storebench.runs.conversions import append_conversion
 from storebench.runs.folder import Run
-from storebench.runs.records import append_record, read_records
+from storebench.runs.records import append_records, read_records
 from storebench.runs.resuming import resume_command
 from storebench.scenario import make_scenario
 from storebench.surroundings import LeftOut
@@ -39,7 +39,7 @@ def measured(run: Run, cell: Cell, replicate: int) -> Record:
     """Record a replicate of a cell as if it had run."""
     record = make_record(cell.backend.name, replicate=replicate, cache="warm", dataset="mnist", size=None)
     record = dataclasses.replace(record, cell=cell, run_id=run.run_id)
-    append_record(run.folder, record)
+    append_records(run.folder, [record])
     return record
 
 

@@ -19,7 +19,7 @@ from storebench.errors import CorruptDataError, OutputError
 from storebench.report.validation.validate import validate
 from storebench.results import Record
 from storebench.runs.merging import merge_tables
-from storebench.runs.records import append_record, read_records
+from storebench.runs.records import append_records, read_records
 from tests.support.planted import make_record, paper_records, steps_table, write_run
 from tests.support.step_tables import LABELS, all_tables, merged_tables, own_tables
 
@@ -60,7 +60,7 @@ def add(run: Path, name: str, table: pd.DataFrame, record: Record = RECORDS[0]) 
     # Without metadata of pandas: tables of a run have none.
     rows = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata()
     pq.write_table(rows, run / str(named.steps_file))
-    append_record(run, named)
+    append_records(run, [named])
     return str(named.steps_file)
 
 

@@ -18,7 +18,7 @@ from storebench.report.plots.cold_curve import cold_answer
 from storebench.report.plots.curve import curve
 from storebench.report.plots.steady_state import steady_answer
 from storebench.results import Record, ResidencyPoint
-from storebench.runs.records import STEPS_DIR, append_record
+from storebench.runs.records import STEPS_DIR, append_records
 from storebench.worker.portion import portion_sums
 from tests.support.planted import make_record, portion_of, steps_table
 
@@ -33,7 +33,7 @@ def write(folder: Path, records: list[tuple[Record, list[float]]]) -> Path:
         name = f"{STEPS_DIR}/{number}.parquet"
         waits = (np.array(waits_ms) * 1e6).astype(np.int64)
         steps_table(record, wait_ns=waits).to_parquet(folder / name)
-        append_record(folder, dataclasses.replace(record, steps_file=name))
+        append_records(folder, [dataclasses.replace(record, steps_file=name)])
     return folder
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from storebench.report.cells import AUGMENTING, CellSummary, LoopWork, ceiling_key, summarise, work_of
+from storebench.matrix import MODEL_CROPS
+from storebench.report.cells import CellSummary, LoopWork, ceiling_key, summarise, work_of
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.panels import panels
@@ -181,7 +182,7 @@ def test_the_read_ahead_stands_in_the_setting() -> None:
 def test_the_networks_that_augment_are_those_of_the_models() -> None:
     assert {
         name: spec.augment.crop for name, spec in MODELS.items() if not spec.augment.identity
-    } == AUGMENTING
+    } == MODEL_CROPS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import storebench
 from storebench.cli.main import app
 from storebench.errors import CorruptDataError
 from storebench.results import Cell, Environment, Record, Status
-from storebench.runs.records import append_record
+from storebench.runs.records import append_records
 from tests.support.planted import make_record, steps_table, write_run
 
 PWN = "::error::pwn"
@@ -153,7 +153,7 @@ def with_steps_at(folder: Path, name: str) -> Path:
     run = write_run(folder / "run", [])
     (run / "other").mkdir()
     pq.write_table(pa.Table.from_pandas(steps_table(record)), run / "other" / "steps.parquet")
-    append_record(run, dataclasses.replace(record, steps_file=name))
+    append_records(run, [dataclasses.replace(record, steps_file=name)])
     return run
 
 

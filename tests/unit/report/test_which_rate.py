@@ -12,7 +12,7 @@ from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.results import PortionKind, Record
 from storebench.runner import Run
-from storebench.runs.records import append_record, run_looks
+from storebench.runs.records import append_records, run_looks
 from storebench.scenario import make_scenario
 from storebench.stats import look_alpha
 from tests.support.planted import make_record, portion_of
@@ -86,7 +86,7 @@ def test_rounds_that_are_added_to_records_count_as_another_look(tmp_path: Path) 
     run = Run.create(scenario, tmp_path, scenario.cells())
     run = run.extended(4)
     assert run_looks(tmp_path) == 1, "nothing was recorded that anybody could have looked at"
-    append_record(tmp_path, make_record("lmdb"))
+    append_records(tmp_path, [make_record("lmdb")])
     run = run.extended(4)
     assert run_looks(tmp_path) == 1, "no round was added"
     run.extended(6)
