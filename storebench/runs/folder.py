@@ -400,8 +400,7 @@ class Run:
         def is_old(row: Row) -> bool:
             return _replicate_of(record_from_dict(row, where=str(path))) in old
 
-        rows = [record_to_dict(record) for record in records]
-        replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, rows)
+        replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, [*map(record_to_dict, records)])
 
     def _with_tables(self, records: Sequence[Record], tables: Path) -> list[Record]:
         """Give a replicate's step tables unused names, synced to disk; return records that name them."""

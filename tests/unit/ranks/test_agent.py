@@ -29,11 +29,11 @@ import json, os, signal, sys, time
 from pathlib import Path
 from storebench.ranks.endings import RankFailure
 from storebench.ranks.membership import membership
-from storebench.ranks.progress import Progress
+from storebench.ranks.progress import RankProgress
 
 folder, fault = Path(sys.argv[1]), sys.argv[2]
 me = membership()
-progress = Progress.create(folder, me)
+progress = RankProgress.create(folder, me)
 for phase in ("the rendezvous", "the preparation", "epoch 0"):
     progress.begin(phase)
 facts = {"threads": os.environ.get("OMP_NUM_THREADS"), "port": os.environ["MASTER_PORT"], "pid": os.getpid()}
