@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import pydantic
 
 from storebench.datasets.base import LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE, MOST_SAMPLES, DatasetSpec
-from storebench.datasets.catalog import KNOWN, known_dataset
+from storebench.datasets.catalog import known_dataset, unknown_dataset
 from storebench.errors import StorebenchError, UnknownNameError
 from storebench.formats.registry import PAPER_BACKENDS, parse_backend, traits_of
 from storebench.matrix_jobs import JobKeys, job_settings
@@ -153,7 +153,7 @@ class _MatrixWithoutLoop(Strict, JobKeys):
     @classmethod
     def _known_dataset(cls, value: str) -> str:
         if not known_dataset(value):
-            raise ValueError(str(UnknownNameError.of("dataset", value, KNOWN)))
+            raise ValueError(str(unknown_dataset(value)))
         return value
 
     @pydantic.field_validator("compute", check_fields=False)

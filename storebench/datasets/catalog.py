@@ -227,9 +227,17 @@ def _check_image_size(spec: DatasetSpec) -> None:
         )
 
 
+def unknown_dataset(name: str) -> UnknownNameError:
+    """Return the error for a name that no dataset has, with what was meant."""
+    error = UnknownNameError.of("dataset", name, KNOWN)
+    if os.path.isdir(name):  # noqa: PTH112 - Path raises where the text cannot be a path
+        return UnknownNameError(error.what, hint=f"Write {FOLDER_PREFIX}{name} for the folder of images.")
+    return UnknownNameError(f"{error.what}, and there is no such folder", hint=error.hint)
+
+
 def _check(spec: DatasetSpec) -> None:
     if not known_dataset(spec.name):
-        raise UnknownNameError.of("dataset", spec.name, KNOWN)
+        raise unknown_dataset(spec.name)
     for option, value in (("size", spec.size), ("limit", spec.limit)):
         if value is not None and not 1 <= value <= MOST_SAMPLES:
             raise UsageError(

@@ -65,6 +65,7 @@ def refused_here(*words: str) -> str:
         (["lmdb", "--device", "tpu"], "'cpu', 'cuda' or 'cuda:NUMBER'"),
         (["lmdb", "--split", "tain"], "'train' or 'test'"),
         (["lmdb", "--dataset", "mnits"], "Did you mean 'mnist'?"),
+        (["lmdb", "--dataset", "photos"], "no dataset is called 'photos', and there is no such folder"),
     ],
 )
 def test_run_refuses_what_it_does_not_know_in_one_line_and_makes_nothing(

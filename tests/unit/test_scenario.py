@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.errors import ScenarioError
+from storebench.errors import ScenarioError, StorebenchError
 from storebench.formats.registry import BUILTIN, PAPER_BACKENDS, parse_backend
 from storebench.loading.loader import LOADERS
 from storebench.progress import mute
@@ -92,6 +92,18 @@ def test_a_cells_id_is_stable_and_changes_with_every_setting() -> None:
         for change in ({}, {"seed": 1}, {"workers": 1}, {"cache": "warm"}, {"limit": 5}, {"threads": 1})
     }
     assert len(ids) == 6
+
+
+def test_a_folder_named_as_a_dataset_is_refused_with_its_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    raw = {"dataset": "photos", "backends": ["lmdb"]}
+    with pytest.raises(StorebenchError, match="'photos', and there is no such folder"):
+        make_scenario({"name": "x", "matrix": [raw]})
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(StorebenchError, match="Write folder:photos for the folder of images"):
+        make_scenario({"name": "x", "matrix": [raw]})
 
 
 def test_a_cell_names_its_samples() -> None:
