@@ -23,7 +23,7 @@ def t_two_sided(t: float, freedom: int) -> float:
     return min(1.0, max(0.0, 1.0 - inside))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def t_quantile(share: float, freedom: int) -> float:
     """Return the quantile of Student's t for a share over 0.5."""
     low, high = 0.0, 1.0

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from storebench.codecs import any_size
@@ -308,11 +309,10 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         cell_id -> what validation found.
     """
     grouped: dict[tuple[str, str], list[EpochRow]] = {}
-    clean = results.astype(object).where(results.notna(), None)
-    for row in clean.to_dict("records"):
-        grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(
-            {str(k): v for k, v in row.items()}
-        )
+    names = [str(name) for name in results.columns]
+    for values in results.itertuples(index=False, name=None):
+        row = dict(zip(names, map(_plain, values), strict=True))
+        grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(row)
     invalid, named = findings or {}, distinctions([rows[0] for rows in grouped.values()])
     cells = [
         CellSummary(
@@ -325,6 +325,13 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         for (key, cell_id), rows in grouped.items()
     ]
     return sorted(cells, key=lambda cell: (backend_rank(cell.backend), str(cell.setting)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a table as Python has it; None if it is missing."""
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]:

@@ -1,12 +1,16 @@
 """Records as one tidy table, with the column and the type of each field."""
 
+import contextlib
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from storebench.results import (
@@ -114,9 +118,48 @@ def column_types() -> dict[str, Any]:
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 
 
+_LACKING = {"object": math.nan}
+"""What stands in a column for a value that no record of a kind has; None in every other type of column."""
+
+
+class _Masked(NamedTuple):
+    """How pandas holds values that may be missing: the type of its array, that of a value, and what stands for none."""
+
+    array: Any
+    kind: type
+    blank: object
+
+
+_MASKED = {
+    "Int64": _Masked(array=pd.arrays.IntegerArray, kind=int, blank=0),
+    "boolean": _Masked(array=pd.arrays.BooleanArray, kind=bool, blank=False),
+}
+
+
 def _dtype(hint: Any) -> str:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next((name for kind, name in _DTYPES.items() if kind in kinds), "object")
+
+
+def _column(values: list[Any], dtype: Any) -> Any:
+    """Return a column of a type; None is missing.
+
+    Columns of plain values are made by hand: pandas takes 40 ms to convert those of a table, however short it is.
+    """
+    found = set(map(type, values))
+    if dtype == "float64" and found <= {float, NoneType}:
+        return np.array(values, dtype=np.float64)
+    if dtype in _MASKED and found <= {_MASKED[dtype].kind, NoneType}:
+        array, kind, blank = _MASKED[dtype]
+        plain = [blank if value is None else value for value in values] if NoneType in found else values
+        with contextlib.suppress(OverflowError):  # pandas says so in its own way
+            return array(
+                np.array(plain, dtype=kind), np.array([value is None for value in values], dtype=bool)
+            )
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    given = pd.Series(column, dtype=object)  # by itself, pandas would see an array of texts
+    return given if dtype == "object" else given.astype(dtype)
 
 
 def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
@@ -149,9 +192,11 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
         }
         for record, file in given
     ]
-    table = pd.DataFrame(rows, columns=list(kinds), dtype=object)
-    typed = table.astype({column: _dtype(hint) for column, hint in kinds.items()})
-    return typed.copy()  # consolidated: pandas would warn of a fragmented table where its owner adds a column
+    columns = {
+        column: _column([row.get(column, _LACKING.get(dtype)) for row in rows], dtype)
+        for column, dtype in ((column, _dtype(hint)) for column, hint in kinds.items())
+    }
+    return pd.DataFrame(columns, copy=True)
 
 
 def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[str, Any]:
