@@ -206,7 +206,7 @@ def test_a_process_whose_runner_was_killed_returns_to_its_own_group(
     monkeypatch.setattr(replicate, "end_with_the_runner", lambda: None)
     monkeypatch.setattr(replicate, "read_job", lambda _path: job)
     monkeypatch.setattr(replicate, "Setup", SimpleNamespace(of=killed))
-    monkeypatch.setattr(replicate.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
     with pytest.raises(SystemExit):
         replicate.main([str(tmp_path / "job.json")])
     assert hierarchy.writes == ([("cgroup.procs", str(os.getpid()))] if orphaned else [])
