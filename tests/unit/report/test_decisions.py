@@ -171,6 +171,17 @@ def test_the_error_of_a_comparison_decides_how_many_rounds_would_tell() -> None:
     assert rounds_to_tell(decisions, [strict, loose]) == rounds_to_tell(decisions, [strict])
 
 
+def test_the_noisiest_comparison_and_the_one_of_fewest_rounds_decide_the_number() -> None:
+    calm, noisy = (next(iter(undecided(spread).decisions.found.values())) for spread in (3.0, 9.0))
+    decisions = undecided(9.0).decisions
+    alone = rounds_to_tell(decisions, [noisy])
+    assert (alone or 0) > (rounds_to_tell(decisions, [calm]) or 0)
+    assert rounds_to_tell(decisions, [calm, noisy]) == alone
+    longer = dataclasses.replace(noisy, ratio=dataclasses.replace(noisy.ratio, n=noisy.ratio.n + 4))
+    assert rounds_to_tell(decisions, [longer]) == (alone or 0) - 4
+    assert rounds_to_tell(decisions, [longer, noisy]) == alone
+
+
 def test_where_no_number_of_rounds_would_tell_none_is_named() -> None:
     facts = pair([20.0, 190.0, 5.0], [170.0, 4.0, 80.0])
     assert rounds_to_tell(facts.decisions, list(facts.decisions.found.values())) is None
@@ -183,6 +194,19 @@ def test_where_no_number_of_rounds_would_tell_none_is_named() -> None:
 )
 def test_a_loop_is_fed_where_it_is_proven_to_wait_less_than_a_tenth(waits_ms: list[float], fed: bool) -> None:
     facts = facts_of(replicates("lmdb", waits_ms) + replicates("png", waits_ms))
+    assert facts.decisions.fed(cell_of(facts, "lmdb")) is fed
+
+
+@pytest.mark.parametrize(("drift", "fed"), [(1.1, True), (1.5, False)])
+def test_a_loop_whose_rate_was_still_changing_is_not_called_fed(drift: float, fed: bool) -> None:
+    limit: dict[str, Any] = {"cache": "limited", "memory_bytes": 1 << 27}
+    facts = facts_of(
+        [
+            dataclasses.replace(record, portion=portion_of(record, drift=drift))
+            for name in ("lmdb", "png")
+            for record in replicates(name, [0.5, 0.51, 0.5], **limit)
+        ]
+    )
     assert facts.decisions.fed(cell_of(facts, "lmdb")) is fed
 
 
