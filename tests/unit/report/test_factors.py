@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storebench import stats
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.claims import refusal
 from storebench.report.factors import BreakEven, shares
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
@@ -16,6 +18,7 @@ from storebench.report.texts.advice import recommend
 from storebench.report.texts.papers import factor_sentence
 from storebench.results import Record, Status
 from storebench.runs.conversions import append_conversion
+from storebench.settings.words import ComputeKind
 from tests.support.planted import make_conversion, make_record, portion_of, replicates
 
 
@@ -133,9 +136,27 @@ def test_shares_are_signed_and_taken_round_by_round() -> None:
     assert found["fetching"].proven
     assert not found["preparing"].proven
     lo, hi = found["decoding"].share.lo, found["decoding"].share.hi
+    interval = stats.mean_interval(np.array(decode) / whole, stats.ALPHA / 4)
+    assert interval is not None
+    assert (lo, hi) == pytest.approx((interval.low, interval.high)), "four parts hold together"
     assert lo is not None
     assert hi is not None
     assert lo < np.min(np.array(decode) / whole) < np.max(np.array(decode) / whole) < hi
+
+
+def test_only_shares_whose_interval_leaves_out_zero_are_told() -> None:
+    fetch = (12.0, 2.0, 9.0)
+    png = [
+        make_record("png", replicate=n, wait_ms=41 + one, fetch_ms=one, decode_ms=40, prep_ms=1)
+        for n, one in enumerate(fetch)
+    ]
+    facts = facts_of(png + replicates("lmdb", [5.0] * 3, fetch_ms=4, prep_ms=1))
+    sides = {cell.backend: cell for cell in facts.cells}
+    claim = facts.claims.between(sides["png"], sides["lmdb"])
+    assert claim is not None
+    mids = {one.part: one.share.mid for one in shares(sides["png"], sides["lmdb"])}
+    assert mids["fetching"] > 0.05
+    assert [one.part for one in facts.claims.shares(claim)] == ["decoding"]
 
 
 def test_with_workers_shares_are_of_the_producers_work() -> None:
@@ -204,6 +225,58 @@ def test_a_saving_that_the_page_does_not_call_proven_pays_for_nothing(tmp_path: 
     assert one.epochs is None
 
 
+def why_not(records: list[Record], run: Path) -> str:
+    """Return why nothing is said of the one conversion of a run."""
+    facts = facts_of(records, run)
+    (one,) = facts.paying
+    told = any(advice.rule.startswith("R4") for advice in recommend(facts))
+    reason = refusal(one, facts.ordered, facts.claims)
+    assert told is not bool(reason)
+    return reason
+
+
+@pytest.mark.parametrize(("count", "words"), [(2, "fewer than 3 conversions"), (3, "")])
+def test_two_conversions_have_no_interval_and_prove_nothing(tmp_path: Path, count: int, words: str) -> None:
+    converted(tmp_path, [12.0, 12.1, 12.2][:count])
+    assert why_not(steps("png", [60] * 3) + steps("lmdb", [20] * 3), tmp_path).startswith(words)
+
+
+@pytest.mark.parametrize(("step_ms", "told"), [((60, 66, 54), True), ((60, 69, 51), False)])
+def test_epochs_whose_interval_spans_a_factor_of_three_are_not_told(
+    tmp_path: Path, step_ms: tuple[float, ...], told: bool
+) -> None:
+    converted(tmp_path, [12.0] * 3)
+    records = steps("png", list(step_ms)) + steps("lmdb", [5 + one / 4 for one in step_ms])
+    (one,) = paid(records, tmp_path)
+    assert one.epochs is not None
+    assert (one.epochs.hi or 0.0) < 6 * (one.epochs.lo or 0.0)
+    assert (why_not(records, tmp_path) == "") is told
+
+
+@pytest.mark.parametrize(("png_ms", "gains"), [(11.1, False), (11.2, True)])
+def test_a_conversion_for_a_loop_that_is_fed_already_pays_for_nothing(
+    tmp_path: Path, png_ms: float, gains: bool
+) -> None:
+    converted(tmp_path, [12.0] * 3)
+    records = steps("png", [png_ms] * 3) + steps("lmdb", [10.001] * 3)
+    words = "" if gains else "training gains nothing from it on this machine"
+    assert why_not(records, tmp_path) == words
+
+
+@pytest.mark.parametrize(("png_ms", "gains"), [(10.0, False), (40.0, True)])
+def test_faster_loading_pays_for_nothing_where_training_is_as_fast(
+    tmp_path: Path, png_ms: float, gains: bool
+) -> None:
+    converted(tmp_path, [12.0] * 3)
+    alone = {"compute": "none", "compute_ms": 0.0, "cache": "warm"}
+    loading = replicates("png", [60] * 3, **alone) + replicates("lmdb", [20] * 3, **alone)
+    training = replicates("png", [png_ms] * 3, cache="warm") + replicates("lmdb", [10.0] * 3, cache="warm")
+    facts = facts_of(loading + training, tmp_path)
+    (one,) = (even for even in facts.break_evens if even.cell.cell.compute.kind is ComputeKind.NONE)
+    words = "" if gains else "training gains nothing from it on this machine"
+    assert refusal(one, facts.ordered, facts.claims) == words
+
+
 def test_a_conversion_that_was_not_measured_is_not_spoken_of(tmp_path: Path) -> None:
     records = steps("png", [60] * 3) + steps("lmdb", [20] * 3, build_s=12.0)
     assert paid(records, tmp_path) == []
@@ -243,6 +316,7 @@ def test_a_cold_rate_pays_for_no_conversion(
     converted(tmp_path, [12.0, 12.0, 12.0])
     cold = steps("png", [90] * 3, cache="cold") + steps("lmdb", [20] * 3, cache="cold")
     assert paid(cold, tmp_path) == []
+    assert facts_of(cold, tmp_path).break_evens == ()
     assert not any(one.rule.startswith("R4") for one in recommend(facts_of(cold, tmp_path)))
     limit = {"cache": "limited", "memory_bytes": 2**20}
     for state, words in ({"cache": "warm"}, "warm"), (limit, "limited to 1.00 MiB"):
