@@ -107,7 +107,10 @@ def _cell(records: list[Record], code: str) -> CellData:
         if environment
         else MachineAndStorage(),
         replicates=replicates,
-        failure=_failure(failed) or _code_failure(usable, code) or _cache_failure(usable),
+        failure=_failure(failed)
+        or _code_failure(usable, code)
+        or _cache_failure(usable)
+        or _proof_failure(usable),
         rerun=first.cell.cell_id,
         figure=_MEAN if any(len(epochs) > 2 for epochs in rounds) else "mean",  # equal for one epoch
         tail_of=tail_of,
@@ -129,6 +132,16 @@ def _cache_failure(records: Sequence[Record]) -> str:
         ):
             why = facts.reason if facts else "it was not checked"
             return f"the cache was not verified to be {record.cell.cache}: {why}"
+    return ""
+
+
+def _proof_failure(records: Sequence[Record]) -> str:
+    """Return why it was not shown that a cell served the dataset's samples, or ""; earlier releases kept none."""
+    for record in records:
+        if record.code is None or record.cell.backend.is_null:
+            continue
+        if record.coverage is None or not record.coverage.timed_checked:
+            return "no sample of its timed batches was compared with the dataset"
     return ""
 
 

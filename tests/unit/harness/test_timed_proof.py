@@ -5,17 +5,20 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 import torch
 
+from storebench.errors import CorruptDataError
+from storebench.formats import parse_backend
 from storebench.formats.kernel import Kernel, load_kernel
 from storebench.loading import kept as kept_module
 from storebench.loading import loader as loader_module
+from storebench.loading.augment import Augment
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
-from storebench.loading.kept import SampleKeeper
+from storebench.loading.kept import Kept, SampleKeeper, TimedCheck, Truth
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
@@ -179,6 +182,42 @@ def test_rows_that_a_batch_does_not_have_are_wrong(
     record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 7)
     assert record.status is Status.FAILED
+
+
+class DamagedReader:
+    """Stands for a store whose payloads no longer decode; its labels are right."""
+
+    image_shape = (2, 2, 1)
+    payload_codec = "png"
+    labels = np.zeros(3, np.int64)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read_into(self, _indices: Any, _out: Any) -> None:
+        raise CorruptDataError("not an image")
+
+
+@pytest.mark.parametrize("index", [0, -1, 3])
+def test_a_sample_that_the_store_does_not_have_is_wrong(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "opened_again", lambda *_: DamagedReader())
+    truth = Truth(
+        store=Path("nowhere"),
+        backend=parse_backend("lmdb+png"),
+        table=np.zeros((3, 16), np.uint8),
+        augment=Augment(),
+        seed=0,
+    )
+    one = Kept(
+        pixels=np.zeros((1, 2, 2, 1), np.uint8),
+        labels=np.zeros(1, np.int64),
+        indices=np.array([index]),
+        absent=0,
+    )
+    assert truth.check(one, 0) == TimedCheck(checked=1, wrong=1, first_wrong=index)
 
 
 @pytest.mark.parametrize(

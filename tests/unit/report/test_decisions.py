@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.claims import ClaimKind
 from storebench.report.decisions import READS, DoubtKind, Topic, rounds_to_tell, siblings
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
@@ -287,6 +288,21 @@ def test_stores_that_beat_each_other_in_a_circle_make_no_choice() -> None:
     assert facts.main is not None
     assert sum(one.ratio.proven for one in facts.decisions.found.values()) == 3
     assert choice_of(facts.main, facts.claims).cell is None
+
+
+def test_stores_of_which_two_never_met_in_a_round_are_not_called_equal() -> None:
+    rounds = {"png": range(4), "lmdb": range(8), "hdf5": range(4, 8)}
+    facts = facts_of(
+        [make_record(name, replicate=n, cache="warm") for name, own in rounds.items() for n in own]
+    )
+    assert facts.main is not None
+    known = {
+        frozenset((one.subject.backend, one.object.backend)): one.kind
+        for one in facts.claims.found
+        if one.object is not None and one.kind is ClaimKind.EQUAL
+    }
+    assert known.keys() == {frozenset(("png", "lmdb")), frozenset(("lmdb", "hdf5"))}
+    assert not choice_of(facts.main, facts.claims).indifferent
 
 
 def test_panels_are_asked_in_an_order_that_no_rate_decides() -> None:
