@@ -125,6 +125,36 @@ def test_a_cell_that_may_be_slower_says_that_it_is_not_ruled_out() -> None:
     assert result.reason.endswith(" more replicates on each side would decide it")
 
 
+CALM, NOISY = [1.0, 1.02, 0.98, 1.01, 0.99], [1.05, 1.25, 0.9, 1.15, 1.0]
+
+
+def more_rounds(before: list[float], after: list[float], *, cells: int = 1, **fields: Any) -> int:
+    """Return the number of further replicates that would decide the first of some equal cells of two separate runs."""
+    first, second = (
+        Side(
+            source="planted",
+            kind="records",
+            cells={f"{n}": cell(seconds, cell_id=f"{n}", **fields) for n in range(cells)},
+        )
+        for seconds in (before, after)
+    )
+    result, *_ = judge(first, second, Policy(basis="seconds"))
+    assert result.state is CellState.INCONCLUSIVE
+    assert result.more_rounds is not None
+    return result.more_rounds
+
+
+def test_the_correction_for_all_cells_and_tails_takes_more_rounds() -> None:
+    alone = more_rounds(NOISY, NOISY)
+    assert more_rounds(NOISY, NOISY, tail_of=TAIL) == more_rounds(NOISY, NOISY, cells=2) > alone
+    assert more_rounds(NOISY, NOISY, cells=8) > more_rounds(NOISY, NOISY, cells=2)
+
+
+def test_the_noisier_side_decides_how_many_rounds_would_tell() -> None:
+    both = more_rounds(NOISY, NOISY)
+    assert more_rounds(CALM, NOISY) == both == more_rounds(NOISY, CALM)
+
+
 @pytest.mark.parametrize("spread", [0.01, 0.05])
 def test_a_slow_down_at_the_threshold_is_hardly_ever_within_noise(spread: float) -> None:
     rng, trials = np.random.default_rng(1), 400
