@@ -373,6 +373,17 @@ def test_decided_workers_memory_and_amplification_get_advice() -> None:
     assert "LMDB: over the entire epoch, the device delivered 8.00 [8.00, 8.00] times" in advice["R8"]
 
 
+def test_workers_that_were_never_compared_are_not_called_equal() -> None:
+    def of(workers: int, first: int = 0) -> list[Record]:
+        return [
+            make_record("lmdb", replicate=first + n, wait_ms=30 + n / 10, workers=workers) for n in range(4)
+        ]
+
+    records = rounds("png", [60, 61, 60, 60]) + of(0) + of(2)
+    assert "more workers than 0 change the rate by less than 10%" in rules_of(records)["R6"]
+    assert "R6" not in rules_of(records + of(4, first=4))
+
+
 def test_undecided_workers_memory_and_amplification_get_none() -> None:
     lmdb = [
         make_record("lmdb", replicate=n, wait_ms=20, amplification=a) for n, a in enumerate((2.1, 1.2, 4))

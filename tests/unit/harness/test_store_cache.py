@@ -1,0 +1,112 @@
+"""What is evicted, read, counted and dropped for a cell's store, and when."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.formats import parse_backend
+from storebench.probes.page_cache import Residency
+from storebench.results import CacheFacts, CacheVerdict
+from storebench.settings.words import CacheState
+from storebench.worker import cache_state
+from storebench.worker.cache_state import StoreCache
+
+PAGES = 1000
+
+
+class Kernel:
+    """Stands for the page cache: what is asked of it, in order, and how many pages it says are resident."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.resident, self.asked = PAGES, list[str]()
+        self.files = set[str]()
+        monkeypatch.setattr(cache_state, "evict", self._evict)
+        monkeypatch.setattr(cache_state, "warm", self._warm)
+        monkeypatch.setattr(cache_state, "resident", self._count)
+        monkeypatch.setattr(cache_state, "drop_caches", lambda: self.asked.append("drop"))
+        monkeypatch.setattr(cache_state, "require_drop_caches", lambda: None)
+
+    def _evict(self, paths: Iterable[Path]) -> str:
+        self.asked.append("evict")
+        self.files |= {path.name for path in paths}
+        return "fadvise"
+
+    def _warm(self, paths: Iterable[Path], *, anew: bool) -> int:
+        self.asked.append("read anew" if anew else "read")
+        self.files |= {path.name for path in paths}
+        return 0
+
+    def _count(self, paths: Iterable[Path]) -> Residency:
+        self.asked.append("count")
+        self.files |= {path.name for path in paths}
+        return Residency(pages_total=PAGES, pages_resident=self.resident, method="cachestat")
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    return Kernel(monkeypatch)
+
+
+def cache_of(state: CacheState, folder: Path, backend: str = "lmdb:direct", **options: Any) -> StoreCache:
+    store = folder / "store"
+    store.mkdir()
+    (store / "data.mdb").write_bytes(b"x")
+    (folder / ".store.pages").write_bytes(b"x")
+    return StoreCache(state, parse_backend(backend), store, **({"drops": False} | options))
+
+
+def test_a_warm_store_is_read_anew_once_and_then_only_topped_up(kernel: Kernel, tmp_path: Path) -> None:
+    cache = cache_of(CacheState.WARM, tmp_path)
+    first, later = (cache.prepare("epoch", first=first) for first in (True, False))
+    assert kernel.asked == ["read anew", "count", "read", "count"]
+    assert (first.method, later.method) == ("fadvise+read+cachestat", "read+cachestat")
+
+
+def test_the_index_that_a_reader_keeps_is_evicted_and_counted_too(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.resident = 0
+    assert cache_of(CacheState.COLD, tmp_path).prepare("epoch").verdict is CacheVerdict.VERIFIED
+    assert kernel.asked == ["evict", "count"]
+    assert kernel.files == {"data.mdb", ".store.pages"}
+
+
+@pytest.mark.parametrize(
+    ("state", "asked"),
+    [
+        (CacheState.COLD, ["evict"]),
+        (CacheState.LIMITED, ["evict"]),
+        (CacheState.WARM, []),
+        (CacheState.ANY, []),
+    ],
+)
+def test_what_an_open_reader_maps_is_cold_before_it_opens(
+    state: CacheState, asked: list[str], kernel: Kernel, tmp_path: Path
+) -> None:
+    assert cache_of(state, tmp_path).before_opening() is None
+    assert kernel.asked == asked
+
+
+@pytest.mark.parametrize(("resident", "last"), [(0, "drop"), (PAGES, "count")], ids=["cold", "not cold"])
+def test_a_store_read_at_opening_drops_caches_only_if_it_is_cold(
+    resident: int, last: str, kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.resident = resident
+    facts = cache_of(CacheState.COLD, tmp_path, drops=True, read_at_opening=True).before_opening()
+    assert isinstance(facts, CacheFacts)
+    assert facts.applies_to == "open"
+    assert (facts.verdict is CacheVerdict.VERIFIED) is (resident == 0)
+    assert kernel.asked[-1] == last
+
+
+@pytest.mark.parametrize(("state", "drops"), [(CacheState.COLD, True), (CacheState.WARM, False)])
+def test_only_a_cold_cell_drops_the_machines_caches(
+    state: CacheState, drops: bool, kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.resident = 0 if drops else PAGES
+    cache = cache_of(state, tmp_path, drops=True)
+    facts = cache.prepare("epoch")
+    cache.drop()
+    assert cache.drops is drops
+    assert ("drop" in kernel.asked, "drop_caches" in facts.method) == (drops, drops)
+    assert facts.metadata == ("cold" if drops else "hot")
