@@ -172,7 +172,7 @@ def test_the_error_of_a_comparison_decides_how_many_rounds_would_tell() -> None:
     assert rounds_to_tell(decisions, [strict, loose]) == rounds_to_tell(decisions, [strict])
 
 
-def test_the_noisiest_comparison_and_the_one_of_fewest_rounds_decide_the_number() -> None:
+def test_the_noisiest_comparison_and_the_shortest_decide_the_number() -> None:
     calm, noisy = (next(iter(undecided(spread).decisions.found.values())) for spread in (3.0, 9.0))
     decisions = undecided(9.0).decisions
     alone = rounds_to_tell(decisions, [noisy])
