@@ -67,6 +67,11 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
         The table that `storebench.load_steps` returned; the first replicate and epoch of
         each cell is drawn. Of more than 2,000 steps the longest wait in each of
         2,000 equal pieces is drawn, so that no spike is lost.
+
+    Returns
+    -------
+    Axes
+        Those of all cells. Where more than two would share them, each cell has its own, and these are the lowest.
     """
     with styled():
         lines = list(step_lines(steps))
@@ -89,7 +94,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
                 label=label,
             )
         _finish(rows, [label for label, *_ in lines], note)
-    return rows[0]
+    return rows[-1]
 
 
 def _finish(rows: Sequence[Axes], names: Sequence[str], note: str) -> None:
