@@ -113,7 +113,7 @@ def test_a_partition_of_a_loop_device_has_the_image_of_its_disk(
     numbers = tmp_path / "numbers"
     numbers.mkdir()
     (numbers / "259:4").symlink_to(partition)
-    monkeypatch.setattr(machine, "_SYS_BLOCK", numbers)
+    monkeypatch.setattr(machine, "SYS_BLOCK", numbers)
     assert machine.loop_image((259, 4)) == (image, direct)
 
 
