@@ -40,7 +40,7 @@ app = typer.Typer(
 BEGINNING = """\
 storebench measures how to store image training data. Where to begin:
 
-To find out in five minutes whether to convert a folder of images:
+To find out in four minutes whether to convert a folder of images:
   storebench run --dataset PATH
 
 To see what a random sample of your HDF5, LMDB or LevelDB file costs:

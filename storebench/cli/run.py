@@ -108,7 +108,7 @@ def run(
     """Train from each BACKEND, or find out whether converting pays.
 
     Without a BACKEND, it measures how fast the image files can be loaded as they are and from the stores that they
-    could become, in about five minutes. It ends with whether converting is worth it.
+    could become, in about four minutes. It ends with whether converting is worth it.
 
     Options such as --workers 0,2,4 take several values: every combination with every BACKEND is a cell. The run ends
     with the tables, limits, advice and answer of its report.
