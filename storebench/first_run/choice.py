@@ -32,8 +32,11 @@ NAME = CHOSEN_BACKENDS
 
 QUESTION = "Is it worth converting these images?"
 
-BUDGET_S = 240.0
-"""Time for all of it: looking, converting, measuring, answering. With the set-up of a fresh clone it takes five minutes."""
+BUDGET_S = 300.0
+"""Time for all of it: looking, converting, measuring, answering."""
+
+ENOUGH_S = 240.0
+"""No round beyond the fewest starts if it would end later than this, so that set-up and answer take five minutes together."""
 
 END_S = 12.0
 """Part of the budget that is left for looking at the samples and for the answer."""
@@ -148,7 +151,7 @@ def choose(
     ]
     option = next((one for one in options if one.total_s <= BUDGET_S - END_S), options[-1])
     part = f"{count:,} of the {samples.count:,} images are measured, spread evenly over all of them"
-    too_long = "cold is left out: it would take longer than four minutes"
+    too_long = "cold is left out: it would take longer than five minutes"
     notes = [
         part if count < samples.count else "",
         no_raw,
@@ -323,7 +326,7 @@ class _Option:
         """Return the table of the scenario, with what was asked for in place of what was chosen."""
         rule: dict[str, Any] = {"replicates": self.rounds}
         if self.rounds is None:
-            budget_s = max(1, round(BUDGET_S - END_S - self.convert_s))
+            budget_s = max(1, round(ENOUGH_S - END_S - self.convert_s))
             rule = {
                 "until": UNTIL,
                 "min_replicates": ROUNDS,

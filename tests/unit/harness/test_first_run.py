@@ -112,7 +112,7 @@ def test_it_says_before_it_starts_what_it_measures_and_for_how_long(
         "cold is left out",
         "1 worker, batches of 8 images",
         "5 cells x 2 replicates",
-        "at most about 4 min",
+        "at most about 5 min",
     ):
         assert 0 <= stderr.find(words) < begun, words
     assert "; about" not in stderr[begun : stderr.index("[2/10]")]
