@@ -15,6 +15,7 @@ _ENDED_S = 10.0
 """Time for the other nodes to say how their part of a failed job ended."""
 
 _LEFT_S = 10.0
+"""Time for the other nodes to leave at the end of a run."""
 
 
 class Leader:
@@ -74,14 +75,18 @@ class Leader:
             self._board.get(f"ended/{number}/{node}", _ENDED_S) or {} for node in self._others
         ]
         causes = [one for one in endings if "failure" in one and not one.get("consequence")]
-        # A rank that gives a reason comes before ranks that made no progress, and of those the one that came least far.
-        return min(causes, key=lambda one: one.get("position") or [-1], default=answer)
+        return min(causes, key=_how_far, default=answer)
 
     def close(self) -> None:
         """Tell the other nodes that the run is over, and wait until they have left."""
         self._board.set(f"job/{self._jobs}", OVER)
         for node in self._others:
             self._board.get(f"left/{node}", _LEFT_S)
+
+
+def _how_far(ending: dict[str, Any]) -> tuple[int, ...]:
+    """Sort endings: a rank that gives a reason, then ranks without progress, the one that has come least far first."""
+    return tuple(ending.get("position") or (-1,))
 
 
 @contextlib.contextmanager

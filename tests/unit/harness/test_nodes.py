@@ -116,9 +116,17 @@ def started(bench: Bench, folder: Path, port: int, node: int, more: Mapping[str,
 
 
 def run(
-    bench: Bench, folder: Path, port: int, *, backend: str = "lmdb", ranks: str = "2", fault: str = ""
+    bench: Bench,
+    folder: Path,
+    port: int,
+    *,
+    backend: str = "lmdb",
+    ranks: str = "2",
+    fault: str = "",
+    stall_s: float = 600,
 ) -> list[tuple[int, str]]:
-    (folder / "two.toml").write_text(SCENARIO.format(ranks=ranks, backend=backend))
+    scenario = f"stall_s = {stall_s}{SCENARIO.format(ranks=ranks, backend=backend)}"
+    (folder / "two.toml").write_text(scenario)
     more = {"PLANTED_RANK_FAULT": fault}
     nodes = [started(bench, folder, port, node, more) for node in range(2)]
     return [node.ended() for node in nodes]
@@ -172,6 +180,18 @@ def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: 
     assert (first, second) == (5, 5), error
     [record] = read_records(tmp_path / "run")
     assert (record.failure or "").startswith("rank 1 on node 1: it was killed by SIGKILL")
+
+
+def test_a_rank_that_hangs_on_another_node_is_named_and_the_run_goes_on(
+    bench: Bench, tmp_path: Path, port: int
+) -> None:
+    """The other node's rank waits for it in a step, so it makes no progress either."""
+    [(first, error), (second, _)] = run(
+        bench, tmp_path, port, backend="planted:faulty-rank", fault="1:stop", stall_s=4
+    )
+    assert (first, second) == (5, 5), error
+    [record] = read_records(tmp_path / "run")
+    assert (record.failure or "").startswith("rank 1 on node 1 made no progress for 4 s during epoch 0")
 
 
 def test_what_one_node_tells_reaches_the_others(port: int) -> None:

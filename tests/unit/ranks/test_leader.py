@@ -93,12 +93,12 @@ def test_a_cause_elsewhere_comes_before_its_consequence_here(tmp_path: Path) -> 
 
 
 def test_a_reason_comes_before_ranks_without_progress(tmp_path: Path) -> None:
-    own = {"failure": "no progress", "position": [1, 7]}
+    own = {"failure": "no progress", "position": (1, 7)}
     assert blamed(tmp_path, own, ended_0_1={"failure": "a bug"}) == {"failure": "a bug"}
 
 
 def test_of_ranks_without_progress_the_one_furthest_behind_is_named(tmp_path: Path) -> None:
-    own = {"failure": "here", "position": [1, 7]}
+    own = {"failure": "here", "position": (1, 7)}  # not from JSON
     behind = {"failure": "there", "position": [1, 3]}
     assert blamed(tmp_path, own, ended_0_1=behind, ended_0_2={"failure": "far", "position": [2, 0]}) == behind
 
