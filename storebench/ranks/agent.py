@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storebench.ranks.endings import RankFailure, write_exits
-from storebench.ranks.team import Team
+from storebench.ranks.team import MEET_S, Team
 from storebench.system.imports import uncollected
 from storebench.system.processes import end_with_parent
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:  # its import takes seconds, in which this process must alread
 
 LOGS_NAME = "logs"
 """Folder of the output of each rank, inside the job's folder."""
-
-MEET_S = 60
-"""Time for the nodes of a job to meet; all of them are told to start at the same moment."""
 
 _HERE = "127.0.0.1"
 _SHUTDOWN_S = "3"
@@ -64,6 +61,8 @@ def _run(team: Team, folder: Path, program: Sequence[str]) -> int:
     except SignalException as error:
         return 128 + error.sigval
     except RuntimeError:  # of torch.distributed, which has many kinds
+        if team.nodes == 1:
+            raise
         traceback.print_exc()
         why = f"the other nodes cannot be reached at {team.rendezvous} within {MEET_S} s"
         RankFailure(rank=None, node=team.node, failure=why, see_log=True).write(folder)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from storebench.fileio.whole_files import write_message
 from storebench.ranks.membership import Membership
-from storebench.ranks.progress import Position
+from storebench.ranks.team import Team
 
 _EXITS_NAME = "exits.json"
 
@@ -78,7 +78,7 @@ def read_failures(folder: Path, ranks: range) -> list[RankFailure]:
     return sorted((RankFailure(**one) for one in found if one is not None), key=lambda one: one.at_ns)
 
 
-def failure_of(folder: Path, ranks: range) -> RankFailure | None:
+def failure_of(folder: Path, team: Team) -> RankFailure | None:
     """Return the failure that ended a job: that of the first rank that failed by itself; None if no rank says why.
 
     A rank that was killed writes nothing, and those that notice fail for that reason alone. So a rank that gives a
@@ -88,20 +88,20 @@ def failure_of(folder: Path, ranks: range) -> RankFailure | None:
     ----------
     folder
         The job's folder on this node.
-    ranks
-        The ranks on this node.
+    team
+        The ranks of the job, and those of them that are on this node.
     """
-    failures = read_failures(folder, ranks)
+    failures = read_failures(folder, team.here)
     causes = [one for one in failures if not one.consequence]
-    silent = _ended_silently(folder, {one.rank for one in failures if one.rank is not None})
+    silent = _ended_silently(folder, team.node, {one.rank for one in failures if one.rank is not None})
     return next(iter([*causes, *silent, *failures]), None)
 
 
-def _ended_silently(folder: Path, reported: set[int]) -> list[RankFailure]:
+def _ended_silently(folder: Path, node: int, reported: set[int]) -> list[RankFailure]:
     """Return the ranks that ended without a word and were not asked to end."""
     exits = {int(rank): code for rank, code in (_read(folder / _EXITS_NAME) or {}).items()}
     return [
-        RankFailure(rank=rank, node=Position.of(folder, rank).node, failure=_ended(code), see_log=True)
+        RankFailure(rank=rank, node=node, failure=_ended(code), see_log=True)
         for rank, code in sorted(exits.items())
         if rank not in reported and code not in (0, -signal.SIGTERM)
     ]

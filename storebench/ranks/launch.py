@@ -24,16 +24,15 @@ FAILED_GRACE_S = 4.0
 
 _LOOK_EVERY_S = 0.25
 
+_NOISE = ("[Gloo] Rank ",)
+"""Lines that torch.distributed prints about ranks that work."""
+
 Tell = Callable[[Sequence[Position]], None]
 """Called while the job runs, with the position of each rank on this node, in rank order."""
 
 
 def tell_nobody(_positions: Sequence[Position]) -> None:
     """Show nothing; the default for `Tell`."""
-
-
-_NOISE = ("[Gloo] Rank ",)
-"""Lines that torch.distributed prints about ranks that work."""
 
 
 def agent_command(team: Team, folder: Path, program: Sequence[str]) -> list[str]:
@@ -97,8 +96,8 @@ class RankWatch:
         folder.mkdir()
         self._tell = tell
         self._folder = folder
-        self._ranks = team.here
-        self._stalls = StallWatch(folder, self._ranks, stall_s, all_here=team.nodes == 1)
+        self._team = team
+        self._stalls = StallWatch(folder, team, stall_s)
         self._deadline = time.monotonic() + timeout_s
 
     def wait(self, process: subprocess.Popen[Any]) -> JobEnding:
@@ -112,16 +111,16 @@ class RankWatch:
                 return ending
 
     def _ended(self, code: int) -> JobEnding:
-        failure = failure_of(self._folder, self._ranks) if code else None
+        failure = failure_of(self._folder, self._team) if code else None
         if failure is None:
             return JobEnding(code=code)
         return _failed(failure, code)
 
     def _to_be_ended(self) -> JobEnding | None:
         """Return the reason to end a running job, or None."""
-        failures = read_failures(self._folder, self._ranks)
+        failures = read_failures(self._folder, self._team.here)
         if failures and time.monotonic_ns() - failures[0].at_ns > FAILED_GRACE_S * 1e9:
-            failure = failure_of(self._folder, self._ranks) or failures[0]
+            failure = failure_of(self._folder, self._team) or failures[0]
             return _failed(failure, None)
         stalled = self._stalls.failure()
         self._tell(self._stalls.positions)

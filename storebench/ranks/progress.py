@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from storebench.errors import CellFailedError
-from storebench.ranks.membership import Membership
 
-_HEADER = struct.Struct("<qqqqq")  # phase, batches, waits, process id, node
+_HEADER = struct.Struct("<qqqq")  # phase, batches, waits, process id
 _PHASE, _BATCHES, _WAITS = 0, 8, 16
 _NUMBER = struct.Struct("<q")
 _TEXT_AT = 64
@@ -40,7 +39,7 @@ class RankProgress:
         self._phase = self._batches = self._waits = 0
 
     @classmethod
-    def create(cls, folder: Path, membership: Membership) -> Self:
+    def create(cls, folder: Path, rank: int) -> Self:
         """Make the file of a rank.
 
         Parameters
@@ -53,7 +52,7 @@ class RankProgress:
         CellFailedError
             The rank has a file already: its launcher has started it a second time.
         """
-        path = _path(folder, membership.rank)
+        path = _path(folder, rank)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
@@ -63,7 +62,7 @@ class RankProgress:
             file = mmap.mmap(handle, _FILE_BYTES)
         finally:
             os.close(handle)
-        _HEADER.pack_into(file, 0, 0, 0, 0, os.getpid(), membership.node)
+        _HEADER.pack_into(file, 0, 0, 0, 0, os.getpid())
         return cls(file)
 
     def begin(self, phase: str) -> None:
@@ -127,7 +126,6 @@ class Position:
     batches: int = 0
     waits: int = 0
     pid: int | None = None
-    node: int = 0
     name: str = "the start"
 
     @classmethod
@@ -139,7 +137,7 @@ class Position:
             content = b""
         if len(content) < _FILE_BYTES:
             return cls(rank=rank)
-        phase, batches, waits, pid, node = _HEADER.unpack_from(content)
+        phase, batches, waits, pid = _HEADER.unpack_from(content)
         name = content[_TEXT_AT:].rstrip(b"\0").decode(errors="replace")
         return cls(
             rank=rank,
@@ -147,7 +145,6 @@ class Position:
             batches=batches,
             waits=waits,
             pid=pid or None,
-            node=node,
             name=name or "the start",
         )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from storebench.probes.machine import read_text
 from storebench.ranks.progress import Position
+from storebench.ranks.team import MEET_S, Team
 
 START_S = 60.0
 """Least time for each phase of a start: importing libraries is not progress that can be counted."""
@@ -26,14 +27,12 @@ class StallWatch:
     ----------
     folder
         The job's folder on this node.
-    ranks
-        The ranks on this node.
+    team
+        The ranks of the job, and those of them that are on this node.
     stall_s
         Seconds without progress after which a rank counts as hanging.
     clock
         Returns seconds; a test may pass another clock.
-    all_here
-        Whether the job has no other ranks: if all of them wait, each for the others, then they hang.
 
     Attributes
     ----------
@@ -44,19 +43,17 @@ class StallWatch:
     def __init__(
         self,
         folder: Path,
-        ranks: range,
+        team: Team,
         stall_s: float,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        all_here: bool = True,
     ) -> None:
         self._folder = folder
+        self._team = team
         self._stall_s = stall_s
-        self.blamed: list[Position] = []
         self._clock = clock
-        self._all_here = all_here
-        start_s = clock()
-        self._last = {rank: (Position(rank=rank), start_s) for rank in ranks}
+        self.blamed: list[Position] = []
+        begun_s = clock()
+        self._last = {rank: (Position(rank=rank), begun_s) for rank in team.here}
 
     @property
     def positions(self) -> list[Position]:
@@ -77,16 +74,20 @@ class StallWatch:
         return self._line(self.blamed) if self.blamed else None
 
     def _limit_s(self, position: Position) -> float:
-        return self._stall_s if position.phase > START_PHASES else max(self._stall_s, START_S)
+        if position.phase > START_PHASES:
+            return self._stall_s
+        # While the nodes meet, no rank has started; the agent gives the reason if they do not.
+        return max(self._stall_s, START_S + (MEET_S if self._team.nodes > 1 else 0.0))
 
     def _blamed(self, idle: list[Position]) -> list[Position]:
         """Return the ranks that the others wait for, of those without progress.
 
         A stopped process is one in any case. Otherwise it is the rank that has come least far: in a step, the others
-        wait for it inside of a collective operation and make no progress either.
+        wait for it inside of a collective operation and make no progress either. If all ranks of the job wait, each for
+        the others, they hang; on several nodes, the rank that they wait for may be on another one.
         """
         busy = [one for one in idle if not one.waiting]
-        if not busy and not (self._all_here and len(idle) == len(self._last)):
+        if not busy and not (self._team.nodes == 1 and len(idle) == len(self._last)):
             return []
         stopped = [one for one in idle if _stopped(one.pid)]
         if stopped:
@@ -96,7 +97,7 @@ class StallWatch:
         return [one for one in candidates if one.order == least]
 
     def _line(self, blamed: list[Position]) -> str:
-        names = " and ".join(f"rank {one.rank} on node {one.node}" for one in blamed)
+        names = " and ".join(f"rank {one.rank} on node {self._team.node}" for one in blamed)
         place = f"{blamed[0]}"
         stopped = "; its process is stopped" if _stopped(blamed[0].pid) else ""
         return (

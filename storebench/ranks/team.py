@@ -5,6 +5,9 @@ import json
 from dataclasses import dataclass
 from typing import Self
 
+MEET_S = 60
+"""Time for the nodes of a job to meet; all of them are told to start at the same moment."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Team:

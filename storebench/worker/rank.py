@@ -38,7 +38,7 @@ def run_rank(job: CellJob, folder: Path, replicate: RunReplicate) -> NoReturn:
     end_at_once()
     me = membership()
     try:
-        progress = RankProgress.create(folder, me)
+        progress = RankProgress.create(folder, me.rank)
         group = _joined(job, me, progress)
         progress.begin("the preparation")
         records = replicate(Setup.of(job, group=group, progress=progress))

@@ -33,7 +33,7 @@ from storebench.ranks.progress import RankProgress
 
 folder, fault = Path(sys.argv[1]), sys.argv[2]
 me = membership()
-progress = RankProgress.create(folder, me)
+progress = RankProgress.create(folder, me.rank)
 for phase in ("the rendezvous", "the preparation", "epoch 0"):
     progress.begin(phase)
 facts = {"threads": os.environ.get("OMP_NUM_THREADS"), "port": os.environ["MASTER_PORT"], "pid": os.getpid()}

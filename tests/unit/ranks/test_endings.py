@@ -4,8 +4,9 @@ from pathlib import Path
 
 from storebench.ranks.endings import RankFailure, failure_of, read_failures, write_exits
 from storebench.ranks.membership import Membership
+from storebench.ranks.team import Team
 
-RANKS = range(3)
+TEAM = Team(ranks=3)
 
 
 def fail(folder: Path, rank: int, why: str, *, consequence: bool = False) -> None:
@@ -14,28 +15,28 @@ def fail(folder: Path, rank: int, why: str, *, consequence: bool = False) -> Non
 
 
 def test_a_job_whose_ranks_say_nothing_has_no_failure(tmp_path: Path) -> None:
-    assert failure_of(tmp_path, RANKS) is None
+    assert failure_of(tmp_path, TEAM) is None
     write_exits(tmp_path, {0: 0, 1: -15})
-    assert failure_of(tmp_path, RANKS) is None, "a rank that was asked to end is not to blame"
+    assert failure_of(tmp_path, TEAM) is None, "a rank that was asked to end is not to blame"
 
 
 def test_the_first_reason_counts(tmp_path: Path) -> None:
     fail(tmp_path, 2, "no store")
     fail(tmp_path, 0, "no store, either")
-    assert [one.rank for one in read_failures(tmp_path, RANKS)] == [2, 0]
-    assert str(failure_of(tmp_path, RANKS)) == "rank 2 on node 0: no store"
+    assert [one.rank for one in read_failures(tmp_path, TEAM.here)] == [2, 0]
+    assert str(failure_of(tmp_path, TEAM)) == "rank 2 on node 0: no store"
 
 
 def test_a_reason_comes_before_the_loss_of_another_rank(tmp_path: Path) -> None:
     fail(tmp_path, 0, "connection closed by peer", consequence=True)
     fail(tmp_path, 1, "a bug")
-    assert str(failure_of(tmp_path, RANKS)) == "rank 1 on node 0: a bug"
+    assert str(failure_of(tmp_path, TEAM)) == "rank 1 on node 0: a bug"
 
 
 def test_a_killed_rank_comes_before_those_that_lost_it(tmp_path: Path) -> None:
     fail(tmp_path, 0, "connection closed by peer", consequence=True)
     write_exits(tmp_path, {0: 5, 1: -9, 2: -15})
-    failure = failure_of(tmp_path, RANKS)
+    failure = failure_of(tmp_path, TEAM)
     assert str(failure) == "rank 1 on node 0: it was killed by SIGKILL"
     assert failure is not None
     assert failure.see_log
@@ -43,4 +44,10 @@ def test_a_killed_rank_comes_before_those_that_lost_it(tmp_path: Path) -> None:
 
 def test_the_loss_of_a_rank_is_told_where_nothing_else_is(tmp_path: Path) -> None:
     fail(tmp_path, 0, "connection closed by peer", consequence=True)
-    assert str(failure_of(tmp_path, RANKS)) == "rank 0 on node 0: connection closed by peer"
+    assert str(failure_of(tmp_path, TEAM)) == "rank 0 on node 0: connection closed by peer"
+
+
+def test_a_rank_that_ended_before_it_wrote_anything_is_on_the_node_that_started_it(tmp_path: Path) -> None:
+    write_exits(tmp_path, {2: 1})
+    failure = failure_of(tmp_path, Team(ranks=4, nodes=2, node=1, rendezvous="alpha:4001"))
+    assert str(failure) == "rank 2 on node 1: it ended with exit code 1"

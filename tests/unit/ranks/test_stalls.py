@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from storebench.errors import CellFailedError
-from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, Position, RankProgress
 from storebench.ranks.stalls import START_PHASES, START_S, StallWatch
+from storebench.ranks.team import MEET_S, Team
 from tests.support.harness_tools import wait_for
 
 
@@ -32,10 +32,7 @@ def clock() -> Clock:
 
 def make_ranks(folder: Path, ranks: int = 2) -> list[RankProgress]:
     """Make the accounts of ranks that have started."""
-    made = [
-        RankProgress.create(folder, Membership(rank=rank, ranks=ranks, node=rank // 2))
-        for rank in range(ranks)
-    ]
+    made = [RankProgress.create(folder, rank) for rank in range(ranks)]
     for one in made:
         start(one)
     return made
@@ -47,13 +44,13 @@ def start(progress: RankProgress) -> None:
 
 
 def test_a_position_is_what_the_rank_has_counted(tmp_path: Path) -> None:
-    progress = RankProgress.create(tmp_path, Membership(rank=3, ranks=4, node=1))
+    progress = RankProgress.create(tmp_path, 3)
     assert Position.of(tmp_path, 3).order == (0, 0)
     progress.begin("the opening of the store")
     progress.begin("epoch 0")
     assert list(progress.over(iter("ab"))) == ["a", "b"]
     position = Position.of(tmp_path, 3)
-    assert (position.phase, position.batches, position.node, position.waiting) == (2, 2, 1, False)
+    assert (position.phase, position.batches, position.waiting) == (2, 2, False)
     assert str(position) == "after 2 batches of epoch 0"
     progress.begin("a phase with a name that is much longer than the file has room for, so it is cut")
     assert str(Position.of(tmp_path, 3)).startswith("during a phase with a name that is much longer")
@@ -77,7 +74,7 @@ def test_a_rank_that_is_started_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_has_come_least_far_is_named(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, range(2), 5, clock)
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
     first, second = make_ranks(tmp_path)
     for one, batches in ((first, 8), (second, 7)):
         one.begin("epoch 0")
@@ -94,7 +91,7 @@ def test_the_rank_that_has_come_least_far_is_named(tmp_path: Path, clock: Clock)
 
 
 def test_progress_of_each_rank_counts(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, range(2), 5, clock)
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
     ranks = make_ranks(tmp_path)
     for one in ranks:
         one.begin("epoch 0")
@@ -109,7 +106,7 @@ def test_progress_of_each_rank_counts(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_a_rank_that_waits_for_another_is_not_to_blame(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, range(2), 5, clock)
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
     first, second = make_ranks(tmp_path)
     first.begin("the preparation of the page cache")
     second.begin("the preparation of the page cache")
@@ -123,7 +120,7 @@ def test_a_rank_that_waits_for_another_is_not_to_blame(tmp_path: Path, clock: Cl
 
 
 def test_ranks_that_all_wait_are_named_together(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, range(2), 5, clock)
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
     with contextlib.ExitStack() as stack:
         for one in make_ranks(tmp_path):
             one.begin("epoch 0")
@@ -134,13 +131,34 @@ def test_ranks_that_all_wait_are_named_together(tmp_path: Path, clock: Clock) ->
 
 
 def test_the_start_may_take_longer(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, range(2), 5, clock)
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
     clock.now_s = START_S - 1
     assert watch.failure() is None
-    RankProgress.create(tmp_path, Membership(ranks=2)).begin("the rendezvous")
+    RankProgress.create(tmp_path, 0).begin("the rendezvous")
     watch.failure()
     clock.now_s = START_S + 1
     assert "rank 1 on node 0 made no progress for 60 s during the start" in (watch.failure() or "")
+
+
+def test_ranks_on_several_nodes_have_not_started_while_the_nodes_meet(tmp_path: Path, clock: Clock) -> None:
+    """Their agent says so if the nodes do not; the line about a rank names the node that it is on."""
+    watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, node=1, rendezvous="alpha:4001"), 5, clock)
+    clock.now_s = START_S + 1
+    assert watch.failure() is None
+    clock.now_s = START_S + MEET_S
+    names = "rank 2 on node 1 and rank 3 on node 1"
+    assert (watch.failure() or "").startswith(f"{names} made no progress for 120 s during the start")
+
+
+def test_ranks_that_wait_for_another_node_are_not_to_blame(tmp_path: Path, clock: Clock) -> None:
+    watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, rendezvous="alpha:4001"), 5, clock)
+    with contextlib.ExitStack() as stack:
+        for one in make_ranks(tmp_path):
+            one.begin("epoch 0")
+            stack.enter_context(one.waiting())
+        watch.failure()
+        clock.now_s = 600
+        assert watch.failure() is None
 
 
 @pytest.fixture
@@ -156,11 +174,11 @@ def stopped() -> Iterator[int]:
 def test_a_stopped_process_is_named_first(
     stopped: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = StallWatch(tmp_path, range(3), 5, clock)
+    watch = StallWatch(tmp_path, Team(ranks=3), 5, clock)
     for rank in range(3):
         if rank == 1:
             monkeypatch.setattr("os.getpid", lambda: stopped)
-        one = RankProgress.create(tmp_path, Membership(rank=rank, ranks=3))
+        one = RankProgress.create(tmp_path, rank)
         start(one)
         monkeypatch.undo()
         one.begin("epoch 0")
