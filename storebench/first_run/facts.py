@@ -13,7 +13,8 @@ from storebench.datasets.listing import listings_in
 from storebench.errors import UsageError
 from storebench.formats.registry import parse_backend
 from storebench.plan import usable_cores
-from storebench.probes.machine import memory_bytes, memory_limit_bytes
+from storebench.probes.cgroup import memory_limit_bytes
+from storebench.probes.machine import memory_bytes
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.progress import Progress, silent
 from storebench.stores.costs import sample_costs

@@ -40,15 +40,18 @@ _PEAK = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _NO_SWAP = {1: "memory.swappiness", 2: "memory.swap.max"}
 _UNLIMITED = 1 << 62
 _OOM = {1: "memory.oom_control", 2: "memory.events"}
-_CACHE = {1: "cache", 2: "file"}
-_ANONYMOUS = {1: "rss", 2: "anon"}
+_CACHE = {1: "total_cache", 2: "file"}
+_ANONYMOUS = {1: "total_rss", 2: "anon"}
+_SHARED = {1: "total_shmem", 2: "shmem"}
+"""Lines of memory.stat. In version 1, those without "total" leave out the groups below."""
+
 _KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "sock", "slab")
 """The parts that "kernel" in a memory.stat of version 2 sums up since Linux 5.18."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupUsage:
-    """Memory that a group's processes have used since it was made, in bytes; None if this kernel does not say.
+    """Memory that processes of a group and of those below it have used since it was made, in bytes; None if unknown.
 
     Attributes
     ----------
@@ -165,7 +168,7 @@ class MemoryGroup:
     def usage(self) -> GroupUsage:
         """Return the memory that the group's processes have used so far."""
         stat = _numbers(self.folder / "memory.stat")
-        shared = stat.get("shmem", 0)  # counted as page cache, although it is memory that the processes share
+        shared = stat.get(_SHARED[self.version], 0)  # counted as page cache, although it is shared memory
         cache, anonymous = stat.get(_CACHE[self.version]), stat.get(_ANONYMOUS[self.version])
         return GroupUsage(
             peak_bytes=_number(self.folder / _PEAK[self.version]),

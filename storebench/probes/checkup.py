@@ -11,7 +11,7 @@ from pathlib import Path
 from storebench.errors import UsageError, from_os_error
 from storebench.probes import machine, page_cache
 from storebench.probes.below import below_cache, below_sentence, with_below
-from storebench.probes.cgroup import find_controller
+from storebench.probes.cgroup import find_controller, memory_limit_bytes
 from storebench.probes.counters import CounterProbe
 from storebench.probes.device_rate import KEYS, device_rates
 from storebench.probes.environment import version_of
@@ -20,13 +20,13 @@ from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
 from storebench.results import BelowCache, CacheFacts, CacheVerdict, Counters
 from storebench.settings.words import CacheState
 from storebench.system.scratch import scratch_folder
+from storebench.units import rounded_bytes
 
 SCRATCH_BYTES = 8 << 20
 DEFAULT_READ_AHEAD_KB = 128
 LITTLE_SPACE_BYTES = 20 << 30
 
 _OPTIONAL = {"h5py": "hdf5", "plyvel": "leveldb", "lmdb": "lmdb"}
-_GIB = 1 << 30
 _BELOW = "cache below this kernel"
 _COLD = CacheFacts(
     requested=CacheState.COLD,
@@ -277,7 +277,7 @@ def _swap() -> Check:
     return Check(
         name="swap",
         state=CheckStatus.NOTE,
-        found=f"{size / _GIB:.1f} GiB",
+        found=rounded_bytes(size),
         advice="Memory backends may be swapped out: check their major faults, or run 'swapoff -a' as root.",
     )
 
@@ -311,20 +311,20 @@ def _space(folder: Path) -> Check:
     return Check(
         name="free space",
         state=CheckStatus.NOTE if little else CheckStatus.OK,
-        found=f"{free / _GIB:.1f} GiB in {folder}",
+        found=f"{rounded_bytes(free)} in {folder}",
         advice="'storebench bench SCENARIO --dry-run' says how much a scenario writes." if little else "",
     )
 
 
 def _memory() -> Check:
     total = machine.memory_bytes("MemTotal") or 0
-    limit = machine.memory_limit_bytes()
+    limit = memory_limit_bytes()
     if limit is None or limit >= total:
-        return Check(name="memory", state=CheckStatus.OK, found=f"{total / _GIB:.1f} GiB")
+        return Check(name="memory", state=CheckStatus.OK, found=rounded_bytes(total))
     return Check(
         name="memory",
         state=CheckStatus.NOTE,
-        found=f"{limit / _GIB:.1f} GiB by a control group, page cache included",
+        found=f"{rounded_bytes(limit)} by a control group, page cache included",
         advice="A warm store must fit into that together with the training process.",
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.probes import machine
+from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.code import running_checkout
 from storebench.probes.loop_mount import describe_device
 from storebench.probes.mounts import mount_of
@@ -57,7 +58,7 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "cpu_quota": machine.cpu_quota(),
         "memory_gib": _gib(machine.memory_bytes("MemTotal")),
-        "memory_limit_gib": _gib(machine.memory_limit_bytes()),
+        "memory_limit_gib": _gib(memory_limit_bytes()),
         "kernel": platform.release(),
         "filesystem": mount.fstype,
         "block_device": _disk(machine.block_device(mount)),

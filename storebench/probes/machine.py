@@ -12,7 +12,6 @@ _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
 _VIRTUAL = re.compile(
     "QEMU|KVM|VMware|VirtualBox|Xen|Virtual|Amazon EC2|Google Compute|Firecracker", re.IGNORECASE
 )
-_NO_LIMIT_BYTES = 1 << 60
 
 
 def read_text(path: Path | str) -> str | None:
@@ -83,16 +82,6 @@ def cpu_quota() -> float | None:
         if found:
             quotas.append(int(found.group(1)) / int(found.group(2)))
     return min(quotas, default=None)
-
-
-def memory_limit_bytes() -> int | None:
-    """Return the tightest control group's memory limit, page cache included; None without a limit."""
-    limits = []
-    for folder in cgroup_folders("memory"):
-        text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
-        if text.isdigit() and int(text) < _NO_LIMIT_BYTES:
-            limits.append(int(text))
-    return min(limits, default=None)
 
 
 def block_device(mount: Mount) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""Control groups of version 2, on a hierarchy of plain files: what is parsed, written, and refused, and in which order.
+"""Control groups of both versions, on a hierarchy of plain files: what is parsed, written, and refused, and in which order.
 
 The kernel's own rules (limits, charges, moves between groups) are not emulated.
 """
@@ -286,6 +286,34 @@ def test_a_controller_that_version_1_has_is_not_looked_for_in_version_2(
     )
     hierarchy.inside("/", "5:memory:/job", "4:cpu,cpuacct:/")
     assert memory_limit_bytes() == 12345
+
+
+STAT_V1 = """\
+cache 0
+rss 0
+shmem 0
+hierarchical_memory_limit 9000
+total_cache 5000
+total_rss 1000
+total_shmem 200
+"""
+
+
+def test_a_limit_of_version_1_also_holds_memory_of_the_groups_below(
+    hierarchy: Hierarchy, tmp_path: Path
+) -> None:
+    first = tmp_path / "memory"
+    (first / "job/step").mkdir(parents=True)
+    (hierarchy.top / "cgroup.controllers").write_text("hugetlb pids\n")
+    hierarchy.mounted(f"32 23 0:28 / {first} rw - cgroup cgroup rw,memory")
+    hierarchy.inside("/", "5:memory:/job/step")
+    for name, limit in (("", 1 << 63), ("job", 9000), ("job/step", 1 << 63)):
+        (first / name / "memory.limit_in_bytes").write_text(f"{limit}\n")
+    (first / "job/memory.stat").write_text(STAT_V1)
+    (first / "job/memory.kmem.usage_in_bytes").write_text("300\n")
+    assert memory_room_bytes() == 9000 - 1500
+    usage = MemoryGroup(first / "job", home=first).usage()
+    assert (usage.cache_bytes, usage.own_bytes) == (4800, 1500)
 
 
 def test_without_any_hierarchy_it_says_so(hierarchy: Hierarchy) -> None:
