@@ -7,7 +7,6 @@ themselves (`open_s`) and never inside a step.
 
 import contextlib
 import importlib
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -34,6 +33,7 @@ from storebench.loading.producer import Producer, lasting_memory
 from storebench.manifest import Manifest
 from storebench.results import DataStoreFacts
 from storebench.settings.words import LoaderKind
+from storebench.system.processes import signal_name
 
 LOADERS: dict[str, str] = {
     LoaderKind.PROCESSES: "storebench.loading.loader:ProcessLoader",
@@ -343,7 +343,7 @@ def worker_death(process: BaseProcess) -> CellFailedError:
     """Return an error that describes the end of a worker process."""
     process.join(GRACE_S)
     code = process.exitcode or 0
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    how = f"was killed by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
     return CellFailedError(
         f"the loader's worker process {process.pid} {how}",
         hint="If memory ran out, use fewer workers or smaller batches.",

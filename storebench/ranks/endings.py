@@ -12,6 +12,7 @@ from typing import Any, Self
 from storebench.fileio.whole_files import write_message
 from storebench.ranks.membership import Membership
 from storebench.ranks.team import Team
+from storebench.system.processes import signal_name
 
 _EXITS_NAME = "exits.json"
 
@@ -108,7 +109,7 @@ def _ended_silently(folder: Path, node: int, reported: set[int]) -> list[RankFai
 
 
 def _ended(code: int) -> str:
-    return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+    return f"it was killed by {signal_name(code)}" if code < 0 else f"it ended with exit code {code}"
 
 
 def _path(folder: Path, rank: int | None) -> Path:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from storebench.errors import StorebenchError
 from storebench.system.interrupts import Held
-from storebench.system.processes import end_with_parent
+from storebench.system.processes import end_with_parent, signal_name
 from storebench.system.unexpected import summary
 
 T = TypeVar("T")
@@ -113,5 +113,5 @@ def _limit_memory(more_bytes: int) -> None:
 
 def _ending(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"ended by {signal.Signals(-code).name}"
+        return f"ended by {signal_name(code)}"
     return f"ended with exit code {code}"

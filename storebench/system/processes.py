@@ -44,6 +44,17 @@ def end_with_parent(number: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
+def signal_name(code: int) -> str:
+    """Return the name of the signal that ended a process, from its exit code, which is negative.
+
+    Real-time signals have no names of their own: they are counted from the first one, "SIGRTMIN+1".
+    """
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"SIGRTMIN{-code - signal.SIGRTMIN:+d}"
+
+
 def started_ticks(pid: int) -> int | None:
     """Return the start time of a process in clock ticks since boot; None if there is no such process.
 

@@ -33,7 +33,7 @@ from storebench.ranks.team import Team
 from storebench.results.time_limit import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
-from storebench.system.processes import end_processes, expend, marked
+from storebench.system.processes import end_processes, expend, marked, signal_name
 from storebench.system.scratch import sweep_segments
 from storebench.worker.job import EXIT_NO_ANSWER, WAIT, CellJob, write_job
 
@@ -303,7 +303,7 @@ def out_of_time(timeout_s: float) -> str:
 
 def ending(code: int) -> str:
     """Return the words for an exit code: the code itself, or the signal."""
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"
 
 
 def _no_answer(code: int | None, scratch: Path, log: Path, timeout_s: float) -> str:

@@ -1,5 +1,6 @@
 """Which rank ended a job: the first that failed by itself."""
 
+import signal
 from pathlib import Path
 
 from storebench.ranks.endings import RankFailure, failure_of, read_failures, write_exits
@@ -51,3 +52,8 @@ def test_a_rank_that_ended_before_it_wrote_anything_is_on_the_node_that_started_
     write_exits(tmp_path, {2: 1})
     failure = failure_of(tmp_path, Team(ranks=4, nodes=2, node=1, rendezvous="alpha:4001"))
     assert str(failure) == "rank 2 on node 1: it ended with exit code 1"
+
+
+def test_a_rank_that_a_signal_without_a_name_ended_is_named(tmp_path: Path) -> None:
+    write_exits(tmp_path, {1: -(signal.SIGRTMIN + 2)})
+    assert str(failure_of(tmp_path, TEAM)) == "rank 1 on node 0: it was killed by SIGRTMIN+2"
