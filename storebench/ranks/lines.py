@@ -48,7 +48,7 @@ class Line:
         try:
             self._connection.send_bytes(pickle.dumps(message))
         except OSError as error:
-            raise self._lost() from error
+            raise _lost(self._other) from error
 
     def receive(self) -> Any:
         """Wait for the next message.
@@ -62,30 +62,27 @@ class Line:
             with self._progress.waiting():
                 content = self._connection.recv_bytes()
         except (EOFError, OSError) as error:
-            raise self._lost() from error
+            raise _lost(self._other) from error
         return pickle.loads(content)  # noqa: S301 - a rank of the same job wrote it, and proved that it is one
 
     def send_file(self, handle: int) -> None:
-        """Send an open file."""
+        """Send an open file; raises as `send` does."""
         try:
             send_handle(self._connection, handle, 0)  # the process id matters on Windows only
         except OSError as error:
-            raise self._lost() from error
+            raise _lost(self._other) from error
 
     def receive_file(self) -> int:
-        """Wait for an open file, and return its descriptor in this process."""
+        """Wait for an open file, and return its descriptor in this process; raises as `receive` does."""
         try:
             with self._progress.waiting():
                 return recv_handle(self._connection)
         except (EOFError, OSError, RuntimeError) as error:
-            raise self._lost() from error
+            raise _lost(self._other) from error
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    def _lost(self) -> LostRankError:
-        return LostRankError(f"{self._other}, which shares batches with this rank, has ended")
 
 
 def connect_node(group: Group, progress: RankProgress = NO_PROGRESS) -> list[Line]:
@@ -114,9 +111,9 @@ def _answered(group: Group, progress: RankProgress) -> list[Line]:
             while len(lines) < me.local_ranks - 1:
                 try:
                     connection = listener.accept()
+                    local_rank, name = connection.recv()
                 except (AuthenticationError, EOFError, ConnectionError):
-                    continue  # a process of another job
-                local_rank, name = connection.recv()
+                    continue  # a process of another job, or a rank that has ended since it connected
                 lines[local_rank] = Line(connection, name, progress)
     return [lines[local_rank] for local_rank in sorted(lines)]
 
@@ -128,6 +125,13 @@ def _asked(group: Group, progress: RankProgress) -> Line:
     for offer in group.exchange(offers):
         offers = offers | offer
     address, key, name = offers[me.node]
-    connection = Client(address, family=_FAMILY, authkey=key)
-    connection.send((me.local_rank, str(me)))
+    try:
+        connection = Client(address, family=_FAMILY, authkey=key)
+        connection.send((me.local_rank, str(me)))
+    except (EOFError, OSError) as error:
+        raise _lost(name) from error
     return Line(connection, name, progress)
+
+
+def _lost(other: str) -> LostRankError:
+    return LostRankError(f"{other}, which shares batches with this rank, has ended")

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from typing import TypeVar, cast
 
 import pytest
 
@@ -11,6 +12,8 @@ from storebench.ranks.membership import Membership
 from tests.support.rank_processes import in_ranks
 
 NODES, EACH = 2, 3
+
+T = TypeVar("T")
 
 
 def placed(group: Group) -> TorchGroup:
@@ -71,3 +74,17 @@ def test_the_end_of_the_other_rank_is_an_error_with_its_name() -> None:
             meet()
         assert lost_another(caught.value)
     line.close()
+
+
+class Ended(TorchGroup):
+    """A group whose first rank has ended after it told the others its address."""
+
+    def exchange(self, value: T) -> list[T]:
+        return [cast("T", {0: ("\0storebench-ended", b"key", "rank 0 on node 0")}), value]
+
+
+def test_a_first_rank_that_ends_before_the_others_connect_is_lost_and_not_a_fault_of_theirs() -> None:
+    group = Ended(Membership(rank=1, ranks=2, local_rank=1, local_ranks=2))
+    with pytest.raises(LostRankError, match="rank 0 on node 0, which shares batches") as caught:
+        connect_node(group)
+    assert lost_another(caught.value)
