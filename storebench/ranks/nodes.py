@@ -125,7 +125,11 @@ class Board:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self._answer()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

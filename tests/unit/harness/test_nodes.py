@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import psutil
 import pytest
 
 from storebench.errors import CellFailedError, UsageError
@@ -205,6 +206,20 @@ def test_what_one_node_tells_reaches_the_others(port: int) -> None:
         told.close()
         with pytest.raises(CellFailedError, match="node 1: the first node has ended the run"):
             heard.get("job/1")
+
+
+def test_an_interrupted_wait_for_the_first_node_leaves_no_process(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_board: Board) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("storebench.ranks.nodes._END_S", 0.1)
+    monkeypatch.setattr(Board, "_answer", interrupted)
+    before = set(psutil.Process().children())
+    with pytest.raises(KeyboardInterrupt):
+        Board(NodeAddress(node=1, nodes=2, host="127.0.0.1", port=port))
+    assert set(psutil.Process().children()) <= before
 
 
 def test_a_node_without_its_first_is_told_so(bench: Bench, tmp_path: Path, port: int) -> None:
