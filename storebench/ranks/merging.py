@@ -174,13 +174,13 @@ def _end_times(part: StepTable) -> Column:
     return np.asarray(step_ends(part) - paused, dtype=np.int64)
 
 
-def merged_counters(counters: Sequence[Counters], payload_bytes: int) -> Counters:
-    """Return the counters of a job: sums over its ranks, and what the store's device delivered to all processes.
+def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_bytes: int) -> Counters:
+    """Return the counters of a job: sums over its ranks, and bytes that the store's devices delivered to all processes.
 
     Parameters
     ----------
-    counters
-        Those of each rank. A counter that is unknown for one of them is unknown for the job.
+    counters, nodes
+        The counters of each rank, and the node that it ran on. A counter that is unknown for one rank is unknown for the job.
     payload_bytes
         Bytes of samples that all ranks requested, for the read amplification.
     """
@@ -189,15 +189,26 @@ def merged_counters(counters: Sequence[Counters], payload_bytes: int) -> Counter
         for field in dataclasses.fields(Counters)
         if field.name not in {"reasons", "read_amplification", "block_device_read_bytes"}
     }
-    devices = [one.block_device_read_bytes for one in counters]
     delivered = summed["device_read_bytes"]
     return Counters(
         **summed,
-        # Each rank counts the device for itself, from about the same moment on.
-        block_device_read_bytes=None if None in devices else max(one for one in devices if one is not None),
+        block_device_read_bytes=_devices_read_bytes(counters, nodes),
         read_amplification=delivered / payload_bytes if delivered is not None and payload_bytes else None,
         reasons={name: reason for one in reversed(counters) for name, reason in one.reasons.items()},
     )
+
+
+def _devices_read_bytes(counters: Sequence[Counters], nodes: Sequence[int]) -> int | None:
+    """Return the bytes that the devices of all nodes delivered; None if they are unknown for a rank.
+
+    Each rank counts the device of its node for itself, from about the same moment on, so the largest count of a node is used.
+    """
+    by_node: dict[int, int] = {}
+    for node, one in zip(nodes, counters, strict=True):
+        if one.block_device_read_bytes is None:
+            return None
+        by_node[node] = max(one.block_device_read_bytes, by_node.get(node, 0))
+    return sum(by_node.values())
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

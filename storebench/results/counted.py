@@ -14,7 +14,8 @@ class Counters:
     device_read_bytes
         Bytes that block devices delivered for these processes (/proc/PID/io read_bytes).
     block_device_read_bytes
-        Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat).
+        Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat); in a job
+        on several nodes, the sum over their devices.
     major_faults, minor_faults
         Page faults with I/O, and without.
     read_calls

@@ -203,7 +203,7 @@ def test_counters_of_a_job_are_sums_and_unknown_where_one_is() -> None:
         device_read_bytes=30, block_device_read_bytes=70, read_calls=4, cpu_user_s=0.5, peak_rss_bytes=10
     )
     two = dataclasses.replace(one, device_read_bytes=20, read_calls=None, reasons={"read_calls": "not shown"})
-    assert merged_counters([one, two], 25) == Counters(
+    assert merged_counters([one, two], [0, 0], 25) == Counters(
         device_read_bytes=50,
         block_device_read_bytes=70,
         cpu_user_s=1.0,
@@ -212,9 +212,19 @@ def test_counters_of_a_job_are_sums_and_unknown_where_one_is() -> None:
         reasons={"read_calls": "not shown"},
     )
     assert (
-        merged_counters([two, dataclasses.replace(two, device_read_bytes=None)], 25).read_amplification
+        merged_counters([two, dataclasses.replace(two, device_read_bytes=None)], [0, 0], 25).read_amplification
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("delivered", "of_job"), [((70, 60, 40, 50), 120), ((0, 0, 0, 30), 30), ((70, 60, None, 50), None)], ids=str
+)
+def test_each_node_of_a_job_has_a_device_of_its_own(
+    delivered: tuple[int | None, ...], of_job: int | None
+) -> None:
+    counters = [Counters(block_device_read_bytes=one) for one in delivered]
+    assert merged_counters(counters, [0, 0, 1, 1], 25).block_device_read_bytes == of_job
 
 
 DAY_NS = 24 * 3600 * 10**9
