@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.probes.machine import read_text
+from storebench.system.libc import LIBC
 
 Request = tuple[int, int]
 """Open file and offset."""
@@ -52,9 +53,6 @@ _IOCB = np.dtype(
     ]
 )
 _EVENT = np.dtype([("data", "<u8"), ("iocb", "<u8"), ("result", "<i8"), ("result2", "<i8")])
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +228,7 @@ class _AsyncReader(contextlib.AbstractContextManager["_AsyncReader"]):
 
 
 def _call(number: int, *arguments: object) -> int:
-    done: int = _libc.syscall(ctypes.c_long(number), *arguments)
+    done: int = LIBC.syscall(ctypes.c_long(number), *arguments)
     if done < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

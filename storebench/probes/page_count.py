@@ -20,6 +20,7 @@ import numpy as np
 
 from storebench.errors import CellFailedError
 from storebench.probes.mounts import mount_of
+from storebench.system.libc import LIBC
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -27,8 +28,6 @@ NOT_ALLOWED = "the kernel answers only for files that you own or may write"
 
 _NR_CACHESTAT = 451
 _MAP_BYTES = 1 << 30
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 Paths = Iterable[Path | str]
 _CountFd = Callable[[int, int], int]
@@ -197,7 +196,7 @@ def cachestat_pages(fd: int, start: int, length: int) -> int:
     # The exact length matters: length 0, "to the end", would also count the pages of a large folio beyond the file.
     span = (ctypes.c_uint64 * 2)(start, _pages(length) * PAGE_BYTES)
     stat = (ctypes.c_uint64 * 5)()
-    if _libc.syscall(_NR_CACHESTAT, fd, span, stat, 0):
+    if LIBC.syscall(_NR_CACHESTAT, fd, span, stat, 0):
         code = ctypes.get_errno()
         raise CannotCountError("this kernel is older than 6.5" if code == errno.ENOSYS else os.strerror(code))
     return int(stat[0])
@@ -221,7 +220,7 @@ def mincore_pages(address: int, length: int) -> int:
         The kernel refuses.
     """
     flags = np.zeros(_pages(length), np.uint8)
-    if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)):
+    if LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)):
         raise CannotCountError(os.strerror(ctypes.get_errno()))
     return int(np.count_nonzero(flags & 1))
 

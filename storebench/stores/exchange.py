@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from storebench.system.libc import LIBC
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
@@ -53,10 +55,9 @@ def exchange(path: Path, other: Path) -> None:
     OSError
         Nothing was renamed; errno is ENOSYS if the C library does not support it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(path), os.fsencode(other)
     try:
-        failed = libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE))
+        failed = LIBC.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE))
     except AttributeError:  # glibc before 2.28, musl before 1.2.6
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(path), None, str(other)) from None
     if failed:

@@ -5,7 +5,6 @@ descendants. `end_processes` finds them by that name, even after the processes t
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -13,6 +12,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+
+from storebench.system.libc import LIBC
 
 MARK = "STOREBENCH_SCRATCH"
 """Environment variable with the name of the temporary folder for which a process was started."""
@@ -41,7 +42,7 @@ def expend(pid: int | None = None) -> None:
 
 def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when the thread that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def signal_name(code: int) -> str:

@@ -34,6 +34,7 @@ from storebench.probes.page_count import (
     may_mincore,
     mincore_pages,
 )
+from storebench.system.libc import LIBC
 
 Offsets = npt.NDArray[np.int64]
 """Byte offsets in a file, int64 [n]."""
@@ -53,8 +54,6 @@ and unmaps memory for each copy."""
 _DENSE = 16  # with fewer pages of span per sample, counting pages is faster than sorting samples
 _GROUP_BYTES, _GROUP_HINTS = 4 << 20, 256
 _MADV_POPULATE_READ = 22
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +285,7 @@ class DirectFile:
     def populate(self, start: int, stop: int) -> None:
         """Put resident pages of a range into this process's page tables, with the GIL released."""
         start &= -PAGE_BYTES
-        _libc.madvise(
+        LIBC.madvise(
             ctypes.c_void_p(self.bytes.ctypes.data + start),
             ctypes.c_size_t(min(stop, self.size) - start),
             _MADV_POPULATE_READ,
