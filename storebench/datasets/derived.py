@@ -5,6 +5,7 @@ every process can make it by itself.
 """
 
 import dataclasses
+import functools
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -23,23 +24,32 @@ CROP_AREA_FRAC = (0.7, 1.0)
 BRIGHTNESS = (0.8, 1.2)
 
 
-class _Selection(Dataset):
-    """Base of `Subset` and `Grown`: a source dataset and another count."""
+class Selection(Dataset):
+    """Samples of a source dataset, or samples that are made of them.
+
+    Parameters
+    ----------
+    source
+        The source.
+    count
+        Number of samples.
+    tag
+        Distinguishes this selection from others of the same source, in the fingerprint.
+    """
 
     def __init__(self, source: Dataset, count: int, tag: tuple[object, ...]) -> None:
         self._source = source
         self._count = count
         self._tag = tag
-        self._info = self._selected(source.info, "grown")
 
-    @property
+    @functools.cached_property
     def info(self) -> DatasetInfo:
         """The geometry and identity of the dataset."""
-        return self._info
+        return self._selected(self._source.info, "grown")
 
     @property
     def source(self) -> Dataset:
-        """The dataset that was cut or extended."""
+        """The dataset whose samples were selected."""
         return self._source
 
     @property
@@ -61,7 +71,7 @@ class _Selection(Dataset):
     def known_unreadable(self) -> Mapping[int, Refusal]:
         """Why image files cannot be read, by index, as far as that is known before any is decoded."""
         known = self._source.known_unreadable
-        places = ((index, known.get(self.place(index))) for index in range(self._count if known else 0))
+        places = ((index, known.get(self.place(index))) for index in range(len(self) if known else 0))
         return {index: error for index, error in places if error is not None}
 
     @property
@@ -70,9 +80,14 @@ class _Selection(Dataset):
         files = self._source.original_info
         return None if files is None else self._selected(files, "repeated")
 
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index` as (uint8 [H, W, C], label)."""
+        check_index(index, len(self))
+        return self._source.sample(self.place(index))
+
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
-        check_index(index, self._info.count)
+        check_index(index, len(self))
         return self._source.original(self.place(index))
 
     def locate(self, index: int) -> str:
@@ -84,11 +99,11 @@ class _Selection(Dataset):
             old,
             count=self._count,
             provenance=self._provenance(old.provenance, how),
-            fingerprint=fingerprint(old.fingerprint, self._count, *self._tag),
+            fingerprint=fingerprint(old.fingerprint, *self._tag),
         )
 
-    def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - for those that have more samples
-        """Return the provenance of the samples; `how` names the source of further samples."""
+    def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - for subclasses
+        """Return the provenance of the samples; `how` says how further samples are made."""
         return old
 
     @abstractmethod
@@ -96,24 +111,19 @@ class _Selection(Dataset):
         """Return the index in the source of the image that sample `index` is, or is made of."""
 
 
-class Subset(_Selection):
+class Subset(Selection):
     """Fewer samples than the source has: the first ones, or evenly spread ones."""
 
     def __init__(self, source: Dataset, count: int, *, strided: bool) -> None:
-        super().__init__(source, count, ("subset", strided))
+        super().__init__(source, count, (count, "subset", strided))
         self._strided = strided
-
-    def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label)."""
-        check_index(index, self._info.count)
-        return self._source.sample(self.place(index))
 
     def place(self, index: int) -> int:
         """Return the index in the source of sample `index`."""
         return index * len(self._source) // self._count if self._strided else index
 
 
-class Grown(_Selection):
+class Grown(Selection):
     """More samples than the source has.
 
     The first ``len(source)`` are the source's own, unchanged. Each further sample
@@ -124,7 +134,7 @@ class Grown(_Selection):
     """
 
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
-        super().__init__(source, count, ("grown", seed))
+        super().__init__(source, count, (count, "grown", seed))
         self._seed = seed
         self._cache: OrderedDict[int, tuple[Image, int]] = OrderedDict()
 
@@ -135,7 +145,7 @@ class Grown(_Selection):
 
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
-        check_index(index, self._info.count)
+        check_index(index, len(self))
         pixels, label = self._original(self.place(index))
         if index < len(self._source):
             return pixels.copy(), label
@@ -158,7 +168,7 @@ class Grown(_Selection):
             self._cache.move_to_end(index)
             return self._cache[index]
         kept = self._cache[index] = self._source.sample(index)
-        if len(self._cache) * self._info.image_bytes > CACHE_BYTES:
+        if len(self._cache) * self.info.image_bytes > CACHE_BYTES:
             self._cache.popitem(last=False)
         return kept
 
@@ -217,7 +227,7 @@ def _limited(dataset: Dataset, limit: int, *, by_class: bool) -> Dataset:
 def places_in(dataset: Dataset, source: Dataset) -> Sequence[int]:
     """Return the indices in `source` of the images that the samples of a selection of it are, or are made of."""
     places: Sequence[int] = range(len(dataset))
-    while dataset is not source and isinstance(dataset, _Selection):
+    while dataset is not source and isinstance(dataset, Selection):
         places = [dataset.place(one) for one in places]
         dataset = dataset.source
     return places

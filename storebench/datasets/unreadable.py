@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image
-from storebench.datasets.derived import Grown, places_in, select
+from storebench.datasets.base import Dataset, DatasetSpec, Provenance
+from storebench.datasets.derived import Grown, Selection, places_in, select
 from storebench.datasets.listing import REFUSALS, Listings
-from storebench.datasets.sources import Refusal, check_index, fingerprint
+from storebench.datasets.sources import Refusal, fingerprint
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.json_text import parse_json
 from storebench.plain_text import plain
@@ -217,7 +217,7 @@ def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:
         yield other
 
 
-class Readable(Dataset):
+class Readable(Selection):
     """Some samples of a dataset: those whose image files can be read.
 
     Parameters
@@ -231,71 +231,27 @@ class Readable(Dataset):
     """
 
     def __init__(self, source: Dataset, places: Sequence[int], left_out: Sequence[Unreadable]) -> None:
-        self._source = source
-        self._places = places
+        self._places = list(places)
+        super().__init__(source, len(places), ("readable", self._places))
         left_out = list({source.locate(one.index): one for one in left_out}.values())
-        count = number_of(len(left_out), "unreadable file")
-        named = "; ".join(plain(f"{one.error.where}: {one.error.what}") for one in left_out[:_NAMED])
-        more = f"; and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
-        self._skip_note = f"{count} left out: {named}{more}"
-        self._note = f"{count} left out"
         self._skipped = len(left_out)
-        self._info = self._part(source.info)
-
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
-    @property
-    def resize_note(self) -> str:
-        """One clause if the source's images are resized by a large factor."""
-        return self._source.resize_note
-
-    @property
-    def layout_note(self) -> str:
-        """Clauses on the folders of the image files of the source."""
-        return self._source.layout_note
+        self._note = f"{number_of(self._skipped, 'unreadable file')} left out"
+        named = "; ".join(plain(f"{one.error.where}: {one.error.what}") for one in left_out[:_NAMED])
+        more = f"; and {self._skipped - _NAMED:,} more" if self._skipped > _NAMED else ""
+        self._skip_note = f"{self._note}: {named}{more}"
 
     @property
     def skip_note(self) -> str:
         """One clause that counts the files that were left out and names some."""
         return self._skip_note
 
-    @property
-    def original_info(self) -> DatasetInfo | None:
-        """The geometry and identity of the image files as they are."""
-        files = self._source.original_info
-        return None if files is None else self._part(files)
-
-    def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label)."""
-        return self._source.sample(self._place(index))
-
-    def original(self, index: int) -> tuple[bytes, int]:
-        """Return the bytes of the image file of sample `index`, and its label."""
-        return self._source.original(self._place(index))
-
-    def locate(self, index: int) -> str:
-        """Return the file of sample `index`."""
-        return self._source.locate(self._place(index))
-
-    def _place(self, index: int) -> int:
-        check_index(index, len(self._places))
+    def place(self, index: int) -> int:
+        """Return the index in the source of sample `index`."""
         return self._places[index]
 
-    def _part(self, old: DatasetInfo) -> DatasetInfo:
-        provenance = dataclasses.replace(
-            old.provenance,
-            note="; ".join(filter(None, (old.provenance.note, self._note))),
-            skipped_files=self._skipped,
-        )
-        return dataclasses.replace(
-            old,
-            count=len(self._places),
-            provenance=provenance,
-            fingerprint=fingerprint(old.fingerprint, "readable", list(self._places)),
-        )
+    def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - no samples are added
+        note = "; ".join(filter(None, (old.note, self._note)))
+        return dataclasses.replace(old, note=note, skipped_files=self._skipped)
 
 
 def _packed(found: Sequence[Unreadable]) -> bytes:
