@@ -3,18 +3,18 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from storebench.errors import StorebenchError
+from storebench.errors import StorebenchError, UsageError
 from storebench.ranks.launch import Tell
 from storebench.ranks.nodes import Board, NodeAddress
 from storebench.results import Cell
 from storebench.runner import Prepared, Watcher, prepare
 from storebench.runs.records import LOGS_DIR
 from storebench.scenario import Scenario
-from storebench.surroundings import surroundings
+from storebench.surroundings import refusals, surroundings
 from storebench.system.scratch import scratch_folder
 from storebench.worker.job import CellJob, read_job
 from storebench.worker.launch import answer_of
@@ -41,10 +41,12 @@ def follow(
     Raises
     ------
     StorebenchError
-        A store cannot be built here, or the first node has gone.
+        A store cannot be built here, a cell that is not optional may not run here, or the first node has gone.
     """
     try:
-        wanted = dict.fromkeys(cell for cell in cells if cell.ranks > 1)
+        jobs = [cell for cell in cells if cell.ranks > 1]
+        refused = _refused(scenario, jobs, stores)
+        wanted = dict.fromkeys(cell for cell in jobs if cell not in refused)
         prepared = prepare(wanted, scenario, stores, watcher, nodes=place.nodes, node=place.node)
     except StorebenchError as error:
         board.set(f"ready/{place.node}", {"failure": str(error)})
@@ -56,20 +58,46 @@ def follow(
         if "job" not in announcement:
             board.set(f"left/{place.node}", {})
             return failures
-        answer = _run(announcement["job"], prepared, folder, place, watcher.ranks)
+        try:
+            answer = _run(announcement["job"], prepared, refused, folder, place, watcher.ranks)
+        except StorebenchError as error:
+            answer = {"failure": f"node {place.node}: {error}"}
         board.set(f"ended/{number}/{place.node}", answer)
         failures += [answer["failure"]] if "failure" in answer else []
     raise AssertionError
 
 
+def _refused(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> dict[Cell, UsageError]:
+    """Return the optional cells that may not run here, with the reason; the first node may leave them out as well."""
+    refused = refusals(cells, stores)
+    optional = scenario.optional_cells() if refused else set()
+    for cell, reason in refused.items():
+        if cell not in optional:
+            raise reason
+    return refused
+
+
 def _run(
-    text: str, prepared: dict[Cell, Prepared], folder: Path, place: NodeAddress, tell: Tell
+    text: str,
+    prepared: Mapping[Cell, Prepared],
+    refused: Mapping[Cell, UsageError],
+    folder: Path,
+    place: NodeAddress,
+    tell: Tell,
 ) -> dict[str, Any]:
-    """Run this node's ranks of one job; return its failure, if it failed here."""
+    """Run this node's ranks of one job; return its failure, if it failed here.
+
+    Raises
+    ------
+    StorebenchError
+        No rank can be started here.
+    """
     with scratch_folder("replicate") as scratch:
         order = scratch / "order.json"
         order.write_text(text, encoding="utf-8")
         job = read_job(order)
+        if job.cell in refused:
+            raise refused[job.cell]
         stores = prepared[job.cell]
         with surroundings(job.cell, stores.image) as around:
             job = dataclasses.replace(

@@ -1,6 +1,5 @@
 """The first of several nodes: it waits for the others, tells them each job, and names the node that failed."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,22 +10,7 @@ from storebench.ranks.nodes import Board, NodeAddress
 from storebench.worker.job import CellJob
 from storebench.worker.leading import OVER, Leader
 from tests.support.planted import make_cell
-
-
-class PlantedBoard:
-    """A board on which the other nodes' values are planted; it keeps what the first node tells."""
-
-    def __init__(self, **planted: dict[str, Any]) -> None:
-        self.planted = {key.replace("_", "/"): value for key, value in planted.items()}
-        self.told: dict[str, Mapping[str, Any]] = {}
-        self.asked: list[str] = []
-
-    def set(self, key: str, value: Mapping[str, Any]) -> None:
-        self.told[key] = value
-
-    def get(self, key: str, timeout_s: float | None = None) -> dict[str, Any] | None:
-        self.asked.append(key)
-        return self.planted.get(key)
+from tests.support.planted_board import PlantedBoard
 
 
 def leader_of(board: PlantedBoard, nodes: int = 3) -> Leader:
