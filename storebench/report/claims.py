@@ -154,14 +154,13 @@ def _clash(claim: Claim, other: Claim) -> bool:
 
 
 def _is_denied(fed: Claim, other: Claim) -> bool:
-    """Whether a claim says that a loop gains notably which another one says to hardly wait."""
+    """Whether `other` claims a notable gain for a loop that hardly waits, according to `fed`."""
     if other.object is None or other.object.key != fed.subject.key:
         return False
-    gains = other.kind is ClaimKind.FASTER and other.figure is not None
-    most = 1 / (1 - FED_FRAC)
-    return other.kind is ClaimKind.PAYS or (
-        gains and other.figure is not None and (other.figure.lo or 0) > most
-    )
+    if other.kind is ClaimKind.PAYS:
+        return True
+    least = other.figure.lo or 0 if other.figure else 0
+    return other.kind is ClaimKind.FASTER and least > 1 / (1 - FED_FRAC)
 
 
 def _pair(one: Claim) -> tuple[object, object]:
@@ -192,7 +191,7 @@ class Claims:
         return {(one.kind, one.subject.key): one for one in self.found if one.kind not in COMPARED}
 
     @functools.cached_property
-    def _shares(self) -> dict[int, tuple[Claim, ...]]:
+    def _shares(self) -> dict[Claim, tuple[Claim, ...]]:
         return {}
 
     def between(self, cell: CellSummary, other: CellSummary, topic: Topic = Topic.BACKEND) -> Claim | None:
@@ -211,7 +210,9 @@ class Claims:
         """Return the proven shares of a proven difference between two backends; empty for any other claim."""
         if claim.kind is not ClaimKind.FASTER or claim.topic is not Topic.BACKEND:
             return ()
-        return self._shares.setdefault(id(claim), tuple(_share_claims(claim)))
+        if claim not in self._shares:
+            self._shares[claim] = tuple(_share_claims(claim))
+        return self._shares[claim]
 
 
 def leading(asked: Iterable[Claim | None]) -> Claim | None:

@@ -59,6 +59,12 @@ def wall_ns(table: StepTable) -> int:
     return last - int(table["start_ns"][0]) - paused
 
 
+def timed_rows(table: StepTable) -> StepTable:
+    """Return the steps of a table that are no warm-up steps."""
+    timed = ~table["warmup"].astype(bool)
+    return {name: column[timed] for name, column in table.items()}
+
+
 def step_ends(table: StepTable) -> Column:
     """Return the end of each step, int64 [n], nanoseconds of ``time.perf_counter_ns``."""
     if "end_ns" in table:

@@ -32,8 +32,8 @@ READY_S = 60.0
 def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[PendingReplicate]]:
     """Divide replicates, in their order, into those whose processes start together.
 
-    There are at most as many in a group as cores, and as memory has room for. A job of ranks and a cell with its own device are by themselves, because
-    other programs start their processes.
+    A group has at most as many as there are cores, and as memory has room for. A job of ranks and a cell with its own
+    device are by themselves, because other programs start their processes.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from storebench.ranks.merging import (
 from storebench.results import CacheFacts, Cell, JobFacts, Portion, RankFacts, Record, Status, TrainersFacts
 from storebench.runs.records import STEPS_DIR
 from storebench.settings.words import ComputeKind, Sync, TrainerData
-from storebench.training.step_table import StepTable, step_ends, write_steps
+from storebench.training.step_table import StepTable, step_ends, timed_rows, write_steps
 from storebench.units import number_of
 from storebench.worker.epoch import Judge
 from storebench.worker.measure import epoch_record
@@ -158,7 +158,7 @@ def job_facts(
         The facts about its trainers; None if all ranks train one network.
     """
     nodes = 1 + max(part.membership.node for part in parts)
-    timed = {name: column[~table["warmup"]] for name, column in table.items()}
+    timed = timed_rows(table)
     ranks = _rank_facts(cell, parts, timed, one_clock=nodes == 1)
     rates, seconds = [rank.samples_per_s for rank in ranks], [rank.seconds for rank in ranks]
     waits = [rank.wait_for_slowest_s for rank in ranks if rank.wait_for_slowest_s is not None]

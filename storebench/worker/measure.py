@@ -11,7 +11,7 @@ from storebench.ranks.merging import RANK, job_steps, rank_tables
 from storebench.results import Loss, Record
 from storebench.settings.words import ComputeKind
 from storebench.stats import percentiles
-from storebench.training.step_table import StepTable, handoff_ns, wall_ns
+from storebench.training.step_table import StepTable, handoff_ns, timed_rows, wall_ns
 
 _SUMMED = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
 _AVERAGED = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
@@ -38,7 +38,7 @@ def epoch_record(record: Record, table: StepTable) -> Record:
         time_to_first_batch_s=_seconds(table["data_wait_ns"][0]),
         loss=_loss(table),
     )
-    timed = _timed_rows(table)
+    timed = timed_rows(table)
     return record if not len(timed["step"]) else _timed(record, timed, _seconds(wall_ns(timed)))
 
 
@@ -87,14 +87,10 @@ def _job_record(parts: Sequence[Record], table: StepTable) -> Record:
         time_to_first_batch_s=max(part.time_to_first_batch_s for part in parts),
         **figures,
     )
-    timed = _timed_rows(table)
+    timed = timed_rows(table)
     return (
         record if not record.timed_steps else _with_rates(record, timed, _seconds(wall_ns(job_steps(timed))))
     )
-
-
-def _timed_rows(table: StepTable) -> StepTable:
-    return {name: column[~table["warmup"]] for name, column in table.items()}
 
 
 def _loss(table: StepTable) -> Loss | None:

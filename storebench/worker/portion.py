@@ -17,7 +17,7 @@ from storebench.arrays import Floats
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import ResidencyCurve
 from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
-from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, wall_ns
+from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, timed_rows, wall_ns
 
 EXCESS_MAX_FRAC = 0.10
 """Share of the store's pages that may be resident without having been requested while an epoch still counts as cold.
@@ -178,7 +178,7 @@ def cold_portion(
     ahead_frac, planned
         Read-ahead of a reader that is told the order, as a share of the store, and whether it is told.
     """
-    timed = _timed(table)
+    timed = timed_rows(table)
     if not len(timed["step"]):
         return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
     if not curve.at_ns:
@@ -308,7 +308,7 @@ def steady_portion(
         Read-ahead of a reader that is told the order, as a share of the store. The steps in which it fills, or no
         longer refills, are no part of the drift; if they are too many, the drift is unknown.
     """
-    timed = _timed(table)
+    timed = timed_rows(table)
     steps = len(timed["step"])
     if not steps:
         return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
@@ -344,10 +344,6 @@ def steady_portion(
 def _edge_steps(timed: StepTable, ahead_samples: float) -> int:
     """Return the number of batches that a reader is ahead of the loop."""
     return int(np.ceil(ahead_samples / max(1.0, float(timed["samples"].mean()))))
-
-
-def _timed(table: StepTable) -> StepTable:
-    return {name: column[~table["warmup"]] for name, column in table.items()}
 
 
 def _rows(table: StepTable, cut: slice) -> StepTable:

@@ -365,23 +365,24 @@ def plain_numbers(axis: Axis) -> None:
 
 def spaced_numbers(ax: Axes) -> None:
     """Write a linear x axis in plain numbers, with as many ticks as there is room for."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    length_pt = 72 * ax.get_window_extent().width / figure.dpi
-    widest_pt = _DIGIT_PT * len(f"{ax.get_xlim()[1]:,.0f}") + _APART_PT
-    ax.xaxis.set_major_locator(MaxNLocator(int(min(6, max(1, length_pt // widest_pt)))))
+    ax.xaxis.set_major_locator(MaxNLocator(min(6, max(1, _most_ticks(ax)))))
     plain_numbers(ax.xaxis)
 
 
 def spaced_decades(ax: Axes) -> None:
     """Write a logarithmic x axis with as many of its decades as there is room for."""
+    low, high = ax.get_xlim()
+    if high / low > _DECADES:
+        ax.xaxis.set_major_locator(LogLocator(numticks=max(2, _most_ticks(ax))))
+
+
+def _most_ticks(ax: Axes) -> int:
+    """Return the number of ticks of the x axis that there is room for."""
     figure = ax.get_figure(root=True)
     assert figure is not None
-    low, high = ax.get_xlim()
     length_pt = 72 * ax.get_window_extent().width / figure.dpi
-    widest_pt = _DIGIT_PT * len(f"{high:,.0f}") + _APART_PT
-    if high / low > _DECADES:
-        ax.xaxis.set_major_locator(LogLocator(numticks=max(2, int(length_pt // widest_pt))))
+    widest_pt = _DIGIT_PT * len(f"{ax.get_xlim()[1]:,.0f}") + _APART_PT
+    return int(length_pt // widest_pt)
 
 
 def plain_ticks(axis: Axis) -> None:

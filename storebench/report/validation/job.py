@@ -17,7 +17,7 @@ from storebench.report.validation.findings import ROUNDING, Finding, Rule, agree
 from storebench.report.validation.trainers import check_pauses, check_trainers, teams
 from storebench.results import JobFacts, RankFacts, Record
 from storebench.settings.words import ComputeKind, Share
-from storebench.training.step_table import StepTable, step_ends, wall_ns
+from storebench.training.step_table import StepTable, step_ends, timed_rows, wall_ns
 from storebench.units import number_of
 
 _BEGIN_FRAC = 0.05
@@ -67,7 +67,7 @@ def check_ranks(record: Record, steps: StepTable) -> Iterator[Finding]:
         The step table of the job, one row per step and rank.
     """
     job = record.job
-    timed = {name: column[~steps["warmup"].astype(bool)] for name, column in steps.items()}
+    timed = timed_rows(steps)
     if job is None or RANK not in steps or not len(timed[RANK]):
         return
     for number, (rank, table) in enumerate(zip(job.per_rank, rank_tables(timed), strict=False)):
