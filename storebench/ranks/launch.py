@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storebench.ranks.agent import LOGS_NAME
 from storebench.ranks.endings import RankFailure, failure_of, read_failures
 from storebench.ranks.progress import Position
 from storebench.ranks.stalls import StallWatch
@@ -138,7 +139,7 @@ def _failed(failure: RankFailure, code: int | None) -> JobEnding:
 def collect_output(folder: Path, log: Path) -> None:
     """Append the output of each rank to a log, under a line with its number."""
     with log.open("ab") as output:
-        for rank in sorted(folder.glob("logs/*/attempt_*/*"), key=_number):
+        for rank in sorted(folder.glob(f"{LOGS_NAME}/*/attempt_*/*"), key=_number):
             for name in ("stdout.log", "stderr.log"):
                 printed = b"".join(_worth_keeping(rank / name))
                 if printed:
