@@ -71,11 +71,14 @@ class NodeLoader(SharedLoader):
         # If a thread waits for other ranks, the loop does not.
         lines = connect_node(self.group, NO_PROGRESS if reads and self.workers else self.progress)
         rows = self.group.membership.local_ranks * self.job.batch_size
-        if reads:
-            self._side = _Reader(self.job, lines, rows=rows, beside=self.workers > 0)
-        else:
-            self._side = _Guest(self.job, lines, rows=rows)
-        return [self._side.open(pin=self.pin)]
+        side: _Reader | _Guest = (
+            _Reader(self.job, lines, rows=rows, beside=self.workers > 0)
+            if reads
+            else _Guest(self.job, lines, rows=rows)
+        )
+        opened = side.open(pin=self.pin)
+        self._side = side
+        return [opened]
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, each when the reader has filled it."""

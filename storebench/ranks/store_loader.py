@@ -28,9 +28,9 @@ class StoreLoader(SharedLoader):
         meter.begin()
         start = time.perf_counter_ns()
         source = open_backend(self.job)
-        self._data = DataStore(source, self.job, group=self.group, progress=self.progress, meter=meter)
+        data = DataStore(source, self.job, group=self.group, progress=self.progress, meter=meter)
         try:
-            self._data.prepare()
+            data.prepare()
         except BaseException:
             source.close()
             raise
@@ -40,10 +40,11 @@ class StoreLoader(SharedLoader):
         self._producer = Producer(
             self.job,
             ReusedBuffer(pin=self.pin),
-            reader=self._data.reader,
+            reader=data.reader,
             lasting=lasting_memory(pin=self.pin),
         )
         opened = self._producer.open()
+        self._data = data
         return [dataclasses.replace(opened, open_ns=open_ns + opened.open_ns)]
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:

@@ -153,7 +153,7 @@ class Setup:
         self, epoch: int, batches: list[Indices], *, passes: int | None = None, check: bool = False
     ) -> EpochPlan:
         """Return the plan of an epoch, or of its first `passes` passes, for this rank's `batches` of it."""
-        everyone = None if self.membership.alone else self._everyone(epoch, passes)
+        everyone = self._everyone(epoch, passes) if self.cell.share is Share.STORE else None
         return EpochPlan(epoch=epoch, batches=batches, check=check, everyone=everyone)
 
     def expected(self, epoch: int) -> list[Indices]:
