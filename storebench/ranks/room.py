@@ -20,6 +20,8 @@ _HINT = "Use more nodes or fewer samples, or spill it to disk with store_spill."
 def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_size: int) -> int:
     """Return the most memory that a data store needs on one node, in bytes: samples, tables and messages of its ranks.
 
+    Each sample counts with the mean size, and without Python's own memory for a payload (some 60 bytes).
+
     Parameters
     ----------
     count
