@@ -22,7 +22,7 @@ class PlantedBoard:
         """Keep a value that this node tells."""
         self.told[key] = value
 
-    def get(self, key: str, timeout_s: float | None = None) -> dict[str, Any] | None:  # noqa: ARG002
+    def get(self, key: str, timeout_s: float | None = None) -> dict[str, Any] | None:
         """Return a planted value, at once."""
         self.asked.append(key)
         return self.planted.get(key)

@@ -29,7 +29,7 @@ dataset = "mnist"
 ranks = 2
 backends = ["lmdb"]
 cache = "limited"
-memory = "8 MiB"
+memory = "64 MiB"
 optional = true
 """
 NODE = NodeAddress(node=1, nodes=2, host="alpha", port=4000)

@@ -212,13 +212,17 @@ def test_counters_of_a_job_are_sums_and_unknown_where_one_is() -> None:
         reasons={"read_calls": "not shown"},
     )
     assert (
-        merged_counters([two, dataclasses.replace(two, device_read_bytes=None)], [0, 0], 25).read_amplification
+        merged_counters(
+            [two, dataclasses.replace(two, device_read_bytes=None)], [0, 0], 25
+        ).read_amplification
         is None
     )
 
 
 @pytest.mark.parametrize(
-    ("delivered", "of_job"), [((70, 60, 40, 50), 120), ((0, 0, 0, 30), 30), ((70, 60, None, 50), None)], ids=str
+    ("delivered", "of_job"),
+    [((70, 60, 40, 50), 120), ((0, 0, 0, 30), 30), ((70, 60, None, 50), None)],
+    ids=str,
 )
 def test_each_node_of_a_job_has_a_device_of_its_own(
     delivered: tuple[int | None, ...], of_job: int | None
