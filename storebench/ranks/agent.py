@@ -15,16 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storebench.ranks.endings import RankFailure, write_exits
+from storebench.ranks.endings import LOGS_NAME, RankFailure, write_exits
 from storebench.ranks.team import MEET_S, Team
 from storebench.system.imports import uncollected
 from storebench.system.processes import end_with_parent
 
 if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent
     from torch.distributed.launcher.api import LaunchConfig
-
-LOGS_NAME = "logs"
-"""Folder of the output of each rank, inside the job's folder."""
 
 _HERE = "127.0.0.1"
 _SHUTDOWN_S = "3"

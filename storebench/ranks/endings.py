@@ -14,6 +14,9 @@ from storebench.ranks.membership import Membership
 from storebench.ranks.team import Team
 from storebench.system.processes import signal_name
 
+LOGS_NAME = "logs"
+"""Folder of the output of each rank, inside the job's folder."""
+
 _EXITS_NAME = "exits.json"
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.ranks.agent import LOGS_NAME
-from storebench.ranks.endings import RankFailure, failure_of, read_failures
+from storebench.ranks.endings import LOGS_NAME, RankFailure, failure_of, read_failures
 from storebench.ranks.progress import Position
 from storebench.ranks.stalls import StallWatch
 from storebench.ranks.team import Team
