@@ -96,7 +96,7 @@ def test_optional_cells_that_may_not_run_here_are_not_prepared(place: Place) -> 
     assert not (place.folder / "run").exists(), "no rank has said anything"
 
 
-def test_a_job_that_may_not_run_here_gives_the_reason_and_the_next_one_runs(place: Place) -> None:
+def test_a_job_that_may_not_run_here_gives_the_reason(place: Place) -> None:
     board = PlantedBoard(job_0=place.job(place.limited), job_1=place.job(place.plain), job_2=OVER)
     assert place.follow(board) == [f"node 1: {NO_LIMIT}"]
     assert board.told["ended/0/1"] == {"failure": f"node 1: {NO_LIMIT}"}
@@ -104,7 +104,7 @@ def test_a_job_that_may_not_run_here_gives_the_reason_and_the_next_one_runs(plac
     assert board.told["left/1"] == {}
 
 
-def test_a_job_that_cannot_be_started_gives_the_reason_and_the_node_goes_on(
+def test_a_job_that_cannot_be_started_does_not_end_the_node(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_more: object) -> None:

@@ -183,9 +183,7 @@ def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: 
     assert (record.failure or "").startswith("rank 1 on node 1: it was killed by SIGKILL")
 
 
-def test_a_rank_that_hangs_on_another_node_is_named_and_the_run_goes_on(
-    bench: Bench, tmp_path: Path, port: int
-) -> None:
+def test_a_rank_that_hangs_on_another_node_is_named(bench: Bench, tmp_path: Path, port: int) -> None:
     """The other node's rank waits for it in a step, so it makes no progress either."""
     [(first, error), (second, _)] = run(
         bench, tmp_path, port, backend="planted:faulty-rank", fault="1:stop", stall_s=4

@@ -48,7 +48,7 @@ def test_the_loss_of_a_rank_is_told_where_nothing_else_is(tmp_path: Path) -> Non
     assert str(failure_of(tmp_path, TEAM)) == "rank 0 on node 0: connection closed by peer"
 
 
-def test_a_rank_that_ended_before_it_wrote_anything_is_on_the_node_that_started_it(tmp_path: Path) -> None:
+def test_a_rank_that_wrote_nothing_is_on_the_node_that_started_it(tmp_path: Path) -> None:
     write_exits(tmp_path, {2: 1})
     failure = failure_of(tmp_path, Team(ranks=4, nodes=2, node=1, rendezvous="alpha:4001"))
     assert str(failure) == "rank 2 on node 1: it ended with exit code 1"

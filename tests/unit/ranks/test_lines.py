@@ -83,7 +83,7 @@ class Ended(TorchGroup):
         return [cast("T", {0: ("\0storebench-ended", b"key", "rank 0 on node 0")}), value]
 
 
-def test_a_first_rank_that_ends_before_the_others_connect_is_lost_and_not_a_fault_of_theirs() -> None:
+def test_a_first_rank_that_ends_before_others_connect_is_lost() -> None:
     group = Ended(Membership(rank=1, ranks=2, local_rank=1, local_ranks=2))
     with pytest.raises(LostRankError, match="rank 0 on node 0, which shares batches") as caught:
         connect_node(group)

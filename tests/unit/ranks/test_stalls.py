@@ -140,7 +140,7 @@ def test_the_start_may_take_longer(tmp_path: Path, clock: Clock) -> None:
     assert "rank 1 on node 0 made no progress for 60 s during the start" in (watch.failure() or "")
 
 
-def test_ranks_on_several_nodes_have_not_started_while_the_nodes_meet(tmp_path: Path, clock: Clock) -> None:
+def test_ranks_have_not_started_while_nodes_meet(tmp_path: Path, clock: Clock) -> None:
     """Their agent says so if the nodes do not; the line about a rank names the node that it is on."""
     watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, node=1, rendezvous="alpha:4001"), 5, clock)
     clock.now_s = START_S + 1
