@@ -23,7 +23,7 @@ from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import EpochRow
 from storebench.results import Cell, PortionKind, steady
 from storebench.results.time_limit import ran_out_of_time
-from storebench.runs.whole import Whole
+from storebench.runs.whole import Whole, agreed
 from storebench.settings.words import CacheState, ComputeKind
 
 
@@ -139,8 +139,8 @@ class CellSummary:
 
     @functools.cached_property
     def whole(self) -> Whole | None:
-        """The whole dataset, if a run chose to measure a part of it; None otherwise."""
-        return next((row["whole"] for row in self.rows if row.get("whole") is not None), None)
+        """The whole dataset, if runs that agree on it chose to measure a part of it; None otherwise."""
+        return agreed(row["whole"] for row in self.rows if row.get("whole") is not None)
 
     @property
     def portion_kind(self) -> PortionKind | None:

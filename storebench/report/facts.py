@@ -18,7 +18,7 @@ from storebench.report.main_panel import ordered
 from storebench.report.panels import Panel, panels
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.verdict import CellVerdict, cell_verdicts
-from storebench.runs.whole import Whole
+from storebench.runs.whole import Whole, agreed
 
 _T = TypeVar("_T")
 
@@ -85,8 +85,7 @@ class Facts:
     @functools.cached_property
     def whole(self) -> Whole | None:
         """The whole dataset, if all cells are of runs that chose to measure a part of it; None otherwise."""
-        found = {cell.whole for cell in self.cells}
-        return next(iter(found)) if len(found) == 1 and len(self.datasets) == 1 else None
+        return agreed(cell.whole for cell in self.cells) if len(self.datasets) == 1 else None
 
     @functools.cached_property
     def varying(self) -> frozenset[str]:

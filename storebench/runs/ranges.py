@@ -6,7 +6,9 @@ from typing import Any
 
 from storebench.results import Cell, Record
 
-_MOST = 1 << 63
+MOST_NUMBER = 1 << 63
+"""No count and no number of bytes is that large."""
+
 _MOST_SECONDS = 1e9
 _MOST_ROUNDS = 1 << 20
 
@@ -45,7 +47,7 @@ def impossible(record: Record) -> tuple[str, str] | None:
 
 def _wrong(path: str, value: float) -> str:
     part, name = path.partition(".")[0], path.rpartition(".")[2]
-    if part not in _UNBOUNDED and not -_MOST < value < _MOST:
+    if part not in _UNBOUNDED and not -MOST_NUMBER < value < MOST_NUMBER:
         return f"{value} is not a finite number" if isinstance(value, float) else "the number is too large"
     lasts = name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s"))
     if lasts and abs(value) > _MOST_SECONDS:

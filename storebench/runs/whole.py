@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError
 from storebench.runs.about import read_about, write_about
+from storebench.runs.ranges import MOST_NUMBER
 from storebench.runs.records import RUN_NAME
 
 
@@ -51,7 +53,20 @@ def whole_of(run: Path) -> Whole | None:
         found: Whole | None = None if described is None else _adapter().validate_python(described)
     except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
         return None  # validation reports a file that cannot be read
-    return found
+    numbers = () if found is None else (found.count, found.total_bytes, found.memory_bytes)
+    return found if all(0 <= one < MOST_NUMBER for one in numbers) else None
+
+
+def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
+    """Return the whole dataset that several runs describe; None if one of them describes none, or another one.
+
+    Their bytes are estimates from a few files, and the memory is that which a machine tells after it has started. So both
+    differ between runs of the same dataset, and those of the smallest are returned.
+    """
+    found = set(wholes)
+    if len({one and (one.count, one.fits) for one in found}) != 1:
+        return None
+    return min(filter(None, found), key=dataclasses.astuple, default=None)
 
 
 @functools.cache

@@ -9,13 +9,14 @@ from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.cells import CellSummary, state_key
 from storebench.report.claims import Claim, ClaimKind
 from storebench.report.facts import Facts
+from storebench.report.main_panel import state_rank
 from storebench.report.roofline import Roofline
 from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
 from storebench.report.texts.roofline import delivering_sentences, loader_words, starving_words
 from storebench.report.texts.verdicts import more_rounds
 from storebench.runs.whole import Whole
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
 from storebench.units import number_of, rounded_bytes
 
 BASES = (ORIGINAL, "png")
@@ -96,15 +97,14 @@ def _unsound_words(cell: CellSummary, facts: Facts) -> str:
 
 def _named(facts: Facts, accelerators: Sequence[Accelerator]) -> tuple[str, ...]:
     """Return sentences on the rates that named accelerators get in the state of the verdict."""
-    lead = next(iter(_by_state(facts.rooflines).values()), None)
+    lead = _lead(facts.rooflines)
     if lead is None:
         return ()
     return tuple(said for one in accelerators for said in delivering_sentences(lead, one, _where(lead)))
 
 
 def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
-    by_state, whole = _by_state(facts.rooflines), facts.whole
-    lead = next(iter(by_state.values()), None)
+    lead, whole = _lead(facts.rooflines), facts.whole
     base = None if lead is None else _base(lead)
     if lead is None or base is None:
         return None
@@ -114,7 +114,7 @@ def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
         for curve, claim in pairs
         if claim is not None and claim.kind is ClaimKind.FASTER and claim.subject is curve.loader
     }
-    memory = _memory_sentence(lead, by_state, whole)
+    memory = _memory_sentence(lead, whole)
     if base.at_most:
         return Worth(sentences=tuple(filter(None, (_bounded(lead, base), memory))))
     if not gains:
@@ -163,16 +163,18 @@ def _converting(
     )
 
 
-def _by_state(rooflines: Sequence[Roofline]) -> Mapping[str, Roofline]:
-    """Return one roofline per cache state: the one with the fewest ranks, and then the one with most workers.
+def _lead(rooflines: Sequence[Roofline]) -> Roofline | None:
+    """Return the roofline that decides; None if there is none.
 
-    The states are in the order in which the page tells them; the first one decides.
+    Its state is the one that comes first on the page, however many stores have a rate in it. Of several in that state, it
+    is the one with the fewest ranks, and then the one with most workers.
     """
-    by_state: dict[str, Roofline] = {one.first.cell.cache: one for one in rooflines if not one.augmented}
-    for one in sorted(rooflines, key=lambda one: (-one.first.cell.ranks, one.first.cell.workers)):
-        if not one.augmented:
-            by_state[one.first.cell.cache] = one
-    return by_state
+
+    def rank(roofline: Roofline) -> tuple[int, int, int]:
+        cell = roofline.first.cell
+        return -state_rank(roofline.first), cell.ranks, -cell.workers
+
+    return min((one for one in rooflines if not one.augmented), key=rank, default=None)
 
 
 def _base(lead: Roofline) -> RooflineCurve | None:
@@ -310,7 +312,7 @@ def _best(facts: Facts, gains: Mapping[RooflineCurve, Claim]) -> RooflineCurve:
     return min(alike, key=lambda one: (float(one.loader.fact("bytes_on_disk") or math.inf), one is not first))
 
 
-def _memory_sentence(lead: Roofline, by_state: Mapping[str, Roofline], whole: Whole | None) -> str:
+def _memory_sentence(lead: Roofline, whole: Whole | None) -> str:
     """Return the cache state to expect in training, from the size of the whole dataset."""
     if whole is None:
         return ""
@@ -319,7 +321,7 @@ def _memory_sentence(lead: Roofline, by_state: Mapping[str, Roofline], whole: Wh
     if whole.fits:
         return f"{holds} fit into {memory}: from the second epoch on they are read from there."
     said = f"{holds} do not fit into {memory}, so that every epoch reads from the disk"
-    return f"{said}." if lead is by_state.get(CacheState.COLD) else f"{said}, which was not measured."
+    return f"{said}." if lead.first.cell.cache in BOUNDED_STATES else f"{said}, which was not measured."
 
 
 def _price(cell: CellSummary, whole: Whole | None) -> str:

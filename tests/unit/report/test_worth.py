@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from storebench.accelerators import find_accelerator
@@ -25,6 +26,8 @@ GIB = 2**30
 SPREAD = (0.99, 1.0, 1.01, 0.995, 1.005)
 FITS = Whole(count=40_000, total_bytes=5 * GIB, memory_bytes=24 * GIB, fits=True)
 LARGER = Whole(count=400_000, total_bytes=50 * GIB, memory_bytes=24 * GIB, fits=False)
+FITS_TOO, LARGER_TOO = (dataclasses.replace(one, total_bytes=one.total_bytes - 1) for one in (FITS, LARGER))
+"""What another run of the same dataset tells: bytes are estimated from a few files."""
 
 
 def loaders(rates: dict[str, float], **changes: Any) -> list[Record]:
@@ -286,6 +289,49 @@ def test_the_report_leads_with_what_the_terminal_says(whole: Whole | None, cache
     told = answer(records, whole, accelerators=("a100",))
     begins = tuple(one.text for one in content.headline.sentences)[: len(told.named + told.sentences)]
     assert (begins == told.named + told.sentences) == (whole is not None)
+
+
+@pytest.mark.parametrize(
+    ("whole", "state", "where"),
+    [(LARGER, "cold", "read from a cold disk"), (FITS, "warm", "read from memory")],
+)
+def test_the_state_decides_although_one_store_alone_is_valid_in_it(
+    whole: Whole, state: str, where: str
+) -> None:
+    records = loaders({"original": 900.0, "lmdb": 9000.0})
+    records += loaders({"original": 90.0, "lmdb": 300.0}, cache="cold")
+    found = answer(records, whole, invalid=(f"lmdb, {state}",), accelerators=("a100",))
+    assert where in found.named[0]
+    assert found.sentences[0] == "Nothing to compare your files as they are with was measured."
+    assert not any("which was not measured" in line for line in found.sentences)
+    assert found.store == ""
+
+
+def test_a_limited_page_cache_reads_from_the_disk_as_well() -> None:
+    records = loaders({"original": 90.0, "lmdb": 300.0}, cache="cold")
+    records += loaders({"original": 80.0, "lmdb": 200.0}, cache="limited", memory_bytes=100 << 20)
+    found = answer(records, LARGER)
+    assert any(line.endswith("so that every epoch reads from the disk.") for line in found.sentences)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "state"),
+    [(FITS, FITS_TOO, "warm"), (LARGER, LARGER_TOO, "cold"), (FITS, LARGER, "cold")],
+)
+def test_two_runs_lead_with_what_they_agree_on_in_any_order(first: Whole, second: Whole, state: str) -> None:
+    records = loaders({"original": 900.0, "lmdb": 9000.0})
+    records += loaders({"original": 90.0, "lmdb": 300.0}, cache="cold")
+    told = []
+    for wholes in ((first, second), (second, first)):
+        tables = [to_frame((one, Path("run/records.jsonl")) for one in records) for _ in wholes]
+        for run, (table, whole) in enumerate(zip(tables, wholes, strict=True)):
+            described: list[Any] = [whole] * len(table)
+            table["whole"], table["run_id"] = described, f"run {run}"
+        told.append(page_content(derive_page(summarise(pd.concat(tables)))).headline)
+    assert told[0].answer == told[1].answer
+    assert told[0].panel is not None
+    assert told[0].panel.first.cell.cache == state
+    assert ("Not worth it for training below" in told[0].answer) == (first.fits == second.fits)
 
 
 def test_converting_everything_is_priced_from_the_part_that_was_measured() -> None:
