@@ -20,7 +20,7 @@ from storebench.cli.options import (
     timeout_option,
 )
 from storebench.cli.plan_lines import print_plan
-from storebench.cli.run import assess_of, continued_by, leave, new_run_folder
+from storebench.cli.run import assess_of, begun, continued_by, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -235,12 +235,13 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     from storebench.runs.resuming import resume_command
     from storebench.surroundings import permitted
 
+    beginning = begun(stores, drop_caches=how.drop_caches, file=how.file)
     allowed = None if how.resume else permitted(scenario, cells, stores)
     if allowed is None:
         Run.read(folder)  # raises if there is no run, before a folder is created
     with contextlib.ExitStack() as stack:
         stack.enter_context(claimed(folder))
-        stack.enter_context(continued_by(folder, scenario.name, how.file))
+        stack.enter_context(continued_by(folder, scenario.name, beginning))
         run = _resumed(scenario, folder, how) if allowed is None else _created(scenario, folder, allowed)
         # The option applies to this command only, and the given file decides, not run.json.
         timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
@@ -265,9 +266,8 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     else:
         put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
-    leave(
-        records, hint=_hint(records, resume_command(folder, scenario.name, file=how.file, retry_failed=True))
-    )
+    again = resume_command(folder, scenario.name, beginning, retry_failed=True)
+    leave(records, hint=_hint(records, again))
 
 
 def _divides(cells: "Sequence[Cell]", nodes: int) -> None:

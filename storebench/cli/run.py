@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from storebench.first_run.choice import FirstRun
     from storebench.results import Record
     from storebench.runner import Assess
+    from storebench.runs.resuming import Begun
     from storebench.scenario import Scenario
 
 _WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
@@ -228,7 +229,7 @@ def _run(
         lines = [*plan.notes, loop_line(cells), total_line(scenario, plan)]
     else:
         lines = opening_lines(first, scenario)
-    with claimed(folder), continued_by(folder, scenario.name):
+    with claimed(folder), continued_by(folder, scenario.name, begun(stores, drop_caches=drop_caches)):
         made = Run.create(scenario, folder, cells)
         if first is not None:
             note_whole(folder, first.whole)
@@ -249,7 +250,7 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
 
     name = Run.read(folder).scenario.name  # raises if there is no run, before a folder is created
     writes_into(folder)
-    with claimed(folder), continued_by(folder, name):
+    with claimed(folder), continued_by(folder, name, begun(stores, drop_caches=drop_caches)):
         run = Run.resume(folder)
         require_devices(run.cells)
         sweep(stores)
@@ -263,8 +264,15 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
         return read_records(folder)
 
 
+def begun(stores: Path, *, drop_caches: bool, file: str = "") -> "Begun":
+    """Return how this command begins or continues a run, for the command that continues it."""
+    from storebench.runs.resuming import Begun
+
+    return Begun(file=file, stores=None if stores == stores_dir() else stores, drop_caches=drop_caches)
+
+
 @contextlib.contextmanager
-def continued_by(folder: Path, scenario: str, file: str = "") -> Iterator[None]:
+def continued_by(folder: Path, scenario: str, how: "Begun") -> Iterator[None]:
     """After an interrupt, say which command continues the run of a scenario."""
     from storebench.runs.records import RUN_NAME
     from storebench.runs.resuming import resume_command
@@ -274,7 +282,7 @@ def continued_by(folder: Path, scenario: str, file: str = "") -> Iterator[None]:
     except KeyboardInterrupt:
         if (folder / RUN_NAME).is_file():
             with contextlib.suppress(OSError):  # the terminal has gone
-                say(f"{folder}: '{resume_command(folder, scenario, file=file)}' continues this run")
+                say(f"{folder}: '{resume_command(folder, scenario, how)}' continues this run")
         raise
 
 

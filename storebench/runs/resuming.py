@@ -1,6 +1,7 @@
 """The command that continues an interrupted run: one spelling for every message."""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.plain_text import plain
@@ -15,7 +16,28 @@ CHOSEN_BACKENDS = "first"
 _ANY_FILE = "SCENARIO.toml"
 
 
-def resume_command(folder: Path, scenario: str, *, file: str = "", retry_failed: bool = False) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """How a run was begun, as far as its folder does not tell.
+
+    Attributes
+    ----------
+    file
+        The scenario's file, as the command line named it; "" for ``storebench run``, or if it is unknown.
+    stores
+        The folder of all stores, if the command line named one.
+    drop_caches
+        Whether it drops the page cache of the whole machine.
+    """
+
+    file: str = ""
+    stores: Path | None = None
+    drop_caches: bool = False
+
+
+def resume_command(
+    folder: Path, scenario: str, begun: Begun | None = None, *, retry_failed: bool = False
+) -> str:
     """Return the command that continues a run, as one line of plain text.
 
     Parameters
@@ -24,14 +46,16 @@ def resume_command(folder: Path, scenario: str, *, file: str = "", retry_failed:
         The run's folder.
     scenario
         Name of its scenario.
-    file
-        The scenario's file, as the command line named it. If it is "" and no scenario of that name comes with storebench, the
-        command has SCENARIO.toml in its place.
+    begun
+        How the run was begun; None if it is unknown. Then SCENARIO.toml stands for a scenario that does not come with storebench.
     retry_failed
         Whether failed replicates run again.
     """
+    begun = begun or Begun()
     end = ["--resume", *(["--retry-failed"] if retry_failed else []), "--out", str(folder)]
-    if scenario in (NAMED_BACKENDS, CHOSEN_BACKENDS):
+    end += [] if begun.stores is None else ["--stores", str(begun.stores)]
+    end += ["--drop-caches"] if begun.drop_caches else []
+    if not begun.file and scenario in (NAMED_BACKENDS, CHOSEN_BACKENDS):
         return plain(shlex.join(["storebench", "run", *end]))
     known = scenario if scenario in shipped_scenarios() else _ANY_FILE
-    return plain(shlex.join(["storebench", "bench", file or known, *end]))
+    return plain(shlex.join(["storebench", "bench", begun.file or known, *end]))

@@ -83,10 +83,8 @@ class TestACellThatRunsOutOfTime:
         done = bench.cli(*words, "--timeout", "1")
         assert done.returncode == 5
         assert "no answer after 1 s" in done.stderr
-        assert (
-            f"--retry-failed --out {run}' runs the failed ones again; --timeout SECONDS gives them"
-            in done.stderr
-        )
+        again = f"--retry-failed --out {run} --stores {tmp_path / 'stores'}'"
+        assert f"{again} runs the failed ones again; --timeout SECONDS gives them" in done.stderr
         assert json.loads((run / "run.json").read_text())["scenario"]["timeout_s"] == 500
 
         path.write_text(text.format(2))

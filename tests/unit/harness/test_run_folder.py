@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -322,7 +323,7 @@ def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, t
     moody = dataclasses.replace(bench, env={**bench.env, "PLANTED_MOOD": "bad"})
     done = moody.cli(*arguments)
     assert done.returncode == 5, done.stderr
-    again = f"storebench bench {path} --resume --retry-failed --out {run}"
+    again = f"storebench bench {path} --resume --retry-failed --out {run} --stores {bench.stores}"
     assert f"'{again}' runs the failed ones again" in done.stderr
     before = lines(run / RECORDS_NAME)
     failed = [line for line in before if json.loads(line)["status"] == "failed"]
@@ -333,7 +334,7 @@ def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, t
     assert "[1/" not in unasked.stderr
     assert lines(run / RECORDS_NAME) == before
 
-    done = bench.cli(*arguments, "--resume", "--retry-failed")
+    done = bench.cli(*shlex.split(again)[1:])
     assert done.returncode == 0, done.stderr
     assert "[1/1] mnist from planted:moody" in done.stderr
     assert lines(run / SUPERSEDED_NAME) == failed
