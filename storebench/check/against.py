@@ -15,7 +15,6 @@ from pathlib import Path
 
 from storebench.check.revisions import Repository, checked_out, commit_of, find_repository
 from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
-from storebench.check.sides.model import PAIRING_NAME
 from storebench.check.sides.records import label_of
 from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
 from storebench.fileio.whole_files import write_whole
@@ -23,7 +22,7 @@ from storebench.progress import Say, mute
 from storebench.results import Cell
 from storebench.rounds import within_budget
 from storebench.runs.lock import claimed
-from storebench.runs.records import RECORDS_NAME, read_records
+from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
 from storebench.runs.schedule import round_of
 from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted

@@ -10,7 +10,7 @@ from storebench.errors import CorruptDataError, StorebenchError
 from storebench.results import Record
 from storebench.rounds import MOST_REPLICATES
 from storebench.runs.about import fewer_replicates, read_about
-from storebench.runs.records import RECORDS_NAME, RUN_NAME
+from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, RUN_NAME
 from storebench.runs.resuming import resume_command
 from storebench.runs.schedule import ReplicateKey, added_rounds
 
@@ -24,7 +24,7 @@ class Shortfall:
     run_id
         The run.
     resume
-        The command that continues it.
+        The command that continues it; "" for one side of a comparison with a revision, which cannot be continued by itself.
     recorded, wanted
         Replicates that are recorded, and those of all rounds so far.
     whole_rounds, rounds
@@ -85,12 +85,15 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
     except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
         return None  # validation reports a file that cannot be read
     done = {(record.cell.cell_id, record.replicate) for record in records}
+    is_side = (folder / PAIRING_NAME).is_file()
+    if is_side:
+        rounds = rounds[: 1 + max(replicate for _, replicate in done)]  # a budget may have ended it
     wanted = [replicate for one in rounds for replicate in one]
     recorded = sum(replicate in done for replicate in wanted)
     known = {cell_id for cell_id, _ in done}
     shortfall = Shortfall(
         run_id=str(about["run_id"]),
-        resume=resume_command(folder, str(about.get("scenario", {}).get("name", ""))),
+        resume="" if is_side else resume_command(folder, str(about.get("scenario", {}).get("name", ""))),
         recorded=recorded,
         wanted=len(wanted),
         whole_rounds=sum(all(replicate in done for replicate in one) for one in rounds),

@@ -30,6 +30,7 @@ from storebench.runs.lock import claimed
 from storebench.runs.merging import merge_tables
 from storebench.runs.records import (
     LOGS_DIR,
+    PAIRING_NAME,
     RECORDS_NAME,
     RUN_NAME,
     STEPS_DIR,
@@ -165,11 +166,19 @@ class Run:
         ------
         DataNotFoundError
             There is no run.
+        UsageError
+            It is one side of a comparison with a revision, whose rounds belong to those of the other side.
         CorruptDataError
             Its ``run.json`` is invalid, an entry of the folder has the name of a run's file or folder but is of another
             kind, or the file of its step tables cannot be read.
         """
         run = cls.read(folder)
+        if (folder / PAIRING_NAME).exists():
+            raise UsageError(
+                "one side of a comparison with a revision cannot be continued by itself",
+                where=folder,
+                hint="Compare again, with another --out.",
+            )
         _check(folder)
         return run
 

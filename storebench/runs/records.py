@@ -4,6 +4,7 @@ A run's folder::
 
     RUN/
       run.json          run id, the resolved scenario, the versions
+      against.json      only in a side of a comparison with a revision: what pairs it with the other side
       records.jsonl     one record per line; all records of a replicate are appended as one block and synced
       superseded.jsonl  records that were replaced: of failed replicates that ran again, or parts of replicates
       steps.parquet     one row per step, of all records of a finished run; one row group per record
@@ -36,6 +37,9 @@ from storebench.runs.ranges import impossible
 RECORDS_NAME = "records.jsonl"
 SUPERSEDED_NAME = "superseded.jsonl"
 RUN_NAME = "run.json"
+PAIRING_NAME = "against.json"
+"""In the folders of both sides of a comparison with a revision: what pairs them."""
+
 STEPS_DIR = "steps"
 STEPS_NAME = "steps.parquet"
 LOGS_DIR = "logs"

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from storebench.check.sides.model import PAIRING_NAME
 from storebench.cli.main import app
 from storebench.results import Counters, Record
-from storebench.runs.records import read_records
+from storebench.runs.records import PAIRING_NAME, read_records
 from tests.support.planted_sides import CELLS, ELSEWHERE, record, run_of, write_run, write_sessions
 
 Sessions = dict[str, Any]

@@ -10,10 +10,9 @@ from typing import Any
 from storebench.errors import CorruptDataError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
+from storebench.runs.records import PAIRING_NAME
 
 BASELINE_NAME = "baseline.json"
-
-PAIRING_NAME = "against.json"
 
 _PAIRING_WORDS = ("pairing", "commit", "repository")
 
@@ -75,7 +74,7 @@ class CellData:
     label
         The cell in words.
     calibration
-        Reference of `Replicate.relative` (`storebench.check.calibration.Kind`), or "".
+        Reference of `Replicate.relative` (`storebench.check.calibration.LimitingWork`), or "".
     samples_of
         Fingerprint or digest of the samples, or "" if unknown.
     one_process

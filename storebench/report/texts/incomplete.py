@@ -24,9 +24,14 @@ def incomplete_sentence(shortfall: Shortfall) -> str:
         clauses.append("the rule of its scenario has not ended it, so rounds may follow")
     if shortfall.conversions:
         clauses.append(f"{number_of(shortfall.conversions, 'conversion')} not recorded")
+    remedy = (
+        f"Finish it with '{shortfall.resume}'"
+        if shortfall.resume
+        else "It is one side of a comparison with a revision, which cannot be continued: compare again"
+    )
     return (
         f"INCOMPLETE: run {plain(shortfall.run_id)} was interrupted or is still going on: {'; '.join(clauses)}."
-        f" Finish it with '{shortfall.resume}' before you draw conclusions from these figures."
+        f" {remedy} before you draw conclusions from these figures."
     )
 
 

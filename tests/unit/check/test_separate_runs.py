@@ -14,10 +14,10 @@ from storebench.check.judge import CellResult, CellState, judge
 from storebench.check.outcome import outcome
 from storebench.check.pairs import UNCALIBRATED
 from storebench.check.policy import Policy
-from storebench.check.sides.model import PAIRING_NAME, CellData, MachineAndStorage, Replicate, Side
+from storebench.check.sides.model import CellData, MachineAndStorage, Replicate, Side
 from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, EXIT_OK
-from storebench.runs.records import read_records
+from storebench.runs.records import PAIRING_NAME, read_records
 from tests.support.planted_sides import CELLS, run_of, write_run, write_sessions
 
 OWN = 0.03

@@ -10,10 +10,11 @@ from storebench.check.baseline import HISTORY, is_free
 from storebench.check.revisions import read_project
 from storebench.check.sides.baseline import BASELINE_VERSION, side_of_baseline
 from storebench.check.sides.benchmarks import SKIPPED_KEY, side_of_sessions
-from storebench.check.sides.model import PAIRING_NAME, CellData, Replicate, Side, read_json, read_pairing
+from storebench.check.sides.model import CellData, Replicate, Side, read_json, read_pairing
 from storebench.check.sides.records import side_of_records
 from storebench.check.sides.rules import checked_side
 from storebench.errors import CorruptDataError, SchemaVersionError
+from storebench.runs.records import PAIRING_NAME
 from tests.support.planted_sides import failed, record, session, write_run
 
 

@@ -17,8 +17,8 @@ from storebench.results import Cell, Record
 from storebench.rounds import Stop, Why
 from storebench.runs.conversions import append_conversion
 from storebench.runs.folder import Run
-from storebench.runs.records import append_records, read_records
-from storebench.runs.resuming import resume_command
+from storebench.runs.records import PAIRING_NAME, append_records, read_records
+from storebench.runs.resuming import Begun, resume_command
 from storebench.scenario import make_scenario
 from storebench.surroundings import LeftOut
 from tests.support.planted import make_conversion, make_record
@@ -168,6 +168,45 @@ def test_it_names_the_command_that_continues_the_run(scenario: str, begins: str,
     command = f"{begins} --out '{tmp_path / 'my run'}'"
     assert f"Finish it with '{command}' before you draw" in incomplete_sentence(found)
     assert resume_command(run.folder, scenario) == command
+
+
+@pytest.mark.parametrize(
+    ("scenario", "how", "command"),
+    [
+        ("first", Begun(file="x.toml"), "bench x.toml --resume --retry-failed --out r"),
+        (
+            "run",
+            Begun(stores=Path("/my stores")),
+            "run --resume --retry-failed --out r --stores '/my stores'",
+        ),
+        ("paper", Begun(drop_caches=True), "bench paper --resume --retry-failed --out r --drop-caches"),
+    ],
+)
+def test_the_command_has_what_the_folder_does_not_tell(scenario: str, how: Begun, command: str) -> None:
+    assert resume_command(Path("r"), scenario, how, retry_failed=True) == f"storebench {command}"
+
+
+def test_one_side_of_a_comparison_is_as_long_as_its_budget_was(tmp_path: Path) -> None:
+    side = begun(tmp_path / "contender", replicates=40)
+    (side.folder / PAIRING_NAME).write_text("{}")
+    assert lacking(recorded(side, 3)) is None
+    measured(side, side.cells[0], 3)
+    found = lacking(side)
+    assert found is not None
+    assert (found.recorded, found.wanted, found.resume) == (10, 12, "")
+    assert incomplete_sentence(found).endswith(
+        "It is one side of a comparison with a revision, which cannot be continued: compare again before you draw"
+        " conclusions from these figures."
+    )
+
+
+def test_one_side_of_a_comparison_is_not_continued_by_itself(tmp_path: Path, cli: Cli) -> None:
+    side = recorded(begun(tmp_path / "contender", name="run"), 1)
+    (side.folder / PAIRING_NAME).write_text("{}")
+    done = cli("run", "--resume", "--out", str(side.folder))
+    assert done.returncode == 2
+    assert "one side of a comparison with a revision cannot be continued by itself" in done.stderr
+    assert len(read_records(side.folder)) == len(side.cells)
 
 
 def test_a_complete_run_has_no_such_line(tmp_path: Path) -> None:
