@@ -49,8 +49,10 @@ def loop_line(cells: Sequence["Cell"]) -> str:
 
     workers = _alternatives(cell.workers for cell in cells)
     batches = _alternatives(cell.batch_size for cell in cells)
-    sides = sorted({side for cell in cells if (side := image_side(cell)) is not None})
-    size = f" of {' or '.join(f'{side} x {side}' for side in sides)} pixels" if sides else ""
+    sides = {image_side(cell) for cell in cells}
+    known = sorted(side for side in sides if side is not None)
+    words = " or ".join(f"{side} x {side}" for side in known)
+    size = f" of {words} pixels" if words and None not in sides else ""
     verb = "worker" if workers == "1" else "workers"
     return f"{workers} {verb}, batches of {batches} images{size}"
 

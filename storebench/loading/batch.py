@@ -107,7 +107,7 @@ class LoadedBatch:
         uint8 [n, 16], digests of the decoded samples before augmentation, or of the bytes of image files as they are;
         None unless asked for.
     prepared, difference
-        See `storebench.loading.decoded.Seen`.
+        See `storebench.loading.decoded.BatchContent`.
     io
         The kernel's counters of the process that made the batch; None if the counters have not been read yet.
     """

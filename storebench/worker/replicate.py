@@ -141,9 +141,10 @@ def main(arguments: Sequence[str]) -> int:
     job = read_job(path)
     if job.by_torchrun:
         return run_rank(job, path.parent / RANKS_DIR, run)
-    # Found now: below a group of version 2 that delegates its controller, only the process's own group takes it back.
-    group = None if job.memory_group is None else MemoryGroup.at(job.memory_group)
+    group: MemoryGroup | None = None
     try:
+        # Found now: below a group of version 2 that delegates its controller, only the process's own group takes it back.
+        group = None if job.memory_group is None else MemoryGroup.at(job.memory_group)
         if job.image is not None:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
         records = run(Setup.of(job))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from storebench.cli.plan_lines import loop_line
 from storebench.errors import ScenarioError, StorebenchError
 from storebench.formats.registry import BUILTIN, PAPER_BACKENDS, parse_backend
 from storebench.loading.loader import LOADERS
@@ -104,6 +105,25 @@ def test_a_folder_named_as_a_dataset_is_refused_with_its_spelling(
     (tmp_path / "photos").mkdir()
     with pytest.raises(StorebenchError, match="Write folder:photos for the folder of images"):
         make_scenario({"name": "x", "matrix": [raw]})
+
+
+def test_the_size_of_images_is_told_if_all_cells_have_one() -> None:
+    raw = {
+        "dataset": "folder:photos",
+        "compute": ["none"],
+        "model": "resnet50",
+        "batch_size": 8,
+        "workers": 2,
+    }
+
+    def line(*backends: str, **more: object) -> str:
+        return loop_line(
+            make_scenario({"name": "x", "matrix": [raw | {"backends": list(backends)} | more]}).cells()
+        )
+
+    assert line("original") == "2 workers, batches of 8 images of 224 x 224 pixels"
+    assert line("original", "lmdb") == "2 workers, batches of 8 images"
+    assert line("original", "lmdb", image_size=96).endswith("of 96 x 96 pixels")
 
 
 def test_a_cell_names_its_samples() -> None:

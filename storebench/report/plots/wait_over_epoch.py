@@ -78,8 +78,8 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
         if ax is None and len(lines) > _MOST_TOGETHER:
             rows = stacked(len(lines), 1.0 + _ROW_IN * len(lines))
         else:
-            rows = [new_axes(3.9, ax)] * len(lines)
-        for row, (label, style, one) in zip(rows, lines, strict=True):
+            rows = [new_axes(3.9, ax)] * max(1, len(lines))
+        for row, (label, style, one) in zip(rows, lines, strict=False):
             waits = np.maximum(one["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
             places, highest = thinned(waits)
             row.plot(

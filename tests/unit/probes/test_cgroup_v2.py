@@ -214,6 +214,24 @@ def test_a_process_whose_runner_was_killed_returns_to_its_own_group(
     assert returned is orphaned
 
 
+def test_a_cell_that_sees_no_controller_answers_so(
+    hierarchy: Hierarchy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hierarchy.mounted()
+    job = SimpleNamespace(by_torchrun=False, memory_group=tmp_path / "group", image=None)
+    answered: list[str] = []
+
+    def failed(_job: object, error: Exception) -> int:
+        answered.append(str(error))
+        return 7
+
+    monkeypatch.setattr(replicate, "end_with_the_runner", lambda: None)
+    monkeypatch.setattr(replicate, "read_job", lambda _path: job)
+    monkeypatch.setattr(replicate, "answer_failure", failed)
+    assert replicate.main([str(tmp_path / "job.json")]) == 7
+    assert "no control group hierarchy with a memory controller is mounted" in answered[0]
+
+
 REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, int], str]] = {
     "nothing is delegated": ((), {}, f"{OWN} and its parents delegate no memory controller"),
     "another controller is": (("user.slice",), {}, "delegate no memory controller"),

@@ -55,6 +55,11 @@ def test_waits_of_two_readers_of_one_format_are_drawn_differently(draw: Callable
     assert one[2] != other[2]
 
 
+@pytest.mark.parametrize("draw", [plot_wait_over_epoch, plot_wait_distribution])
+def test_without_steps_the_axes_are_empty(draw: Callable[..., Axes]) -> None:
+    assert not draw(waits_of("lmdb").iloc[:0]).get_lines()
+
+
 def test_waits_of_several_backends_have_axes_with_their_names() -> None:
     names = ("lmdb", "lmdb+original", "lmdb:direct")
     ax = plot_wait_over_epoch(pd.concat([waits_of(name) for name in names]))
