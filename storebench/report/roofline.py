@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storebench import stats
+from storebench.datasets.base import FOLDER_PREFIX
 from storebench.matrix import MODEL_CROPS
 from storebench.report.cells import (
     MEMORY_FORMAT,
@@ -26,6 +27,9 @@ from storebench.settings.words import ComputeKind
 
 LEAST_SPEEDS = 3
 """Cells with this many speeds of emulated compute are points of a roofline; with fewer, they are settings of their own."""
+
+_PHOTOGRAPHS = "imagenet"
+"""The dataset that the published rates of accelerators are of; folders of photographs are like it."""
 
 _FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "epochs"})
 """Fields that may differ between a point and its supply rate: what is computed, and how long the epoch is."""
@@ -83,6 +87,12 @@ class Roofline:
     def augmented(self) -> bool:
         """Whether the supply rates include a network's crops and mirrors."""
         return self.first.cell.model in MODEL_CROPS
+
+    @property
+    def of_photographs(self) -> bool:
+        """Whether published training rates, which are of photographs, fit the samples."""
+        name = self.first.cell.data.name
+        return name == _PHOTOGRAPHS or name.startswith(FOLDER_PREFIX)
 
     @property
     def stored(self) -> tuple[RooflineCurve, ...]:

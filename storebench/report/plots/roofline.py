@@ -14,7 +14,6 @@ from matplotlib.text import Annotation
 
 from storebench.accelerators import Accelerator, find_accelerator, landmarks
 from storebench.arrays import Floats
-from storebench.datasets.base import FOLDER_PREFIX
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.plots.looks import shaded
@@ -45,9 +44,6 @@ _MOST_MARKS = 6
 _LABEL_PT, _MARK_PT = 8.0, 7.5
 _LINE = 1.3
 """Distance of two lines of labels, in heights of their letters."""
-
-_KNOWN_IMAGES = "imagenet"
-"""The dataset that the published rates of accelerators are of; folders of photographs are like it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +124,7 @@ def _marks(group: Sequence[Roofline], named: Sequence[Accelerator]) -> list[Mark
     """Return the ingestion rates to mark: those measured here, and the named ones or else some landmarks."""
     if not group:
         return []
-    first = group[0].first.cell.data.name
-    photographs = first == _KNOWN_IMAGES or first.startswith(FOLDER_PREFIX)
-    profiles = named or (landmarks() if photographs else ())
+    profiles = named or (landmarks() if group[0].of_photographs else ())
     marks = [Mark(label=trained_label(one), rate=one.rate.mid) for one in group[0].trained]
     marks += [
         Mark(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from storebench import stats
-from storebench.accelerators import Accelerator
+from storebench.accelerators import Accelerator, landmarks
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Estimate
 from storebench.report.roofline import ErrorSummary, Roofline
@@ -62,7 +62,12 @@ def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
     if lead is None:
         return []
     others = [one for one in rooflines if one is not lead]
-    said = [_feeding_sentence(lead, others), _deciding_sentence(lead, others), handoff_sentence([lead])]
+    said = [
+        _feeding_sentence(lead, others),
+        _deciding_sentence(lead, others),
+        handoff_sentence([lead]),
+        _landmark_sentence(lead),
+    ]
     return [sentence for sentence in said if sentence]
 
 
@@ -137,6 +142,20 @@ def handoff_sentence(found: Sequence[Roofline]) -> str:
         f"{_listed([*names])} {said}: between two steps the loader hands a batch over, and the accelerator waits"
         " (docs/worth-it.md)."
     )
+
+
+def _landmark_sentence(roofline: Roofline) -> str:
+    """Return how busy each store keeps the fastest accelerator that plots mark; "" if all feed it."""
+    fastest = max(landmarks(), key=lambda one: one.images_per_s)
+    rate = fastest.images_per_s
+    busy = [(one, one.delivered(rate).mid / rate) for one in _decided(roofline)]
+    if not roofline.of_photographs or all(share >= BUSY_FRAC for _, share in busy):
+        return ""
+    parts = [
+        f"{'at most ' if one.at_most else ''}{percent(share)}{'' if place else ' of its time'} with {backend_label(one.backend)}"
+        for place, (one, share) in enumerate(busy)
+    ]
+    return f"{fastest.title} ({number(rate)} images/s, {fastest.origin}) would be busy {_listed(parts)}, by the roofline's model."
 
 
 def starving_words(curve: RooflineCurve) -> str:

@@ -83,7 +83,20 @@ def test_decoding_is_named_where_it_is_most_of_the_work() -> None:
     )
     answer = roofline_answer(rooflines_of(*records))
     assert answer is not None
-    assert answer.endswith("These figures depend on decoding (89% of the work with PNG files).")
+    assert "These figures depend on decoding (89% of the work with PNG files)." in answer
+
+
+def test_how_busy_stores_keep_an_accelerator_that_starves_is_told() -> None:
+    png, lmdb = (loader_records(name, rate, workers=2) for name, rate in (("png", 540.0), ("lmdb", 9000.0)))
+    answer = roofline_answer(rooflines_of(*png, *lmdb))
+    assert answer is not None
+    assert answer.endswith("busy 22% of its time with PNG files and 100% with LMDB, by the roofline's model.")
+    assert "A100 80 GB, ResNet-50 (2,470 images/s, " in answer
+    fed = roofline_answer(rooflines_of(*lmdb))
+    assert fed is not None
+    assert "A100" not in fed
+    digits = loader_records("png", 540.0, workers=2, dataset="mnist")
+    assert "A100" not in (roofline_answer(rooflines_of(*digits)) or "A100")
 
 
 def feeds(found: Roofline, rate: float) -> str:
