@@ -114,7 +114,7 @@ class CounterProbe:
     def _samples(self, *, io_last: bool) -> dict[int, _Snapshot]:
         """Read every process; our own read calls come last at the start and first at the end.
 
-        Only one read call of this probe is then in between; see `_own_read_calls`.
+        Only one read call of this probe is then in between, and it is subtracted.
         """
         samples = {pid: _Snapshot() for pid in self._pids}
         own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
