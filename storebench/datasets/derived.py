@@ -24,7 +24,7 @@ CROP_AREA_FRAC = (0.7, 1.0)
 BRIGHTNESS = (0.8, 1.2)
 
 
-class Selection(Dataset):
+class ChosenSamples(Dataset):
     """Samples of a source dataset, or samples that are made of them.
 
     Parameters
@@ -111,7 +111,7 @@ class Selection(Dataset):
         """Return the index in the source of the image that sample `index` is, or is made of."""
 
 
-class Subset(Selection):
+class Subset(ChosenSamples):
     """Fewer samples than the source has: the first ones, or evenly spread ones."""
 
     def __init__(self, source: Dataset, count: int, *, strided: bool) -> None:
@@ -123,7 +123,7 @@ class Subset(Selection):
         return index * len(self._source) // self._count if self._strided else index
 
 
-class Grown(Selection):
+class Grown(ChosenSamples):
     """More samples than the source has.
 
     The first ``len(source)`` are the source's own, unchanged. Each further sample
@@ -227,7 +227,7 @@ def _limited(dataset: Dataset, limit: int, *, by_class: bool) -> Dataset:
 def places_in(dataset: Dataset, source: Dataset) -> Sequence[int]:
     """Return the indices in `source` of the images that the samples of a selection of it are, or are made of."""
     places: Sequence[int] = range(len(dataset))
-    while dataset is not source and isinstance(dataset, Selection):
+    while dataset is not source and isinstance(dataset, ChosenSamples):
         places = [dataset.place(one) for one in places]
         dataset = dataset.source
     return places

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storebench.datasets.base import Dataset, DatasetSpec, Provenance
-from storebench.datasets.derived import Grown, Selection, places_in, select
+from storebench.datasets.derived import ChosenSamples, Grown, places_in, select
 from storebench.datasets.listing import REFUSALS, Listings
 from storebench.datasets.sources import Refusal, fingerprint
 from storebench.errors import CorruptDataError, DataNotFoundError
@@ -217,7 +217,7 @@ def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:
         yield other
 
 
-class Readable(Selection):
+class Readable(ChosenSamples):
     """Some samples of a dataset: those whose image files can be read.
 
     Parameters
