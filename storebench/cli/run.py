@@ -265,7 +265,7 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
 
 
 def begun(stores: Path, *, drop_caches: bool, file: str = "") -> "Begun":
-    """Return how this command begins or continues a run, for the command that continues it."""
+    """Return the options of this command that the command to continue its run must repeat."""
     from storebench.runs.resuming import Begun
 
     return Begun(file=file, stores=None if stores == stores_dir() else stores, drop_caches=drop_caches)

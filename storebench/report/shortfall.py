@@ -12,7 +12,7 @@ from storebench.rounds import MOST_REPLICATES
 from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, RUN_NAME
 from storebench.runs.resuming import resume_command
-from storebench.runs.schedule import ReplicateKey, added_rounds
+from storebench.runs.schedule import ReplicateKey, added_rounds, replicate_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
         rounds = _rounds(about)
     except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
         return None  # validation reports a file that cannot be read
-    done = {(record.cell.cell_id, record.replicate) for record in records}
+    done = set(map(replicate_key, records))
     is_side = (folder / PAIRING_NAME).is_file()
     if is_side:
         rounds = rounds[: 1 + max(replicate for _, replicate in done)]  # a budget may have ended it

@@ -46,9 +46,11 @@ from storebench.runs.schedule import (
     PendingReplicate,
     ReplicateKey,
     added_rounds,
+    is_whole,
+    replicate_key,
     round_of,
     schedule,
-)
+)  # fmt: skip
 from storebench.runs.step_files import free_names, merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
@@ -276,7 +278,7 @@ class Run:
 
     def recorded(self) -> dict[ReplicateKey, list[Record]]:
         """Return the records of every completely recorded replicate."""
-        return {replicate: records for replicate, records in self._grouped().items() if _is_whole(records)}
+        return {replicate: records for replicate, records in self._grouped().items() if is_whole(records)}
 
     def left(self, *, retry_failed: bool = False) -> list[PendingReplicate]:
         """Return the replicates that are not completely recorded, in the order of the schedule.
@@ -321,7 +323,7 @@ class Run:
         """
         with claimed(self.folder):
             _check(self.folder)
-            parts = {key for key, records in self._grouped().items() if not _is_whole(records)}
+            parts = {key for key, records in self._grouped().items() if not is_whole(records)}
             if parts:
                 self._replace(parts, [])
             try:
@@ -385,7 +387,7 @@ class Run:
         try:
             named = self._with_tables(records, tables)
             if again:
-                self._replace({_replicate_of(record) for record in records}, named)
+                self._replace({replicate_key(record) for record in records}, named)
             else:
                 append_records(self.folder, named)
         except BaseException:
@@ -399,7 +401,7 @@ class Run:
         if (self.folder / RECORDS_NAME).is_file():
             with contextlib.suppress(DataNotFoundError):  # the file holds only part of a line
                 for record in read_records(self.folder, parts=True):
-                    grouped.setdefault(_replicate_of(record), []).append(record)
+                    grouped.setdefault(replicate_key(record), []).append(record)
         return grouped
 
     def _replace(self, old: Collection[ReplicateKey], records: Sequence[Record]) -> None:
@@ -407,7 +409,7 @@ class Run:
         path = self.folder / RECORDS_NAME
 
         def is_old(row: Row) -> bool:
-            return _replicate_of(record_from_dict(row, where=str(path))) in old
+            return replicate_key(record_from_dict(row, where=str(path))) in old
 
         replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, [*map(record_to_dict, records)])
 
@@ -442,15 +444,6 @@ class Run:
         for file in steps.iterdir():
             if _TABLE.fullmatch(file.name) and f"{STEPS_DIR}/{file.name}" not in named:
                 file.unlink(missing_ok=True)
-
-
-def _replicate_of(record: Record) -> ReplicateKey:
-    return record.cell.cell_id, record.replicate
-
-
-def _is_whole(records: Sequence[Record]) -> bool:
-    """Return whether the records cover every epoch of their replicate."""
-    return len({record.epoch for record in records}) >= records[0].cell.epochs
 
 
 def _check(folder: Path) -> None:

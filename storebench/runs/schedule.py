@@ -6,10 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storebench.results import Cell
+from storebench.results import Cell, Record
 
 ReplicateKey = tuple[str, int]
 """Cell id and number of a replicate."""
+
+
+def replicate_key(record: Record) -> ReplicateKey:
+    """Return the replicate that a record belongs to."""
+    return record.cell.cell_id, record.replicate
+
+
+def is_whole(records: Sequence[Record]) -> bool:
+    """Return whether the records of a replicate, at least one, cover every epoch of it."""
+    return len({record.epoch for record in records}) >= records[0].cell.epochs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ class KeptArrays(Arrays):
 
 
 def _state(path: Path) -> tuple[object, ...]:
-    """Return what changes when a file, or a file of a folder, does."""
+    """Return a value that differs after any change to a file, or to any file of a folder."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     facts = [(file, file.stat()) for file in files]
     return tuple(

@@ -95,7 +95,7 @@ def headline(
 
 
 def _feeding(facts: Facts, unsound: Sequence[CellSummary], accelerators: Sequence[Accelerator]) -> list[str]:
-    """Return which accelerators are fed: as the terminal says it, if all cells are of a run that chose its backends."""
+    """Return sentences on the accelerators that the stores feed; if one run chose its backends, those of the terminal."""
     found = None if facts.whole is None else worth(facts, unsound, accelerators)
     return roofline_sentences(facts.rooflines) if found is None else [*found.named, *found.sentences]
 

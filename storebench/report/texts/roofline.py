@@ -108,7 +108,7 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
 
 
 def _none_feeds(curves: Sequence[RooflineCurve], rate: float) -> str:
-    """Return which store comes closest to feeding an accelerator that none feeds; "" if one does, by its median."""
+    """Return a sentence that no store feeds an accelerator, and which comes closest; "" if one feeds it, by its median."""
     busy = {one: one.delivered(rate).mid / rate for one in curves}
     if not busy or max(busy.values()) >= BUSY_FRAC:
         return ""
@@ -145,7 +145,7 @@ def handoff_sentence(found: Sequence[Roofline]) -> str:
 
 
 def _landmark_sentence(roofline: Roofline) -> str:
-    """Return how busy each store keeps the fastest accelerator that plots mark; "" if all feed it."""
+    """Return for how much of its time each store would keep the fastest marked accelerator busy; "" if all feed it."""
     fastest = max(landmarks(), key=lambda one: one.images_per_s)
     rate = fastest.images_per_s
     busy = [(one, one.delivered(rate).mid / rate) for one in _decided(roofline)]

@@ -17,6 +17,7 @@ from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, S
 from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.records import RUN_NAME
+from storebench.runs.schedule import replicate_key
 from storebench.units import parse_duration
 
 _EXCESS_MOST_FRAC = 0.5
@@ -122,7 +123,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
     """
     added = {one["replicate"]: set(one["cell_ids"]) for one in about.get("added_rounds", ())}
     fewer = _fewer_rounds(about, records)
-    done = Counter((record.cell.cell_id, record.replicate) for record in records)
+    done = Counter(map(replicate_key, records))
     last_round = max((record.replicate for record in records), default=0)
     of_cell = {record.cell.cell_id: record for record in records}
     for cell in about["cells"]:
@@ -145,7 +146,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
                 message=message,
             )
     for record in records:
-        recorded = done[record.cell.cell_id, record.replicate]
+        recorded = done[replicate_key(record)]
         if record.epoch == 0 and recorded != record.cell.epochs:
             message = f"{recorded} of {record.cell.epochs} epochs are recorded"
             yield finding(Rule.RUN, record, "epoch", message)

@@ -32,6 +32,7 @@ from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, scenario, steps_of, wait_for
 from tests.support.photo_folders import write_photos
+from tests.support.planted import with_part
 from tests.support.rank_processes import in_ranks
 
 RANKS, BATCH = 3, 11
@@ -237,16 +238,6 @@ def test_waiting_for_another_rank_is_data_wait(bench: Bench, run_folder: Path) -
     assert late.data_store.waited_s < 0.5 * prompt.data_store.waited_s
 
 
-def forged(record: Record, number: int, **changes: Any) -> Record:
-    """Return a record with changed facts about one rank's part of the data store."""
-    assert record.job is not None
-    ranks = list(record.job.per_rank)
-    held = ranks[number].data_store
-    assert held is not None
-    ranks[number] = dataclasses.replace(ranks[number], data_store=dataclasses.replace(held, **changes))
-    return dataclasses.replace(record, job=dataclasses.replace(record.job, per_rank=tuple(ranks)))
-
-
 def test_facts_of_a_data_store_that_contradict_each_other_are_found(bench: Bench, run_folder: Path) -> None:
     found = run_epochs(cell_of(share="store", compute="none", model="none"), bench, run_folder)
     record = found.records[1]
@@ -261,7 +252,7 @@ def test_facts_of_a_data_store_that_contradict_each_other_are_found(bench: Bench
         "data_store.spilled_bytes": {"spilled_bytes": 5},
     }
     for figure, change in changes.items():
-        findings = validate_records([(forged(record, 0, **change), run_folder / RECORDS_NAME)])
+        findings = validate_records([(with_part(record, 0, **change), run_folder / RECORDS_NAME)])
         assert figure in {one.figure for one in findings}, figure
     read = dataclasses.replace(record.counters, device_read_bytes=64 << 20)
     findings = validate_records([(dataclasses.replace(record, counters=read), run_folder / RECORDS_NAME)])

@@ -119,12 +119,19 @@ def test_a_rank_that_waits_for_another_is_not_to_blame(tmp_path: Path, clock: Cl
         )
 
 
-def test_ranks_that_all_wait_are_named_together(tmp_path: Path, clock: Clock) -> None:
-    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
+@contextlib.contextmanager
+def all_waiting(folder: Path) -> Iterator[None]:
+    """Have two ranks wait in their first epoch."""
     with contextlib.ExitStack() as stack:
-        for one in make_ranks(tmp_path):
+        for one in make_ranks(folder):
             one.begin("epoch 0")
             stack.enter_context(one.waiting())
+        yield
+
+
+def test_ranks_that_all_wait_are_named_together(tmp_path: Path, clock: Clock) -> None:
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
+    with all_waiting(tmp_path):
         watch.failure()
         clock.now_s = 6
         assert (watch.failure() or "").startswith("rank 0 on node 0 and rank 1 on node 0 made no progress")
@@ -152,10 +159,7 @@ def test_ranks_have_not_started_while_nodes_meet(tmp_path: Path, clock: Clock) -
 
 def test_ranks_that_wait_for_another_node_are_not_to_blame(tmp_path: Path, clock: Clock) -> None:
     watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, rendezvous="alpha:4001"), 5, clock)
-    with contextlib.ExitStack() as stack:
-        for one in make_ranks(tmp_path):
-            one.begin("epoch 0")
-            stack.enter_context(one.waiting())
+    with all_waiting(tmp_path):
         watch.failure()
         clock.now_s = 600
         assert watch.failure() is None

@@ -11,7 +11,7 @@ from storebench.report.validation.data_store import check_data_store, check_wait
 from storebench.report.validation.findings import Finding
 from storebench.results import DataStoreFacts, Record
 from storebench.training.step_table import StepTable
-from tests.support.planted import make_record, with_job
+from tests.support.planted import make_record, with_job, with_part
 
 STEPS, BATCH = 10, 8
 SAMPLES = STEPS * BATCH
@@ -56,16 +56,6 @@ def data_store_record(*, epoch: int = 1, ranks: int = 2, **cell: Any) -> Record:
         for rank, part in zip(record.job.per_rank, parts, strict=True)
     )
     return dataclasses.replace(record, job=dataclasses.replace(record.job, per_rank=each))
-
-
-def changed(record: Record, number: int = 0, **changes: Any) -> Record:
-    """Return a record with other facts about the data store of one rank."""
-    assert record.job is not None
-    ranks = list(record.job.per_rank)
-    part = ranks[number].data_store
-    assert part is not None
-    ranks[number] = dataclasses.replace(ranks[number], data_store=dataclasses.replace(part, **changes))
-    return dataclasses.replace(record, job=dataclasses.replace(record.job, per_rank=tuple(ranks)))
 
 
 def with_reads(record: Record, device_read_bytes: int | None) -> Record:
@@ -116,14 +106,14 @@ def test_facts_about_a_data_store_of_another_cell_are_found() -> None:
 def test_a_sample_with_two_owners_or_none_is_found(change: int) -> None:
     record = data_store_record()
     held = part_of(record).held_samples + change
-    assert figures(changed(record, held_samples=held)) == ["data_store.held_samples"]
+    assert figures(with_part(record, held_samples=held)) == ["data_store.held_samples"]
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1000])
 def test_bytes_that_are_not_those_of_the_whole_store_are_found(change: int) -> None:
     """The ranks hold every sample once, so together they hold the bytes of the store, neither more nor fewer."""
     record = data_store_record()
-    wrong = changed(record, held_bytes=part_of(record).held_bytes + change)
+    wrong = with_part(record, held_bytes=part_of(record).held_bytes + change)
     assert figures(wrong) == ["data_store.held_bytes"]
     payload_bytes, _ = store_bytes(record)
     assert messages(wrong) == [
@@ -137,36 +127,36 @@ def test_a_data_store_may_hold_payloads_or_decoded_pixels() -> None:
     encoded = dataclasses.replace(record.store, payload_bytes=12_345)
     as_pixels = dataclasses.replace(record, store=encoded)
     other = part_of(record, 1).held_bytes
-    assert messages(changed(as_pixels, held_bytes=store_bytes(as_pixels)[1] - other)) == []
-    assert messages(changed(as_pixels, held_bytes=12_345 - other)) == []
-    assert figures(changed(as_pixels, held_bytes=12_346 - other)) == ["data_store.held_bytes"]
+    assert messages(with_part(as_pixels, held_bytes=store_bytes(as_pixels)[1] - other)) == []
+    assert messages(with_part(as_pixels, held_bytes=12_345 - other)) == []
+    assert figures(with_part(as_pixels, held_bytes=12_346 - other)) == ["data_store.held_bytes"]
 
 
 def test_samples_of_unknown_origin_are_found() -> None:
     record = data_store_record()
-    assert figures(changed(record, from_ranks=4)) == ["data_store.from_memory"]
-    assert messages(changed(record, from_ranks=4)) == [
+    assert figures(with_part(record, from_ranks=4)) == ["data_store.from_memory"]
+    assert messages(with_part(record, from_ranks=4)) == [
         f"the origin of {SAMPLES - 1} samples is recorded, but {SAMPLES} were served"
     ]
 
 
 def test_bytes_that_were_sent_and_never_received_are_found() -> None:
-    assert figures(changed(data_store_record(), sent_bytes=1001)) == ["data_store.sent_bytes"]
-    lost = changed(data_store_record(), 1, received_bytes=0)
+    assert figures(with_part(data_store_record(), sent_bytes=1001)) == ["data_store.sent_bytes"]
+    lost = with_part(data_store_record(), 1, received_bytes=0)
     assert messages(lost) == ["2000 bytes were sent, but 1000 received"]
 
 
 def test_a_wait_is_a_part_of_its_exchange() -> None:
     record = data_store_record()
-    assert figures(changed(record, waited_s=0.4)) == []
-    assert figures(changed(record, waited_s=0.41)) == ["data_store.waited_s"]
-    assert figures(changed(record, waited_s=0.45, after_last_s=None)) == []
+    assert figures(with_part(record, waited_s=0.4)) == []
+    assert figures(with_part(record, waited_s=0.41)) == ["data_store.waited_s"]
+    assert figures(with_part(record, waited_s=0.45, after_last_s=None)) == []
 
 
 def test_samples_read_again_after_the_data_store_was_filled_are_found() -> None:
     record = data_store_record()
     part = part_of(record)
-    again = changed(record, from_store=3, from_memory=part.from_memory - 3)
+    again = with_part(record, from_store=3, from_memory=part.from_memory - 3)
     assert figures(again) == ["data_store.from_store"]
 
 
@@ -174,7 +164,7 @@ def test_the_epoch_that_fills_a_data_store_reads_every_sample() -> None:
     record = data_store_record(epoch=0)
     assert figures(record) == ["data_store.from_memory"]
     for number in (0, 1):
-        record = changed(record, number, from_store=SAMPLES // 2, from_memory=0, from_ranks=0)
+        record = with_part(record, number, from_store=SAMPLES // 2, from_memory=0, from_ranks=0)
     assert messages(record) == []
     preloaded = data_store_record(epoch=0, store_fill="preload")
     assert messages(preloaded) == []
@@ -195,8 +185,8 @@ def test_a_few_reads_may_be_of_libraries() -> None:
 
 
 def test_samples_on_disk_are_found_unless_the_cell_spills() -> None:
-    assert figures(changed(data_store_record(), spilled_bytes=5)) == ["data_store.spilled_bytes"]
-    spilling = changed(data_store_record(store_spill=True), spilled_bytes=5)
+    assert figures(with_part(data_store_record(), spilled_bytes=5)) == ["data_store.spilled_bytes"]
+    spilling = with_part(data_store_record(store_spill=True), spilled_bytes=5)
     assert figures(with_reads(spilling, 1 << 30)) == []
 
 
@@ -250,5 +240,5 @@ def test_a_rank_that_waited_longer_than_for_its_batches_is_found() -> None:
 
 
 def test_waits_of_older_records_include_the_end_and_are_not_judged() -> None:
-    record = changed(data_store_record(), 1, after_last_s=None)
+    record = with_part(data_store_record(), 1, after_last_s=None)
     assert waits(record, steps_of((100.0, 100.0), (0.0, 0.0))) == []
