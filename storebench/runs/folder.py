@@ -150,15 +150,8 @@ class Run:
                 where=path,
                 hint="Another version of storebench wrote it: start a new run.",
             )
-        added = added_rounds(about)
-        return cls(
-            folder=folder,
-            run_id=run_id,
-            scenario=scenario,
-            cells=cells,
-            added=added,
-            stopped="stops" in about,
-        )
+        added, stopped = added_rounds(about), "stops" in about
+        return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells, added=added, stopped=stopped)
 
     @classmethod
     def resume(cls, folder: Path) -> "Run":
