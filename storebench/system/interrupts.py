@@ -5,6 +5,7 @@ then. A signal that was ignored when the program started (``nohup``) stays ignor
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` adds enumerations to it, which take two milliseconds
+import _thread  # `threading` may not be loaded yet, and an import may be what an interrupt cuts
 import atexit
 import os
 import sys
@@ -21,8 +22,11 @@ _NUMBERS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 _SAME_S = 1.0
 """Signals within this time of the first are the same interrupt; a closing terminal sends several."""
 
-_AGAIN_S = 0.02
-"""Delay before an interrupt that was lost in a destructor is raised again."""
+_LOOK_S = 0.02
+"""Time between two looks at whether the main thread still acts on an interrupt."""
+
+_SWALLOWED_S = 0.3
+"""Time without acting on it after which an interrupt was swallowed, and is raised again."""
 
 
 class _State:
@@ -94,13 +98,16 @@ def was_announced() -> bool:
 class Raised:
     """Raise `KeyboardInterrupt` on an interrupt inside a with statement, so that its work can clean up.
 
-    If a library turned the interrupt into another error, the block still ends with `KeyboardInterrupt`.
+    Other people's code may swallow it: a library that tries whether something can be imported, a callback from C, a
+    destructor. It is then raised again, until the block ends. If a library turned the interrupt into another error, or
+    the block ended before it was raised again, the block still ends with `KeyboardInterrupt`.
     """
 
     def __init__(self) -> None:
         self._before: dict[int, object] = {}
         self._first_s: float | None = None
-        self._lost = False
+        self._swallowed = False
+        self._watched = False
 
     def __enter__(self) -> None:
         _State.announced, _State.block = False, self
@@ -113,28 +120,34 @@ class Raised:
         _State.block = None
         for number, before in self._before.items():
             _signal.signal(number, before)
-        if self._lost or (self._first_s is not None and isinstance(error, Exception)):
+        if self._first_s is not None and (error is None or isinstance(error, Exception)):
             raise KeyboardInterrupt from error
-
-    def lost(self) -> None:
-        """Raise the interrupt again shortly: Python dropped it because it was raised in a destructor or a callback."""
-        import threading
-
-        self._lost = True
-        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _signal.SIGINT))
-        again.daemon = True
-        again.start()
 
     def _raise(self, number: int, _frame: object) -> None:
         if _State.held:
             _State.waiting = number
             return
         now = time.monotonic()
-        if self._first_s is not None and now - self._first_s < _SAME_S and not self._lost:
+        if self._first_s is not None and now - self._first_s < _SAME_S and not self._swallowed:
             return
-        self._first_s, self._lost = now, False
+        self._first_s, self._swallowed = now, False
         _State.seen = True
+        if not self._watched:
+            self._watched = True
+            _thread.start_new_thread(self._watch, (_thread.get_ident(),))
         raise KeyboardInterrupt
+
+    def _watch(self, thread: int) -> None:
+        """Raise the interrupt again in a thread once nothing acts on it any more."""
+        acted_s = time.monotonic()
+        while _State.block is self:
+            time.sleep(_LOOK_S)
+            if _acts_on_interrupt(thread):
+                acted_s = time.monotonic()
+            elif time.monotonic() - acted_s > _SWALLOWED_S and _State.block is self:
+                self._swallowed, self._watched = True, False
+                _signal.pthread_kill(thread, _signal.SIGINT)
+                return
 
 
 class Held:
@@ -171,14 +184,22 @@ def _is_ours(number: int) -> bool:
     return _signal.getsignal(number) not in (_signal.SIG_IGN, None)
 
 
+def _acts_on_interrupt(thread: int) -> bool:
+    """Return whether a thread runs an ``except``, a ``finally`` or an ``__exit__`` that an interrupt led it into."""
+    current = sys._current_exceptions().get(thread)  # noqa: SLF001 - it is documented
+    error = current[1] if isinstance(current, tuple) else current  # a tuple before Python 3.12
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def _not_raised(dropped: "sys.UnraisableHookArgs") -> None:
-    """Handle an exception that Python drops: raise an interrupt again, and print others only for debugging.
+    """Print an exception that Python drops only for debugging; an interrupt among them is raised again.
 
     Destructors of libraries repeat errors that were already reported, such as a full disk.
     """
-    if isinstance(dropped.exc_value, KeyboardInterrupt) and _State.block is not None:
-        _State.block.lost()
-    elif os.environ.get("STOREBENCH_DEBUG", "0") not in ("", "0"):
+    swallowed = isinstance(dropped.exc_value, KeyboardInterrupt) and _State.block is not None
+    if not swallowed and os.environ.get("STOREBENCH_DEBUG", "0") not in ("", "0"):
         sys.__unraisablehook__(dropped)
 
 

@@ -45,9 +45,9 @@ def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) ->
     IsolatedError
         The process crashed or took too long.
     """
-    here, there = multiprocessing.Pipe(duplex=False)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
-        target=_answer, args=(work, there, here, memory_bytes), daemon=True
+        target=_answer, args=(work, sender, receiver, memory_bytes), daemon=True
     )
     try:
         # Blocked signals are inherited, so this process alone decides what an interrupt means.
@@ -55,11 +55,11 @@ def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) ->
             # Python warns of a fork beside other threads. This child waits for none of them.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
-        there.close()
-        if not here.poll(limit_s):
+        sender.close()
+        if not receiver.poll(limit_s):
             raise IsolatedError(f"took longer than {limit_s:.0f} s")
         try:
-            result, error = here.recv()
+            result, error = receiver.recv()
         except (EOFError, OSError):
             process.join()
             raise IsolatedError(_ending(process.exitcode)) from None
@@ -67,15 +67,15 @@ def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) ->
         if process.pid is not None:
             process.kill()
             process.join()
-        here.close()
+        receiver.close()
     if error is not None:
         raise error
     answer: T = result
     return answer
 
 
-def _answer(work: Callable[[], T], there: Connection, here: Connection, memory_bytes: int) -> None:
-    here.close()
+def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, memory_bytes: int) -> None:
+    receiver.close()
     end_with_parent(signal.SIGKILL)
     _be_quiet()
     _limit_memory(memory_bytes)
@@ -88,7 +88,7 @@ def _answer(work: Callable[[], T], there: Connection, here: Connection, memory_b
     except Exception as unknown:  # noqa: BLE001 - whatever it is, it belongs to the caller: there it is raised
         error = RuntimeError(summary(unknown))
         error.add_note("".join(traceback.format_exception(unknown)))
-    there.send((result, error))
+    sender.send((result, error))
 
 
 def _be_quiet() -> None:

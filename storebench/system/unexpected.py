@@ -33,8 +33,8 @@ def unexpected_line(error: BaseException) -> str:
     path = ""
     with contextlib.suppress(OSError):
         path = _kept(error)
-    there = f"the details are in {path}" if path else f"{DEBUG_ENV}=1 shows the details"
-    return f"unexpected error: {summary(error)}; {there}"
+    details = f"the details are in {path}" if path else f"{DEBUG_ENV}=1 shows the details"
+    return f"unexpected error: {summary(error)}; {details}"
 
 
 def _kept(error: BaseException) -> str:

@@ -215,6 +215,99 @@ def test_what_is_held_back_is_raised_afterwards_with_other_threads_too(tmp_path:
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "whole\n", LINE)
 
 
+SWALLOWED = """
+import os, signal, sys, time
+from storebench.cli import main
+from storebench.cli.common import exit_codes
+
+@main.app.command("planted")
+def planted():
+    with exit_codes():
+        {swallow}
+        time.sleep(20)
+        print("went on", flush=True)
+
+sys.argv = ["storebench", "planted"]
+main.main()
+"""
+
+SWALLOWERS = {
+    "a bare except": """
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except:
+            pass
+    """,
+    "another error that is ignored": """
+        try:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1)
+            except BaseException:
+                raise ImportError("cannot be loaded")
+        except ImportError:
+            pass
+    """,
+    "a callback from C": """
+        import ctypes
+        callback = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        callback()
+    """,
+    "an attempt while another error is handled": """
+        try:
+            raise ImportError
+        except ImportError:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1)
+            except:
+                pass
+            time.sleep(5)
+            print("went on", flush=True)
+    """,
+    "two in a row": """
+        for _ in range(2):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1)
+            except:
+                pass
+    """,
+}
+
+
+@pytest.mark.parametrize("swallower", SWALLOWERS)
+def test_an_interrupt_that_other_code_swallows_is_raised_again(swallower: str, tmp_path: Path) -> None:
+    code = SWALLOWED.format(swallow=SWALLOWERS[swallower].strip())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", LINE)
+
+
+CLEANING = """
+try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(20)
+        finally:
+            try:
+                raise OSError
+            except OSError:
+                time.sleep(1)
+            time.sleep(1)
+            print("cleaned", flush=True)
+"""
+
+
+def test_an_interrupt_is_not_raised_again_while_the_first_cleans_up(tmp_path: Path) -> None:
+    code = SWALLOWED.format(swallow=CLEANING.strip())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "cleaned\n", LINE)
+
+
 IN_A_DESTRUCTOR = """
 import os, signal, sys, time
 from storebench.system import interrupts

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, read_records
 from storebench.runs.schedule import schedule
@@ -30,9 +31,10 @@ def lines(run: Path) -> int:
 
 
 def tally(run: Path) -> Counter[tuple[str, int, int]]:
-    return Counter((one.cell.backend.name, one.replicate, one.epoch) for one in read_records(run))
+    return Counter((record.cell.backend.name, record.replicate, record.epoch) for record in read_records(run))
 
 
+@pytest.mark.full
 def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Bench, tmp_path: Path) -> None:
     path, run = tmp_path / "matrix.toml", tmp_path / "run"
     matrix = {**SMALL_MATRIX, "epochs": 2, "backends": ["lmdb", "memory:native"]}
@@ -58,7 +60,9 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
     content = (run / RECORDS_NAME).read_bytes()
     assert content.startswith(before)
     assert content.endswith(b"\n")
-    assert {one.run_id for one in read_records(run)} == {json.loads((run / "run.json").read_text())["run_id"]}
+    assert {record.run_id for record in read_records(run)} == {
+        json.loads((run / "run.json").read_text())["run_id"]
+    }
 
     again = bench.cli(*bench_it, "--resume")
     assert again.returncode == 0, again.stderr
@@ -123,7 +127,7 @@ def test_cells_that_die_or_serve_wrong_samples_fail_alone(bench: Bench, tmp_path
     backends = ("planted:killed", "planted:broken", "planted:wrong", "planted", "lmdb")
     done, records = bench.run(*backends, *SMALL, out=tmp_path / "run")
     assert done.returncode == 5
-    by = {one["cell"]["reader"]: one for one in records}
+    by = {record["cell"]["reader"]: record for record in records}
     assert len(records) == len(by) == 5
     assert {name: one["status"] for name, one in by.items()} == {
         "killed": "failed",
