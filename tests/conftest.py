@@ -31,6 +31,7 @@ from tests.support.parallel import (  # noqa: F401 - hooks of pytest
     pytest_xdist_make_scheduler,
 )
 from tests.support.quick_cli import SERVER, CommandServer
+from tests.support.thinning import leave_out, pytest_sessionstart  # noqa: F401 - a hook of pytest
 
 # No deadline: a busy machine is no defect. In CI the same examples every time: a red run must mean a change.
 settings.register_profile(
@@ -54,7 +55,7 @@ RERUNS = 4
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of `make test-full`."""
-    parser.addoption("--full", action="store_true", help="run the tests that take minutes as well")
+    parser.addoption("--full", action="store_true", help="run all cases, and the tests that take minutes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -62,9 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if TURN in config.stash:
         in_order_of_scopes(items)
     if not config.getoption("--full"):
-        for item in items:
-            if item.get_closest_marker("full"):
-                item.add_marker(pytest.mark.skip(reason="it takes minutes: make test-full"))
+        leave_out(config, items)
     if damon() == "off":
         return
     for item in items:

@@ -90,6 +90,7 @@ print(failure)
 
 
 @pytest.mark.root
+@pytest.mark.thinned
 @pytest.mark.parametrize("codec", ["raw", "jpeg"])
 @pytest.mark.parametrize("name", STORING)
 def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec: str, tmp_path: Path) -> None:
@@ -99,6 +100,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec:
 
 
 @pytest.mark.root
+@pytest.mark.thinned
 @pytest.mark.parametrize("size", ["4M", "6M"])
 @pytest.mark.parametrize("name", STORING)
 def test_a_full_ext4_is_told_as_one(name: str, size: str, tmp_path: Path) -> None:

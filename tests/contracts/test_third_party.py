@@ -131,6 +131,7 @@ def test_it_is_converted_to_and_verified(
     assert commands.run("verify", store, cwd=tmp_path, env=plugin).returncode == 0
 
 
+@pytest.mark.full  # so does the plugin of docs/adding-a-format.md, whose tests run by default
 def test_it_passes_the_contract(plugin: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_pack.py").write_text(TESTS)
     done = subprocess.run(

@@ -128,7 +128,7 @@ def run_problems(run: Path, *, halves: int = 0) -> list[str]:
     broken = _broken_lines(run / RECORDS_NAME)
     found = broken if len(broken) > halves else []
     try:
-        return [*found, *(f"validate: {one}" for one in validate(run))]
+        return [*found, *(f"validate: {finding}" for finding in validate(run))]
     except DataNotFoundError:
         return found  # nothing is recorded yet
     except StorebenchError as error:
@@ -173,7 +173,7 @@ def complete_run_problems(run: Path, replicates: int, epochs: int) -> list[str]:
     found += [
         f"left in steps: {path.name}" for path in (run / STEPS_DIR).glob("*") if not _is_empty_folder(path)
     ]
-    return [*found, *(f"validate: {one}" for one in validate(run))]
+    return [*found, *(f"validate: {finding}" for finding in validate(run))]
 
 
 def _is_empty_folder(path: Path) -> bool:

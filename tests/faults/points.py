@@ -242,8 +242,8 @@ def table(verbs: Iterable[Verb], counts: dict[str, Counted], points: Sequence[Po
         mine = [point for point in points if point.verb == verb.name]
         counted = counts[verb.name]
         lines.append(f"| `{verb.name}` | {len(counted.writes)} | {len(counted.reads)} | {_counts(mine)} |")
-    writes = sum(len(one.writes) for one in counts.values())
-    reads = sum(len(one.reads) for one in counts.values())
+    writes = sum(len(count.writes) for count in counts.values())
+    reads = sum(len(count.reads) for count in counts.values())
     lines.append(f"| all | {writes} | {reads} | {_counts(points)} |")
     kinds = sorted({point.fault.kind for point in points})
     by_kind = ", ".join(f"{kind} {_reached(points, kind)}" for kind in kinds)

@@ -53,6 +53,7 @@ def broken_by(points: list[Point], words: str) -> set[str]:
     return {point.fault.kind for point in points if any(words in problem for problem in point.problems)}
 
 
+@pytest.mark.full
 def test_a_program_that_replaces_its_file_well_passes_every_fault(library: Library, tmp_path: Path) -> None:
     points = every_fault("whole", library, tmp_path)
     assert not [(str(point), point.problems) for point in points if point.problems]

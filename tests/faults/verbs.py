@@ -136,7 +136,7 @@ class Force(Convert):
         return store_problems(store)
 
     def after_again(self, work: Path, ending: Ending) -> list[str]:
-        built = [one["built"] for one in json.loads(ending.stdout)]
+        built = [entry["built"] for entry in json.loads(ending.stdout)]
         rebuilt = (
             [] if built == [False] else ["the next convert built a store although there was a whole one"]
         )

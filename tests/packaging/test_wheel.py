@@ -101,6 +101,7 @@ def test_the_tests_run_the_wheel_and_not_the_checkout(installed: Environment, tm
     assert version == __version__
 
 
+@pytest.mark.full
 def test_an_editable_install_has_the_scenarios_of_the_checkout(
     built: Built, editable: Environment, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from storebench.cli.main import app
 def check(baseline: Path, contender: Path, **policy: Any) -> dict[str, CellResult]:
     """Return what a check says of each cell of two sides."""
     first, second = read_side(baseline, baseline=True), read_side(contender, baseline=False)
-    return {one.cell_id: one for one in judge(first, second, Policy(**policy))}
+    return {result.cell_id: result for result in judge(first, second, Policy(**policy))}
 
 
 def run(*arguments: Any) -> tuple[int, str]:

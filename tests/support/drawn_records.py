@@ -93,12 +93,14 @@ def drawn_set(number: int) -> DrawnSet:
     rng, traits = np.random.default_rng(number), traits_of(number)
     backends, settings = _backends(traits, rng), list(_settings(traits, rng))
     if "two machines" in traits:
-        settings += [one | {"environment": dataclasses.replace(ENVIRONMENT, key="e2")} for one in settings]
+        settings += [
+            setting | {"environment": dataclasses.replace(ENVIRONMENT, key="e2")} for setting in settings
+        ]
     records = [one for setting in settings for one in _cells(setting, backends, traits, rng)]
     if "ladder" in traits:
         records += list(_ladder(traits, rng))
     conversions = _conversions(rng) if traits & {"conversions", "hidden"} else {}
-    names = sorted({one.cell.cell_id for one in records})
+    names = sorted({record.cell.cell_id for record in records})
     wrong = {str(rng.choice(names))} if "invalid" in traits else set()
     return DrawnSet(
         number=number,

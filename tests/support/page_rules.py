@@ -20,7 +20,7 @@ from tests.support.drawn_records import DrawnSet
 _TIMES = re.compile(r"([\d,]*\d(?:\.\d+)?)(?: \[[^\]]*\])? times")
 _CONSTANT = "a difference of 1.25 times"
 _PAYS = re.compile(r"pays after|won back the time")
-_RUNG = re.compile(r"([A-Z]+) (?:gains ([\d.,]*\d) times|loses \(([\d.,]*\d)\))")
+_RUNG = re.compile(r"([A-Z]+) (?:gains (?:at least )?([\d.,]*\d) times|loses \((?:at most )?([\d.,]*\d)\))")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +103,7 @@ def loose_figures(page: Page) -> list[str]:
     known = [one.text.replace(_CONSTANT, "") for one in sentences if " times" in one.text]
     known += [text.replace("[", "(").replace("]", ")") for text in known]
     known += [one.then for one in page.content.papers]
-    for line in markdown(page.content).replace("\\", "").replace(_CONSTANT, "").splitlines():
+    for line in markdown(page.content, explained=()).replace("\\", "").replace(_CONSTANT, "").splitlines():
         left = line if _TIMES.search(line) and not line.startswith("|") else ""
         for text in known:
             left = left.replace(text, "")
@@ -114,6 +114,7 @@ def loose_figures(page: Page) -> list[str]:
 def _figures(claims: Sequence[Claim]) -> set[str]:
     figures = [one.figure for one in claims if one.figure is not None]
     figures += [one.inverted() for one in figures if isinstance(one, Ratio)]
+    figures += [one.negated() for one in figures if one.mid < 0]
     texts = {number(one.mid, digits) for one in figures for digits in (2, 3)}
     return texts | {text(one).partition(" ")[0] for one in figures for text in (with_interval, times)}
 

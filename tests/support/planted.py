@@ -73,7 +73,7 @@ def full_name(backend: str, options: tuple[tuple[str, str], ...]) -> str:
 
 def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
     body = backend.removesuffix(SCALED)
-    decoder = next((one for one in DECODERS if body.endswith(one)), "")
+    decoder = next((decoder for decoder in DECODERS if body.endswith(decoder)), "")
     container, codec, reader = FORMATS[body.removesuffix(decoder)]
     options = [("decoder", decoder[1:])] if decoder else []
     fields: dict[str, Any] = {

@@ -98,4 +98,4 @@ def failure_of_stuck_job(bench: Bench, folder: Path, backend: str, fault: str, *
 def assert_sound(found: RankRun, run: Path) -> None:
     """Check that a record has no failure and no findings of validation."""
     assert found.record.failure is None
-    assert [str(one) for one in validate_records([(found.record, run / RECORDS_NAME)])] == []
+    assert [str(finding) for finding in validate_records([(found.record, run / RECORDS_NAME)])] == []

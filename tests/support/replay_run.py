@@ -27,8 +27,8 @@ def replay(measured: Path, folder: Path) -> None:
         for work in run.left(retry_failed=True):
             with run.attempt() as tables:
                 records = [dataclasses.replace(one, run_id=run.run_id) for one in known[work.key]]
-                for one in records:
-                    shutil.copy(measured / str(one.steps_file), tables)
+                for record in records:
+                    shutil.copy(measured / str(record.steps_file), tables)
                 run.record(records, tables, again=work.key in recorded)
         run.finish()
 

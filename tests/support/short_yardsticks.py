@@ -21,7 +21,11 @@ SHORT: tuple[tuple[Any, str, Any], ...] = (
     (exposed, "FEWEST_PAIRS", 3),
     (exposed, "BUDGET_S", 0.05),
     (link, "BUDGET_S", 0.01),
-    (link, "_MOST_BYTES", 1 << 18),
+    (link, "FEWEST_MESSAGES", 2),
+    (link, "_MOST_BYTES", 1 << 16),
+    (link, "_SIZE_TRIALS", 1),
+    (link, "_SMALL_TRIALS", 1),
+    (link, "_SMALL_IN_A_ROW", 4),
 )
 """Modules, their names, and what stands there for the time of a test."""
 

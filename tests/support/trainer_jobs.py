@@ -56,7 +56,7 @@ class Trained:
         """Return the findings of validation about the records."""
         assert [record.failure for record in self.records] == [None] * len(self.records)
         sourced = [(record, self.run / RECORDS_NAME) for record in self.records]
-        return [str(one) for one in validate_records(sourced)]
+        return [str(finding) for finding in validate_records(sourced)]
 
 
 def trainers_cell(backend: str = "lmdb", **matrix: Any) -> Cell:

@@ -80,6 +80,7 @@ def test_two_meet():
 """
 
 
+@pytest.mark.full
 def test_quiet_tests_run_alone_and_others_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  quiet\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)

@@ -33,6 +33,7 @@ def test_output_and_exit_code_are_those_of_a_fresh_process(
     assert (quick.returncode, quick.stdout, quick.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
 
 
+@pytest.mark.full
 def test_a_cell_that_is_a_copy_gives_the_same_record(cli: Cli, fresh_cli: Cli) -> None:
     loop = ("--model", "tiny", "--batch-size", "4", "--threads", "1")
     words = ("run", "lmdb", *MNIST, *loop, "--json", "--out")

@@ -49,7 +49,9 @@ def _ready(small: SmallStore, job: LoadJob, epoch: int) -> tuple[Batch, Indices]
     return pixels, small.labels[order]
 
 
+@pytest.mark.thinned
 class TestEveryLoader:
+    @pytest.mark.thinned("kind workers")
     @pytest.mark.parametrize("workers", [*FEW, MORE])
     def test_two_epochs_in_the_plans_order(
         self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storebench.loading import threads
@@ -12,6 +12,7 @@ from storebench.loading.batch import LOOP_WORKER
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
+from tests.support.thinning import examples
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
@@ -147,7 +148,7 @@ def test_what_was_made_ahead_is_served_before_the_thread_goes_on(
     assert {batch.worker for batch in batches} == {0}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(paces=st.lists(st.integers(1, 8), max_size=8), short=st.booleans())
 def test_at_any_change_of_pace_batches_come_in_order(
     paces: list[int],

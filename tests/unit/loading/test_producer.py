@@ -49,7 +49,7 @@ def test_decoding_counts_as_decoding(make_job: MakeJob) -> None:
         producer = Producer(make_job(backend))
         producer.open()
         spans = [producer.produce(request_for(*range(60))).spans for _ in range(9)]
-        shares[backend] = sorted(one.decode_ns / (one.fetch_ns + one.decode_ns) for one in spans)
+        shares[backend] = sorted(span.decode_ns / (span.fetch_ns + span.decode_ns) for span in spans)
         producer.close()
     # A busy machine may stop either part for a while: of some batches the share is far too small or too large.
     assert shares["png"][-1] > 0.5

@@ -152,6 +152,7 @@ def test_each_worker_opens_a_reader_of_its_own(
     assert list(temporary.glob("storebench-snapshot-*")) == []
 
 
+@pytest.mark.full
 def test_workers_leave_no_temporary_files(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     small = build_small_store(get_format("leveldb"), "raw", tmp_path)
     temporary = tmp_path_factory.mktemp("temporary")
