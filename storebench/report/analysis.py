@@ -43,8 +43,8 @@ def find_runs(paths: RunFolders) -> list[Path]:
         There is nothing at a path, or nothing that a run wrote.
     """
     sources = [paths] if isinstance(paths, str | Path) else list(paths)
-    found = [file for source in sources for file in _record_files(Path(source))]
-    return list(dict.fromkeys(file.resolve() for file in found))
+    files = [file for source in sources for file in _record_files(Path(source))]
+    return list(dict.fromkeys(file.resolve() for file in files))
 
 
 def _record_files(source: Path) -> list[Path]:
@@ -179,9 +179,13 @@ def compare(
     alpha = stats.look_alpha(looks_at(cells), by_precision=added_by_precision(cells))
     values = [(cell.values(metric), base.values(metric)) for cell, base in sides]
     separate = by in _PLACES and not any(set(top) & set(bottom) for top, bottom in values)
-    found = unpaired_ratios(values, alpha=alpha) if separate else ratios(values, alpha=alpha)
+    compared = unpaired_ratios(values, alpha=alpha) if separate else ratios(values, alpha=alpha)
     return pd.DataFrame(
-        [_pair(cell, baseline, one) for (cell, _), one in zip(sides, found, strict=True) if one is not None]
+        [
+            _pair(cell, baseline, ratio)
+            for (cell, _), ratio in zip(sides, compared, strict=True)
+            if ratio is not None
+        ]
     )
 
 

@@ -11,7 +11,7 @@ from storebench.report.analysis import RunFolders
 from storebench.report.catalog import not_drawn, plots
 from storebench.report.cells import CellSummary
 from storebench.report.facts import Facts, PageFacts
-from storebench.report.page import Limit, PageContent, Section, html, markdown
+from storebench.report.page import Limit, PageContent, Section, html, markdown, page_terms
 from storebench.report.plots.style import png_bytes
 from storebench.report.rank_tables import rank_tables
 from storebench.report.roofline_tables import roofline_tables
@@ -124,7 +124,7 @@ def content_of(
     """Return everything that a report of `records` says; its plots are drawn when they are asked for."""
     places = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     content = page_content(facts_of(records, findings), tuple(places.values()), findings, accelerators)
-    omitted = tuple(left_out_sentence(*one) for one in left_out(records).items())
+    omitted = tuple(left_out_sentence(*entry) for entry in left_out(records).items())
     return replace(content, incomplete=incomplete(records), left_out=omitted)
 
 
@@ -184,7 +184,7 @@ def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator], an
 def _feeding(sound: Facts, accelerators: Sequence[Accelerator]) -> Iterator[str]:
     """Yield one sentence per named accelerator: which stores of a dataset feed it."""
     for roofline in sound.rooflines[:1]:
-        yield from (accelerator_sentence(roofline, one) for one in accelerators)
+        yield from (accelerator_sentence(roofline, accelerator) for accelerator in accelerators)
 
 
 def _limit(cell: CellSummary, facts: Facts) -> Limit:
@@ -199,18 +199,19 @@ def _limit(cell: CellSummary, facts: Facts) -> Limit:
 
 def _made(content: PageContent) -> Iterator[tuple[str, str | bytes]]:
     """Yield the name and the content of every file, the page first."""
-    yield "report.html", html(content)
-    yield "report.md", markdown(content)
+    explained = page_terms(content)
+    yield "report.html", html(content, explained)
+    yield "report.md", markdown(content, explained)
     for section in content.sections:
-        table = f"table-{section.slug}"
-        yield f"{table}.csv", to_csv(section.tables)
+        stem = f"table-{section.slug}"
+        yield f"{stem}.csv", to_csv(section.tables)
         listed = (*section.tables, *filter(None, [section.usage]))
-        yield f"{table}.md", "\n".join(one.to_markdown() for one in listed)
-        yield f"{table}.tex", "\n".join(one.to_latex() for one in listed)
-        for name, one in zip(_ROOFLINE_FILES, section.roofline_tables, strict=False):
-            yield f"{name}-{section.slug}.csv", to_csv([one])
-        for name, one in zip(_JOB_FILES, section.job_tables, strict=False):
-            yield f"{name}-{section.slug}.csv", to_csv([one])
+        yield f"{stem}.md", "\n".join(table.to_markdown() for table in listed)
+        yield f"{stem}.tex", "\n".join(table.to_latex() for table in listed)
+        for name, table in zip(_ROOFLINE_FILES, section.roofline_tables, strict=False):
+            yield f"{name}-{section.slug}.csv", to_csv([table])
+        for name, table in zip(_JOB_FILES, section.job_tables, strict=False):
+            yield f"{name}-{section.slug}.csv", to_csv([table])
         for plot in section.plots:
             yield f"{plot.name}.svg", plot.svg
             yield f"{plot.name}.png", png_bytes(plot.ax)

@@ -78,6 +78,12 @@ RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHAR
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
 """Fields that describe the state in which the store is read."""
 
+_SHARED = 1.1
+"""The rate of a cold part that rises by this factor because samples share pages rises visibly."""
+
+WORK_COLUMNS = ("fetch_s", "decode_s", "prep_s")
+"""The sums of time that make up the work of the producers."""
+
 FEWEST_TRAINING_STEPS = 20
 """With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
 
@@ -165,6 +171,19 @@ class CellSummary:
         """Whether its rate is an upper bound, because something other than the device may have served a part of it."""
         return any(self._bounded(row) and states.is_upper_bound(row) for row in self.counted)
 
+    @property
+    def rise(self) -> float | None:
+        """The largest factor by which its cold rate rose, if that alone makes it an upper bound; None otherwise."""
+        bounded = [row for row in self.counted if self._bounded(row) and states.is_upper_bound(row)]
+        rises = [states.rise(row) for row in bounded]
+        return max((rise for rise in rises if rise is not None), default=None) if None not in rises else None
+
+    @property
+    def shares_pages(self) -> bool:
+        """Whether its cold steps brought more of the store into memory than was requested because samples share pages."""
+        drifts = (row["portion_shared_drift"] for row in self.counted if self._bounded(row))
+        return any(drift is not None and drift > _SHARED for drift in drifts)
+
     @functools.cached_property
     def cut_off(self) -> int:
         """Number of replicates that were killed at their time limit; those with a rate are the faster ones."""
@@ -183,11 +202,19 @@ class CellSummary:
         """
         if self.portion_kind is not PortionKind.STEADY:
             return False
+        moved = self.drifts
+        return moved is None or (bool(moved) and not steady(math.exp(statistics.median(moved))))
+
+    @property
+    def drifts(self) -> list[float] | None:
+        """By how much the rate differs between the halves of its cold or steady part, as a logarithm, by replicate.
+
+        None if it is unknown in one of them.
+        """
         drifts = [row["portion_drift"] for row in self.counted if self._bounded(row)]
         if None in drifts:
-            return True
-        moved = [abs(math.log(drift)) if drift > 0 else math.inf for drift in drifts]
-        return bool(moved) and not steady(math.exp(statistics.median(moved)))
+            return None
+        return [abs(math.log(drift)) if drift > 0 else math.inf for drift in drifts]
 
     @functools.cached_property
     def counted(self) -> tuple[EpochRow, ...]:
@@ -199,8 +226,8 @@ class CellSummary:
 
     def _figures(self, metric: str) -> list[tuple[EpochRow, float]]:
         rows = self.usable if metric.startswith(states.WHOLE) else self.counted
-        found = [(row, states.figure(row, metric, portion=self._bounded(row))) for row in rows]
-        return [(row, value) for row, value in found if value is not None]
+        figures = [(row, states.figure(row, metric, portion=self._bounded(row))) for row in rows]
+        return [(row, value) for row, value in figures if value is not None]
 
     @property
     def steps(self) -> int:
@@ -258,11 +285,23 @@ class CellSummary:
             if (count := states.figure(row, prefix + counter, portion=self._bounded(row)))
         )
 
+    def work_share(self, metric: str) -> dict[Round, float]:
+        """Return the share of fetching, decoding or preparing in the work of the producers, for each replicate.
+
+        Parameters
+        ----------
+        metric
+            One of `WORK_COLUMNS`. The handoff is no part of the work, because the loop is not waiting for a producer in it.
+        """
+        parts = {name: self.rounds_per_sample(name) for name in WORK_COLUMNS}
+        whole = {key: sum(part.get(key, 0.0) for part in parts.values()) for key in parts[metric]}
+        return {key: seconds / whole[key] for key, seconds in parts[metric].items() if whole[key] > 0}
+
     def conversions(self, source: "CellSummary") -> list[float]:
         """Return the seconds of every measured conversion of `source`'s store into this cell's, in the same runs."""
         by_run = {row["run_id"]: row["conversions"] or {} for row in self.rows}
         name = f"{source.cell.backend.format}+{source.cell.backend.codec}"
-        return [seconds for found in by_run.values() for seconds in found.get(name, ())]
+        return [seconds for run_conversions in by_run.values() for seconds in run_conversions.get(name, ())]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -384,7 +423,9 @@ def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     summaries = list(cells)
     settings = [cell.setting for cell in summaries]
     varying = frozenset(
-        name for position, name in enumerate(SETTING_COLUMNS) if len({one[position] for one in settings}) > 1
+        name
+        for position, name in enumerate(SETTING_COLUMNS)
+        if len({setting[position] for setting in settings}) > 1
     )
     alike = {(cell.dataset_key, cell.setting, cell.backend) for cell in summaries}
     return varying if len(alike) == len({cell.key for cell in summaries}) else varying | {PASSES}

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary
 from storebench.report.decisions import EXPOSED, FED_FRAC, READS, Decision, Decisions, Topic
 from storebench.report.factors import BreakEven, closings, shares
-from storebench.report.intervals import Estimate, Ratio
-from storebench.report.ladder import Ladder, MeasuredRung
+from storebench.report.intervals import Estimate
+from storebench.report.ladder import Ladder
 from storebench.report.panels import Panel
 from storebench.report.roofline_curve import MOST_SPAN
 from storebench.report.verdict import Bound, CellVerdict
@@ -163,8 +163,8 @@ def _is_denied(fed: Claim, other: Claim) -> bool:
     return other.kind is ClaimKind.FASTER and least > 1 / (1 - FED_FRAC)
 
 
-def _pair(one: Claim) -> tuple[object, object]:
-    return one.subject.key, None if one.object is None else one.object.key
+def _pair(claim: Claim) -> tuple[object, object]:
+    return claim.subject.key, None if claim.object is None else claim.object.key
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -184,11 +184,13 @@ class Claims:
 
     @functools.cached_property
     def _pairs(self) -> Mapping[tuple[Topic, frozenset[object]], Claim]:
-        return {(one.topic, frozenset(_pair(one))): one for one in self.found if one.kind in COMPARED}
+        return {
+            (claim.topic, frozenset(_pair(claim))): claim for claim in self.found if claim.kind in COMPARED
+        }
 
     @functools.cached_property
     def _single(self) -> Mapping[tuple[ClaimKind, tuple[str, str]], Claim]:
-        return {(one.kind, one.subject.key): one for one in self.found if one.kind not in COMPARED}
+        return {(claim.kind, claim.subject.key): claim for claim in self.found if claim.kind not in COMPARED}
 
     @functools.cached_property
     def _shares(self) -> dict[Claim, tuple[Claim, ...]]:
@@ -204,7 +206,7 @@ class Claims:
 
     def each(self, kind: ClaimKind, cells: Iterable[CellSummary]) -> list[Claim]:
         """Return the claims of a kind whose subjects are among `cells`, in their order."""
-        return [one for cell in cells if (one := self.on(kind, cell)) is not None]
+        return [claim for cell in cells if (claim := self.on(kind, cell)) is not None]
 
     def shares(self, claim: Claim) -> tuple[Claim, ...]:
         """Return the proven shares of a proven difference between two backends; empty for any other claim."""
@@ -215,10 +217,10 @@ class Claims:
         return self._shares[claim]
 
 
-def leading(asked: Iterable[Claim | None]) -> Claim | None:
+def leading(claims: Iterable[Claim | None]) -> Claim | None:
     """Return the claim that leads: the first decided one, else the first; None if there is none."""
-    known = [one for one in asked if one is not None]
-    return next((one for one in known if one.decided), next(iter(known), None))
+    known = [claim for claim in claims if claim is not None]
+    return next((claim for claim in known if claim.decided), next(iter(known), None))
 
 
 def claims_of(
@@ -240,16 +242,18 @@ def claims_of(
     decisions, verdicts, break_evens, ladders
         What was derived from them.
     """
-    compared = [_compared(one) for one in decisions.found.values() if one.topic is not Topic.COMPUTE]
-    compared += [one for ladder in ladders for one in _gains(ladder)]
+    compared = [
+        _compared(decision) for decision in decisions.found.values() if decision.topic is not Topic.COMPUTE
+    ]
+    compared += [claim for ladder in ladders for claim in _gains(ladder)]
     before = Claims(found=tuple(compared), decisions=decisions)
     single = [
         *_fed(panels, decisions),
-        *(one for cell in cells for one in _of_cell(cell, decisions, verdicts.get(cell.key))),
-        *(one for panel in panels for one in _largest(panel)),
-        *(_pays(one, before) for one in break_evens if not refusal(one, panels, before)),
-        *(one for panel in panels for one in _closes(panel, before)),
-        *(one for panel in panels for one in _exposed(panel, decisions)),
+        *(claim for cell in cells for claim in _of_cell(cell, decisions, verdicts.get(cell.key))),
+        *(claim for panel in panels for claim in _largest(panel)),
+        *(_pays(even, before) for even in break_evens if not refusal(even, panels, before)),
+        *(claim for panel in panels for claim in _closes(panel, before)),
+        *(claim for panel in panels for claim in _exposed(panel, decisions)),
     ]
     return Claims(found=(*compared, *single), decisions=decisions)
 
@@ -270,21 +274,11 @@ def _compared(decision: Decision) -> Claim:
 
 def _gains(ladder: Ladder) -> Iterator[Claim]:
     """Yield the gains of each rung over the one below, of all explicit reading over plain LMDB, and of the best rung."""
-    for step in ladder.steps:
-        below = ladder.of(step.rung.below) if step.rung.below else None
-        if below is not None and step.gain is not None:
-            yield _gain(step, below, step.gain)
-    plain, coal, total = ladder.of("plain"), ladder.of("coal"), ladder.top_gain
-    if plain is not None and coal is not None and total is not None:
-        yield _gain(coal, plain, total)
-    for key, gain in ladder.best_gains.items() if ladder.trains else ():
-        base = ladder.of(key)
-        if ladder.best is not None and base is not None:
-            yield _gain(ladder.best, base, gain)
-
-
-def _gain(step: MeasuredRung, below: MeasuredRung, gain: Ratio) -> Claim:
-    return _compared(Decision(topic=Topic.RUNG, cell=step.cell, base=below.cell, ratio=gain))
+    yield from (_compared(step.gain) for step in ladder.steps if step.gain is not None)
+    if ladder.top_gain is not None:
+        yield _compared(ladder.top_gain)
+    if ladder.trains:
+        yield from map(_compared, ladder.best_gains.values())
 
 
 def _fed(panels: Iterable[Panel], decisions: Decisions) -> Iterator[Claim]:
@@ -378,8 +372,8 @@ def _training_gains(even: BreakEven, panels: Iterable[Panel], claims: Claims) ->
         cell, base = panel.of(even.cell.backend), panel.of(even.baseline.backend)
         if panel.first.cell.compute.kind is not ComputeKind.REAL or cell is None or base is None:
             continue
-        found = claims.between(cell, base)
-        if claims.decisions.fed(base) or (found is not None and found.kind is ClaimKind.EQUAL):
+        claim = claims.between(cell, base)
+        if claims.decisions.fed(base) or (claim is not None and claim.kind is ClaimKind.EQUAL):
             return False
     return True
 
@@ -431,12 +425,12 @@ def _exposed(panel: Panel, decisions: Decisions) -> Iterator[Claim]:
 
 def _share_claims(claim: Claim) -> Iterator[Claim]:
     if claim.object is not None:
-        for one in shares(claim.object, claim.subject):
-            if one.proven and abs(one.share.mid) >= TOLD_SHARE:
+        for explained in shares(claim.object, claim.subject):
+            if explained.proven and abs(explained.share.mid) >= TOLD_SHARE:
                 yield Claim(
                     kind=ClaimKind.SHARE,
                     subject=claim.object,
                     object=claim.subject,
-                    figure=one.share,
-                    part=one.part,
+                    figure=explained.share,
+                    part=explained.part,
                 )

@@ -53,7 +53,7 @@ class Topic(enum.StrEnum):
     COMPUTE = "compute"
     """The network's computing beside a backend against its computing with nothing to load."""
     RUNG = "rung"
-    """A rung of LMDBIO's ladder against the one below; `storebench.report.ladder` decides it."""
+    """A rung of LMDBIO's ladder against another one; `storebench.report.ladder` decides it."""
 
 
 class DoubtKind(enum.StrEnum):
@@ -183,7 +183,9 @@ class Decisions:
 
     @functools.cached_property
     def _inflations(self) -> Mapping[tuple[str, str], Decision]:
-        return {one.cell.key: one for one in self.found.values() if one.topic is Topic.COMPUTE}
+        return {
+            decision.cell.key: decision for decision in self.found.values() if decision.topic is Topic.COMPUTE
+        }
 
     def inflation(self, cell: CellSummary) -> Decision | None:
         """Return the network's compute time with `cell` over its compute time with nothing to load."""
@@ -191,8 +193,8 @@ class Decisions:
 
     def inflated(self, cell: CellSummary) -> bool:
         """Whether loading through `cell` is proven to slow down the network's computing, and notably."""
-        one = self.inflation(cell)
-        return one is not None and one.ratio.mid > INFLATED and one.slower
+        inflation = self.inflation(cell)
+        return inflation is not None and inflation.ratio.mid > INFLATED and inflation.slower
 
     def figure(self, cell: CellSummary, metric: str) -> Estimate | None:
         """Return the mean of a figure of a cell; None if it was not measured.
@@ -259,7 +261,7 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
         *_decided(list(rest.values()), rest_size, alpha * (1 - LEAD_FRAC)),
     ]
     return Decisions(
-        found={(one.topic, one.cell.key, one.base.key): one for one in answers},
+        found={(answer.topic, answer.cell.key, answer.base.key): answer for answer in answers},
         looks=looks,
         alpha=alpha,
         lead_alpha=lead_alpha,
@@ -316,14 +318,14 @@ def _rest_questions(panel: Panel, panels: Sequence[Panel], *, is_lead: bool) -> 
     yield from (_rates(Topic.BACKEND, cell, base) for cell in panel.measured if cell is not base)
     if panel.null is not None and panel.null.usable and panel.first.cell.compute.kind is ComputeKind.REAL:
         for cell in panel.measured:
-            beside, alone = (one.rounds_per_sample("compute_s") for one in (cell, panel.null))
-            yield _Question(topic=Topic.COMPUTE, cell=cell, base=panel.null, top=beside, bottom=alone)
+            cell_s, null_s = (side.rounds_per_sample("compute_s") for side in (cell, panel.null))
+            yield _Question(topic=Topic.COMPUTE, cell=cell, base=panel.null, top=cell_s, bottom=null_s)
     if not is_lead:
         return
     for cell in panel.stored:
-        counts = sorted(siblings(cell, panels, "workers"), key=lambda one: one.cell.workers)
+        counts = sorted(siblings(cell, panels, "workers"), key=lambda sibling: sibling.cell.workers)
         yield from (_rates(Topic.WORKERS, more, counts[0]) for more in counts[1:])
-        states = {one.state: one for one in siblings(cell, panels, "cache")}
+        states = {sibling.state: sibling for sibling in siblings(cell, panels, "cache")}
         if "cold" in states and "warm" in states:
             yield _rates(Topic.CACHE, states["warm"], states["cold"])
 
@@ -336,8 +338,8 @@ def _job_questions(ordered: Sequence[Panel]) -> Iterator[_Question]:
     if not jobs:
         return
     for alone in (cell for panel in ordered for cell in panel.stored if cell.cell.ranks == 1):
-        beside = (job for job in jobs.get(work_of_ranks(alone), ()) if does_the_work(job, alone))
-        yield from (_rates(Topic.RANKS, job, alone) for job in beside)
+        matching = (job for job in jobs.get(work_of_ranks(alone), ()) if does_the_work(job, alone))
+        yield from (_rates(Topic.RANKS, job, alone) for job in matching)
     for ways in ways_to_exchange(ordered):
         yield from (_rates(Topic.SYNC, cell, base) for cell, base in itertools.combinations(ways, 2))
 
@@ -346,11 +348,11 @@ def siblings(cell: CellSummary, panels: Sequence[Panel], varying: str) -> list[C
     """Return the measured cells of the same backend whose setting differs in the named field only."""
     key = key_without(cell, varying)
     measured = (panel.of(cell.backend) for panel in panels)
-    return [one for one in measured if one is not None and key_without(one, varying) == key]
+    return [sibling for sibling in measured if sibling is not None and key_without(sibling, varying) == key]
 
 
 def _rates(topic: Topic, cell: CellSummary, base: CellSummary) -> _Question:
-    top, bottom = (one.values("samples_per_s") for one in (cell, base))
+    top, bottom = (side.values("samples_per_s") for side in (cell, base))
     return _Question(topic=topic, cell=cell, base=base, top=top, bottom=bottom)
 
 
@@ -359,7 +361,7 @@ def _asked(question: _Question, lead: Mapping[tuple[object, ...], _Question]) ->
 
 
 def _decided(questions: Sequence[_Question], size: int, alpha: float) -> Iterator[Decision]:
-    ratios = family([(one.top, one.bottom) for one in questions], size=size, alpha=alpha)
+    ratios = family([(question.top, question.bottom) for question in questions], size=size, alpha=alpha)
     for question, ratio in zip(questions, ratios, strict=True):
         if ratio is not None:
             # A ratio of times: where it is above 1, computing beside the cell is slower.
@@ -369,28 +371,28 @@ def _decided(questions: Sequence[_Question], size: int, alpha: float) -> Iterato
                 cell=question.cell,
                 base=question.base,
                 ratio=shown,
-                doubt=_doubt(question, shown),
+                doubt=None
+                if question.topic is Topic.COMPUTE
+                else doubt_about(question.cell, question.base, shown),
                 alpha=alpha / size,
             )
 
 
-def _doubt(question: _Question, ratio: Ratio) -> Doubt | None:
-    """Return why the interval of a ratio must not be used; None if it may."""
-    sides = (question.cell, question.base)
-    if question.topic is Topic.COMPUTE:
-        return None
-    few = tuple(one for one in sides if one.short_training)
+def doubt_about(cell: CellSummary, base: CellSummary, ratio: Ratio) -> Doubt | None:
+    """Return why the interval of a ratio of two rates must not be used; None if it may."""
+    sides = (cell, base)
+    few = tuple(side for side in sides if side.short_training)
     if few:
         return Doubt(kind=DoubtKind.FEW_STEPS, cells=few)
-    moving = tuple(one for one in sides if one.unsteady)
+    moving = tuple(side for side in sides if side.unsteady)
     if moving:
         return Doubt(kind=DoubtKind.UNSTEADY, cells=moving)
     # A rate that is at most too high can prove its own cell slower, and nothing else.
-    slow = {Verdict.FASTER: question.base, Verdict.SLOWER: question.cell}.get(ratio.verdict)
-    bounded = tuple(one for one in sides if one.upper_bound and one is not slow)
+    slow = {Verdict.FASTER: base, Verdict.SLOWER: cell}.get(ratio.verdict)
+    bounded = tuple(side for side in sides if side.upper_bound and side is not slow)
     if bounded:
         return Doubt(kind=DoubtKind.UPPER_BOUND, cells=bounded)
-    cut_off = tuple(one for one in sides if one.cut_off and one is not slow)
+    cut_off = tuple(side for side in sides if side.cut_off and side is not slow)
     return Doubt(kind=DoubtKind.CUT_OFF, cells=cut_off) if cut_off else None
 
 

@@ -29,6 +29,8 @@ class Square:
     ----------
     slow, fast
         Files with the codec, and the container with raw pixels.
+    raw_files, encoded
+        Files with raw pixels, and the container with the codec; None if not measured.
     whole
         `slow` minus `fast`.
     codec_in_files, codec_in_container
@@ -41,6 +43,8 @@ class Square:
 
     slow: CellSummary
     fast: CellSummary
+    raw_files: CellSummary | None
+    encoded: CellSummary | None
     whole: Estimate
     codec_in_files: Estimate | None
     codec_in_container: Estimate | None
@@ -96,15 +100,17 @@ def _raw_containers(panel: Panel) -> list[CellSummary]:
 def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None:
     raw_files = _corner(panel, slow, ("raw", ()))
     encoded = _corner(panel, fast, (slow.cell.backend.codec, slow.cell.backend.codec_options))
-    corners = [one for one in (slow, raw_files, encoded, fast) if one is not None]
-    shared = shared_rounds([one.values("samples_per_s") for one in corners])
+    corners = [corner for corner in (slow, raw_files, encoded, fast) if corner is not None]
+    shared = shared_rounds([corner.values("samples_per_s") for corner in corners])
     if len(corners) < 3 or not shared:
         return None
-    a, b, c, d = (_times(one, shared) for one in (slow, raw_files, encoded, fast))
+    a, b, c, d = (_times(corner, shared) for corner in (slow, raw_files, encoded, fast))
     both = a and b and c and d
     return Square(
         slow=slow,
         fast=fast,
+        raw_files=raw_files,
+        encoded=encoded,
         whole=_difference(a, d) or Estimate(mid=0.0),
         codec_in_files=_difference(a, b),
         codec_in_container=_difference(c, d),
@@ -114,16 +120,17 @@ def _square(panel: Panel, slow: CellSummary, fast: CellSummary) -> Square | None
     )
 
 
-def _corner(panel: Panel, beside: CellSummary, codec: tuple[str, Pairs]) -> CellSummary | None:
-    """Return the cell with another codec and decoder that is read like `beside`; None if there is none.
+def _corner(panel: Panel, reference: CellSummary, codec: tuple[str, Pairs]) -> CellSummary | None:
+    """Return the cell with another codec and decoder that is read like `reference`; None if there is none.
 
     Another reader, or one with other options, would add its own difference to the cost of the codec.
     """
     return next(
         (
-            one
-            for one in panel.stored
-            if _reads_alike(one, beside) and (one.cell.backend.codec, one.cell.backend.codec_options) == codec
+            candidate
+            for candidate in panel.stored
+            if _reads_alike(candidate, reference)
+            and (candidate.cell.backend.codec, candidate.cell.backend.codec_options) == codec
         ),
         None,
     )
@@ -222,11 +229,11 @@ def shares(slow: CellSummary, fast: CellSummary) -> list[ExplainedShare]:
         if values:
             share = mean_interval(values, stats.ALPHA / len(names))
             explained.append(ExplainedShare(part=PARTS[name], share=share))
-    return sorted(explained, key=lambda one: -one.share.mid)
+    return sorted(explained, key=lambda part: -part.share.mid)
 
 
 def _by_round(slow: CellSummary, fast: CellSummary, name: str) -> dict[Round, float]:
-    first, second = (one.rounds_per_sample(name) for one in (slow, fast))
+    first, second = (side.rounds_per_sample(name) for side in (slow, fast))
     return {key: first[key] - second[key] for key in first if key in second}
 
 
@@ -274,16 +281,16 @@ def closings(panel: Panel) -> list[Closing]:
     ]
 
 
-def _reads_alike(one: CellSummary, other: CellSummary) -> bool:
+def _reads_alike(first: CellSummary, second: CellSummary) -> bool:
     """Return whether two cells have the same container, reader and options of the reader."""
-    ours, theirs = one.cell.backend, other.cell.backend
+    ours, theirs = first.cell.backend, second.cell.backend
     return (ours.format, ours.reader, ours.options) == (theirs.format, theirs.reader, theirs.options)
 
 
 def _closed(slow: CellSummary, cell: CellSummary, fast: CellSummary, alpha: float) -> Estimate | None:
     cells = (slow, cell, fast)
-    shared = shared_rounds([one.values("samples_per_s") for one in cells])
-    times = zip(*(_times(one, shared) for one in cells), strict=True)
+    shared = shared_rounds([side.values("samples_per_s") for side in cells])
+    times = zip(*(_times(side, shared) for side in cells), strict=True)
     shares = [(dear - other) / (dear - cheap) for dear, other, cheap in times if dear != cheap]
     return mean_interval(shares, alpha) if shares else None
 
@@ -315,7 +322,7 @@ PAYING_STATES = (CacheState.LIMITED, CacheState.WARM)
 
 def break_evens(panels: Iterable[Panel], decisions: Decisions, baseline: str = "png") -> list[BreakEven]:
     """Return the break-even of each store in each panel whose conversion was measured."""
-    return [one for panel in panels for one in _break_evens(panel, decisions, baseline)]
+    return [even for panel in panels for even in _break_evens(panel, decisions, baseline)]
 
 
 def _break_evens(panel: Panel, decisions: Decisions, baseline: str) -> list[BreakEven]:

@@ -80,7 +80,7 @@ class Facts:
     def paying(self) -> tuple[BreakEven, ...]:
         """The break-evens of `paying_panel`."""
         panel = self.paying_panel
-        return tuple(one for one in self.break_evens if panel is not None and one.cell in panel.cells)
+        return tuple(even for even in self.break_evens if panel is not None and even.cell in panel.cells)
 
     @functools.cached_property
     def whole(self) -> Whole | None:
@@ -105,7 +105,7 @@ class Facts:
             "ordered": _split(self.ordered, lambda panel: panel.first),
             "ladders": _split(self.ladders, lambda ladder: ladder.first),
             "squares": _split(self.squares, lambda square: square.slow),
-            "break_evens": _split(self.break_evens, lambda one: one.cell),
+            "break_evens": _split(self.break_evens, lambda even: even.cell),
             "rooflines": _split(self.rooflines, lambda roofline: roofline.first),
         }
         return {
@@ -137,14 +137,14 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
     roofs = tuple(rooflines(cells))
     points = point_keys(roofs)
     all_panels = tuple(panels(cell for cell in cells if cell.key not in points))
-    asked = tuple(ordered(all_panels))
+    ordered_panels = tuple(ordered(all_panels))
     made = decisions or decide(
-        asked,
+        ordered_panels,
         looks_at(cells),
         by_precision=added_by_precision(cells),
         others=_concluding_figures(roofs) + comparisons(all_panels),
     )
-    roofs = tuple(one.concluding(made.rest_alpha) for one in roofs)
+    roofs = tuple(roofline.concluding(made.rest_alpha) for roofline in roofs)
     verdicts, climbed, evens = (
         cell_verdicts(cells, made),
         ladders(all_panels, made),
@@ -153,9 +153,9 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
     return Facts(
         cells=tuple(cells),
         panels=all_panels,
-        ordered=asked,
+        ordered=ordered_panels,
         decisions=made,
-        claims=claims_of(asked, cells, made, verdicts, evens, climbed),
+        claims=claims_of(ordered_panels, cells, made, verdicts, evens, climbed),
         verdicts=verdicts,
         ladders=tuple(climbed),
         squares=tuple(squares(all_panels)),
@@ -166,7 +166,7 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
 
 def _concluding_figures(roofs: Sequence[Roofline]) -> int:
     """Return the number of starving points and trained rates that sentences may use."""
-    trained = {one.cell.key for roofline in roofs for one in roofline.trained}
+    trained = {network.cell.key for roofline in roofs for network in roofline.trained}
     return len(trained) + sum(len(roofline.curves) for roofline in roofs)
 
 

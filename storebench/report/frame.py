@@ -146,12 +146,12 @@ def _column(values: list[Any], dtype: Any) -> Any:
 
     Columns of plain values are made by hand: pandas takes 40 ms to convert those of a table, however short it is.
     """
-    found = set(map(type, values))
-    if dtype == "float64" and found <= {float, NoneType}:
+    kinds = set(map(type, values))
+    if dtype == "float64" and kinds <= {float, NoneType}:
         return np.array(values, dtype=np.float64)
-    if dtype in _MASKED and found <= {_MASKED[dtype].kind, NoneType}:
+    if dtype in _MASKED and kinds <= {_MASKED[dtype].kind, NoneType}:
         array, kind, blank = _MASKED[dtype]
-        plain = [blank if value is None else value for value in values] if NoneType in found else values
+        plain = [blank if value is None else value for value in values] if NoneType in kinds else values
         with contextlib.suppress(OverflowError):  # pandas says so in its own way
             return array(
                 np.array(plain, dtype=kind), np.array([value is None for value in values], dtype=bool)

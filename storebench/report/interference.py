@@ -78,10 +78,10 @@ def interferences(cells: Iterable[CellSummary]) -> list[Interference]:
     stored = [cell for cell in jobs if not cell.is_null]
     silent = {_key(cell): cell for cell in stored if cell.cell.sync is Sync.NONE}
     return [
-        one
+        interference
         for both in stored
         if both.cell.sync is not Sync.NONE
-        for one in _corners(both, silent.get(_key(both)), nulls)
+        for interference in _corners(both, silent.get(_key(both)), nulls)
     ]
 
 
@@ -100,8 +100,8 @@ def _corners(
     corners = (both, loading, exchange, neither)
     effects = tuple(_effects(part, column, corners) for part, column in PARTS.items())
     if None not in effects:
-        found = tuple(one for one in effects if one is not None)
-        yield Interference(both=both, loading=loading, exchange=exchange, neither=neither, effects=found)
+        known = tuple(effect for effect in effects if effect is not None)
+        yield Interference(both=both, loading=loading, exchange=exchange, neither=neither, effects=known)
 
 
 def _effects(part: str, column: str, corners: tuple[CellSummary, ...]) -> Effects | None:
@@ -110,7 +110,7 @@ def _effects(part: str, column: str, corners: tuple[CellSummary, ...]) -> Effect
     shared = shared_rounds(by_round)
     if not shared:
         return None
-    both, loading, exchange, neither = ([one[key] for key in shared] for one in by_round)
+    both, loading, exchange, neither = ([rounds[key] for key in shared] for rounds in by_round)
     return Effects(
         part=part,
         loading=difference(loading, neither, figures=_FIGURES),

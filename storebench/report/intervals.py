@@ -51,6 +51,12 @@ class Estimate:
         hi = None if self.hi is None else self.hi * factor
         return replace(self, mid=self.mid * factor, lo=lo, hi=hi)
 
+    def negated(self) -> "Estimate":
+        """Return the same figure with the other sign."""
+        lo = None if self.hi is None else -self.hi
+        hi = None if self.lo is None else -self.lo
+        return replace(self, mid=-self.mid, lo=lo, hi=hi)
+
 
 def median_interval(values: Sequence[float], alpha: float = stats.ALPHA) -> Estimate:
     """Return the median of replicates and its interval."""
@@ -129,12 +135,12 @@ def family(
 ) -> list[Ratio | None]:
     """Return the ratio of each (top, bottom) of a family of `size` comparisons, with intervals that hold all at once."""
     shared = [[key for key in top if key in bottom] for top, bottom in pairs]
-    both = [
+    sides = [
         ([bottom[key] for key in keys], [top[key] for key in keys])
         for (top, bottom), keys in zip(pairs, shared, strict=True)
         if keys
     ]
-    compared = iter(stats.compare_family(both, size=size, alpha=alpha))
+    compared = iter(stats.compare_family(sides, size=size, alpha=alpha))
     return [_ratio(next(compared)) if keys else None for keys in shared]
 
 

@@ -7,9 +7,9 @@ from storebench.report.panels import Panel
 from storebench.settings.words import Sync
 
 
-def stored_jobs(found: Sequence[Panel]) -> Iterator[CellSummary]:
+def stored_jobs(panels: Sequence[Panel]) -> Iterator[CellSummary]:
     """Yield the measured jobs of several ranks that read a store."""
-    return (cell for panel in found for cell in panel.stored if cell.cell.ranks > 1)
+    return (cell for panel in panels for cell in panel.stored if cell.cell.ranks > 1)
 
 
 def work_of_ranks(cell: CellSummary) -> tuple[object, ...]:
@@ -28,7 +28,7 @@ def ways_to_exchange(panels: Sequence[Panel]) -> list[list[CellSummary]]:
     for cell in stored_jobs(panels):
         groups.setdefault((cell.backend, *key_without(cell, "sync")), []).append(cell)
     return [
-        sorted(group, key=lambda one: list(Sync).index(one.cell.sync))
+        sorted(group, key=lambda job: list(Sync).index(job.cell.sync))
         for group in groups.values()
         if len(group) > 1
     ]
@@ -42,5 +42,5 @@ def jobs_beside(cell: CellSummary, panels: Sequence[Panel]) -> list[CellSummary]
     if cell.cell.ranks > 1:
         return []
     key = work_of_ranks(cell)
-    jobs = [one for one in stored_jobs(panels) if work_of_ranks(one) == key and does_the_work(one, cell)]
-    return sorted(jobs, key=lambda one: one.cell.ranks)
+    jobs = [job for job in stored_jobs(panels) if work_of_ranks(job) == key and does_the_work(job, cell)]
+    return sorted(jobs, key=lambda job: job.cell.ranks)

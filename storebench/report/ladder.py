@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from storebench.formats.lmdb.ladder import RUNGS, Rung
 from storebench.report.cells import CellSummary, key_without
-from storebench.report.decisions import Decisions
+from storebench.report.decisions import Decision, Decisions, Topic, doubt_about
 from storebench.report.intervals import Estimate, Ratio, Round, family, median_interval
 from storebench.report.panels import Panel
 from storebench.settings.words import ComputeKind, Share
-from storebench.stats import Verdict
 
 LEAST_RUNGS = 3
 """Fewest measured rungs of a ladder."""
@@ -28,14 +27,14 @@ class MeasuredRung:
     rate
         Samples per second; the rung "lmm" includes the time of loading.
     gain
-        Its rate over that of the rung below, paired by round, with an interval that holds together with all others of
-        the page. None for the lowest rung, and if the rung below was not measured.
+        The decision on its rate over that of the rung below, paired by round, with an interval that holds together with all
+        others of the page. None for the lowest rung, and if the rung below was not measured.
     """
 
     rung: Rung
     cell: CellSummary
     rate: Estimate
-    gain: Ratio | None
+    gain: Decision | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +44,17 @@ class Ladder:
     Attributes
     ----------
     top_gain
-        The gain of explicit, planned reading over the library's own map; None if one of them was not measured.
+        The decision on explicit, planned reading over the library's own map; None if one of them was not measured.
     best
         The optimised rung with the highest rate; None if there is none.
     best_gains
-        Its gains over the rungs of `BASES`, except those already in a step or in `top_gain`.
+        The decisions on it over the rungs of `BASES`, except those already in a step or in `top_gain`.
     """
 
     steps: tuple[MeasuredRung, ...]
-    top_gain: Ratio | None
+    top_gain: Decision | None
     best: MeasuredRung | None = None
-    best_gains: Mapping[str, Ratio] = field(default_factory=dict)
+    best_gains: Mapping[str, Decision] = field(default_factory=dict)
 
     @property
     def first(self) -> CellSummary:
@@ -74,16 +73,16 @@ class Ladder:
 
 def ladders(panels: Iterable[Panel], decisions: Decisions) -> list[Ladder]:
     """Return the ladder of each setting under which enough of its rungs were measured."""
-    return [_ladder(found, decisions) for found in _climbed(panels)]
+    return [_ladder(rungs, decisions) for rungs in _climbed(panels)]
 
 
 def comparisons(panels: Iterable[Panel]) -> int:
     """Return the number of comparisons between rungs; each has a separate error."""
     return sum(
-        sum(_is_climbed(rung, found) for rung in RUNGS)
-        + ("coal" in found)
-        + sum(base in found for rung in RUNGS if rung.trouble and rung.key in found for base in BASES)
-        for found in _climbed(panels)
+        sum(_is_climbed(rung, rungs) for rung in RUNGS)
+        + ("coal" in rungs)
+        + sum(base in rungs for rung in RUNGS if rung.trouble and rung.key in rungs for base in BASES)
+        for rungs in _climbed(panels)
     )
 
 
@@ -122,14 +121,14 @@ def by_state(ladders: Iterable[Ladder]) -> dict[str, list[Ladder]]:
     return dict(sorted(states.items(), key=lambda pair: (pair[0] != "cold", pair[0])))
 
 
-def _gain(cell: CellSummary, below: CellSummary, own: Ratio | None, decisions: Decisions) -> Ratio | None:
-    """Return the gain of one rung: the page's where it decides about the same rates, else `own`."""
+def _gain(cell: CellSummary, below: CellSummary, own: Ratio | None, decisions: Decisions) -> Decision | None:
+    """Return the decision on one rung: the page's where it decides about the same rates, else that on the ratio `own`."""
     decision = decisions.between(cell, below)
-    if decision is None or "open" in {one.fact("cache_applies_to") for one in (cell, below)}:
-        return own
-    if decision.doubt is None:
-        return decision.ratio
-    return replace(decision.ratio, lo=None, hi=None, verdict=Verdict.INCONCLUSIVE)
+    if decision is not None and "open" not in {side.fact("cache_applies_to") for side in (cell, below)}:
+        return replace(decision, topic=Topic.RUNG)
+    if own is None:
+        return None
+    return Decision(topic=Topic.RUNG, cell=cell, base=below, ratio=own, doubt=doubt_about(cell, below, own))
 
 
 def rates(cell: CellSummary) -> dict[Round, float]:
@@ -146,7 +145,8 @@ def _ladder(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
     ]
     own = _held([(cell, below) for _, cell, below in climbed], decisions)
     gains = {
-        key: _gain(cell, below, one, decisions) for (key, cell, below), one in zip(climbed, own, strict=True)
+        key: _gain(cell, below, ratio, decisions)
+        for (key, cell, below), ratio in zip(climbed, own, strict=True)
     }
     steps = tuple(
         MeasuredRung(
@@ -168,11 +168,11 @@ def _ladder(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
     )
 
 
-def _is_climbed(rung: Rung, found: Mapping[str, CellSummary]) -> bool:
-    return rung.key in found and rung.below in found
+def _is_climbed(rung: Rung, rungs: Mapping[str, CellSummary]) -> bool:
+    return rung.key in rungs and rung.below in rungs
 
 
-def _top_gain(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Ratio | None:
+def _top_gain(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Decision | None:
     if "plain" not in rungs or "coal" not in rungs:
         return None
     coal, plain = rungs["coal"], rungs["plain"]
@@ -182,16 +182,16 @@ def _top_gain(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Ratio |
 
 def _best_gains(
     best: MeasuredRung, mended: Sequence[MeasuredRung], rungs: Mapping[str, CellSummary], decisions: Decisions
-) -> dict[str, Ratio]:
-    """Return the gains of the best rung over the bases that the ladder does not already compare it with.
+) -> dict[str, Decision]:
+    """Return the decisions on the best rung over the bases that the ladder does not already compare it with.
 
     The best rung is not known beforehand, so every rung has a share of the page's error.
     """
     pairs = [(step, base) for step in mended for base in BASES if base in rungs]
     own = _held([(step.cell, rungs[base]) for step, base in pairs], decisions)
     gains = {
-        base: _gain(step.cell, rungs[base], one, decisions)
-        for (step, base), one in zip(pairs, own, strict=True)
+        base: _gain(step.cell, rungs[base], ratio, decisions)
+        for (step, base), ratio in zip(pairs, own, strict=True)
         if step is best and base not in _compared_with(best.rung)
     }
     return {base: gain for base, gain in gains.items() if gain is not None}

@@ -33,7 +33,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
     shape = panel.measured[0].fact("store_image_shape") or "0"
     pixels = math.prod(int(side) for side in shape.split("x"))
     rate = panel.measured[0].interval("samples_per_s")
-    few = any(one.short_training for one in panel.measured)
+    few = any(summary.short_training for summary in panel.measured)
     return (
         min(len(panel.measured), 2),
         not few,

@@ -25,10 +25,12 @@ from storebench.report.texts.labels import (
     setting_label,
     state_label,
 )
-from storebench.report.texts.method import method
+from storebench.report.texts.method import disturbed_note, method
 from storebench.report.texts.notes import STALLS, cache_notes
 from storebench.report.texts.papers import PaperClaim
+from storebench.report.texts.ranks import JOB_INTERVALS
 from storebench.report.texts.sentence import Sentence
+from storebench.report.texts.terms import terms
 from storebench.report.usage_table import USAGE_TITLE
 from storebench.report.validation.findings import Finding
 from storebench.report.verdict import Stalls
@@ -142,6 +144,8 @@ def flags(content: PageContent) -> list[Flag]:
                 kind="bad", text=f"{len(failed)} of {number_of(len(cells), 'cell')} failed: {_names(failed)}."
             ),
         )
+    if note := disturbed_note(cells):
+        flagged.append(Flag(kind="note", text=note))
     unproven = [cell for cell in cells if cell.whole_only]
     if unproven:
         text = (
@@ -180,8 +184,8 @@ def _caveats(content: PageContent) -> list[str]:
     for section in content.sections:
         for text in section.caveats:
             titles.setdefault(text, []).append(section.title)
-    said = {text for text in titles if text in content.headline.answer}
-    alone = {text for text in said if len(titles[text]) == 1}
+    answered = {text for text in titles if text in content.headline.answer}
+    alone = {text for text in answered if len(titles[text]) == 1}
     return [f"{'; '.join(where)}: {text}" for text, where in titles.items() if text not in alone]
 
 
@@ -254,8 +258,9 @@ def _templates(escaped: Callable[[str], str]) -> jinja2.Environment:
     )
 
 
-def _context(content: PageContent) -> dict[str, Any]:
+def _context(content: PageContent, explained: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {
+        "terms": explained,
         "content": content,
         "question": QUESTION,
         "flags": flags(content),
@@ -264,22 +269,31 @@ def _context(content: PageContent) -> dict[str, Any]:
         "method": method(content.cells),
         "rules": RULES,
         "stalls": STALLS,
+        "job_intervals": JOB_INTERVALS,
         "usage_title": USAGE_TITLE,
         "brackets": BRACKETS if "[" in content.headline.answer else "",
         "version": __version__,
         "backend_label": backend_label,
         "alt_text": alt_text,
+        "number_of": number_of,
         "most_tables": MOST_TABLES,
         "most_unbroken": MOST_UNBROKEN,
         "longest_title": LONGEST_TITLE,
     }
 
 
-def html(content: PageContent) -> str:
-    """Return the page with its images, style and script embedded; it fetches nothing."""
+def html(content: PageContent, explained: Sequence[tuple[str, str]] | None = None) -> str:
+    """Return the page with its images, style and script embedded; it fetches nothing.
+
+    Parameters
+    ----------
+    explained
+        The terms that the page explains, as (term, meaning); by default those that it uses.
+    """
+    explained = page_terms(content) if explained is None else explained
     template = _templates(plain).get_template("report.html.j2")
     return template.render(
-        **_context(content),
+        **_context(content, explained),
         image=_image,
         raw_head=RAW_HEAD,
         raw_rows=raw_rows(content.cells),
@@ -287,6 +301,19 @@ def html(content: PageContent) -> str:
     )
 
 
-def markdown(content: PageContent) -> str:
-    """Return the report for a pull request or a wiki; plots are linked as the PNG files beside it."""
-    return _templates(escaped_markdown).get_template("report.md.j2").render(**_context(content))
+def markdown(content: PageContent, explained: Sequence[tuple[str, str]] | None = None) -> str:
+    """Return the report for a pull request or a wiki; plots are linked as the PNG files beside it.
+
+    Parameters
+    ----------
+    explained
+        The terms that the page explains, as (term, meaning); by default those that it uses, for which its plots are drawn.
+    """
+    explained = page_terms(content) if explained is None else explained
+    return _templates(escaped_markdown).get_template("report.md.j2").render(**_context(content, explained))
+
+
+def page_terms(content: PageContent) -> list[tuple[str, str]]:
+    """Return (term, meaning) for every term that the page's sentences, tables, heads of columns and plots use."""
+    drawn = (plot.words for section in content.sections for plot in section.plots)
+    return terms(" ".join([markdown(content, ()).replace("\\", ""), *RAW_HEAD, *drawn]), content.cells)

@@ -39,7 +39,7 @@ def page_precision(cells: Sequence[CellSummary]) -> list[PanelPrecision]:
     facts = derive(cells)
     panel_pairs = ((panel, tuple(_pairs(panel, facts.decisions))) for panel in facts.ordered)
     return [
-        PanelPrecision(cell_ids=tuple(one.cell.cell_id for one in panel.listed), pairs=pairs)
+        PanelPrecision(cell_ids=tuple(cell.cell.cell_id for cell in panel.listed), pairs=pairs)
         for panel, pairs in panel_pairs
         if pairs
     ]

@@ -57,9 +57,9 @@ def rank_tables(facts: Facts) -> list[Table]:
     jobs = [cell for cell in facts.cells if cell.cell.ranks > 1 and cell.median("job_barrier_s") is not None]
     if not jobs:
         return []
-    found = interferences(facts.cells)
+    measured = interferences(facts.cells)
     tables = [communication_table(jobs, facts)]
-    return [*tables, interference_table(found, facts)] if found else tables
+    return [*tables, interference_table(measured, facts)] if measured else tables
 
 
 def communication_table(jobs: Sequence[CellSummary], facts: Facts) -> Table:
@@ -148,8 +148,8 @@ def _slowest_s(cell: CellSummary) -> float | None:
 
 def interference_table(interferences: Sequence[Interference], facts: Facts) -> Table:
     """Return the time that loading and exchanging add to each part of a step, alone and together."""
-    listed = [(one, effects) for one in interferences for effects in one.effects]
-    cells = [one.both for one in interferences]
+    listed = [(interference, effects) for interference in interferences for effects in interference.effects]
+    cells = [interference.both for interference in interferences]
     caption_sentences = [
         f"{dataset_label(cells[0])}: the interaction of loading and exchanging gradients",
         *caveats(cells),
@@ -164,29 +164,29 @@ def interference_table(interferences: Sequence[Interference], facts: Facts) -> T
         ),
         rows=tuple(
             (
-                setting_label(one.both, facts.varying),
-                backend_label(one.both.backend),
+                setting_label(interference.both, facts.varying),
+                backend_label(interference.both.backend),
                 effects.part,
                 milliseconds(effects.loading),
                 milliseconds(effects.exchange),
                 milliseconds(effects.interaction),
             )
-            for one, effects in listed
+            for interference, effects in listed
         ),
         raw_head=_INTERFERENCE_HEAD,
         raw=tuple(
             (
-                setting_label(one.both, facts.varying),
-                one.both.backend,
+                setting_label(interference.both, facts.varying),
+                interference.both.backend,
                 effects.part,
                 *ends(effects.loading),
                 *ends(effects.exchange),
                 *ends(effects.interaction),
                 effects.interaction.n,
-                one.both.environment_key,
-                one.both.cell.cell_id,
+                interference.both.environment_key,
+                interference.both.cell.cell_id,
             )
-            for one, effects in listed
+            for interference, effects in listed
         ),
         marks=("",) * len(listed),
         notes=(_CORNERS,),

@@ -97,7 +97,7 @@ class Roofline:
     @property
     def stored(self) -> tuple[RooflineCurve, ...]:
         """The curves of backends that read a store; those that hold their samples in memory are left out."""
-        return tuple(one for one in self.curves if one.loader.cell.backend.format != MEMORY_FORMAT)
+        return tuple(curve for curve in self.curves if curve.loader.cell.backend.format != MEMORY_FORMAT)
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -112,12 +112,12 @@ class Roofline:
     def concluding(self, alpha: float) -> "Roofline":
         """Return this roofline with an error of `alpha` per conclusion from a starving point."""
         return dataclasses.replace(
-            self, curves=tuple(dataclasses.replace(one, alpha=alpha) for one in self.curves)
+            self, curves=tuple(dataclasses.replace(curve, alpha=alpha) for curve in self.curves)
         )
 
     def curve(self, backend: str) -> RooflineCurve | None:
         """Return the curve of a backend, or None if it has none."""
-        return next((one for one in self.curves if one.backend == backend), None)
+        return next((curve for curve in self.curves if curve.backend == backend), None)
 
     @property
     def errors(self) -> ErrorSummary | None:
@@ -151,7 +151,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
     emulated: dict[tuple[Any, ...], list[CellSummary]] = {}
     handing: dict[tuple[Any, ...], list[CellSummary]] = {}
-    for cell in (one for one in every if not one.is_null):
+    for cell in (cell for cell in every if not cell.is_null):
         if cell.cell.compute.kind is ComputeKind.EMULATED:
             emulated.setdefault((*_key(cell), cell.backend), []).append(cell)
             handing.setdefault(_key(cell, any_state=True), []).append(cell)
@@ -169,7 +169,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
                     emulated.get((*key, loader.backend), []),
                     handing.get(_key(loader, any_state=True), []),
                 )
-                for loader in sorted(backends.values(), key=lambda one: backend_rank(one.backend))
+                for loader in sorted(backends.values(), key=lambda cell: backend_rank(cell.backend))
             ),
             trained=tuple(trained.get(subject_key(next(iter(backends.values()))), ())),
         )

@@ -140,8 +140,8 @@ class RooflineCurve:
     @property
     def certain(self) -> bool:
         """Whether the starving point has a usable interval."""
-        one = self.sure
-        enough = one.n >= stats.MIN_ROUNDS and one.lo is not None and one.hi is not None
+        sure = self.sure
+        enough = sure.n >= stats.MIN_ROUNDS and sure.lo is not None and sure.hi is not None
         return enough and not self.loader.unsteady
 
     @property
@@ -177,8 +177,8 @@ class RooflineCurve:
             unpaired_ratio([1 / (1 / value + later) for value in values], rates, alpha=self.alpha)
             for values in self.rounds
         ]
-        lows = [one.lo for one in ratios if one is not None and one.lo is not None]
-        highs = [one.hi for one in ratios if one is not None and one.hi is not None]
+        lows = [ratio.lo for ratio in ratios if ratio is not None and ratio.lo is not None]
+        highs = [ratio.hi for ratio in ratios if ratio is not None and ratio.hi is not None]
         enough = min(len(rates), *map(len, self.rounds)) >= stats.MIN_ROUNDS
         if not enough or len(lows) < len(ratios) or ratios[0] is None:
             return None
@@ -213,7 +213,7 @@ def curve_of(
         points=(),
     )
     points = [point for cell in emulated if (point := _point(curve, cell)) is not None]
-    return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda one: one.ingestion.mid)))
+    return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda point: point.ingestion.mid)))
 
 
 def _starving_rounds(
@@ -234,7 +234,7 @@ def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Estimate:
     estimate, *others = (median_interval(values, alpha) for values in rounds)
     if estimate.lo is None or estimate.hi is None:
         return estimate
-    ends = [end for one in (estimate, *others) for end in (one.lo, one.hi) if end is not None]
+    ends = [end for interval in (estimate, *others) for end in (interval.lo, interval.hi) if end is not None]
     return dataclasses.replace(estimate, lo=min(ends), hi=max(ends))
 
 

@@ -92,7 +92,7 @@ class Miss:
 
 def explanation(miss: Miss) -> Explanation | None:
     """Return the first cause that leaves an error of at most `ERROR_LIMIT`; None if the records show none."""
-    return next((one for cause in _CAUSES if (one := cause(miss)) is not None), None)
+    return next((reason for cause in _CAUSES if (reason := cause(miss)) is not None), None)
 
 
 def producing_s(cell: CellSummary) -> float:

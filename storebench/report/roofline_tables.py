@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from storebench.accelerators import Accelerator
+from storebench.report.cells import CellSummary
 from storebench.report.roofline import Roofline, error_summary
 from storebench.report.roofline_curve import Point, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT
@@ -34,13 +35,16 @@ _STARVING_HEAD = (
     "cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib", "backend",
     "supply_samples_per_s", "supply_samples_per_s_lo", "supply_samples_per_s_hi", "constant_s_per_sample",
     "starving_samples_per_s", "starving_samples_per_s_lo", "starving_samples_per_s_hi", "upper_bound", "decided",
-    "replicates", "environment_key", "cell_id",
+    "cpu_s_per_sample", "cores_used", "replicates", "environment_key", "cell_id",
 )  # fmt: skip
 _POINT_HEAD = (
     "cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib", "backend",
     "compute", "ingestion_samples_per_s", "delivered_samples_per_s", "delivered_samples_per_s_lo", "delivered_samples_per_s_hi",
-    "predicted_samples_per_s", "error_frac", "cause", "cause_figure", "error_left_frac", "environment_key", "cell_id",
+    "predicted_samples_per_s", "error_frac", "cause", "cause_figure", "error_left_frac",
+    "cpu_s_per_sample", "cores_used", "environment_key", "cell_id",
 )  # fmt: skip
+
+_USE_HEAD = ("CPU per sample", "cores")
 
 _OVERLAP = "With workers the delivered rate is min(F, 1 / (1/G + c)), and the starving point is F / 0.9 unless c limits it."
 _NO_OVERLAP = "Without workers it is 1 / (1/G + 1/F + c), and the starving point is 0.111 / (1/F + c)."
@@ -77,18 +81,19 @@ def roofline_tables(rooflines: Sequence[Roofline], accelerators: Sequence[Accele
 def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
     """Return the supply rate and the starving point of every backend under every setting."""
     trained = rooflines[0].trained
-    names = [f"{trained_label(one)}, {number(one.rate.mid)}/s" for one in trained]
-    names += [f"{one.title}, {number(one.images_per_s)}/s" for one in accelerators]
+    names = [f"{trained_label(network)}, {number(network.rate.mid)}/s" for network in trained]
+    names += [f"{accelerator.title}, {number(accelerator.images_per_s)}/s" for accelerator in accelerators]
     listed = [(roofline, curve) for roofline in rooflines for curve in roofline.curves]
     loaders = [curve.loader for _, curve in listed]
     named = f"{dataset_label(loaders[0])}, {batch_words(loaders)}"
-    said = [f"{named}: the fastest accelerator that each store feeds", *caveats(loaders)]
+    caption_sentences = [f"{named}: the fastest accelerator that each store feeds", *caveats(loaders)]
     return Table(
-        caption=". ".join(said),
+        caption=". ".join(caption_sentences),
         head=(
             "setting",
             "backend",
             f"supplies, images/s [{SINGLE}]",
+            *_USE_HEAD,
             f"starves above, images/s [{SINGLE}]",
             *(f"feeds {name} [{SIMULTANEOUS}]" for name in names),
         ),
@@ -97,9 +102,10 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
                 _setting(roofline),
                 backend_label(curve.backend),
                 ("at most " if curve.at_most else "") + with_interval(curve.supply),
+                *_use(curve.loader),
                 starving_words(curve),
-                *(trained_words(curve, one, more_prep_s(one, roofline)) for one in trained),
-                *(feeding_words(curve, one.images_per_s) for one in accelerators),
+                *(trained_words(curve, network, more_prep_s(network, roofline)) for network in trained),
+                *(feeding_words(curve, accelerator.images_per_s) for accelerator in accelerators),
             )
             for roofline, curve in listed
         ),
@@ -111,10 +117,10 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
             _INTERVALS,
             "With fewer than three rounds nothing is decided.",
             *(
-                f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
-                if one.source
-                else f"{one.title}: {number(one.images_per_s)} images/s in training, as given."
-                for one in accelerators
+                f"{accelerator.title}: {number(accelerator.images_per_s)} images/s in training, {accelerator.precision}. {accelerator.source}, {accelerator.source.url}"
+                if accelerator.source
+                else f"{accelerator.title}: {number(accelerator.images_per_s)} images/s in training, as given."
+                for accelerator in accelerators
             ),
         ),
     )
@@ -130,15 +136,19 @@ def error_table(rooflines: Sequence[Roofline]) -> Table:
     ]
     errors = error_summary([point for _, _, point in listed])
     cells = [point.cell for _, _, point in listed]
-    said = [f"{dataset_label(cells[0])}: the model compared with measured points", *caveats(cells)]
+    caption_sentences = [
+        f"{dataset_label(cells[0])}: the model compared with measured points",
+        *caveats(cells),
+    ]
     return Table(
-        caption=". ".join(said),
+        caption=". ".join(caption_sentences),
         head=(
             "setting",
             "backend",
             "accelerator, images/s",
             "step",
             f"delivered, images/s [{SINGLE}]",
+            *_USE_HEAD,
             "predicted",
             "error",
             "explanation",
@@ -150,6 +160,7 @@ def error_table(rooflines: Sequence[Roofline]) -> Table:
                 number(point.ingestion.mid),
                 duration(point.cell.cell.compute.milliseconds / 1000),
                 with_interval(point.delivered),
+                *_use(point.cell),
                 number(point.predicted),
                 percent(point.error),
                 explanation_words(point.explanation) if abs(point.error) > ERROR_LIMIT else "",
@@ -175,6 +186,16 @@ def _setting(roofline: Roofline) -> str:
     )
 
 
+def _use(cell: CellSummary) -> tuple[str, str]:
+    """Return the processor time per sample and the cores used, in the order of `_USE_HEAD`."""
+    seconds, cores = _raw_use(cell)
+    return duration(seconds), number(cores, 2)
+
+
+def _raw_use(cell: CellSummary) -> tuple[float | None, float | None]:
+    return cell.median("whole_cpu_s_per_sample"), cell.median("whole_cores_used")
+
+
 def _raw_setting(roofline: Roofline) -> tuple[object, ...]:
     cell = roofline.first.cell
     return cell.cache, cell.workers, cell.loader, cell.batch_size, cell.memory_bytes, cell.readahead_kib
@@ -187,6 +208,7 @@ def _raw_curve(roofline: Roofline, curve: RooflineCurve) -> tuple[object, ...]:
         curve.backend,
         *(supply.mid, supply.lo, supply.hi, curve.constant_s),
         *(starving.mid, starving.lo, starving.hi, curve.at_most, curve.decided),
+        *_raw_use(curve.loader),
         supply.n,
         curve.loader.environment_key,
         curve.loader.cell.cell_id,
@@ -204,6 +226,7 @@ def _raw_point(roofline: Roofline, point: Point) -> tuple[object, ...]:
         *(delivered.mid, delivered.lo, delivered.hi),
         *(point.predicted, point.error),
         *cause,
+        *_raw_use(point.cell),
         point.cell.environment_key,
         point.cell.cell.cell_id,
     )

@@ -61,8 +61,8 @@ def shortfalls(records: Sequence[tuple[Record, Path]]) -> list[Shortfall]:
     for record, file in records:
         if file.name == RECORDS_NAME:
             by_folder.setdefault(file.parent, []).append(record)
-    found = (_shortfall(folder, own) for folder, own in by_folder.items())
-    return [one for one in found if one is not None]
+    missing = (_shortfall(folder, own) for folder, own in by_folder.items())
+    return [shortfall for shortfall in missing if shortfall is not None]
 
 
 def left_out(records: Sequence[tuple[Record, Path]]) -> dict[str, list[str]]:
@@ -70,8 +70,8 @@ def left_out(records: Sequence[tuple[Record, Path]]) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
         try:
-            for one in read_about(folder / RUN_NAME).get("left_out", ()):
-                reasons.setdefault(str(one["reason"]), []).append(str(one["backend"]))
+            for entry in read_about(folder / RUN_NAME).get("left_out", ()):
+                reasons.setdefault(str(entry["reason"]), []).append(str(entry["backend"]))
         except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
             continue  # validation reports a file that cannot be read
     return reasons
@@ -88,7 +88,7 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
     is_side = (folder / PAIRING_NAME).is_file()
     if is_side:
         rounds = rounds[: 1 + max(replicate for _, replicate in done)]  # a budget may have ended it
-    wanted = [replicate for one in rounds for replicate in one]
+    wanted = [replicate for replicates in rounds for replicate in replicates]
     recorded = sum(replicate in done for replicate in wanted)
     known = {cell_id for cell_id, _ in done}
     shortfall = Shortfall(
@@ -96,7 +96,7 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
         resume="" if is_side else resume_command(folder, str(about.get("scenario", {}).get("name", ""))),
         recorded=recorded,
         wanted=len(wanted),
-        whole_rounds=sum(all(replicate in done for replicate in one) for one in rounds),
+        whole_rounds=sum(all(replicate in done for replicate in replicates) for replicates in rounds),
         rounds=len(rounds),
         empty_cells=tuple(_named(cell) for cell in about["cells"] if cell["cell_id"] not in known),
         cells=len(about["cells"]),
@@ -119,7 +119,13 @@ def _rounds(about: Mapping[str, Any]) -> list[list[ReplicateKey]]:
         [(cell_id, number) for cell_id in cell_ids if number < fewer.get(cell_id, least)]
         for number in range(least)
     ]
-    return [*rounds, *([(cell_id, one.replicate) for cell_id in one.cell_ids] for one in added_rounds(about))]
+    return [
+        *rounds,
+        *(
+            [(cell_id, added_round.replicate) for cell_id in added_round.cell_ids]
+            for added_round in added_rounds(about)
+        ),
+    ]
 
 
 def _named(cell: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -61,11 +61,18 @@ def figure(row: EpochRow, metric: str, *, portion: bool) -> float | None:
 
 def is_upper_bound(row: EpochRow) -> bool:
     """Return whether the rate of a record's portion is an upper bound, also because of its drift, which earlier releases ignored."""
-    if row["portion_upper_bound"]:
-        return True
+    return bool(row["portion_upper_bound"]) or rise(row) is not None
+
+
+def rise(row: EpochRow) -> float | None:
+    """Return the drift of a cold portion if it makes the rate an upper bound, or None.
+
+    The drift is the rate of the portion's second half over that of its first.
+    """
     drift = row["portion_drift"]
     most = COLD_DRIFT_MOST * (row["portion_shared_drift"] or 1.0)
-    return row["portion_kind"] == PortionKind.COLD and drift is not None and drift > most
+    rose = row["portion_kind"] == PortionKind.COLD and drift is not None and drift > most
+    return float(drift) if rose else None
 
 
 def has_portion(row: EpochRow) -> bool:

@@ -78,20 +78,24 @@ def summarise_results(results: RunFolders) -> Summary:
         tables=tuple(table for shown in parts.values() for table in dataset_tables(shown)),
         incomplete=incomplete(records),
         limits=tuple(line for shown in parts.values() for line in _limits(shown)),
-        advice=tuple(one.text for key in parts for one in recommend(page.sound_part(key))),
+        advice=tuple(advice.text for key in parts for advice in recommend(page.sound_part(key))),
         findings=len(findings),
     )
 
 
 def facts_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> PageFacts:
     """Return the facts of a page of some records; the first finding about a cell marks it as invalid."""
-    invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
+    invalid = {
+        finding.cell_id: f"{finding.figure}: {finding.message}"
+        for finding in reversed(findings)
+        if finding.cell_id
+    }
     return derive_page(summarise(to_frame(records), invalid))
 
 
 def incomplete(records: Sequence[Sourced]) -> tuple[str, ...]:
     """Return sentences on the missing parts of each run of some records; empty if all are complete."""
-    return tuple(incomplete_sentence(one) for one in shortfalls(records))
+    return tuple(incomplete_sentence(shortfall) for shortfall in shortfalls(records))
 
 
 def _limits(shown: Facts) -> Iterator[str]:

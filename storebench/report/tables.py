@@ -29,7 +29,7 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.notes import cache_notes
-from storebench.report.texts.verdicts import bound_words, decision_words, verdict_notes
+from storebench.report.texts.verdicts import decision_words, told_ratio, verdict_notes
 from storebench.settings.words import BOUNDED_STATES, CacheState
 
 MOST_TABLES = 40
@@ -165,12 +165,6 @@ class _Listed:
         return str(verdict.bound) if verdict else ""
 
     @property
-    def bounded(self) -> str:
-        """Words before the ratio to the base where one of the two rates is only an upper bound; "" elsewhere."""
-        base = self.panel.base
-        return "" if base is None else bound_words(self.cell, base)
-
-    @property
     def is_base(self) -> bool:
         """Whether the others are compared with this cell."""
         return self.cell is self.panel.base
@@ -181,8 +175,7 @@ def _speed(entry: _Listed) -> str:
         return "the ceiling"
     if entry.is_base:
         return "1.00"
-    text = with_interval(entry.against.ratio if entry.against else None)
-    return f"{entry.bounded}{text}" if text else ""
+    return "" if entry.against is None else told_ratio(entry.against) or "no ratio"
 
 
 def _compared(entry: _Listed) -> str:
@@ -279,7 +272,9 @@ def dataset_tables(facts: Facts) -> list[Table]:
     """Return one table per panel for the cells of one dataset, in the order of importance; the first explains intervals."""
     listed = sorted(facts.panels, key=lambda panel: panel is not facts.main)
     tables = [panel_table(panel, facts) for panel in listed]
-    return [replace(one, notes=(BRACKETS, *one.notes)) if one is tables[0] else one for one in tables]
+    return [
+        replace(table, notes=(BRACKETS, *table.notes)) if table is tables[0] else table for table in tables
+    ]
 
 
 def mark(cell: CellSummary) -> str:

@@ -72,10 +72,10 @@ def trained_networks(cells: Iterable[CellSummary]) -> dict[tuple[str, str], list
         if not cell.is_null:
             prep_s[key] = max(prep_s.get(key, 0.0), cell.per_sample("prep_s"))
     networks: dict[tuple[str, str], list[Trained]] = {}
-    for key, one in sorted(best.items(), key=lambda pair: pair[1].rate.mid):
-        networks.setdefault(key[0], []).append(replace(one, prep_s=prep_s.get(key)))
+    for key, network in sorted(best.items(), key=lambda pair: pair[1].rate.mid):
+        networks.setdefault(key[0], []).append(replace(network, prep_s=prep_s.get(key)))
     return networks
 
 
-def _purer(one: Trained) -> tuple[bool, bool, float]:
-    return one.cell.is_null, one.cell.cell.workers == 0, one.rate.mid
+def _purer(network: Trained) -> tuple[bool, bool, float]:
+    return network.cell.is_null, network.cell.cell.workers == 0, network.rate.mid

@@ -41,8 +41,8 @@ def usage_table(cells: Sequence[CellSummary]) -> Table | None:
 def _ways(cell: CellSummary) -> Iterator[tuple[str, ...]]:
     """Yield (work, how it was done, what an expert would change) for the writing and the reading of a backend."""
     try:
-        found = get_format(cell.cell.backend.format)
-        info, reader = found.info, found.readers().get(cell.cell.backend.reader)
+        format_ = get_format(cell.cell.backend.format)
+        info, reader = format_.info, format_.readers().get(cell.cell.backend.reader)
     except StorebenchError:
         return  # a plugin's format that is not installed here
     parts: Iterable[tuple[str, str, str]] = [("written", info.usage or "", info.expert_would)]
@@ -53,5 +53,5 @@ def _ways(cell: CellSummary) -> Iterator[tuple[str, ...]]:
 
 def _change(text: str) -> str:
     """Return what an expert would change without the words that its column's head says already: "Change nothing"."""
-    said = text.removeprefix(_EXPERT).removesuffix(".")
-    return said[:1].upper() + said[1:]
+    advice = text.removeprefix(_EXPERT).removesuffix(".")
+    return advice[:1].upper() + advice[1:]

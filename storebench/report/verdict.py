@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from storebench import stats
 from storebench.report.cells import (
     MEMORY_FORMAT,
     STATE_COLUMNS,
@@ -35,7 +36,7 @@ DEVICE_EXCEEDED = 1.5
 _FED_BY_DEVICE_FRAC = 0.10
 """If the cache state is unknown, device reads of this share of the payload mean that the device served the cell."""
 
-_PLANNED = {"lmdb": "direct", "hdf5": "direct", "files": "threads"}
+PLANNED = {"lmdb": "direct", "hdf5": "direct", "files": "threads"}
 """Format -> its reader that keeps several requests in flight."""
 
 _DEVICE_RATES = tuple(
@@ -80,11 +81,14 @@ class CellVerdict:
     wait_frac, compute_frac
         Shares of the loop's time in which it waits for data, and in which the network computes.
     feeding_frac
-        Share of what feeding the loop costs that is the limit's; 0 if the limit is not in feeding it.
+        Share of the producers' work that is the limit's, the median over replicates (`CellSummary.work_share`). Of a handoff,
+        its share of what feeding the loop costs; 0 if the limit is not in feeding it.
     batch_s
         Seconds per batch that the limit costs.
     arriving_frac
         Rate at which bytes arrive, as a share of the device's best; None if the device is not in question.
+    handoff_s
+        Seconds per batch of the handoff, if the handoff would be the limit once this one cost nothing; None elsewhere.
     gain
         Upper bound on the speed-up if that part cost nothing and all else stayed the same.
     feed_gain
@@ -101,6 +105,7 @@ class CellVerdict:
     feeding_frac: float
     batch_s: float
     arriving_frac: float | None
+    handoff_s: float | None
     gain: float
     feed_gain: float
     stalls: Stalls
@@ -165,9 +170,10 @@ def _verdict(
         bound=bound,
         wait_frac=seconds.wait / seconds.total,
         compute_frac=seconds.compute / seconds.total,
-        feeding_frac=_feeding_frac(bound, costs),
+        feeding_frac=_feeding_frac(bound, costs, cell),
         batch_s=costs[bound] * cell.cell.batch_size,
         arriving_frac=_arriving_frac(bound, cell, device_bytes_per_s),
+        handoff_s=_next_handoff_s(bound, cell, seconds, costs),
         gain=_gain(bound, cell, seconds, costs),
         feed_gain=_feed_gain(seconds, null),
         stalls=_stalls(seconds, null, warm),
@@ -206,8 +212,8 @@ def _storage_part(cell: CellSummary, seconds: _SampleTime, warm: CellSummary | N
         return max(0.0, seconds.fetch - warm.per_sample("fetch_s"))
     if cell.cell.cache in BOUNDED_STATES:
         return seconds.fetch
-    read, asked = cell.median("device_read_bytes"), cell.median("payload_bytes")
-    return seconds.fetch if read and asked and read >= _FED_BY_DEVICE_FRAC * asked else 0.0
+    read, requested = cell.median("device_read_bytes"), cell.median("payload_bytes")
+    return seconds.fetch if read and requested and read >= _FED_BY_DEVICE_FRAC * requested else 0.0
 
 
 def _device_bound(cell: CellSummary, best: float | None) -> Bound:
@@ -253,7 +259,7 @@ def _delivered(cell: CellSummary) -> float:
 
 def mending_reader(cell: CellSummary) -> str:
     """Return the name of the backend that reads the same store with several requests in flight; "" without one."""
-    planned = _PLANNED.get(cell.cell.backend.format)
+    planned = PLANNED.get(cell.cell.backend.format)
     if planned is None or cell.cell.backend.reader == planned:
         return ""
     body = cell.backend.partition("?")[0].partition(":")[0]
@@ -277,15 +283,28 @@ def _gain(bound: Bound, cell: CellSummary, seconds: _SampleTime, costs: Mapping[
     if not cell.cell.workers:
         saved = seconds.compute if bound is Bound.COMPUTE else costs[bound]
         return seconds.total / max(seconds.total - saved, 1e-12)
+    return max(1.0, seconds.total / max(*_left(bound, seconds, costs), 1e-12))
+
+
+def _left(bound: Bound, seconds: _SampleTime, costs: Mapping[Bound, float]) -> tuple[float, float, float]:
+    """Return seconds per sample of producing, computing and the handoff, which overlap, if the bound part cost nothing."""
     stages = (Bound.COMPUTE, Bound.CONTENTION, Bound.HANDOFF)
     producing = sum(cost for part, cost in costs.items() if part not in stages)
     computing = seconds.compute - (costs[bound] if bound is Bound.CONTENTION else 0.0)
-    left = [
+    return (
         producing - (0.0 if bound in stages else costs[bound]),
         0.0 if bound is Bound.COMPUTE else computing,
         0.0 if bound is Bound.HANDOFF else costs[Bound.HANDOFF],
-    ]
-    return max(1.0, seconds.total / max(*left, 1e-12))
+    )
+
+
+def _next_handoff_s(
+    bound: Bound, cell: CellSummary, seconds: _SampleTime, costs: Mapping[Bound, float]
+) -> float | None:
+    """Return the handoff's seconds per batch where it would limit the cell once the bound part cost nothing; else None."""
+    producing, computing, handing = _left(bound, seconds, costs)
+    would = cell.cell.workers and bound is not Bound.COMPUTE and handing > max(producing, computing)
+    return handing * cell.cell.batch_size if would else None
 
 
 def _feed_gain(seconds: _SampleTime, null: CellSummary | None) -> float:
@@ -295,13 +314,20 @@ def _feed_gain(seconds: _SampleTime, null: CellSummary | None) -> float:
     return max(1.0, seconds.total / max(left, alone))
 
 
-def _feeding_frac(bound: Bound, costs: Mapping[Bound, float]) -> float:
-    """Return the share of what feeding the loop costs that is the limit's; 0 if the limit is not in feeding it."""
+def _feeding_frac(bound: Bound, costs: Mapping[Bound, float], cell: CellSummary) -> float:
+    """Return the share of the limit in the producers' work or, of a handoff, in feeding the loop; 0 if it is in neither."""
     computing = (Bound.COMPUTE, Bound.CONTENTION)
     if bound in computing:
         return 0.0
-    feeding = sum(cost for part, cost in costs.items() if part not in computing)
-    return costs[bound] / feeding if feeding else 0.0
+    if bound is Bound.HANDOFF:
+        feeding = sum(cost for part, cost in costs.items() if part not in computing)
+        return costs[bound] / feeding if feeding else 0.0
+    others = (*computing, Bound.HANDOFF, Bound.DECODE, Bound.PREP)
+    fetching = sum(cost for part, cost in costs.items() if part not in others)
+    metric = {Bound.DECODE: "decode_s", Bound.PREP: "prep_s"}.get(bound, "fetch_s")
+    part = costs[bound] / fetching if metric == "fetch_s" and fetching else 1.0
+    shares = list(cell.work_share(metric).values())
+    return part * stats.median(shares) if shares else 0.0
 
 
 def _arriving_frac(bound: Bound, cell: CellSummary, best: float | None) -> float | None:

@@ -46,14 +46,18 @@ def drawn(selection: Selection) -> Iterator[Plot]:
         )
 
 
-def read_answer(found: Sequence[Claim]) -> Sentence:
+def read_answer(claims: Sequence[Claim]) -> Sentence:
     """Return a sentence on the smallest and the largest read amplification."""
-    ordered = sorted(found, key=lambda one: one.figure.mid if one.figure else 0.0)
+    ordered = sorted(claims, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
     least, most = ordered[0], ordered[-1]
     ends = [
-        f"{with_interval(one.figure)} times ({backend_label(one.subject.backend)})" for one in (least, most)
+        f"{with_interval(claim.figure)} times ({backend_label(claim.subject.backend)})"
+        for claim in (least, most)
     ]
     text = f"The device delivered between {ends[0]} and {ends[1]} the requested bytes."
+    amounts = {number(claim.figure.mid) for claim in ordered if claim.figure}
+    if least is not most and len(amounts) == 1:
+        text = f"With every backend, the device delivered {with_interval(most.figure)} times the requested bytes."
     if least is most:
         text = f"The device delivered {ends[0]} the requested bytes."
     return Sentence(text=text, claims=(least, most))
@@ -66,14 +70,14 @@ def plot_amplification(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axe
         ax = new_axes(1.6 + 0.42 * len(cells), ax)
         longest = 1.0
         for position, cell in enumerate(cells):
-            asked, read = (
+            requested, read = (
                 (cell.median(name) or 0.0) / 2**20 for name in ("whole_payload_bytes", "device_read_bytes")
             )
-            bar(ax, position - 0.18, asked, _ASKED, height=0.32)
+            bar(ax, position - 0.18, requested, _ASKED, height=0.32)
             bar(ax, position + 0.18, read, look(cell), height=0.32)
             times = list(cell.values("read_amplification").values())
-            beside(ax, max(read, asked), position, f"{number(sum(times) / len(times))} times")
-            longest = max(longest, read, asked)
+            beside(ax, max(read, requested), position, f"{number(sum(times) / len(times))} times")
+            longest = max(longest, read, requested)
         name_rows(ax, cells)
         ax.set_xlim(0, 1.05 * longest)
         ax.set_xlabel("data (MiB per epoch)")

@@ -41,11 +41,11 @@ _BEYOND = 4.0
 def drawn(selection: Selection) -> Iterator[Plot]:
     """Yield the plot of the panel whose rate is that of whole epochs, where it is said of a conversion when it pays."""
     panel, break_evens = selection.facts.paying_panel, selection.facts.paying
-    paying = selection.facts.claims.each(ClaimKind.PAYS, [one.cell for one in break_evens])
+    paying = selection.facts.claims.each(ClaimKind.PAYS, [even.cell for even in break_evens])
     if panel is not None and paying:
         cells = drawable(panel.measured)
         sentence = paying_answer(paying)
-        shown = [one for one in break_evens if one.cell in cells]
+        shown = [even for even in break_evens if even.cell in cells]
         yield Plot(
             name="break-even",
             question=QUESTION,
@@ -57,7 +57,7 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 def paying_answer(paying: Sequence[Claim]) -> Sentence:
     """Return a sentence on the conversion that pays off first, and after how many epochs."""
-    first = min(paying, key=lambda one: one.figure.mid if one.figure else 0.0)
+    first = min(paying, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
     assert first.object is not None
     name = store_label(first.subject, (first.subject, first.object))
     has = agreed(first.subject, "has", "have")
@@ -78,26 +78,26 @@ def _draw(
     break_evens: Sequence[BreakEven], cells: Sequence[CellSummary], facts: Facts, ax: Axes | None
 ) -> Axes:
     paying = [
-        one.figure
-        for one in facts.claims.each(ClaimKind.PAYS, [even.cell for even in break_evens])
-        if one.figure
+        claim.figure
+        for claim in facts.claims.each(ClaimKind.PAYS, [even.cell for even in break_evens])
+        if claim.figure
     ]
     with styled():
         ax = new_axes(1.7 + 0.36 * len(break_evens), ax)
-        middles = [one.mid for one in paying] or [1.0]
+        middles = [figure.mid for figure in paying] or [1.0]
         ax.set_xscale("log")
         ax.set_xlim(min(middles) / _BEYOND, max(middles) * _BEYOND)
-        for position, one in enumerate(break_evens):
+        for position, even in enumerate(break_evens):
             _pay_mark(
                 ax,
-                one,
+                even,
                 position,
-                facts.claims.on(ClaimKind.PAYS, one.cell),
-                refusal(one, facts.ordered, facts.claims),
+                facts.claims.on(ClaimKind.PAYS, even.cell),
+                refusal(even, facts.ordered, facts.claims),
             )
         if not break_evens:
             ax.text(0.5, 0.5, "no conversion was measured", ha="center", transform=ax.transAxes)
-        names = [store_label(one.cell, (one.cell, one.baseline)) for one in break_evens]
+        names = [store_label(even.cell, (even.cell, even.baseline)) for even in break_evens]
         label_rows(ax, names)
         ax.set_ylim(max(len(break_evens), 1) - 0.4, -0.6)
         ax.set_xlabel("epochs until the time of the conversion is won back")

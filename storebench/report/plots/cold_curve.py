@@ -20,9 +20,9 @@ from storebench.report.plots.curve import (
 )
 from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection
-from storebench.report.plots.style import BackendStyle, plain_ticks, styled
-from storebench.report.texts.labels import agreed, backend_label, number, percent, setting_slug
+from storebench.report.plots.selection import Selection, first_words, medians_words
+from storebench.report.plots.style import BackendStyle, noted, plain_ticks, styled
+from storebench.report.texts.labels import agreed, backend_label, listed, number, percent, setting_slug
 from storebench.settings.words import CacheState
 from storebench.units import number_of
 
@@ -46,27 +46,37 @@ def drawn(selection: Selection) -> Iterator[Plot]:
 
 def cold_batches(cells: Sequence[CellSummary]) -> int:
     """Return the longest cold part of any record of these cells, in batches; 0 if none says which steps were cold."""
-    found = (row["portion_steps"] for cell in cells for row in cell.usable if row["portion_seconds"])
-    return max((int(steps) for steps in found), default=0)
+    step_counts = (row["portion_steps"] for cell in cells for row in cell.usable if row["portion_seconds"])
+    return max((int(steps) for steps in step_counts), default=0)
 
 
 def cold_answer(cells: Sequence[CellSummary]) -> str:
     """Return a sentence on how long cells were cold, and on the backend whose rate the page cache then changed most."""
     changed: list[CellSummary] = []
     throughout: list[CellSummary] = []
+    rising: list[CellSummary] = []
     short: list[CellSummary] = []
     for cell in reading(cells, CacheState.COLD):
         if cell.steps:
             whole = min(int(row["timed_steps"]) for row in cell.usable)
-            group = throughout if cell.steps >= whole else short if cell.steps < FEWEST_BATCHES else changed
+            group = short if cell.steps < FEWEST_BATCHES else changed
+            if cell.steps >= whole:
+                group = rising if cell.rise else throughout
             group.append(cell)
     clauses = [
         _changed(changed),
         _were(throughout, "cold throughout the epoch"),
+        *map(_rose, rising),
         _were(short, f"cold for {number_of(max((cell.steps for cell in short), default=0), 'step')} only"),
     ]
-    told = " ".join(one for one in clauses if one)
-    return told or "The records do not say in which steps the cells were cold, so no cold rate is given."
+    sharing = [backend_label(cell.backend) for cell in (*changed, *throughout, *rising) if cell.shares_pages]
+    if sharing:
+        clauses.append(
+            f"Several samples share a page ({', '.join(sharing)}): each request also brings in samples that were not requested, so"
+            " more of the store is resident and the rate rises, but it counts as cold."
+        )
+    text = " ".join(clause for clause in clauses if clause)
+    return text or "The records do not say in which steps the cells were cold, so no cold rate is given."
 
 
 def _changed(cells: Sequence[CellSummary]) -> str:
@@ -76,25 +86,37 @@ def _changed(cells: Sequence[CellSummary]) -> str:
         cold, whole = cell.median("samples_per_s"), cell.median("whole_samples_per_s")
         asked = cell.median("portion_asked_frac")
         if cold and whole and asked is not None:
-            rates.append((whole / cold, asked, cold, whole, backend_label(cell.backend)))
+            cold_rate = ("at most " if cell.at_most else "") + number(cold)
+            rates.append((whole / cold, asked, cold_rate, whole, cell))
     if not rates:
         return ""
     shortest, longest = min(share for _, share, *_ in rates), max(share for _, share, *_ in rates)
     span = percent(longest) if shortest == longest else f"{percent(shortest)} to {percent(longest)}"
-    _, asked, cold, whole, name = max(rates, key=lambda rate: max(rate[0], 1 / rate[0]))
+    _, asked, cold_rate, whole, most = max(rates, key=lambda rate: max(rate[0], 1 / rate[0]))
+    were = _clause([cell for *_, cell in rates], f"cold until {span} of the store had been requested")
     return (
-        f"Until {span} of the store had been requested; {name} gave {number(cold)} samples/s while cold"
-        f" (up to {percent(asked)}) and {number(whole)} over the entire epoch."
+        f"{were}; {backend_label(most.backend)} gave {cold_rate} samples/s while cold"
+        f" (up to {percent(asked)}) and {number(whole)} over the entire epoch{medians_words(cells)}."
+    )
+
+
+def _rose(cell: CellSummary) -> str:
+    """Return why the rate of a cell that was cold throughout is an upper bound."""
+    return (
+        f"{_were([cell], 'cold throughout the epoch, as far as resident pages show')} Its rate rose {number(cell.rise, 2)}-fold"
+        " within it, so that something other than the device may have served the later steps: the rate is an upper bound."
     )
 
 
 def _were(cells: Sequence[CellSummary], state: str) -> str:
     """Return a sentence that names the cells in a state; "" for none."""
-    if not cells:
-        return ""
-    *names, last = (backend_label(cell.backend) for cell in cells)
-    listed = f"{', '.join(names)} and {last}" if names else last
-    return f"{listed} {'were' if len(cells) > 1 else agreed(cells[0], 'was', 'were')} {state}."
+    return f"{_clause(cells, state)}." if cells else ""
+
+
+def _clause(cells: Sequence[CellSummary], state: str) -> str:
+    """Return "LMDB and PNG files were cold"."""
+    names = listed([backend_label(cell.backend) for cell in cells])
+    return f"{names} {'were' if len(cells) > 1 else agreed(cells[0], 'was', 'were')} {state}"
 
 
 def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
@@ -123,7 +145,7 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         if below is not None:
             asked = np.geomspace(below.get_xlim()[0], 100.0, 200)
             below.plot(asked, asked, color="black", linewidth=0.9, linestyle=":")
-        note = "Dot: the end of the cold part. Dotted: the requested share"
+        note = noted("Dot: the end of the cold part. Dotted: the requested share", first_words(cells))
         finish_curves(ax, below, QUESTION, note, cells)
     return ax
 

@@ -17,6 +17,7 @@ from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import new_axes, styled, title
 from storebench.report.texts.labels import FORMATS, common_setting, duration, store_label, with_interval
 from storebench.report.texts.sentence import Sentence
+from storebench.report.texts.verdicts import bounded
 
 QUESTION = "What does the container cost, and what the codec?"
 
@@ -56,6 +57,7 @@ def plot_container_codec(results: pd.DataFrame | Sequence[CellSummary], *, ax: A
     containers = sorted(
         {key[0] for key in table}, key=lambda name: min(table[k] for k in table if k[0] == name)
     )
+    upper_bounds = {key for key, cell in best_cells(cells).items() if cell.at_most}
     grid = np.array([[table.get((c, k), np.nan) * 1000 for k in codecs] for c in containers])
     with styled():
         ax = new_axes(1.9 + 0.5 * len(containers), ax)
@@ -64,6 +66,7 @@ def plot_container_codec(results: pd.DataFrame | Sequence[CellSummary], *, ax: A
         middle = float(np.nanmean(image.get_clim()))
         for (row, column), value in np.ndenumerate(grid):
             text = "not measured" if np.isnan(value) else duration(value / 1000)
+            text = f"at least\n{text}" if (containers[row], codecs[column]) in upper_bounds else text
             dark = not np.isnan(value) and np.log10(value) > middle
             ax.text(
                 column, row, text, ha="center", va="center", fontsize=9, color="white" if dark else "black"
@@ -72,8 +75,8 @@ def plot_container_codec(results: pd.DataFrame | Sequence[CellSummary], *, ax: A
         names = [plain(FORMATS.get(name, name)) for name in containers]
         ax.set_yticks(range(len(containers)), names, parse_math=False)
         ax.grid(visible=False)
-        ax.set_xlabel("codec: across a row is what it costs")
-        ax.set_ylabel("container: down a column\nis what it costs")
+        ax.set_xlabel("codec: compare the columns of a row for its cost")
+        ax.set_ylabel("container: compare the rows\nof a column for its cost")
         note = f"{common_setting(cells)}. Time per sample"
         title(ax, QUESTION, note, cells)
     return ax
@@ -97,14 +100,14 @@ def best_times(cells: Sequence[CellSummary]) -> dict[_Storage, float]:
 def codec_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     """Return the largest proven difference that the codec makes in a container, and that the container makes with a codec."""
     best = best_cells(cells)
-    codec = _most(best, claims, lambda one, other: one[0] == other[0])
-    container = _most(best, claims, lambda one, other: one[1] == other[1])
+    codec = _most(best, claims, lambda first, second: first[0] == second[0])
+    container = _most(best, claims, lambda first, second: first[1] == second[1])
     clauses = [
         f"within one {kept} {_effect(changed, claim)}"
         for kept, changed, claim in (("container", "codec", codec), ("codec", "container", container))
     ]
     text = "; ".join(clauses)
-    proven = tuple(one for one in (codec, container) if one is not None)
+    proven = tuple(claim for claim in (codec, container) if claim is not None)
     return Sentence(text=f"{text[0].upper()}{text[1:]}.", claims=proven)
 
 
@@ -113,18 +116,19 @@ def _most(
 ) -> Claim | None:
     """Return the largest proven difference between two cells that are alike; None if none is proven."""
     differences = (
-        claims.between(best[one], best[other])
-        for one, other in itertools.combinations(best, 2)
-        if alike(one, other)
+        claims.between(best[first], best[second])
+        for first, second in itertools.combinations(best, 2)
+        if alike(first, second)
     )
-    proven = [one for one in differences if one is not None and one.kind is ClaimKind.FASTER]
-    return max(proven, key=lambda one: one.figure.mid if one.figure else 0.0, default=None)
+    proven = [claim for claim in differences if claim is not None and claim.kind is ClaimKind.FASTER]
+    return max(proven, key=lambda claim: claim.figure.mid if claim.figure else 0.0, default=None)
 
 
 def _effect(changed: str, claim: Claim | None) -> str:
     if claim is None or claim.object is None:
         return f"no difference by the {changed} is proven"
-    slow, fast = (store_label(one, (claim.object, claim.subject)) for one in (claim.object, claim.subject))
+    slow, fast = (store_label(side, (claim.object, claim.subject)) for side in (claim.object, claim.subject))
+    most = bounded(claim) or "up to "
     return (
-        f"the {changed} changes the time by up to {with_interval(claim.figure)} times ({slow} against {fast})"
+        f"the {changed} changes the time by {most}{with_interval(claim.figure)} times ({slow} against {fast})"
     )

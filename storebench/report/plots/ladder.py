@@ -13,19 +13,22 @@ from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic
 from storebench.report.intervals import Estimate
 from storebench.report.ladder import BASES, Ladder, MeasuredRung, by_state
+from storebench.report.plots.arrows import mark_limits
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.style import (
     legend_below,
     new_axes,
+    noted,
     plain_numbers,
     styled,
     title,
     whiskers,
 )
 from storebench.report.texts.labels import common_setting, number, with_interval
-from storebench.report.texts.papers import gain_of
+from storebench.report.texts.papers import decision_on
 from storebench.report.texts.sentence import Sentence
+from storebench.report.texts.verdicts import TWO_BOUNDS, bound_words, told_ratio
 from storebench.settings.words import CacheState, Compute, ComputeKind
 from storebench.units import number_of
 
@@ -62,7 +65,7 @@ def _if(holds: bool, word: str) -> list[str]:
 def _by_compute(ladders: Iterable[Ladder]) -> dict[Compute, list[Ladder]]:
     """Return the ladders of each compute; reading alone first."""
     groups: dict[Compute, list[Ladder]] = {}
-    for ladder in sorted(ladders, key=lambda one: one.trains):
+    for ladder in sorted(ladders, key=lambda ladder: ladder.trains):
         groups.setdefault(ladder.first.cell.compute, []).append(ladder)
     return groups
 
@@ -89,13 +92,20 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
     looks = dict(zip(dict.fromkeys(map(_processes, ordered)), itertools.cycle(_LOOKS.items()), strict=False))
     with styled():
         ax = new_axes(1.5 + 0.42 * len(rungs), ax)
+        notes: list[str] = []
         for ladder in ordered:
             colour, marker = looks[_processes(ladder)]
             shift = 0.14 * (ordered.index(ladder) - (len(ordered) - 1) / 2)
             rates = [step.rate for step in ladder.steps]
+            middles = [rate.mid for rate in rates]
+            heights = [place[step.rung.key] + shift for step in ladder.steps]
+            are_bounds = [step.cell.at_most for step in ladder.steps]
+            notes.append(
+                mark_limits(ax, zip(middles, heights, strict=True), are_bounds, upright=False, colour=colour)
+            )
             ax.errorbar(
-                [rate.mid for rate in rates],
-                [place[step.rung.key] + shift for step in ladder.steps],
+                middles,
+                heights,
                 xerr=whiskers(rates),
                 color=colour,
                 marker=marker,
@@ -113,23 +123,27 @@ def plot_ladder(ladders: Sequence[Ladder], *, ax: Axes | None = None) -> Axes:
         plain_numbers(ax.xaxis)
         legend_below(ax)
         cells = [step.cell for ladder in ladders for step in ladder.steps]
-        title(ax, _question(ordered[0]), common_setting(cells), cells)
+        title(ax, _question(ordered[0]), noted(common_setting(cells), *notes), cells)
     return ax
 
 
 def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
     """Return a sentence on the proven gains of the ladder with the fewest processes; for training, see `training_answer`."""
     if ladders[0].trains:
-        return training_answer(max(ladders, key=lambda one: one.first.cell.ranks), claims)
-    ladder = min(ladders, key=lambda one: one.first.cell.workers)
+        return training_answer(max(ladders, key=lambda ladder: ladder.first.cell.ranks), claims)
+    ladder = min(ladders, key=lambda ladder: ladder.first.cell.workers)
     tried = [
         (step, claim)
         for step in ladder.steps
         if step.rung.trouble and (claim := _claim(ladder, step, claims))
     ]
-    gains = [f"{_name(step)} gains {_gained(step, one)} times" for step, one in tried if _is_gain(step, one)]
-    losses = [f"{_name(step)} loses ({_gained(step, one)})" for step, one in tried if _is_loss(step, one)]
-    unproven = [_name(step) for step, one in tried if one.kind is not ClaimKind.FASTER]
+    gains = [
+        f"{_name(step)} gains {_gained(step, claim)} times" for step, claim in tried if _is_gain(step, claim)
+    ]
+    losses = [
+        f"{_name(step)} loses ({_gained(step, claim)})" for step, claim in tried if _is_loss(step, claim)
+    ]
+    unproven = [_name(step) for step, claim in tried if claim.kind is not ClaimKind.FASTER]
     where = f"{ladder.first.cell.cache.capitalize()}, {_processes(ladder)}, each compared with the rung below"
     clauses = [f"{where}: {', '.join([*gains, *losses]) or 'no single step is proven'}"]
     if unproven:
@@ -138,7 +152,8 @@ def ladder_answer(ladders: Sequence[Ladder], claims: Claims) -> Sentence:
     plain_lmdb, coal = ladder.of("plain"), ladder.of("coal")
     total = claims.between(coal.cell, plain_lmdb.cell, Topic.RUNG) if coal and plain_lmdb else None
     if total is not None and coal is not None:
-        clauses.append(f"all reading together {with_interval(gain_of(total, coal.cell))} times plain LMDB")
+        told = told_ratio(decision_on(total, coal.cell))
+        clauses.append(f"all reading together {f'{told} times plain LMDB' if told else f'has {TWO_BOUNDS}'}")
         asserted.append(total)
     return Sentence(text="; ".join(clauses) + ".", claims=tuple(asserted))
 
@@ -152,10 +167,8 @@ def training_answer(ladder: Ladder, claims: Claims) -> Sentence:
     clauses = [f"with plain LMDB, the loop waits for data {waits} of the time"] if waits else []
     gains = [] if best is None else _gains_of_best(ladder, best, claims)
     if best is not None and gains:
-        gained = " and ".join(
-            f"{with_interval(gain_of(claim, best.cell))} times {name}" for name, claim in gains
-        )
         unproven = "" if all(_is_gain(best, claim) for _, claim in gains) else " (not proven)"
+        gained = " and ".join(_trained(best, claim, name) for name, claim in gains)
         clauses.append(f"the best rung ({best.rung.name}) trains {gained}{unproven}")
     return Sentence(
         text=f"{where}: {'; '.join(clauses) or 'plain LMDB was not measured'}.",
@@ -168,11 +181,19 @@ _BASE_NAMES = dict(zip(BASES, ("as fast as plain LMDB", "as fast as LMDB without
 
 def _gains_of_best(ladder: Ladder, best: MeasuredRung, claims: Claims) -> list[tuple[str, Claim]]:
     """Return the claims about the best rung and the two readers of LMDB itself, with the names of these readers."""
-    asked = ((name, ladder.of(key)) for key, name in _BASE_NAMES.items())
+    bases = ((name, ladder.of(key)) for key, name in _BASE_NAMES.items())
     named_claims = (
-        (name, claims.between(best.cell, base.cell, Topic.RUNG)) for name, base in asked if base is not None
+        (name, claims.between(best.cell, base.cell, Topic.RUNG)) for name, base in bases if base is not None
     )
     return [(name, claim) for name, claim in named_claims if claim is not None]
+
+
+def _trained(best: MeasuredRung, claim: Claim, name: str) -> str:
+    """Describe the best rung's training rate as a multiple of that of a base."""
+    told = told_ratio(decision_on(claim, best.cell))
+    if not told:
+        return f"an unknown number of times {name} (both rates are only upper bounds)"
+    return f"{told} times {name}"
 
 
 def _in_percent(share: Estimate) -> Estimate:
@@ -196,7 +217,8 @@ def _is_loss(step: MeasuredRung, claim: Claim) -> bool:
 
 
 def _gained(step: MeasuredRung, claim: Claim) -> str:
-    return number(gain_of(claim, step.cell).mid)
+    decision = decision_on(claim, step.cell)
+    return bound_words(decision.cell, decision.base) + number(decision.ratio.mid)
 
 
 def _name(step: MeasuredRung) -> str:
@@ -206,7 +228,7 @@ def _name(step: MeasuredRung) -> str:
 def _processes(ladder: Ladder) -> str:
     cell = ladder.first.cell
     if ladder.trains:
-        beside = f", {number_of(cell.workers, 'worker')} each" if cell.workers else ""
-        return f"{number_of(cell.ranks, 'rank')}{beside}"
+        suffix = f", {number_of(cell.workers, 'worker')} each" if cell.workers else ""
+        return f"{number_of(cell.ranks, 'rank')}{suffix}"
     workers = max(1, cell.workers)
     return f"{workers} reader process{'es' if workers > 1 else ''}"

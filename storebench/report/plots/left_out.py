@@ -64,11 +64,11 @@ def _of_cold_cells(selection: Selection) -> Iterator[str]:
 def _of_conversions(selection: Selection) -> Iterator[str]:
     """Yield a sentence where conversions were measured and none is said to pay."""
     facts = selection.facts
-    if facts.claims.each(ClaimKind.PAYS, [one.cell for one in facts.paying]):
+    if facts.claims.each(ClaimKind.PAYS, [even.cell for even in facts.paying]):
         return
     base = selection.panel.of("png") if selection.panel else None
     if facts.paying:
-        reasons = dict.fromkeys(refusal(one, facts.ordered, facts.claims) for one in facts.paying)
+        reasons = dict.fromkeys(refusal(even, facts.ordered, facts.claims) for even in facts.paying)
         more = "; more rounds and conversions would make intervals narrower"
         yield f"When a conversion pays is not drawn: {', or '.join(reason for reason in reasons if reason)}{more}."
     elif base is not None and any(cell.conversions(base) for cell in selection.measured):

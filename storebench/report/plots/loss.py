@@ -14,10 +14,13 @@ from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.step_lines import MOST_POINTS, step_lines
 from storebench.report.plots.style import legend_below, new_axes, styled, title
-from storebench.report.texts.labels import ORIGINAL
+from storebench.report.texts.labels import ORIGINAL, backend_label
 from storebench.settings.backend import NULL_FORMAT
 
 QUESTION = "Does the format change the training?"
+
+_FEWEST_EQUAL = 2
+"""Fewest backends with the same pixels whose losses can be compared."""
 
 
 def drawn(selection: Selection) -> Iterator[Plot]:
@@ -37,9 +40,15 @@ def loss_answer(cells: Sequence[CellSummary]) -> str:
     by_decoder: dict[object, list[CellSummary]] = {}
     for cell in files:
         by_decoder.setdefault(cell.cell.backend.codec_options, []).append(cell)
+    compared = [*by_decoder.values(), exact]
+    if trained and max(map(len, compared), default=0) < _FEWEST_EQUAL:
+        alone = f"{backend_label(trained[0].backend)} alone was trained"
+        return f"Unknown: {alone if len(trained) == 1 else 'no two of these backends serve the same pixels'}."
     if (exact or files) and all(map(_equal, [exact, *by_decoder.values()])):
         kinds = ((exact, "lossless backends"), (files, "backends of original files"))
-        words = " and of ".join(f"{len(group)} {name}" for group, name in kinds if group)
+        words = " and of ".join(
+            f"{len(group)} {name}" for group, name in kinds if len(group) >= _FEWEST_EQUAL
+        )
         return f"No: the losses of {words} are equal bit by bit at every step."
     if any(cell.cell.device != "cpu" for cell in cells):
         return "The curves lie together; on this device equal losses are not expected bit by bit."
@@ -52,8 +61,8 @@ def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") ->
         ax = new_axes(3.9, ax)
         trained = steps[(steps["format"] != NULL_FORMAT) & steps["loss"].notna()]
         lines = list(step_lines(trained))
-        for position, (label, style, one) in enumerate(lines):
-            loss = one["loss"].to_numpy(np.float64)
+        for position, (label, style, line_steps) in enumerate(lines):
+            loss = line_steps["loss"].to_numpy(np.float64)
             keep = np.unique(np.linspace(0, len(loss) - 1, min(len(loss), MOST_POINTS)).astype(np.int64))
             width = 1.0 + 1.1 * (len(lines) - 1 - position)
             ax.plot(keep, loss[keep], color=style.colour, linewidth=width, label=label, solid_capstyle="butt")

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 from matplotlib.axes import Axes
 
 from storebench.report.cells import CellSummary
-from storebench.report.claims import Claim, ClaimKind, Claims
-from storebench.report.decisions import EXPOSED, Topic
-from storebench.report.facts import Facts
+from storebench.report.claims import ClaimKind, Claims
+from storebench.report.decisions import EXPOSED
 from storebench.report.intervals import Estimate
-from storebench.report.jobs import ways_to_exchange
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.rank_steps import job_name
 from storebench.report.plots.selection import MOST_CELLS, Selection
 from storebench.report.plots.style import (
     beside,
@@ -26,10 +23,8 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.texts.labels import common_setting, number, with_interval
-from storebench.report.texts.sentence import Sentence
-from storebench.settings.words import Sync
-from storebench.units import number_of
+from storebench.report.texts.labels import common_setting, number
+from storebench.report.texts.rank_answers import exchanging, job_name, overlap_answer
 
 QUESTION = "Does overlapping hide the exchange of gradients?"
 
@@ -47,47 +42,6 @@ def drawn(selection: Selection) -> Iterator[Plot]:
             claims=sentence.claims,
             draw=functools.partial(_draw, cells[:MOST_CELLS], selection.facts.claims),
         )
-
-
-def exchanging(facts: Facts) -> list[list[CellSummary]]:
-    """Return groups of jobs that differ in the moment of the exchange, if any job of the group has exposed communication."""
-    groups = ways_to_exchange(facts.ordered)
-    return [group for group in groups if any(cell.median(EXPOSED) is not None for cell in group)]
-
-
-def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> Sentence:
-    """Return a sentence on the jobs in which overlapping is proven to be faster than an exchange after the backward pass."""
-    pairs = [{cell.cell.sync: cell for cell in group} for group in groups]
-    asked = [
-        (pair[Sync.OVERLAPPED], claim)
-        for pair in pairs
-        if Sync.OVERLAPPED in pair and Sync.AFTER in pair
-        if (claim := claims.between(pair[Sync.OVERLAPPED], pair[Sync.AFTER], Topic.SYNC)) is not None
-    ]
-    if not asked:
-        return Sentence(text="No job exchanged gradients both during and after the backward pass.")
-    gains = [claim for cell, claim in asked if claim.kind is ClaimKind.FASTER and claim.subject is cell]
-    losses = [claim for cell, claim in asked if claim.kind is ClaimKind.FASTER and claim.subject is not cell]
-    asserted = tuple(claim for _, claim in asked)
-    if gains:
-        most = max(gains, key=_times)
-        text = (
-            f"Overlapping is proven to be faster in {len(gains)} of {number_of(len(asked), 'job')}, at most {with_interval(most.figure)} times"
-            f" ({job_name(most.subject)})"
-        )
-    elif len(asked) == 1:
-        text = (
-            "In the only job, overlapping is not proven to be faster than an exchange after the backward pass"
-        )
-    else:
-        text = f"In none of {number_of(len(asked), 'job')} is overlapping proven to be faster than an exchange after the backward pass"
-    where = "" if len(asked) == 1 else f"in {len(losses)} "
-    text += f"; {where}it is proven to be slower." if losses else "."
-    return Sentence(text=text, claims=asserted)
-
-
-def _times(claim: Claim) -> float:
-    return claim.figure.mid if claim.figure else 0.0
 
 
 def _draw(cells: Sequence[CellSummary], claims: Claims, ax: Axes | None = None) -> Axes:
@@ -133,5 +87,5 @@ def _end(figure: Estimate) -> float:
 
 def _figure(cell: CellSummary, claims: Claims) -> Estimate:
     claim = claims.on(ClaimKind.EXPOSED, cell)
-    found = cell.interval(EXPOSED) if claim is None else claim.figure
-    return found or Estimate(mid=0.0)
+    figure = cell.interval(EXPOSED) if claim is None else claim.figure
+    return figure or Estimate(mid=0.0)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
+from matplotlib.text import Text
 
 from storebench.report.claims import Claim
 from storebench.report.plots.style import svg_bytes
@@ -36,6 +37,13 @@ class Plot:
     def ax(self) -> Axes:
         """The axes that it was drawn into."""
         return self.draw()
+
+    @functools.cached_property
+    def words(self) -> str:
+        """Everything that is written in it, in one line."""
+        figure = self.ax.get_figure(root=True)
+        texts = figure.findobj(Text) if figure is not None else []
+        return " ".join(" ".join(text.get_text() for text in texts if isinstance(text, Text)).split())
 
     @functools.cached_property
     def svg(self) -> bytes:

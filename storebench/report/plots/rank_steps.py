@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from storebench.plain_text import plain
 from storebench.report.cells import (
     PASSES,
     RANK_COLUMNS,
@@ -15,8 +14,6 @@ from storebench.report.cells import (
     as_cells,
     key_without,
 )
-from storebench.report.claims import ClaimKind, Claims
-from storebench.report.decisions import EXPOSED
 from storebench.report.facts import Facts
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import MOST_PLOTS, Selection, drawable, with_count
@@ -33,11 +30,9 @@ from storebench.report.plots.style import (
     styled,
     title,
 )
-from storebench.report.texts.labels import backend_label, common_setting, duration, percent
-from storebench.report.texts.ranks import milliseconds
-from storebench.report.texts.sentence import Sentence
-from storebench.settings.words import ComputeKind, Share, Sync
-from storebench.units import number_of
+from storebench.report.texts.labels import common_setting, duration, percent
+from storebench.report.texts.rank_answers import job_name, rank_steps_answer, step_parts, step_s
+from storebench.settings.words import ComputeKind, Sync
 
 QUESTION = "Where does a step of several ranks go?"
 
@@ -96,25 +91,6 @@ def _place(cell: CellSummary) -> tuple[object, ...]:
     return (cell.is_null, cell.backend, cell.cell.ranks, list(Sync).index(cell.cell.sync))
 
 
-def rank_steps_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
-    """Return a sentence on the jobs whose steps are proven to be longer because gradients are exchanged."""
-    exposed = claims.each(ClaimKind.EXPOSED, cells)
-    if not exposed:
-        return Sentence(text="Exposed communication was not measured in these jobs.")
-    proven = [one for one in exposed if one.decided]
-    if not proven:
-        text = "Exchanging gradients is not proven to lengthen the steps of any job."
-        return Sentence(text=text, claims=tuple(exposed))
-    most = max(proven, key=lambda one: one.figure.mid if one.figure else 0.0)
-    others = [one for one in proven if one is not most]
-    share = _exposed_s(most.subject) / (_step_s(most.subject) or 1.0)
-    text = (
-        f"Exchanging gradients is proven to lengthen the steps of {len(proven)} of {number_of(len(exposed), 'job')}, by at most"
-        f" {milliseconds(most.figure)}, {percent(share)} of a step ({job_name(most.subject)})."
-    )
-    return Sentence(text=text, claims=(most, *others))
-
-
 def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw the parts of a step, one bar per backend, number of ranks and moment of the exchange.
 
@@ -134,7 +110,7 @@ def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         ax.set_ylim(len(cells) - 0.45, -0.55)
         ax.grid(visible=False, axis="y")
         ax.set_xlabel("time per step (ms)")
-        ax.set_xlim(0, 1.05 * max((_step_s(cell) * 1000 for cell in cells), default=1.0) or 1.0)
+        ax.set_xlim(0, 1.05 * max((step_s(cell) * 1000 for cell in cells), default=1.0) or 1.0)
         for name in _drawn_parts(cells):
             ax.barh(0, 0, color=PART_COLOURS[name], label=name)
         legend_below(ax)
@@ -144,49 +120,9 @@ def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     return ax
 
 
-def job_name(cell: CellSummary) -> str:
-    """Return the backend of a cell, its ranks, and when they exchange gradients."""
-    ranks, sync = cell.cell.ranks, cell.cell.sync
-    words = [backend_label(cell.backend), "1 process" if ranks == 1 else f"{ranks} ranks"]
-    words += (
-        [{Sync.AFTER: "exchange after", Sync.NONE: "no exchange"}.get(sync, "overlapped")]
-        if ranks > 1
-        else []
-    )
-    words += ["global batch"] if cell.cell.global_batch_size is not None else []
-    words += [f"share {cell.cell.share}"] if cell.cell.share is not Share.NONE else []
-    return plain(", ".join(words))
-
-
-def step_parts(cell: CellSummary) -> dict[str, float]:
-    """Return the mean seconds of each part of a step; they add up to the time of the loop.
-
-    Computing is the loop's compute time less exposed communication and the wait for the slowest rank. Negative exposed
-    communication is noise and counts as 0.
-    """
-    compute_s = cell.per_step("whole_compute_s")
-    slowest_s = min(cell.per_step("whole_job_wait_for_slowest_s"), compute_s)
-    exposed_s = min(_exposed_s(cell), compute_s - slowest_s)
-    return {
-        "data wait": cell.per_step("whole_data_wait_s"),
-        "copy": cell.per_step("whole_h2d_s"),
-        "compute": compute_s - slowest_s - exposed_s,
-        "exposed communication": exposed_s,
-        "wait for the slowest rank": slowest_s,
-    }
-
-
-def _exposed_s(cell: CellSummary) -> float:
-    return max(0.0, cell.median(EXPOSED) or 0.0)
-
-
-def _step_s(cell: CellSummary) -> float:
-    return sum(step_parts(cell).values())
-
-
 def _drawn_parts(cells: Sequence[CellSummary]) -> list[str]:
     parts = [step_parts(cell) for cell in cells]
-    return [name for name in (parts[0] if parts else ()) if any(one[name] > 0 for one in parts)]
+    return [name for name in (parts[0] if parts else ()) if any(cell_parts[name] > 0 for cell_parts in parts)]
 
 
 def _stack(ax: Axes, cell: CellSummary, position: float) -> None:

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.claims import Claim, ClaimKind
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.intervals import Estimate
@@ -32,11 +31,9 @@ from storebench.report.texts.labels import (
     MODELS,
     backend_label,
     common_setting,
-    here,
     state_label,
-    with_interval,
 )
-from storebench.report.texts.sentence import Sentence
+from storebench.report.texts.rank_answers import rank_panels, ranks_answer
 from storebench.settings.words import ComputeKind, Fill, Share, Sync
 
 QUESTION = "What do more ranks deliver?"
@@ -105,16 +102,6 @@ def _setting(panel: Panel) -> str:
     return plain(f"{state_label(panel.speaker)}, {work}")
 
 
-def rank_panels(facts: Facts) -> list[Panel]:
-    """Return the panels of one process for which jobs of several ranks were measured, in the order of importance."""
-    jobs = [panel for panel in facts.ordered if panel.first.cell.ranks > 1]
-    return [
-        panel
-        for panel in (facts.ordered if jobs else ())
-        if panel.first.cell.ranks == 1 and any(jobs_beside(cell, jobs) for cell in panel.stored)
-    ]
-
-
 def rank_lines(facts: Facts, panel: Panel) -> list[RankLine]:
     """Return one line per store of a one-process panel and per way in which ranks share its work."""
     lines = []
@@ -136,45 +123,6 @@ def _efficiency(facts: Facts, job: CellSummary, alone: CellSummary) -> Estimate 
     return None if decision is None else decision.ratio.scaled(1 / job.cell.ranks)
 
 
-def ranks_answer(facts: Facts, panel: Panel) -> Sentence:
-    """Return a sentence on the backends proven to be faster with several ranks, with the largest gain and its efficiency."""
-    asked = {
-        alone.backend: [
-            claim
-            for job in jobs_beside(alone, facts.ordered)
-            if (claim := facts.claims.between(job, alone, Topic.RANKS)) is not None
-        ]
-        for alone in panel.stored
-    }
-    asked = {backend: found for backend, found in asked.items() if found}
-    if not asked:
-        return Sentence(text="No backend was measured with several numbers of ranks in the same rounds.")
-    asserted = tuple(claim for found in asked.values() for claim in found)
-    at = here(
-        cell for claim in asserted for cell in (claim.subject, claim.object) if cell and cell.cell.ranks > 1
-    )
-    gains = [claim for claim in asserted if claim.kind is ClaimKind.FASTER and claim.subject.cell.ranks > 1]
-    if not gains:
-        return Sentence(
-            text=f"No backend is proven to deliver more with several ranks {at} than with one.",
-            claims=asserted,
-        )
-    most = max(gains, key=_times)
-    helped = len({claim.subject.backend for claim in gains})
-    verb, ranks = "is" if helped == 1 else "are", most.subject.cell.ranks
-    share = most.figure.scaled(100 / ranks) if most.figure else None
-    text = (
-        f"{helped} of {len(asked)} backends {verb} proven to deliver more with several ranks {at}; the"
-        f" largest gain is {with_interval(most.figure)} times with {ranks} ranks instead of 1"
-        f" ({backend_label(most.subject.backend)}), an efficiency of {with_interval(share, '%')}."
-    )
-    return Sentence(text=text, claims=(most, *(claim for claim in gains if claim is not most)))
-
-
-def _times(claim: Claim) -> float:
-    return claim.figure.mid if claim.figure else 0.0
-
-
 def plot_ranks(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw throughput against the number of ranks, and below it the efficiency, one line per backend.
 
@@ -187,9 +135,9 @@ def plot_ranks(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None
         Axes to draw on; None makes a new figure. Only a new figure has axes for the efficiency.
     """
     facts = derive(as_cells(results))
-    found = rank_panels(facts)
-    if found:
-        lines = rank_lines(facts, found[0])
+    panels = rank_panels(facts)
+    if panels:
+        lines = rank_lines(facts, panels[0])
     else:
         lines = [RankLine(alone=cell) for cell in (facts.main.measured if facts.main else ())]
     return _draw(lines[:MOST_LINES], QUESTION, ax)
@@ -197,7 +145,7 @@ def plot_ranks(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None
 
 def _draw(lines: Sequence[RankLine], question: str, ax: Axes | None = None) -> Axes:
     counts = sorted({cell.cell.ranks for line in lines for cell in line.cells})
-    shares = any(one is not None for line in lines for one in line.efficiencies)
+    shares = any(efficiency is not None for line in lines for efficiency in line.efficiencies)
     with styled():
         ax, below = companion(new_axes(4.8 if shares else 3.6, ax), own=ax is None and shares)
         for number, line in enumerate(lines):
@@ -248,9 +196,9 @@ def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[in
         label=line.label,
     )
     shares = [
-        (job.cell.ranks, one.scaled(100))
-        for job, one in zip(line.jobs, line.efficiencies, strict=True)
-        if one
+        (job.cell.ranks, efficiency.scaled(100))
+        for job, efficiency in zip(line.jobs, line.efficiencies, strict=True)
+        if efficiency
     ]
     if below is None or not shares:
         return

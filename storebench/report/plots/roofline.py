@@ -16,13 +16,13 @@ from storebench.accelerators import Accelerator, find_accelerator, landmarks
 from storebench.arrays import Floats
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.plots.arrows import mark_cut
 from storebench.report.plots.looks import shaded
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.quick_figure import lay_out
 from storebench.report.plots.selection import MOST_PLOTS, Selection
 from storebench.report.plots.style import (
     look,
-    mark_cut,
     new_axes,
     noted,
     plain_numbers,
@@ -42,6 +42,12 @@ QUESTION = "How fast an accelerator does each store feed"
 _MOST_CURVES = 14
 _MOST_MARKS = 6
 _LABEL_PT, _MARK_PT = 8.0, 7.5
+_NEAR_PT, _FAR_PT = 12.0, 34.0
+"""Least and largest distance of the labels beside the axes."""
+
+_SLOPE = 0.9
+"""Distance of those labels as a share of the furthest that one of them is moved up or down."""
+
 _LINE = 1.3
 """Distance of two lines of labels, in heights of their letters."""
 
@@ -114,10 +120,10 @@ def _family(roofline: Roofline) -> tuple[Any, ...]:
 
 
 def _by_state(family: Sequence[Roofline]) -> list[list[Roofline]]:
-    warm = [one for one in family if one.first.cell.cache == CacheState.WARM][:1]
-    others = [one for one in family if one.first.cell.cache != CacheState.WARM]
+    warm = [roofline for roofline in family if roofline.first.cell.cache == CacheState.WARM][:1]
+    others = [roofline for roofline in family if roofline.first.cell.cache != CacheState.WARM]
     first = sorted([*others[:1], *warm], key=family.index)
-    return [first, *([one] for one in others[1:])]
+    return [first, *([roofline] for roofline in others[1:])]
 
 
 def _marks(group: Sequence[Roofline], named: Sequence[Accelerator]) -> list[Mark]:
@@ -125,18 +131,21 @@ def _marks(group: Sequence[Roofline], named: Sequence[Accelerator]) -> list[Mark
     if not group:
         return []
     profiles = named or (landmarks() if group[0].of_photographs else ())
-    marks = [Mark(label=trained_label(one), rate=one.rate.mid) for one in group[0].trained]
+    marks = [Mark(label=trained_label(network), rate=network.rate.mid) for network in group[0].trained]
     marks += [
         Mark(
-            label=", ".join(filter(None, (one.device.partition(" (")[0], one.network))), rate=one.images_per_s
+            label=", ".join(filter(None, (profile.device.partition(" (")[0], profile.network))),
+            rate=profile.images_per_s,
         )
-        for one in profiles
+        for profile in profiles
     ]
     return sorted(marks[:_MOST_MARKS], key=lambda mark: mark.rate)
 
 
 def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: Axes | None) -> Axes:
-    curves = [(place, curve) for place, one in enumerate(group) for curve in one.curves][:_MOST_CURVES]
+    curves = [(place, curve) for place, roofline in enumerate(group) for curve in roofline.curves][
+        :_MOST_CURVES
+    ]
     with styled():
         ax = new_axes(4.6, ax)
         ax.set_xlabel("what the accelerator can train (images/s)")
@@ -154,7 +163,7 @@ def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: A
         plain_numbers(ax.yaxis)
         ax.plot(rates, rates, color="black", linewidth=0.8, linestyle=":", zorder=1)
         colours = _colours([curve for _, curve in curves])
-        states = ["", *(f", {state_label(one.first)}" for one in group[1:])]
+        states = ["", *(f", {state_label(roofline.first)}" for roofline in group[1:])]
         names = [
             _draw_curve(ax, curve, rates, colour=colour, lead=place == 0, state=states[place])
             for (place, curve), colour in zip(curves, colours, strict=True)
@@ -175,8 +184,8 @@ def _axis(curves: Sequence[tuple[int, RooflineCurve]], marks: Sequence[Mark]) ->
     shown = [mark.rate for mark in marks]
     for _, curve in curves:
         shown += [curve.starving.mid, curve.supply.mid, *(point.ingestion.mid for point in curve.points)]
-    found: Floats = np.geomspace(min(shown) / 2, max(shown) * 2, 400).astype(np.float64)
-    return found
+    rates: Floats = np.geomspace(min(shown) / 2, max(shown) * 2, 400).astype(np.float64)
+    return rates
 
 
 def _heights(curves: Sequence[tuple[int, RooflineCurve]], rates: Floats) -> tuple[float, float]:
@@ -203,16 +212,16 @@ def _draw_curve(
 ) -> Annotation:
     """Draw a curve with its interval and its points, and return its label at the right edge."""
     delivered = [curve.delivered(float(rate)) for rate in rates]
-    mids = [one.mid for one in delivered]
+    mids = [estimate.mid for estimate in delivered]
     ax.plot(rates, mids, color=colour, linestyle="-" if lead else "--", linewidth=1.6, zorder=3)
     if curve.supply.known:
-        lows, highs = ([getattr(one, end) for one in delivered] for end in ("lo", "hi"))
+        lows, highs = ([getattr(estimate, end) for estimate in delivered] for end in ("lo", "hi"))
         ax.fill_between(rates, lows, highs, color=colour, alpha=0.15, linewidth=0, zorder=2)
     measured = [point.delivered for point in curve.points]
     if measured:
         ax.errorbar(
             [point.ingestion.mid for point in curve.points],
-            [one.mid for one in measured],
+            [estimate.mid for estimate in measured],
             yerr=whiskers(measured),
             color=colour,
             marker=look(curve.loader).marker,
@@ -236,7 +245,7 @@ def _draw_curve(
     return ax.annotate(
         _label(curve, state),
         (float(rates[-1]), mids[-1]),
-        xytext=(12, 0),
+        xytext=(_NEAR_PT, 0),
         textcoords="offset points",
         va="center",
         fontsize=_LABEL_PT,
@@ -299,13 +308,13 @@ def _draw_mark(ax: Axes, mark: Mark) -> Annotation:
 
 def _note(group: Sequence[Roofline]) -> str:
     lead = group[0]
-    states = [state_words(one) for one in group]
+    states = [state_words(roofline) for roofline in group]
     clauses = [
         f"{dataset_label(lead.first)}, {loader_words(lead)}",
         f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
         "Upright bar, and figure behind the name: the fastest accelerator that the store keeps busy 90% of its time",
         "" if lead.overlap else "Without workers that is a ninth of the rate at which the store loads",
-        "Points: measured, compute EMULATED by sleeps" if any(one.points for one in group) else "",
+        "Points: measured, compute EMULATED by sleeps" if any(roofline.points for roofline in group) else "",
         "Dotted: an accelerator that never waits",
     ]
     return ". ".join(part for part in clauses if part)
@@ -325,7 +334,7 @@ def _stagger(ax: Axes, labels: Sequence[Annotation]) -> None:
 
 
 def _set_apart(ax: Axes, labels: Sequence[Annotation]) -> None:
-    """Move labels beside the axes up and down until none touches another."""
+    """Move labels beside the axes up and down until none touches another, and away from the axes so that their lines spread."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     lay_out(figure)
@@ -334,8 +343,10 @@ def _set_apart(ax: Axes, labels: Sequence[Annotation]) -> None:
     gap, box = _LINE * _LABEL_PT * per_point, ax.get_window_extent()
     order = sorted(range(len(labels)), key=wanted.__getitem__)
     places = spaced([wanted[n] for n in order], gap, float(box.y0), float(box.y1) - gap / 2)
-    for n, place in zip(order, places, strict=True):
-        labels[n].set_position((12, (place - wanted[n]) / per_point))
+    shifts = {n: (place - wanted[n]) / per_point for n, place in zip(order, places, strict=True)}
+    reach = min(_FAR_PT, max([_NEAR_PT, *(abs(shift) * _SLOPE for shift in shifts.values())]))
+    for n, shift in shifts.items():
+        labels[n].set_position((reach, shift))
 
 
 def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

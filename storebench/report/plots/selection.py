@@ -85,12 +85,34 @@ class Selection:
     def step_note(self) -> str:
         """The conditions and caveats of the cells that `steps` are of."""
         setting = common_setting(self._stepped)
-        return ". ".join([setting, *caveats(self._stepped, setting)])
+        first = first_words(self._stepped)
+        return ". ".join([setting, *caveats(self._stepped, setting), *([first] if first else [])])
 
 
 def has_steps(cell: CellSummary) -> bool:
     """Whether the steps of the cell's first usable record are there."""
     return isinstance(cell.usable[0]["steps_path"], str)
+
+
+def first_words(cells: Sequence[CellSummary]) -> str:
+    """Return a note that lines are of the first replicate; "" if no cell has several."""
+    return "Lines: the first replicate of each" if _most_replicates(cells) > 1 else ""
+
+
+def medians_words(cells: Sequence[CellSummary]) -> str:
+    """Return words that end a sentence on medians beside a plot of the first replicate; "" if no cell has several."""
+    most = _most_replicates(cells)
+    counts = sorted({count for cell in cells if (count := _replicates(cell))})
+    told = f"{counts[0]} to {most}" if counts and counts[0] < most else f"{most}"
+    return f" (medians of {told} replicates; the lines are of the first)" if most > 1 else ""
+
+
+def _most_replicates(cells: Sequence[CellSummary]) -> int:
+    return max(map(_replicates, cells), default=0)
+
+
+def _replicates(cell: CellSummary) -> int:
+    return len(cell.values("whole_samples_per_s"))
 
 
 def drawable(cells: Sequence[CellSummary]) -> list[CellSummary]:
@@ -107,5 +129,5 @@ def with_count(answer: str, cells: Sequence[CellSummary]) -> str:
 
 def ranked(cells: Sequence[CellSummary], metric: str) -> list[tuple[float, CellSummary]]:
     """Return (median, cell) of each cell that has a metric, the smallest first."""
-    found = [(value, cell) for cell in cells if (value := cell.median(metric)) is not None]
-    return sorted(found, key=lambda pair: pair[0])
+    pairs = [(value, cell) for cell in cells if (value := cell.median(metric)) is not None]
+    return sorted(pairs, key=lambda pair: pair[0])

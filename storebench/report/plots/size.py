@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, ClaimKind
 from storebench.report.intervals import Estimate
+from storebench.report.plots.arrows import mark_cut
 from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     legend_below,
-    mark_cut,
     new_axes,
     noted,
     plain_numbers,
@@ -48,7 +48,9 @@ def size_answer(claim: Claim) -> Sentence:
     """Return a sentence on the size of the largest store over that of the smallest."""
     assert claim.figure is not None
     assert claim.object is not None
-    large, small = (store_label(one, (claim.subject, claim.object)) for one in (claim.subject, claim.object))
+    large, small = (
+        store_label(side, (claim.subject, claim.object)) for side in (claim.subject, claim.object)
+    )
     verb = agreed(claim.subject, "takes", "take")
     text = f"{large} {verb} {number(claim.figure.mid)} times the space of {small}."
     return Sentence(text=text, claims=(claim,))
@@ -73,7 +75,7 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
                 linestyle="none",
                 capsize=3,
                 markersize=8,
-                label=backend_label(cell.backend),
+                label=backend_label(cell.backend) + (" (at most)" if cell.at_most else ""),
             )
         ax.set_xlabel("size on disk (KiB per sample)")
         ax.set_ylabel("throughput (samples/s)")

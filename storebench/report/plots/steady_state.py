@@ -1,11 +1,13 @@
 """The delivered rate with a limited page cache, until it is steady."""
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
+from storebench import stats
 from storebench.report.cells import CellSummary
 from storebench.report.plots.curve import (
     curve_axes,
@@ -18,8 +20,8 @@ from storebench.report.plots.curve import (
 )
 from storebench.report.plots.looks import cell_looks
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection
-from storebench.report.plots.style import styled
+from storebench.report.plots.selection import Selection, first_words
+from storebench.report.plots.style import noted, styled
 from storebench.report.texts.labels import backend_label, percent, setting_slug, size
 from storebench.settings.words import CacheState
 
@@ -41,21 +43,22 @@ def steady_answer(cells: Sequence[CellSummary]) -> str:
     limited = reading(cells, CacheState.LIMITED)
     steady = [cell for cell in limited if not cell.whole_only and not cell.unsteady]
     unsteady = [backend_label(cell.backend) for cell in limited if cell.whole_only or cell.unsteady]
-    drifts = [
-        (abs(float(row["portion_drift"]) - 1), backend_label(cell.backend))
-        for cell in steady
-        for row in cell.counted
-        if row["portion_drift"] is not None
-    ]
+    drifts = {backend_label(cell.backend): cell.drifts for cell in steady if cell.drifts}
     limit = size(limited[0].cell.memory_bytes) if limited else ""
     clauses = [
         f"{len(steady)} of {len(limited)} backends are shown to be steady with a page cache of {limit}"
     ]
     if drifts:
-        most, name = max(drifts)
+        # A cell is steady by its median replicate, so that figure leads; single replicates may be disturbed.
+        usual, name = max((math.expm1(stats.median(known)), name) for name, known in drifts.items())
+        most, disturbed = max((math.expm1(max(known)), name) for name, known in drifts.items())
+        several = any(len(known) > 1 for known in drifts.values())
+        median = ", in the median replicate of each," if several else ""
         clauses.append(
-            f"the second half of the steady part differs from the first by at most {percent(most)} ({name})"
+            f"the second half of the steady part{median} differs from the first by at most {percent(usual)} ({name})"
         )
+        if percent(most) != percent(usual):
+            clauses.append(f"in a single replicate, by {percent(most)} ({disturbed})")
     if unsteady:
         clauses.append(f"not shown: {', '.join(unsteady)}")
     return "; ".join(clauses) + "."
@@ -83,11 +86,12 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
                 if below is not None and epoch.residency:
                     asked, held = residency_percent(epoch)
                     below.plot(before + asked, held, color=style.colour, linestyle=style.line, linewidth=1.2)
+            limit = limit_frac(cell)
+            if below is not None and limit is not None:
+                below.axhline(100 * limit, color=style.colour, linewidth=1.0, linestyle=":")
         (below or ax).set_xlabel("requested samples (multiples of the store)")
-        if below is not None:
-            for limit in sorted({share for cell in cells if (share := limit_frac(cell)) is not None}):
-                below.axhline(100 * limit, color="black", linewidth=0.8, linestyle=":")
-        finish_curves(ax, below, QUESTION, "Thick: the steady part. Dotted: the limit", cells)
+        note = "Thick: the steady part. Dotted: the limit as a share of the store of its colour"
+        finish_curves(ax, below, QUESTION, noted(note, first_words(cells)), cells)
     return ax
 
 

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
 
-from storebench.report.cells import CellSummary, as_cells
+from storebench import stats
+from storebench.report.cells import WORK_COLUMNS, CellSummary, as_cells
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, ranked, with_count
 from storebench.report.plots.style import (
@@ -72,13 +73,15 @@ def _work_answer(cells: Sequence[CellSummary]) -> str:
 
 def _largest_part(cell: CellSummary) -> str:
     """Return "decode is 76% of their work with PNG files"; "" if none of it was measured."""
-    seconds = {name: cell.per_step(metric) for name, metric in PRODUCER_PARTS.items()}
-    whole = sum(seconds.values())
-    most = max(seconds, key=lambda name: seconds[name])
+    parts = {name: metric for name, metric in PRODUCER_PARTS.items() if metric in WORK_COLUMNS}
+    shares = {
+        name: stats.median(list(found.values()))
+        for name, metric in parts.items()
+        if (found := cell.work_share(metric))
+    }
+    most = max(shares, key=shares.__getitem__, default="")
     return (
-        f"{most} is {percent(seconds[most] / whole)} of their work with {backend_label(cell.backend)}"
-        if whole
-        else ""
+        f"{most} is {percent(shares[most])} of their work with {backend_label(cell.backend)}" if most else ""
     )
 
 
@@ -121,9 +124,9 @@ def _stack(ax: Axes, cell: CellSummary, parts: dict[str, str], position: float, 
             bar(ax, position, width, style, height=0.34, left=left)
         left += width
     if parts is LOOP_PARTS:
-        beside(
-            ax, left, position, f"{duration(left / 1000)}, {percent(cell.median('data_wait_frac'))} waiting"
-        )
+        least = "at least " if cell.at_most else ""
+        waits = percent(cell.median("data_wait_frac"))
+        beside(ax, left, position, f"{least}{duration(left / 1000)}, {waits} waiting")
 
 
 def _finish(ax: Axes, cells: Sequence[CellSummary]) -> None:

@@ -177,14 +177,12 @@ def stacked(count: int, height_in: float) -> list[Axes]:
     figure = new_axes(height_in).get_figure(root=True)
     assert figure is not None
     figure.clear()
-    found = [figure.add_subplot(count, 1, 1)]
+    axes = [figure.add_subplot(count, 1, 1)]
     for place in range(1, count):
-        found.append(
-            figure.add_subplot(count, 1, place + 1, sharex=found[0], sharey=found[0], label=_COMPANION)
-        )
-    for ax in found[:-1]:
+        axes.append(figure.add_subplot(count, 1, place + 1, sharex=axes[0], sharey=axes[0], label=_COMPANION))
+    for ax in axes[:-1]:
         ax.tick_params(labelbottom=False)
-    return found
+    return axes
 
 
 def _shared(figure: Figure | None) -> bool:
@@ -228,52 +226,13 @@ def ends_of(interval: Estimate) -> tuple[float, float]:
 
 def whiskers(intervals: Sequence[Estimate]) -> npt.NDArray[np.float64] | None:
     """Return the distances of interval ends, float64 [2, n] as errorbar's `xerr`, or None if no interval is known."""
-    if not any(one.known for one in intervals):
+    if not any(interval.known for interval in intervals):
         return None
-    below = [one.mid - ends_of(one)[0] for one in intervals]
-    above = [ends_of(one)[1] - one.mid for one in intervals]
+    below = [interval.mid - ends_of(interval)[0] for interval in intervals]
+    above = [ends_of(interval)[1] - interval.mid for interval in intervals]
     # By rounding, the interval of a ratio's median may end just beside it.
     ends: npt.NDArray[np.float64] = np.maximum(np.array([below, above], np.float64), 0.0)
     return ends
-
-
-CUT = "Arrow: the interval goes on"
-"""The note of a plot in which an interval is cut."""
-
-
-def mark_cut(
-    ax: Axes,
-    places: Sequence[float],
-    intervals: Sequence[Estimate],
-    limits: tuple[float, float],
-    *,
-    upright: bool,
-    colour: Any = "black",
-) -> str:
-    """Draw an arrow where a limit of the plot cuts an interval, and return the note on that; "" if none is cut.
-
-    Parameters
-    ----------
-    places
-        Place of each interval on the axis that it does not lie along.
-    limits
-        Least and largest value that is shown.
-    upright
-        Whether the intervals lie along the y axis.
-    """
-    low, high = sorted(limits)
-    arrows = ("v", "^") if upright else ("<", ">")
-    note = ""
-    for place, interval in zip(places, intervals, strict=True):
-        least, most = ends_of(interval)
-        for limit, arrow, is_cut in ((low, arrows[0], least < low), (high, arrows[1], most > high)):
-            if is_cut and interval.known:
-                x, y = (place, limit) if upright else (limit, place)
-                ax.plot(
-                    x, y, marker=arrow, color=colour, markersize=5, linestyle="none", clip_on=False, zorder=5
-                )
-                note = CUT
-    return note
 
 
 def noted(note: str, *more: str) -> str:
@@ -283,8 +242,8 @@ def noted(note: str, *more: str) -> str:
 
 def shown_end(intervals: Sequence[Estimate]) -> float:
     """Return the end of an axis: that of the longest interval, but not far beyond the largest figure."""
-    largest = max((one.mid for one in intervals), default=1.0)
-    end = max((ends_of(one)[1] for one in intervals), default=1.0)
+    largest = max((interval.mid for interval in intervals), default=1.0)
+    end = max((ends_of(interval)[1] for interval in intervals), default=1.0)
     return min(end, _MOST_BEYOND * largest) or 1.0
 
 
@@ -305,7 +264,7 @@ def bar(
 
 
 def beside(ax: Axes, end: float, position: float, text: str, *, line: int = 0, size: float = 8) -> None:
-    """Write a figure beside the end of a bar, readable across grid and ceiling lines; `line` 1 is above it, -1 below."""
+    """Write a figure beside the end of a bar, on white that hides grid and ceiling lines; `line` 1 is above it, -1 below."""
     ax.annotate(
         text,
         (end, position),
@@ -313,7 +272,7 @@ def beside(ax: Axes, end: float, position: float, text: str, *, line: int = 0, s
         textcoords="offset points",
         va={1: "bottom", 0: "center", -1: "top"}[line],
         fontsize=size,
-        bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+        bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
     )
 
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from storebench.report.ceilings import ceilings
 from storebench.report.cells import CellSummary, as_cells
 from storebench.report.intervals import Estimate
+from storebench.report.plots.arrows import mark_cut
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
@@ -19,7 +20,6 @@ from storebench.report.plots.style import (
     legend_below,
     look,
     make_room,
-    mark_cut,
     name_rows,
     new_axes,
     noted,

@@ -77,8 +77,8 @@ def contest(facts: Facts) -> Contest | None:
     for cell in facts.cells:
         if cell.cell.tournament_steps and cell.usable:
             groups.setdefault(key_without(cell, "seed"), []).append(cell)
-    found = [_contest(cells, facts) for cells in groups.values()]
-    return max(found, key=lambda one: len(one.gains), default=None)
+    contests = [_contest(cells, facts) for cells in groups.values()]
+    return max(contests, key=lambda candidate: len(candidate.gains), default=None)
 
 
 def _contest(cells: Sequence[CellSummary], facts: Facts) -> Contest:
@@ -107,8 +107,8 @@ def _control_key(cell: CellSummary) -> object:
 def _accuracy(cell: CellSummary) -> float | None:
     """Return the test accuracy of the best trainer after the last epoch, in percent; the mean over replicates."""
     last = max((row["epoch"] for row in cell.usable), default=0)
-    found = [row["test_accuracy"] for row in cell.usable if row["epoch"] == last]
-    known = [float(one) for one in found if one is not None]
+    accuracies = [row["test_accuracy"] for row in cell.usable if row["epoch"] == last]
+    known = [float(accuracy) for accuracy in accuracies if accuracy is not None]
     return _POINTS * statistics.fmean(known) if known else None
 
 
@@ -196,7 +196,7 @@ def games_of(row: EpochRow) -> tuple[Game, ...]:
 
 def _steps_before(rows: Sequence[EpochRow], row: EpochRow) -> int:
     """Return the number of steps in the epochs before a record's epoch."""
-    return sum(int(one["steps"]) for one in rows if one["epoch"] < row["epoch"])
+    return sum(int(earlier["steps"]) for earlier in rows if earlier["epoch"] < row["epoch"])
 
 
 def _replicate(row: EpochRow) -> tuple[object, ...]:

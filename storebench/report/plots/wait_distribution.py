@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from storebench.report.cells import CellSummary
 from storebench.report.claims import has_distribution
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection, ranked
+from storebench.report.plots.selection import Selection, medians_words, ranked
 from storebench.report.plots.step_lines import MOST_POINTS, some_points, step_lines
 from storebench.report.plots.style import legend_below, new_axes, plain_numbers, styled, title
 from storebench.report.texts.labels import backend_label, duration
@@ -44,17 +44,16 @@ def worst_answer(cells: Sequence[CellSummary]) -> str:
         else f"The longest of {steps} waits{' or more' * (len(counts) > 1)} took"
     )
     least = f"{duration(low / 1e9)} with {backend_label(first.backend)}"
-    return f"{quantity} {least}" + (
-        "." if first is last else f" and {duration(high / 1e9)} with {backend_label(last.backend)}."
-    )
+    most = "" if first is last else f" and {duration(high / 1e9)} with {backend_label(last.backend)}"
+    return f"{quantity} {least}{most}{medians_words(cells)}."
 
 
 def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") -> Axes:
     """Draw the share of steps that waited at most a given time (ECDF, logarithmic), without warm-up steps."""
     with styled():
         ax = new_axes(3.9, ax)
-        for label, style, one in step_lines(steps):
-            timed = one[~one["warmup"].astype(bool)]
+        for label, style, line_steps in step_lines(steps):
+            timed = line_steps[~line_steps["warmup"].astype(bool)]
             waits = np.sort(np.maximum(timed["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4))
             shares = np.arange(1, len(waits) + 1) / len(waits)
             keep = np.unique(np.linspace(0, len(waits) - 1, min(len(waits), MOST_POINTS)).astype(np.int64))

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from storebench.report.claims import Claim, ClaimKind
 from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection
+from storebench.report.plots.selection import Selection, medians_words
 from storebench.report.plots.step_lines import MOST_POINTS, some_points, step_lines
 from storebench.report.plots.style import legend_below, new_axes, plain_numbers, stacked, styled, title
 from storebench.report.texts.labels import backend_label, number
@@ -41,15 +41,15 @@ def drawn(selection: Selection) -> Iterator[Plot]:
         )
 
 
-def tail_answer(found: Sequence[Claim]) -> Sentence:
+def tail_answer(claims: Sequence[Claim]) -> Sentence:
     """Return a sentence on the longest wait over the median wait, for the steadiest and the least steady backend."""
-    ordered = sorted(found, key=lambda one: one.figure.mid if one.figure else 0.0)
+    ordered = sorted(claims, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
     if not ordered:
         return Sentence(text="The waits are too short to be told as multiples of their median.")
     least, most = ordered[0], ordered[-1]
-    text = f"The longest wait of an epoch is {_times(least, ' the median one')}."
-    if most is not least:
-        text = f"The longest wait of an epoch is {_times(least, ' the median one')}, and {_times(most)}."
+    more = "" if most is least else f", and {_times(most)}"
+    medians = medians_words([claim.subject for claim in claims])
+    text = f"The longest wait of an epoch is {_times(least, ' the median one')}{more}{medians}."
     return Sentence(text=text, claims=(least, most))
 
 
@@ -79,8 +79,8 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None, note: s
             rows = stacked(len(lines), 1.0 + _ROW_IN * len(lines))
         else:
             rows = [new_axes(3.9, ax)] * max(1, len(lines))
-        for row, (label, style, one) in zip(rows, lines, strict=False):
-            waits = np.maximum(one["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
+        for row, (label, style, line_steps) in zip(rows, lines, strict=False):
+            waits = np.maximum(line_steps["data_wait_ns"].to_numpy(np.float64) / 1e6, 1e-4)
             places, highest = thinned(waits)
             row.plot(
                 places,

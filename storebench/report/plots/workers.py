@@ -11,12 +11,12 @@ from storebench.report.cells import CellSummary, as_cells
 from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic
 from storebench.report.intervals import Estimate
+from storebench.report.plots.arrows import mark_cut, mark_limits
 from storebench.report.plots.looks import backend_looks
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection, drawable, with_count
 from storebench.report.plots.style import (
     legend_below,
-    mark_cut,
     new_axes,
     noted,
     plain_numbers,
@@ -26,6 +26,8 @@ from storebench.report.plots.style import (
 )
 from storebench.report.texts.labels import backend_label, common_setting, with_interval
 from storebench.report.texts.sentence import Sentence
+from storebench.report.texts.verdicts import bounded
+from storebench.units import number_of
 
 QUESTION = "Do more workers help?"
 
@@ -51,30 +53,35 @@ def workers_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     """Return a sentence on the backends proven to gain from more workers, and on the largest gain."""
     fewest = min(cell.cell.workers for cell in cells)
     first = [cell for cell in cells if cell.cell.workers == fewest]
-    asked = [(cell, found) for cell in first if (found := _against(cell, cells, claims))]
+    compared = [(cell, found_claims) for cell in first if (found_claims := _against(cell, cells, claims))]
     gains = [
-        one for cell, found in asked for one in found if one.kind is ClaimKind.FASTER and one.object is cell
+        claim
+        for cell, found_claims in compared
+        for claim in found_claims
+        if claim.kind is ClaimKind.FASTER and claim.object is cell
     ]
-    helped = len({one.subject.backend for one in gains})
-    if not asked:
+    helped = len({claim.subject.backend for claim in gains})
+    if not compared:
         return Sentence(text="No backend was measured with several numbers of workers in the same rounds.")
     if not helped:
-        said = tuple(one for _, found in asked for one in found)
-        return Sentence(text=f"No backend is proven to gain from more workers than {fewest}.", claims=said)
-    most = max(gains, key=lambda one: one.figure.mid if one.figure else 0.0)
+        asserted = tuple(claim for _, found_claims in compared for claim in found_claims)
+        return Sentence(
+            text=f"No backend is proven to gain from more workers than {fewest}.", claims=asserted
+        )
+    most = max(gains, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
     verb = "is" if helped == 1 else "are"
     text = (
-        f"{helped} of {len(asked)} backends {verb} proven to gain from more workers; the largest gain is"
-        f" {with_interval(most.figure)} times with {most.subject.cell.workers} workers instead of {fewest}"
+        f"{helped} of {number_of(len(compared), 'backend')} {verb} proven to gain from more workers; the largest gain is"
+        f" {bounded(most)}{with_interval(most.figure)} times with {most.subject.cell.workers} workers instead of {fewest}"
         f" ({backend_label(most.subject.backend)})."
     )
-    return Sentence(text=text, claims=(most, *(one for one in gains if one is not most)))
+    return Sentence(text=text, claims=(most, *(claim for claim in gains if claim is not most)))
 
 
 def _against(cell: CellSummary, cells: Sequence[CellSummary], claims: Claims) -> list[Claim]:
     """Return the claims about a cell and each cell of its backend with more workers."""
-    found = (claims.between(more, cell, Topic.WORKERS) for more in cells if more.backend == cell.backend)
-    return [one for one in found if one is not None]
+    compared = (claims.between(more, cell, Topic.WORKERS) for more in cells if more.backend == cell.backend)
+    return [claim for claim in compared if claim is not None]
 
 
 def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
@@ -88,15 +95,23 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
     with styled():
         ax = new_axes(3.9, ax)
         drawn_lines: list[tuple[str, list[int], list[Estimate]]] = []
+        limits: list[str] = []
         for (backend, cache, loader), group in lines.items():
             group.sort(key=lambda cell: cell.cell.workers)
             rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in group]
             extra = [word for word, known in ((cache, several[0]), (loader, several[1])) if len(known) > 1]
             style, counts = looks[backend], [cell.cell.workers for cell in group]
             drawn_lines.append((style.colour, counts, rates))
+            middles = [rate.mid for rate in rates]
+            are_bounds = [cell.at_most for cell in group]
+            limits.append(
+                mark_limits(
+                    ax, zip(counts, middles, strict=True), are_bounds, upright=True, colour=style.colour
+                )
+            )
             ax.errorbar(
                 counts,
-                [rate.mid for rate in rates],
+                middles,
                 yerr=whiskers(rates),
                 color=style.colour,
                 marker=style.marker,
@@ -109,14 +124,14 @@ def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | No
         ax.set_xlabel("worker processes")
         ax.set_ylabel("throughput (samples/s)")
         ax.set_yscale("log")
-        middles = [rate for cell in cells if (rate := cell.median("samples_per_s"))]
-        if middles:
-            ax.set_ylim(min(middles) / _AROUND, max(middles) * _AROUND)
+        all_rates = [rate for cell in cells if (rate := cell.median("samples_per_s"))]
+        if all_rates:
+            ax.set_ylim(min(all_rates) / _AROUND, max(all_rates) * _AROUND)
         cut = [
             mark_cut(ax, counts, rates, ax.get_ylim(), upright=True, colour=colour)
             for colour, counts, rates in drawn_lines
         ]
         plain_numbers(ax.yaxis)
         legend_below(ax)
-        title(ax, QUESTION, noted(common_setting(cells), *cut), cells)
+        title(ax, QUESTION, noted(common_setting(cells), *cut, *limits), cells)
     return ax

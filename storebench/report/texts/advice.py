@@ -21,12 +21,12 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.verdicts import bounded, limit_sentence
-from storebench.report.verdict import Bound, mending_reader
+from storebench.report.verdict import PLANNED, Bound, mending_reader
 from storebench.settings.words import ComputeKind
 from storebench.stats import PRACTICAL_FRAC
 
 RULES = {
-    "R0 cannot be told yet": "two stores that could be the fastest are neither proven different nor proven equal; the given rounds would detect a difference of 1.25 times with a probability of 80%",
+    "R0 cannot be told yet": "two stores that could be the fastest are neither proven different nor proven equal; the given rounds would show a difference of 1.25 times, if there is one, with a probability of 80%",
     "R1 it does not matter": "every two stores are proven to differ by less than 10%, or the loop is proven to wait less than 10% of its time with each",
     "R2 fastest": "the store that is proven faster than every other; lossy stores are listed separately",
     "R3 equals": "of the stores that are proven to be within 10% of the fastest, the smallest on disk",
@@ -66,11 +66,11 @@ def recommend(facts: Facts) -> list[Advice]:
     reading = list(_amplified(panel, facts.claims))
     states = list(_other_states(facts, panel, chosen))
     if chosen.cell is None:
-        decided = any(one.decided for one in chosen.advice.claims)
+        decided = any(claim.decided for claim in chosen.advice.claims)
         first = [chosen.advice, *states] if decided else [*(states or _elsewhere(facts)), chosen.advice]
         return [*first, *reading]
     rules = [_bottleneck] if chosen.indifferent else [_break_even, _bottleneck, _workers, _warm]
-    more = [one for rule in rules for one in rule(facts, chosen.cell)]
+    more = [advice for rule in rules for advice in rule(facts, chosen.cell)]
     return [chosen.advice, *states, *more, *reading]
 
 
@@ -123,28 +123,38 @@ def _bottleneck(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     verdict = facts.verdicts.get(chosen.key)
     if verdict is None:
         return
-    reader = mending_reader(chosen) if verdict.bound in (Bound.LATENCY, Bound.FETCH) else ""
-    reader = reader if reader and not _is_no_faster(facts, chosen, reader) else ""
-    helps = _NEXT_STEP[verdict.bound] + (f" ({backend_label(reader)})" if reader else "")
+    waits = verdict.bound in (Bound.LATENCY, Bound.FETCH)
+    helps = _NEXT_STEP[verdict.bound] + (_reader_words(facts, chosen) if waits else "")
     are = agreed(chosen, "is", "are")
     text = f"{backend_label(chosen.backend)} {are} {limit_sentence(verdict)}. What would help: {helps}."
     yield Advice(rule="R5 bottleneck", text=text, claims=limits(facts.claims, chosen))
 
 
+def _reader_words(facts: Facts, chosen: CellSummary) -> str:
+    """Name the reader of the chosen store that keeps several requests in flight, or return "" if its format has none."""
+    reader = mending_reader(chosen)
+    if not reader:
+        own = PLANNED.get(chosen.cell.backend.format) == chosen.cell.backend.reader
+        return f" ({backend_label(chosen.backend)} does so already: more of them)" if own else ""
+    if _is_no_faster(facts, chosen, reader):
+        return f" ({backend_label(reader)} does so, but was measured here and is not proven faster)"
+    return f" ({backend_label(reader)})"
+
+
 def limits(claims: Claims, cell: CellSummary) -> tuple[Claim, ...]:
     """Return the claims of the sentence on a cell's limit."""
     return tuple(
-        one
+        claim
         for kind in (ClaimKind.LIMITED, ClaimKind.CONTENTION)
-        if (one := claims.on(kind, cell)) is not None
+        if (claim := claims.on(kind, cell)) is not None
     )
 
 
 def _is_no_faster(facts: Facts, chosen: CellSummary, reader: str) -> bool:
     """Whether a reader was measured beside the chosen cell without being proven faster."""
     other = facts.main.of(reader) if facts.main else None
-    found = facts.claims.between(chosen, other) if other is not None else None
-    return found is not None and not (found.kind is ClaimKind.FASTER and found.object is chosen)
+    claim = facts.claims.between(chosen, other) if other is not None else None
+    return claim is not None and not (claim.kind is ClaimKind.FASTER and claim.object is chosen)
 
 
 def _workers(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
@@ -153,13 +163,13 @@ def _workers(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
         return
     fewest = counts[0]
     against = [facts.claims.between(cell, fewest, Topic.WORKERS) for cell in counts[1:]]
-    known = [one for one in against if one is not None]
-    better = [one for one in known if one.kind is ClaimKind.FASTER and one.object is fewest]
+    known = [claim for claim in against if claim is not None]
+    better = [claim for claim in known if claim.kind is ClaimKind.FASTER and claim.object is fewest]
     name = backend_label(chosen.backend)
     if better:
-        best = max(better, key=lambda one: one.figure.mid if one.figure else 0.0)
-        text = f"{name}: with {best.subject.cell.workers} workers it is {with_interval(best.figure)} times as fast as with {fewest.cell.workers}."
-    elif known and len(known) == len(counts) - 1 and all(one.kind is ClaimKind.EQUAL for one in known):
+        best = max(better, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
+        text = f"{name}: with {best.subject.cell.workers} workers it is {bounded(best)}{with_interval(best.figure)} times as fast as with {fewest.cell.workers}."
+    elif known and len(known) == len(counts) - 1 and all(claim.kind is ClaimKind.EQUAL for claim in known):
         text = f"{name}: more workers than {fewest.cell.workers} change the rate by less than {percent(PRACTICAL_FRAC)}."
     else:
         return
@@ -171,7 +181,7 @@ def _warm(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     cold, warm = states.get("cold"), states.get("warm")
     faster = facts.claims.between(warm, cold, Topic.CACHE) if cold and warm else None
     if faster is not None and faster.kind is ClaimKind.FASTER and faster.subject is warm:
-        text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {with_interval(faster.figure)} times as fast as reading it cold."
+        text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {bounded(faster)}{with_interval(faster.figure)} times as fast as reading it cold."
         yield Advice(rule="R7 keep it warm", text=text, claims=(faster,))
 
 

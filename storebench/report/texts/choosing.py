@@ -72,31 +72,37 @@ def choice_of(panel: Panel, claims: Claims, varying: Collection[str] = ()) -> Ch
     exact = [cell for cell in panel.stored if not cell.lossy]
     stored = exact if len(exact) > 1 else list(panel.stored)
     known = {
-        frozenset((one.key, other.key)): claims.between(one, other)
-        for one, other in itertools.combinations(stored, 2)
+        frozenset((first.key, second.key)): claims.between(first, second)
+        for first, second in itertools.combinations(stored, 2)
     }
-    proven = [one for one in known.values() if one is not None]
+    proven = [claim for claim in known.values() if claim is not None]
     if len(proven) == len(known):
         fed = claims.each(ClaimKind.FED, stored)
         if len(fed) == len(stored):
             return _indifferent(where, panel, stored, fed, claims)
-        if all(one.kind is ClaimKind.EQUAL for one in proven):
+        if all(claim.kind is ClaimKind.EQUAL for claim in proven):
             return _indifferent(where, panel, stored, proven, claims)
     for best in stored:
         rivals = [known[frozenset((best.key, other.key))] for other in stored if other is not best]
         sure = [
-            one for one in rivals if one is not None and (one.kind is ClaimKind.EQUAL or _beats(best, one))
+            claim
+            for claim in rivals
+            if claim is not None and (claim.kind is ClaimKind.EQUAL or _beats(best, claim))
         ]
         if len(sure) == len(stored) - 1:
             return _decided(where, panel, stored, best, sure, claims)
     # Intervals hold all at once: who beats a store beats those that this one beats.
     losses = {
-        one.object.key: one for one in proven if one.kind is ClaimKind.FASTER and one.object is not None
+        claim.object.key: claim
+        for claim in proven
+        if claim.kind is ClaimKind.FASTER and claim.object is not None
     }
     unbeaten = [cell for cell in stored if cell.key not in losses]
     if len(unbeaten) == 1 and len(_below(unbeaten[0], proven)) == len(stored):
         (best,) = unbeaten
-        direct = {one.object.key: one for one in proven if _beats(best, one) and one.object is not None}
+        direct = {
+            claim.object.key: claim for claim in proven if _beats(best, claim) and claim.object is not None
+        }
         return _decided(where, panel, stored, best, list((losses | direct).values()), claims)
     left = unbeaten if len(unbeaten) > 1 else stored
     return Choice(advice=_undecided(where, stored, left, proven, claims))
@@ -108,15 +114,17 @@ def _below(best: CellSummary, proven: Sequence[Claim]) -> set[tuple[str, str]]:
     Stores that beat each other in a circle, each pair in rounds of its own, are not among them.
     """
     below, size = {best.key}, 0
-    losses = [one for one in proven if one.kind is ClaimKind.FASTER and one.object is not None]
+    losses = [claim for claim in proven if claim.kind is ClaimKind.FASTER and claim.object is not None]
     while len(below) > size:
         size = len(below)
-        below |= {one.object.key for one in losses if one.object is not None and one.subject.key in below}
+        below |= {
+            claim.object.key for claim in losses if claim.object is not None and claim.subject.key in below
+        }
     return below
 
 
-def _beats(best: CellSummary, one: Claim) -> bool:
-    return one.kind is ClaimKind.FASTER and one.subject is best
+def _beats(best: CellSummary, claim: Claim) -> bool:
+    return claim.kind is ClaimKind.FASTER and claim.subject is best
 
 
 def _indifferent(
@@ -130,7 +138,7 @@ def _indifferent(
     else:
         why = f"every two {kind}s are proven to differ by less than {percent(PRACTICAL_FRAC)}"
     name = store_label(smallest, stored)
-    text = f"{where}: it does not matter here: {why}. Choose by size or by what your tools read; {name} is the smallest on disk.{_lossy_among(stored)}"
+    text = f"{where}: it does not matter here: {why}. Choose by size or by what your tools read; {name} {agreed(smallest, 'is', 'are')} the smallest on disk.{_lossy_among(stored)}"
     faster, faster_claims = (
         ("", ()) if proof[0].kind is ClaimKind.FED else _lossy_gain(panel, stored, smallest, claims)
     )
@@ -153,24 +161,24 @@ def _decided(
     claims: Claims,
 ) -> Choice:
     """Return the advice for a store that is proven faster than, or equal to, every other."""
-    equals = [one for one in sure if one.kind is ClaimKind.EQUAL]
+    equals = [claim for claim in sure if claim.kind is ClaimKind.EQUAL]
     lead: Claim | None = None
     if equals:
-        alike = [best, *(_other(one, best) for one in equals)]
-        chosen, names = _smallest(alike), ", ".join(store_label(one, stored) for one in alike)
+        alike = [best, *(_other(claim, best) for claim in equals)]
+        chosen, names = _smallest(alike), ", ".join(store_label(cell, stored) for cell in alike)
         rule = "R3 equals"
-        text = f"{where}: {names} are proven to differ by less than {percent(PRACTICAL_FRAC)} from the first; of these {store_label(chosen, stored)} is the smallest on disk ({size(chosen.fact('bytes_on_disk'))}). Use it."
+        text = f"{where}: {names} are proven to differ by less than {percent(PRACTICAL_FRAC)} from the first; of these {store_label(chosen, stored)} {agreed(chosen, 'is', 'are')} the smallest on disk ({size(chosen.fact('bytes_on_disk'))}). Use it."
     else:
-        direct = [one for one in sure if one.subject is best]
-        lead = min(direct, key=lambda one: one.figure.mid if one.figure else 0.0)
+        direct = [claim for claim in sure if claim.subject is best]
+        lead = min(direct, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
         chosen, rule = best, "R2 fastest"
         next_one = store_label(_other(lead, best), stored)
         they = agreed(best, "It is", "They are")
         text = f"{where}: use {store_label(best, stored)}. {they} {bounded(lead)}{with_interval(lead.figure)} times as fast as the next, {next_one}."
     if chosen.lossy:
         text += " Its pixels are not those of the originals: the codec loses some."
-    faster, said = _lossy_gain(panel, stored, chosen, claims)
-    advice = Advice(rule=rule, text=text + faster, claims=(*sure, *said))
+    faster, lossy_claims = _lossy_gain(panel, stored, chosen, claims)
+    advice = Advice(rule=rule, text=text + faster, claims=(*sure, *lossy_claims))
     return Choice(advice=advice, cell=chosen, lead=lead)
 
 
@@ -185,10 +193,14 @@ def _lossy_gain(
 ) -> tuple[str, tuple[Claim, ...]]:
     """Return the proven gain of a lossy store in words and as claims; empty if there is none."""
     left = (claims.between(cell, chosen) for cell in panel.stored if cell not in stored)
-    gains = [one for one in left if one is not None and one.kind is ClaimKind.FASTER and one.object is chosen]
+    gains = [
+        claim
+        for claim in left
+        if claim is not None and claim.kind is ClaimKind.FASTER and claim.object is chosen
+    ]
     if not gains:
         return "", ()
-    most = max(gains, key=lambda one: one.figure.mid if one.figure else 0.0)
+    most = max(gains, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
     sides = (most.subject, chosen)
     names = [store_label(cell, sides) for cell in sides]
     return (
@@ -206,11 +218,11 @@ def _undecided(
 ) -> Advice:
     """Return the stores that are proven slower, those that are `left`, and the number of rounds that would decide."""
     keys = {cell.key for cell in left}
-    losses = [one for one in known if one.kind is ClaimKind.FASTER]
-    pairs = [one for one in known if one.object and {one.subject.key, one.object.key} <= keys]
-    open_pairs = [one for one in pairs if one.kind is ClaimKind.UNDECIDED]
-    doubts = (one.decision.doubt for one in open_pairs if one.decision is not None)
-    doubt = next((one for one in doubts if one), None)
+    losses = [claim for claim in known if claim.kind is ClaimKind.FASTER]
+    pairs = [claim for claim in known if claim.object and {claim.subject.key, claim.object.key} <= keys]
+    open_pairs = [claim for claim in pairs if claim.kind is ClaimKind.UNDECIDED]
+    doubts = (claim.decision.doubt for claim in open_pairs if claim.decision is not None)
+    doubt = next((doubt for doubt in doubts if doubt), None)
     rounds = (
         more_rounds(claims.decisions, open_pairs)
         if open_pairs
@@ -220,7 +232,7 @@ def _undecided(
     slower = ", ".join(store_label(cell, stored) for cell in stored if cell.key not in keys)
     names = ", ".join(store_label(cell, stored) for cell in left)
     out = f"proven slower than another store: {slower}. Which" if slower else "which"
-    beaten = [one for one in losses if one.object is not None and one.object.key not in keys]
+    beaten = [claim for claim in losses if claim.object is not None and claim.object.key not in keys]
     return Advice(
         rule="R0 cannot be told yet",
         text=f"{where}: {out} of {names} is the fastest cannot be told yet: {need}.",

@@ -5,14 +5,18 @@ from collections.abc import Iterator
 
 from storebench.report.cells import CellSummary, state_key, work_key
 from storebench.report.claims import Claim, ClaimKind
+from storebench.report.factors import PARTS
 from storebench.report.facts import Facts
 from storebench.report.panels import Panel, fullest
-from storebench.report.texts.labels import agreed, percent, state_label, store_label, times
+from storebench.report.texts.labels import agreed, backend_label, percent, state_label, store_label, times
 from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.verdicts import bounded
 
 _MOST_STATES = 2
 """Other states of the store that are named; the tables have them all."""
+
+_ALL = 1.005
+"""A share up to this one reads as the whole difference, "100%", and not as more than that."""
 
 
 def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
@@ -27,7 +31,8 @@ def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
     """
     if claim is None or claim.object is None or not claim.decided:
         return None
-    parts = facts.claims.shares(claim)
+    # The time that a replicate lacked when it was killed may be in any part of the work: shares are not even bounds.
+    parts = () if claim.object.cut_off else facts.claims.shares(claim)
     words, claims = _parts(claim.object, parts), list(parts)
     for panel, other in sorted(_elsewhere(facts, claim), key=lambda pair: -_weight(claim, pair[1]))[
         :_MOST_STATES
@@ -39,13 +44,41 @@ def deciding(facts: Facts, claim: Claim | None) -> Sentence | None:
 
 def _parts(slow: CellSummary, parts: tuple[Claim, ...]) -> list[str]:
     """Return words for the parts of the work that explain a difference; empty if none is proven."""
-    costs = [one for one in parts if one.figure and one.figure.mid > 0]
-    gives = [one for one in parts if one.figure and one.figure.mid < 0]
+    costs = [claim for claim in parts if claim.figure and claim.figure.mid > 0]
+    gives = [claim for claim in parts if claim.figure and claim.figure.mid < 0]
     of = "difference in the producers' work" if slow.cell.workers else "difference"
-    words = [f"{one.part} costs {_share(one)} of the {of}" for one in costs[:1]]
-    words += [f"{one.part} {_share(one)}" for one in costs[1:]]
-    words += [f"{one.part} gives {_share(one, -1)} back" for one in gives]
+    words = [_cost(claim, of) for claim in costs[:1]]
+    rest = " of it" if costs and costs[0].figure and costs[0].figure.mid > _ALL else ""
+    words += [
+        f"{claim.part} {'costs ' if rest else ''}{_bound(claim)}{_share(claim)}{rest}" for claim in costs[1:]
+    ]
+    for claim in gives:
+        where = f"{claim.part}, which is faster with {backend_label(slow.backend)},"
+        whole = "difference" if words else of
+        words.append(f"{where} takes off {_bound(claim)}{_share(claim, -1)} of the {whole}")
+    if gives and len(words) > 1:
+        words[-1] = f"and {words[-1]}"
     return [", ".join(words)] if words else []
+
+
+def _cost(claim: Claim, of: str) -> str:
+    """Return words for a part that is slower with the slow store: a share of the difference, or more than all of it."""
+    assert claim.figure is not None
+    if claim.figure.mid > _ALL:
+        return f"{claim.part} alone would make the {of} {_bound(claim)}{times(claim.figure)} as large"
+    return f"{claim.part} costs {_bound(claim)}{_share(claim)} of the {of}"
+
+
+def _bound(claim: Claim) -> str:
+    """Return "at most " or "at least " before a share if the rate of the slow store is only an upper bound; "" elsewhere.
+
+    What memory served, the device would have served more slowly: fetching takes longer, and so does the whole. The share of
+    fetching thereby approaches 1, and that of every other part approaches 0.
+    """
+    assert claim.figure is not None
+    if not claim.subject.at_most:
+        return ""
+    return "at least " if claim.part == PARTS["fetch_s"] and 0 < claim.figure.mid < 1 else "at most "
 
 
 def _share(claim: Claim, sign: int = 1) -> str:
@@ -97,7 +130,7 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
     assert other.object is not None
     if other.kind is ClaimKind.EQUAL:
         return f"{where}, the two differ by less than 10% (ratio {times(other.figure)})"
-    names = [store_label(one, (other.subject, other.object)) for one in (other.subject, other.object)]
+    names = [store_label(side, (other.subject, other.object)) for side in (other.subject, other.object)]
     verb = agreed(other.subject, "is", "are")
     return f"{where}, {names[0]} {verb} {bounded(other)}{times(other.figure)} as fast as {names[1]}"
 

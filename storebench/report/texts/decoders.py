@@ -22,19 +22,19 @@ def closing(panel: Panel, claims: Claims) -> Sentence | None:
 def decoder_lines(facts: Facts) -> list[str]:
     """Return one sentence per dataset, setting and gap to raw pixels that other decoders were measured in."""
     return [
-        f"{dataset_label(panel.first)}, {state_label(panel.speaker)}: {one.text}"
+        f"{dataset_label(panel.first)}, {state_label(panel.speaker)}: {sentence.text}"
         for part in facts.datasets.values()
         for panel in part.ordered
-        for one in _sentences(panel, facts.claims)
+        for sentence in _sentences(panel, facts.claims)
     ]
 
 
 def _sentences(panel: Panel, claims: Claims) -> Iterator[Sentence]:
     by_gap: dict[object, list[Claim]] = {}
-    for one in claims.each(ClaimKind.CLOSES, panel.stored):
-        assert one.object is not None
-        by_gap.setdefault((one.object.key, one.part), []).append(one)
-    yield from (_sentence(panel, found) for found in by_gap.values())
+    for claim in claims.each(ClaimKind.CLOSES, panel.stored):
+        assert claim.object is not None
+        by_gap.setdefault((claim.object.key, claim.part), []).append(claim)
+    yield from (_sentence(panel, gap_claims) for gap_claims in by_gap.values())
 
 
 def _sentence(panel: Panel, claims: Sequence[Claim]) -> Sentence:
@@ -42,11 +42,11 @@ def _sentence(panel: Panel, claims: Sequence[Claim]) -> Sentence:
     assert slow is not None
     assert fast is not None
     gap = f"the gap from {store_label(slow, (slow, fast))} to raw pixels in {backend_label(fast.backend)}"
-    closing = sorted((one for one in claims if one.decided), key=_share, reverse=True)
-    others = ", ".join(_decoder(one.subject) for one in claims if not one.decided)
+    closing = sorted((claim for claim in claims if claim.decided), key=_share, reverse=True)
+    others = ", ".join(_decoder(claim.subject) for claim in claims if not claim.decided)
     if not closing:
         return Sentence(text=f"No faster decoder is proven to close {gap}: {others}.", claims=tuple(claims))
-    listed = ", ".join(f"{_decoder(one.subject)} {_percent(one)}" for one in closing)
+    listed = ", ".join(f"{_decoder(claim.subject)} {_percent(claim)}" for claim in closing)
     rest = f"; not proven to: {others}" if others else ""
     return Sentence(text=f"A faster decoder closes a part of {gap}: {listed}{rest}.", claims=tuple(claims))
 
@@ -58,14 +58,14 @@ def _decoder(cell: CellSummary) -> str:
     return NAMES.get(name, name) + (" at a reduced scale" if options.get("scale") == "dct" else "")
 
 
-def _percent(one: Claim) -> str:
-    assert one.figure is not None
-    return f"{percent(one.figure.mid)} [{percent(one.figure.lo)}, {percent(one.figure.hi)}]"
+def _percent(claim: Claim) -> str:
+    assert claim.figure is not None
+    return f"{percent(claim.figure.mid)} [{percent(claim.figure.lo)}, {percent(claim.figure.hi)}]"
 
 
-def _share(one: Claim) -> float:
-    return one.figure.mid if one.figure is not None else 0.0
+def _share(claim: Claim) -> float:
+    return claim.figure.mid if claim.figure is not None else 0.0
 
 
 def _most(sentence: Sentence) -> float:
-    return max((_share(one) for one in sentence.claims if one.decided), default=-1.0)
+    return max((_share(claim) for claim in sentence.claims if claim.decided), default=-1.0)

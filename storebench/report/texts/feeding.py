@@ -60,7 +60,7 @@ def _doubt(curve: RooflineCurve) -> str:
     return "only an upper bound" if curve.at_most else ""
 
 
-def more_prep_s(one: Trained, roofline: Roofline) -> float | None:
+def more_prep_s(network: Trained, roofline: Roofline) -> float | None:
     """Return the seconds per sample of a network's augmentation that a roofline lacks; None if unknown."""
-    model = one.cell.cell.model
-    return 0.0 if model not in MODEL_CROPS or roofline.first.cell.model == model else one.prep_s
+    model = network.cell.cell.model
+    return 0.0 if model not in MODEL_CROPS or roofline.first.cell.model == model else network.prep_s

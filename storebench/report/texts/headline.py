@@ -26,6 +26,7 @@ from storebench.report.texts.labels import (
     times,
     with_interval,
 )
+from storebench.report.texts.rank_answers import rank_sentences
 from storebench.report.texts.roofline import roofline_sentences
 from storebench.report.texts.sentence import Sentence, joined
 from storebench.report.texts.verdicts import bounded, doubt_words, more_rounds
@@ -82,22 +83,25 @@ def headline(
     # The order of panels, and of the comparisons of each, is fixed before anything is measured. Going down to the first
     # decided comparison is a choice by the data, and costs nothing: intervals of all comparisons of the page hold at
     # once, whichever of them is read out. What was asked before and is undecided is said as well.
-    place = next((n for n, one in enumerate(leads) if one is not None and one.decided), 0)
+    place = next((index for index, claim in enumerate(leads) if claim is not None and claim.decided), 0)
     panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
     other = _other(facts, panel)
-    feeding = [Sentence(text=text) for text in _feeding(facts, unsound, accelerators)]
-    shown = joined(feeding).text
-    sentences: list[Sentence | None] = [*feeding, _answer(panel, _where(panel, shown), facts.claims)]
+    ranked = rank_sentences(facts)
+    told = [*(Sentence(text=text) for text in _feeding(facts, unsound, accelerators)), *ranked]
+    shown, several = joined(told).text, any(panel.first.cell.ranks > 1 for panel in facts.ordered)
+    sentences: list[Sentence | None] = [*told]
+    if claim is not None or not ranked:
+        sentences.append(_answer(panel, _where(panel, shown, beside_jobs=several), facts.claims))
     sentences += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
     sentences += [_beside(other, facts.claims)] if other is not None and other not in before else []
     sentences += [_undecided(before, facts.claims)] if before else []
-    return Headline(sentences=tuple(one for one in sentences if one is not None), panel=panel)
+    return Headline(sentences=tuple(sentence for sentence in sentences if sentence is not None), panel=panel)
 
 
 def _feeding(facts: Facts, unsound: Sequence[CellSummary], accelerators: Sequence[Accelerator]) -> list[str]:
     """Return sentences on the accelerators that the stores feed; if one run chose its backends, those of the terminal."""
-    found = None if facts.whole is None else worth(facts, unsound, accelerators)
-    return roofline_sentences(facts.rooflines) if found is None else [*found.named, *found.sentences]
+    answer = None if facts.whole is None else worth(facts, unsound, accelerators)
+    return roofline_sentences(facts.rooflines) if answer is None else [*answer.named, *answer.sentences]
 
 
 def panel_answer(panel: Panel, claims: Claims) -> Sentence:
@@ -118,18 +122,18 @@ def asked_pairs(panel: Panel) -> Iterator[tuple[CellSummary, CellSummary]]:
 
 def _asked(panel: Panel, claims: Claims) -> list[Claim]:
     """Return the claims of a panel in the order in which they are asked."""
-    found = (claims.between(*pair) for pair in asked_pairs(panel))
-    return [one for one in found if one is not None]
+    compared = (claims.between(*pair) for pair in asked_pairs(panel))
+    return [claim for claim in compared if claim is not None]
 
 
 def _answer(panel: Panel, where: str, claims: Claims) -> Sentence:
-    asked = _asked(panel, claims)
-    lead = leading(asked)
+    compared = _asked(panel, claims)
+    lead = leading(compared)
     if lead is None:
         return Sentence(text=_alone(panel, where))
     sentences = [_sentence(panel, lead, where, claims.decisions)]
-    if lead is not asked[0] and not asked[0].decided:
-        sentences.append(_sentence(panel, asked[0], "There", claims.decisions))
+    if lead is not compared[0] and not compared[0].decided:
+        sentences.append(_sentence(panel, compared[0], "There", claims.decisions))
     return joined(sentences)
 
 
@@ -150,7 +154,7 @@ def _alone(panel: Panel, where: str) -> str:
         names = f"{backend_label(fast.backend)} and {backend_label(slow.backend)}"
         return f"{where}: {names} never ran in the same round, so no ratio is given."
     only = panel.measured[0]
-    rate = with_interval(only.interval("samples_per_s"))
+    rate = ("at most " if only.at_most else "") + with_interval(only.interval("samples_per_s"))
     gives = agreed(only, "gives", "give")
     return f"{where}: {backend_label(only.backend)} {gives} {rate} samples/s; there is nothing to compare it with."
 
@@ -160,12 +164,12 @@ def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
     first = before[0]
     more = f", and {number_of(len(before) - 1, 'further setting')}" if len(before) > 1 else ""
     ahead = first.first.cell.readahead_kib
-    said = "" if ahead is None else f", read-ahead {ahead} KiB"
-    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}{said}"
+    readahead = "" if ahead is None else f", read-ahead {ahead} KiB"
+    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}{readahead}"
     leads = (leading(_asked(panel, claims)) for panel in before)
     return Sentence(
         text=f"Undecided settings that come first: {where}{more}.",
-        claims=tuple(one for one in leads if one is not None),
+        claims=tuple(claim for claim in leads if claim is not None),
     )
 
 
@@ -189,13 +193,13 @@ def _other(facts: Facts, main: Panel) -> Panel | None:
         and panel.first.environment_key == main.first.environment_key
         and panel.first.cell.compute.kind is wanted
     ]
-    same = [
+    same_state = [
         panel
         for panel in alike
         if panel.first.dataset_key == main.first.dataset_key and panel.first.cell.cache == cell.cache
     ]
     # Training that was not run in the same cache state still says how much of a difference reaches it.
-    chosen = same or (alike if wanted is ComputeKind.REAL else [])
+    chosen = same_state or (alike if wanted is ComputeKind.REAL else [])
     return next((panel for panel in facts.ordered if panel in chosen), None)
 
 
@@ -229,23 +233,31 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
     return slow, fast or max(alike or others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
-def _where(panel: Panel, shown: str = "") -> str:
-    """Return the machine and the setting of a panel in words; caveats that were `shown` before are left out."""
-    caveat = "".join(f" ({one})" for one in caveats(panel.cells, shown))
+def _where(panel: Panel, shown: str = "", *, beside_jobs: bool = False) -> str:
+    """Return the machine and the setting of a panel in words; caveats that were `shown` before are left out.
+
+    The number of processes is named if it is several, or if the page has jobs of several `beside_jobs`.
+    """
+    caveat = "".join(f" ({note})" for note in caveats(panel.cells, shown))
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
     work = drained if panel.first.cell.compute.kind is ComputeKind.NONE else ""
     named = dataset_label(panel.first)
     state = _beyond_memory(panel)
     place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
-    at = here(panel.cells)
-    return f"{at[0].upper()}{at[1:]}, {place}{work}{caveat}"
+    at, ranks = here(panel.cells), panel.first.cell.ranks
+    processes = f", {ranks} ranks" if ranks > 1 else ", one process" if beside_jobs else ""
+    return f"{at[0].upper()}{at[1:]}, {place}{processes}{work}{caveat}"
 
 
 def _beyond_memory(panel: Panel) -> str:
     """Return words that say that every store is larger than the limited page cache; "" if one is not."""
     cell = panel.speaker.cell
-    stored = [one.fact("store_file_bytes") for one in panel.stored]
-    if not cell.memory_bytes or not stored or not all(one and one > cell.memory_bytes for one in stored):
+    stored = [summary.fact("store_file_bytes") for summary in panel.stored]
+    if (
+        not cell.memory_bytes
+        or not stored
+        or not all(file_bytes and file_bytes > cell.memory_bytes for file_bytes in stored)
+    ):
         return ""
     ahead = f", read-ahead {cell.readahead_kib} KiB" if cell.readahead_kib is not None else ""
     return f"larger than memory (page cache limited to {size(cell.memory_bytes)}{ahead})"
@@ -268,7 +280,7 @@ def _sentence(panel: Panel, claim: Claim, where: str, decisions: Decisions) -> S
     winner, loser, decision = claim.subject, claim.object, claim.decision
     assert loser is not None
     assert decision is not None
-    names = [store_label(one, (winner, loser)) for one in (winner, loser)]
+    names = [store_label(side, (winner, loser)) for side in (winner, loser)]
     ratio = times(claim.figure)
     if claim.kind is ClaimKind.FASTER:
         text = f"{names[0]} {_feeds(panel, winner)} {bounded(claim)}{ratio} as fast as {names[1]}"

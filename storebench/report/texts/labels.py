@@ -77,15 +77,21 @@ def backend_label(backend: str) -> str:
     return f"{name} ({details})" if details else name
 
 
-def store_label(cell: CellSummary, beside: Iterable[CellSummary]) -> str:
+def store_label(cell: CellSummary, compared: Iterable[CellSummary]) -> str:
     """Return a cell's backend in words, "LMDB+JPEG (lossy)" where it stands beside a cell that loses no pixels."""
-    mixed = cell.lossy and not all(other.lossy for other in beside)
+    mixed = cell.lossy and not all(other.lossy for other in compared)
     return backend_label(cell.backend) + (" (lossy)" if mixed else "")
 
 
 def agreed(cell: CellSummary, singular: str, plural: str) -> str:
     """Return the form of a verb that agrees with a cell's backend: "LMDB loads", "PNG files load"."""
     return plural if backend_label(cell.backend).endswith("files") else singular
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return "A, B and C"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def codec_label(backend: Backend) -> str:
@@ -220,7 +226,7 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
     if name == "compute":
         return compute_label(cell.compute) or loading_label(cell)
     words = "" if value is None else _SETTINGS[name].label.format(value)
-    return words if value != 1 else re.sub("|".join(_SINGULAR), lambda found: _SINGULAR[found[0]], words)
+    return words if value != 1 else re.sub("|".join(_SINGULAR), lambda match: _SINGULAR[match[0]], words)
 
 
 def _rank_word(name: str, value: object, cell: Cell) -> str | None:
@@ -252,11 +258,11 @@ def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
     """Return all emulated compute in one line; none if there is none."""
     ordered = sorted(sleeps, key=lambda compute: compute.milliseconds)
     if len(ordered) < 2:
-        return [compute_label(one) for one in ordered]
+        return [compute_label(compute) for compute in ordered]
     return [f"compute EMULATED by sleeps of {plain(ordered[0].duration)} to {plain(ordered[-1].duration)} ms"]
 
 
-def caveats(cells: Sequence[CellSummary], beside: str = "") -> list[str]:
+def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
     """Return the caveats that belong beside any figure of these cells: data or compute that is not real.
 
     What the text that they stand beside already says is left out.
@@ -279,7 +285,7 @@ def caveats(cells: Sequence[CellSummary], beside: str = "") -> list[str]:
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if compute_label(cell.cell.compute):
             sleeps.add(cell.cell.compute)
-    return [one for one in (*noted, *_sleeps_label(sleeps)) if one not in beside]
+    return [caveat for caveat in (*noted, *_sleeps_label(sleeps)) if caveat not in shown]
 
 
 def _served_clause(cell: CellSummary) -> str:
@@ -326,10 +332,10 @@ def between(mid: float, lo: float | None, hi: float | None, digits: int = 3) -> 
     """
     if lo is None or hi is None:
         return number(mid, digits), ""
-    known = [_decimals(one, digits) for one in (mid, lo, hi) if one and math.isfinite(one)]
+    known = [_decimals(value, digits) for value in (mid, lo, hi) if value and math.isfinite(value)]
     own = known[0] if mid and known else 0
     decimals = min(own + 1, max(known, default=0))
-    figure, low, high = (_aligned(one, decimals, digits) for one in (mid, lo, hi))
+    figure, low, high = (_aligned(value, decimals, digits) for value in (mid, lo, hi))
     return figure, f" [{low}, {high}]"
 
 

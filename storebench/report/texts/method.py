@@ -45,8 +45,9 @@ _INTERVALS = (
     "Figures are medians over replicates; if a replicate has several epochs, their median counts. Intervals"
     " are computed from replicates, never from steps. Ratios are paired by round, on logarithms, with Student's t. The"
     " intervals of all ratios on this page hold simultaneously, with probability 95% and within this run. Intervals of rates,"
-    " starving points and break-evens are single, 95% each. Fewer than three rounds decide nothing. Added rounds make the"
-    " intervals of a run wider."
+    " starving points and break-evens are single, 95% each. Fewer than three rounds decide nothing. More rounds make"
+    " intervals narrower. Rounds that are added after a look at the results do so by less, because each interval pays for that"
+    " look; the numbers of further rounds on this page include it."
 )
 _VERDICTS = (
     "If a cell without loading (null) and a warm cell were measured beside a cold one, fetch stall is cold minus warm"
@@ -57,9 +58,9 @@ _VERDICTS = (
 
 def _replicates(cells: Sequence[CellSummary]) -> str:
     counts = sorted({len(cell.values("samples_per_s")) for cell in cells if cell.usable})
-    said = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "no"
+    replicates = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "no"
     return (
-        f"Every cell ran in {said} fresh process{'' if said == '1' else 'es'}, interleaved with the others"
+        f"Every cell ran in {replicates} fresh process{'' if replicates == '1' else 'es'}, interleaved with the others"
         " in a seeded random order within each round, so that a machine that slows down slows every backend."
     )
 
@@ -80,15 +81,15 @@ def _rounds(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
         for row in cell.rows:
             if row.get("rounds_rule") is not None:
                 by_run.setdefault(row["run_id"], row["rounds_rule"])
-    return [("Rounds", _rule(one)) for one in by_run.values()]
+    return [("Rounds", _rule(rule)) for rule in by_run.values()]
 
 
 def _rule(rounds: RunRounds) -> str:
     rule = rounds.rule
     most = "" if rule.budget_s is None else f", and at most {format_duration(rule.budget_s)} of measuring"
     ends = Counter(stop.why for stop in rounds.stops)
-    told = [f"{count} {_ENDS[why]}" for why, count in ends.most_common()]
-    stopped = f" Of {number_of(len(rounds.stops), 'panel')}, {', '.join(told)}." if told else ""
+    endings = [f"{count} {_ENDS[why]}" for why, count in ends.most_common()]
+    stopped = f" Of {number_of(len(rounds.stops), 'panel')}, {', '.join(endings)}." if endings else ""
     return (
         f"Rounds were added until the interval of each ratio that matters was within {rule.until:.0%} of its middle: at"
         f" least {rule.min_replicates} rounds, at most {rule.max_replicates}{most}. The ratios that matter are those of"
@@ -125,6 +126,17 @@ def disturbance_sentence(cells: Sequence[CellSummary]) -> str:
     return (
         f"Other work took more than {OTHERS_MOST_FRAC:.0%} of the cores during {disturbed} of"
         f" {number_of(len(replicates), 'replicate')}: run this again on an idle machine before you decide."
+    )
+
+
+def disturbed_note(cells: Sequence[CellSummary]) -> str:
+    """Return a sentence on the replicates that count and that other work disturbed; "" if it disturbed none."""
+    replicates = _watched(cells)
+    disturbed = sum(bool(row["conditions_disturbed"]) for row in replicates)
+    if not disturbed:
+        return ""
+    return disturbance_sentence(cells) or (
+        f"Other work of the machine disturbed {disturbed} of {number_of(len(replicates), 'replicate')}."
     )
 
 
@@ -168,9 +180,9 @@ def _cache(cells: Sequence[CellSummary]) -> str:
         return "No cache state was requested: files were read with the page cache in its current state."
     verdicts = Counter(str(row["cache_verdict"]) for row in rows)
     methods = sorted({str(row["cache_method"]) for row in rows})
-    said = ", ".join(f"{count} {name}" for name, count in verdicts.most_common())
+    verdict_counts = ", ".join(f"{count} {name}" for name, count in verdicts.most_common())
     return (
-        f"Of {len(rows)} epochs with a requested cache state: {said} (by {', '.join(methods)}). Resident pages of the"
+        f"Of {len(rows)} epochs with a requested cache state: {verdict_counts} (by {', '.join(methods)}). Resident pages of the"
         " store's files were counted just before the first timed step and after the last. At its start, a cold cell has"
         " at most 1% resident, and a warm cell at least 99%. A cell that did not reach its requested state has failed. A"
         " cold rate covers the steps up to which no more was resident than was requested. A limited rate covers the steps"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from storebench.probes.below import below_sentence
 from storebench.report.cells import CellSummary
 from storebench.report.states import EpochRow, bounded
-from storebench.report.texts.labels import backend_label, percent, size
+from storebench.report.texts.labels import backend_label, number, percent, size
 from storebench.results import BelowCache, CacheFacts, CacheVerdict
 from storebench.settings.words import BOUNDED_STATES, CacheState
 
@@ -51,15 +51,34 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[EpochRow]) -> Iterator[st
         {int(row["machine_readahead_kib"]) for row in rows if row["machine_readahead_kib"] is not None}
     )
     if sizes and all(cell.cell.readahead_kib is None for cell in cells):
-        yield f"the device's read-ahead was the machine's own: {', '.join(f'{one:,}' for one in sizes)} KiB"
-    if any(cell.upper_bound for cell in cells):
+        yield f"the device's read-ahead was the machine's own: {', '.join(f'{kib:,}' for kib in sizes)} KiB"
+    bounded = [cell for cell in cells if cell.upper_bound]
+    if bounded:
+        reasons = "; ".join(filter(None, (_early(bounded), _risen(bounded))))
         yield (
-            "at most = the true cold rate is lower: more than was requested was resident after the first step, or the rate"
-            " rose so much that something other than the device may have served the later steps. Such a rate can only prove that"
-            " its store is slower"
+            f"at most = the true cold rate is lower: {reasons}. Such a rate can only prove that its store is slower"
         )
     if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED_STATES):
         yield "without a rate = the records do not show for which steps the cache state held"
+
+
+def _early(bounded: Sequence[CellSummary]) -> str:
+    """Return the stores of which too much was resident from the first step on, and that; "" for none."""
+    names = ", ".join(dict.fromkeys(backend_label(cell.backend) for cell in bounded if cell.rise is None))
+    return f"more than was requested was resident after the first step ({names})" if names else ""
+
+
+def _risen(bounded: Sequence[CellSummary]) -> str:
+    """Return the stores whose rate rose, and what follows from that; "" for none."""
+    risen = ", ".join(
+        f"{backend_label(cell.backend)}, {number(cell.rise, 2)}-fold" for cell in bounded if cell.rise
+    )
+    if not risen:
+        return ""
+    return (
+        f"no more was resident than was requested, but the rate rose within the cold steps ({risen}), so that something other"
+        " than the device may have served the later ones"
+    )
 
 
 def _cut_off(cells: Sequence[CellSummary]) -> Iterator[str]:
@@ -103,7 +122,11 @@ def _telling(facts: Sequence[CacheFacts]) -> CacheFacts:
     """Return the facts that say most about caches below: one that was seen counts whatever others say."""
     return min(
         facts,
-        key=lambda one: (_BELOW_ORDER.index(one.below), one.below_ratio is None, -(one.below_ratio or 0)),
+        key=lambda cache: (
+            _BELOW_ORDER.index(cache.below),
+            cache.below_ratio is None,
+            -(cache.below_ratio or 0),
+        ),
     )
 
 

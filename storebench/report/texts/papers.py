@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from storebench.formats.lmdb.ladder import RUNGS
 from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims
-from storebench.report.decisions import Topic
+from storebench.report.decisions import Decision, Topic
 from storebench.report.factors import Square
 from storebench.report.facts import Facts
 from storebench.report.intervals import Estimate, Ratio
@@ -25,7 +25,7 @@ from storebench.report.texts.labels import (
     state_label,
     with_interval,
 )
-from storebench.report.texts.verdicts import bound_words, decision_words, doubt_words
+from storebench.report.texts.verdicts import TWO_BOUNDS, decision_words, doubt_words, told_ratio
 from storebench.results import Cell
 from storebench.settings.words import ComputeKind, Share
 
@@ -102,7 +102,7 @@ def then_and_now(facts: Facts) -> list[PaperClaim]:
         )
     )
     claims += _ladder_claims(ladders, facts.claims)
-    return [one for one in claims if one.now]
+    return [claim for claim in claims if claim.now]
 
 
 def _ladder_claims(ladders: Sequence[Ladder], claims: Claims) -> Iterable[PaperClaim]:
@@ -117,7 +117,7 @@ def _ladder_claims(ladders: Sequence[Ladder], claims: Claims) -> Iterable[PaperC
             source=LMDBIO,
             claim=f"The best of its optimisations instead of {name}, in complete steps of training",
             then="nearly 20 times in some cases, 65 times on 9,216 cores",
-            now=tuple(_climbed([one for one in ladders if one.trains], claims, _best_over(key))),
+            now=tuple(_climbed([ladder for ladder in ladders if ladder.trains], claims, _best_over(key))),
         )
     for rung in RUNGS:
         if rung.trouble:
@@ -172,27 +172,32 @@ def _crowd(ladder: Ladder) -> tuple[int, str, tuple[str, ...]]:
     return max(1, cell.workers), "reader process", ("workers",)
 
 
+def decision_on(claim: Claim, cell: CellSummary) -> Decision:
+    """Return the decision behind a comparison, with one of its two cells in the first place."""
+    assert claim.decision is not None
+    return claim.decision if claim.subject is cell else claim.decision.inverted()
+
+
 def gain_of(claim: Claim, cell: CellSummary) -> Ratio:
     """Return the rate of one side of a comparison over that of the other; below 1 if it is slower."""
-    assert claim.decision is not None
-    return claim.decision.ratio if claim.subject is cell else claim.decision.ratio.inverted()
+    return decision_on(claim, cell).ratio
 
 
 def _gain(claim: Claim, cell: CellSummary) -> str:
-    gain = gain_of(claim, cell)
-    return f"{with_interval(gain)} times" + ("" if gain.proven else f" ({gain.verdict})")
+    decision = decision_on(claim, cell)
+    told, proven = told_ratio(decision), decision.faster or decision.slower
+    return f"{told} times" + ("" if proven else f" ({decision.verdict})") if told else TWO_BOUNDS
 
 
-def _slowness(found: Sequence[Panel], store: str, facts: Facts) -> Iterator[OwnFigure]:
-    for panel in found:
+def _slowness(panels: Sequence[Panel], store: str, facts: Facts) -> Iterator[OwnFigure]:
+    for panel in panels:
         slow, fast = panel.of("png"), panel.of(store)
         claim = facts.claims.between(fast, slow) if slow and fast else None
         if claim is not None and slow is not None and fast is not None and claim.decision is not None:
-            decision = claim.decision
-            told = decision.faster or decision.slower
-            doubt = "" if told else f" ({doubt_words(decision.doubt) or decision_words(decision)})"
-            most = bound_words(fast, slow)
-            figure = f"{most}{with_interval(gain_of(claim, fast))} times{doubt}"
+            decision = decision_on(claim, fast)
+            proven, told = decision.faster or decision.slower, told_ratio(decision)
+            doubt = "" if proven else f" ({doubt_words(decision.doubt) or decision_words(decision)})"
+            figure = f"{told} times{doubt}" if told else TWO_BOUNDS
             varying = facts.datasets[fast.dataset_key].varying
             yield OwnFigure(where=panel_label(panel, varying), figure=figure, claims=(claim,))
 
@@ -234,8 +239,8 @@ def _extents(rows: Sequence[EpochRow]) -> str:
     return f" ({'; '.join(words)})" if words else ""
 
 
-def _io_share(found: Iterable[Panel]) -> Iterator[OwnFigure]:
-    for panel in found:
+def _io_share(panels: Iterable[Panel]) -> Iterator[OwnFigure]:
+    for panel in panels:
         cell = panel.of("lmdb")
         if cell is not None and _trains_alone(cell.cell):
             share = percent(cell.median("data_wait_frac"))
@@ -260,24 +265,37 @@ def factor_lines(facts: Facts) -> list[str]:
 def factor_sentence(square: Square) -> str:
     """Return a square in words: both sides of the codec, both of the container, and their interaction."""
     codec, name = codec_label(square.slow.cell.backend), backend_label(square.fast.backend)
-    files = backend_label(square.slow.backend)
+    slow, fast, raw_files, encoded = square.slow, square.fast, square.raw_files, square.encoded
     parts = [
-        (f"{codec} instead of raw pixels costs", square.codec_in_files, "in files"),
-        ("", square.codec_in_container, f"in {name}"),
-        (f"files instead of {name} cost", square.container_raw, "with raw pixels"),
-        ("", square.container_encoded, f"with {codec}"),
-        ("interaction", square.interaction, "(the codec's cost in files less that in the container)"),
+        (f"{codec} instead of raw pixels costs", square.codec_in_files, (slow,), (raw_files,), "in files"),
+        ("", square.codec_in_container, (encoded,), (fast,), f"in {name}"),
+        (f"files instead of {name} cost", square.container_raw, (raw_files,), (fast,), "with raw pixels"),
+        ("", square.container_encoded, (slow,), (encoded,), f"with {codec}"),
+        (
+            "interaction",
+            square.interaction,
+            (slow, fast),
+            (raw_files, encoded),
+            "(the codec's cost in files less that in the container)",
+        ),
     ]
     clauses = [
-        " ".join(word for word in (lead, _microseconds(cost), where) if word)
-        for lead, cost, where in parts
+        " ".join(word for word in (lead, _microseconds(cost, dear, cheap), where) if word)
+        for lead, cost, dear, cheap, where in parts
         if cost is not None
     ]
     return (
-        f"{files} against {name}, {state_label(square.slow)}, in microseconds per sample:"
-        f" {_microseconds(square.whole)} in all; {'; '.join(clauses)}."
+        f"{backend_label(slow.backend)} against {name}, {state_label(slow)}, in microseconds per sample:"
+        f" {_microseconds(square.whole, (slow,), (fast,))} in all; {'; '.join(clauses)}."
     )
 
 
-def _microseconds(cost: Estimate) -> str:
-    return with_interval(cost.scaled(1e6))
+def _microseconds(
+    cost: Estimate, dear: Iterable[CellSummary | None], cheap: Iterable[CellSummary | None]
+) -> str:
+    """Return a cost, the times of the `dear` cells less those of the `cheap` ones; a bound if a rate is only an upper bound."""
+    longer = [any(cell is not None and cell.at_most for cell in side) for side in (dear, cheap)]
+    if all(longer):
+        return "an unknown amount (rates of both sides are only upper bounds)"
+    bound = "at least " if longer[0] else "at most " if longer[1] else ""
+    return bound + with_interval(cost.scaled(1e6))

@@ -7,6 +7,11 @@ from storebench.report.interference import Interference, interferences
 from storebench.report.intervals import Estimate
 from storebench.report.texts.labels import backend_label, setting_label, with_interval
 
+JOB_INTERVALS = (
+    "The next sentences compare whole epochs of a job that loads with those of one that loads nothing. Their intervals hold for"
+    " one job each, so an exchange may be proven here whose exposed communication is not proven by the wider intervals of the page."
+)
+
 
 def job_label(cell: CellSummary) -> str:
     """Return the name of a job: its backend and its setting."""
@@ -20,7 +25,7 @@ def milliseconds(seconds: Estimate | None) -> str:
 
 def interference_lines(facts: Facts) -> list[str]:
     """Return one sentence per job whose four corners were measured."""
-    return [interference_sentence(one) for one in interferences(facts.cells)]
+    return [interference_sentence(interference) for interference in interferences(facts.cells)]
 
 
 def interference_sentence(interference: Interference) -> str:
@@ -30,7 +35,7 @@ def interference_sentence(interference: Interference) -> str:
     )
     return (
         f"{job_label(interference.both)}: loading alone adds {milliseconds(interference.step.loading)} to a step, exchanging gradients alone"
-        f" {milliseconds(interference.step.exchange)}, and both together {milliseconds(interference.step.interaction)} beyond the sum of the"
+        f" (with nothing to load) {milliseconds(interference.step.exchange)}, and both together {milliseconds(interference.step.interaction)} beyond the sum of the"
         f" two ({parts}); {_meaning(interference.step.interaction)}."
     )
 

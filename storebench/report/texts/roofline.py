@@ -19,6 +19,7 @@ from storebench.report.texts.labels import (
     backend_label,
     caveats,
     dataset_label,
+    listed,
     number,
     percent,
     state_label,
@@ -31,7 +32,7 @@ from storebench.units import number_of
 _MOSTLY = 0.5
 """A part that is more than this share of the producers' work decides their rate."""
 
-_HANDED = 0.9
+_HANDED = 0.98
 """The handoff is named where a starving point is below this share of the one that the supply rate alone would give."""
 
 _WARM_FREE = frozenset({"cache", "memory_bytes", "readahead_kib", "epochs"})
@@ -58,24 +59,24 @@ def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
         In the order of `storebench.report.roofline.rooflines`. The first one with a decided backend is told; those of
         other read-aheads and cache states of the same samples are compared with it.
     """
-    lead = next((one for one in rooflines if _decided(one)), None)
+    lead = next((roofline for roofline in rooflines if _decided(roofline)), None)
     if lead is None:
         return []
-    others = [one for one in rooflines if one is not lead]
-    said = [
+    others = [roofline for roofline in rooflines if roofline is not lead]
+    sentences = [
         _feeding_sentence(lead, others),
         _deciding_sentence(lead, others),
         handoff_sentence([lead]),
         _landmark_sentence(lead),
     ]
-    return [sentence for sentence in said if sentence]
+    return [sentence for sentence in sentences if sentence]
 
 
 def one_roofline_answer(roofline: Roofline) -> str:
     """Return a sentence on the accelerators that the backends of one setting feed, undecided ones included."""
     fed = _decided(roofline)
     if not fed:
-        names = ", ".join(backend_label(one.backend) for one in roofline.curves)
+        names = ", ".join(backend_label(curve.backend) for curve in roofline.curves)
         return f"{_where(roofline)}: no starving point is decided yet ({names}); more rounds may decide it."
     return _feeding_sentence(roofline, [])
 
@@ -83,7 +84,7 @@ def one_roofline_answer(roofline: Roofline) -> str:
 def accelerator_sentence(roofline: Roofline, accelerator: Accelerator) -> str:
     """Return in one sentence which backends keep a named accelerator busy, and by whose figure."""
     named = f"{accelerator.title} ({number(accelerator.images_per_s)} images/s, {accelerator.origin})"
-    parts = _feeding_parts([(one, one.feeding(accelerator.images_per_s)) for one in roofline.curves])
+    parts = _feeding_parts([(curve, curve.feeding(accelerator.images_per_s)) for curve in roofline.curves])
     return f"{named}: {'; '.join(parts)}. {_where(roofline)}."
 
 
@@ -96,9 +97,9 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
         The state and the loader of the roofline, in words.
     """
     rate = accelerator.images_per_s
-    curves = sorted(roofline.stored, key=lambda one: one.backend != ORIGINAL)
-    delivered = [f"{backend_label(one.backend)} {_delivered_words(one, rate)}" for one in curves]
-    parts = _feeding_parts([(one, one.feeding(rate)) for one in curves])
+    curves = sorted(roofline.stored, key=lambda curve: curve.backend != ORIGINAL)
+    delivered = [f"{backend_label(curve.backend)} {_delivered_words(curve, rate)}" for curve in curves]
+    parts = _feeding_parts([(curve, curve.feeding(rate)) for curve in curves])
     named = f"{accelerator.title} ({number(rate)} images/s, {accelerator.origin})"
     trains = f"would train this many images/s by the roofline's model ({where})"
     return [
@@ -109,7 +110,7 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
 
 def _none_feeds(curves: Sequence[RooflineCurve], rate: float) -> str:
     """Return a sentence that no store feeds an accelerator, and which comes closest; "" if one feeds it, by its median."""
-    busy = {one: one.delivered(rate).mid / rate for one in curves}
+    busy = {curve: curve.delivered(rate).mid / rate for curve in curves}
     if not busy or max(busy.values()) >= BUSY_FRAC:
         return ""
     best = max(busy, key=busy.__getitem__)
@@ -127,35 +128,35 @@ def _delivered_words(curve: RooflineCurve, rate: float) -> str:
     return f"{most}{with_interval(delivered)} (busy {most}{percent(delivered.mid / rate)})"
 
 
-def handoff_sentence(found: Sequence[Roofline]) -> str:
-    """Return why stores supply far more than the accelerator that they feed; "" if none does."""
-    curves = (curve for one in found for curve in one.curves if one.overlap)
+def handoff_sentence(rooflines: Sequence[Roofline]) -> str:
+    """Name the stores whose hand-over limits them to slower accelerators than their supply rates allow, or return ""."""
+    curves = (curve for roofline in rooflines for curve in roofline.curves if roofline.overlap)
     names = dict.fromkeys(
-        backend_label(one.backend)
-        for one in curves
-        if one.model.starving < _HANDED * one.supply.mid / BUSY_FRAC
+        backend_label(curve.backend)
+        for curve in curves
+        if curve.model.starving < _HANDED * curve.supply.mid / BUSY_FRAC
     )
     if not names:
         return ""
-    said = "supplies more than it feeds" if len(names) == 1 else "supply more than they feed"
+    said, rate = ("feeds", "its supply rate") if len(names) == 1 else ("feed", "their supply rates")
     return (
-        f"{_listed([*names])} {said}: between two steps the loader hands a batch over, and the accelerator waits"
-        " (docs/worth-it.md)."
+        f"{listed([*names])} {said} slower accelerators than {rate} would allow: between two steps the loader hands a batch"
+        " over, and the accelerator waits (docs/worth-it.md)."
     )
 
 
 def _landmark_sentence(roofline: Roofline) -> str:
     """Return for how much of its time each store would keep the fastest marked accelerator busy; "" if all feed it."""
-    fastest = max(landmarks(), key=lambda one: one.images_per_s)
+    fastest = max(landmarks(), key=lambda accelerator: accelerator.images_per_s)
     rate = fastest.images_per_s
-    busy = [(one, one.delivered(rate).mid / rate) for one in _decided(roofline)]
+    busy = [(curve, curve.delivered(rate).mid / rate) for curve in _decided(roofline)]
     if not roofline.of_photographs or all(share >= BUSY_FRAC for _, share in busy):
         return ""
     parts = [
-        f"{'at most ' if one.at_most else ''}{percent(share)}{'' if place else ' of its time'} with {backend_label(one.backend)}"
-        for place, (one, share) in enumerate(busy)
+        f"{'at most ' if curve.at_most else ''}{percent(share)}{'' if place else ' of its time'} with {backend_label(curve.backend)}"
+        for place, (curve, share) in enumerate(busy)
     ]
-    return f"{fastest.title} ({number(rate)} images/s, {fastest.origin}) would be busy {_listed(parts)}, by the roofline's model."
+    return f"{fastest.title} ({number(rate)} images/s, {fastest.origin}) would be busy {listed(parts)}, by the roofline's model."
 
 
 def starving_words(curve: RooflineCurve) -> str:
@@ -173,7 +174,7 @@ def state_words(roofline: Roofline) -> str:
     """Return the cache state of a roofline in words, with the read-ahead that was set for it."""
     cell = roofline.first.cell
     words = state_label(roofline.first)
-    sizes = [one.loader.fact("store_file_bytes") or 0 for one in roofline.stored]
+    sizes = [curve.loader.fact("store_file_bytes") or 0 for curve in roofline.stored]
     if cell.memory_bytes and sizes and min(sizes) > cell.memory_bytes:
         words = f"larger than memory (page cache {words})"
     return words if cell.readahead_kib is None else f"{words}, read-ahead {cell.readahead_kib} KiB"
@@ -224,17 +225,17 @@ def explanation_words(explained: Explanation | None) -> str:
 
 
 def _decided(roofline: Roofline) -> list[RooflineCurve]:
-    return [one for one in roofline.stored if one.decided]
+    return [curve for curve in roofline.stored if curve.decided]
 
 
 def _where(roofline: Roofline) -> str:
-    caveat = "".join(f" ({one})" for one in caveats([one.loader for one in roofline.curves]))
+    caveat = "".join(f" ({note})" for note in caveats([curve.loader for curve in roofline.curves]))
     augmented = ", with the network's augmentation" if roofline.augmented else ""
     return f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{augmented}{caveat}"
 
 
 def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
-    beside = _of_other_readahead(lead, others)
+    variants = _of_other_readahead(lead, others)
     parts: list[str] = []
     for curve in _decided(lead):
         verb = "" if parts else f" {agreed(curve.loader, 'feeds', 'feed')} accelerators"
@@ -245,12 +246,12 @@ def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
             else f" ({agreed(curve.loader, 'it loads', 'they load')} {_supply_words(curve)})"
         )
         parts.append(
-            f"{backend_label(curve.backend)}{verb} up to {_starving_points(curve, beside, unit)}{loads}"
+            f"{backend_label(curve.backend)}{verb} up to {_starving_points(curve, variants, unit)}{loads}"
         )
     end = _on_this_machine(lead) or (_FED if lead.overlap else "")
     turns = "" if lead.overlap else _TAKE_TURNS
-    open_ones = [backend_label(one.backend) for one in lead.stored if not one.decided]
-    parts[-1] += f" (undecided: {_listed(open_ones)})" if open_ones else ""
+    open_ones = [backend_label(curve.backend) for curve in lead.stored if not curve.decided]
+    parts[-1] += f"; it is undecided how much {listed(open_ones)} can feed" if open_ones else ""
     return f"{_where(lead)}: {', '.join(parts)}{turns}{end}."
 
 
@@ -262,7 +263,7 @@ def _supply_words(curve: RooflineCurve) -> str:
 def _of_other_readahead(lead: Roofline, others: Sequence[Roofline]) -> list[Roofline]:
     if lead.first.cell.readahead_kib is None:
         return []
-    return [one for one in others if _alike(lead, one, frozenset({"readahead_kib"}))]
+    return [roofline for roofline in others if _alike(lead, roofline, frozenset({"readahead_kib"}))]
 
 
 def _alike(first: Roofline, second: Roofline, free: frozenset[str]) -> bool:
@@ -274,13 +275,13 @@ def _alike(first: Roofline, second: Roofline, free: frozenset[str]) -> bool:
     return all(value == other.fields[name] for name, value in cell.fields.items() if name not in ignored)
 
 
-def _starving_points(curve: RooflineCurve, beside: Sequence[Roofline], unit: str) -> str:
+def _starving_points(curve: RooflineCurve, variants: Sequence[Roofline], unit: str) -> str:
     """Return words for a starving point, and for those of other read-aheads that clearly differ."""
     words = _with_unit(curve, unit)
     differing = [
-        (one.first.cell.readahead_kib, other)
-        for one in beside
-        if (other := one.curve(curve.backend)) is not None and _shown_apart(curve, other)
+        (variant.first.cell.readahead_kib, other)
+        for variant in variants
+        if (other := variant.curve(curve.backend)) is not None and _shown_apart(curve, other)
     ]
     if not differing:
         return words
@@ -300,7 +301,7 @@ def _apart(first: RooflineCurve, second: RooflineCurve) -> bool:
     if not (first.decided and second.decided):
         return False
     over = [first.over(rates) for rates in second.rounds]
-    known = [(one.lo or 0.0, one.hi or math.inf) for one in over if one is not None]
+    known = [(ratio.lo or 0.0, ratio.hi or math.inf) for ratio in over if ratio is not None]
     above, below = all(lo > 1 for lo, _ in known), all(hi < 1 for _, hi in known)
     return len(known) == len(over) and (above or below)
 
@@ -309,20 +310,22 @@ def _shown_apart(first: RooflineCurve, second: RooflineCurve) -> bool:
     """Whether two starving points are decided and their single intervals do not touch, so both are worth showing."""
     if not (first.decided and second.decided):
         return False
-    one, other = first.starving, second.starving
-    return (one.hi or 0.0) < (other.lo or 0.0) or (other.hi or 0.0) < (one.lo or 0.0)
+    first_point, second_point = first.starving, second.starving
+    return (first_point.hi or 0.0) < (second_point.lo or 0.0) or (second_point.hi or 0.0) < (
+        first_point.lo or 0.0
+    )
 
 
 def _on_this_machine(lead: Roofline) -> str:
     """Return words for the backends that feed the slowest network trained on this machine's processor; "" without one."""
-    here = next((one for one in lead.trained if one.cell.cell.device == "cpu"), None)
-    if here is None:
+    trained = next((candidate for candidate in lead.trained if candidate.cell.cell.device == "cpu"), None)
+    if trained is None:
         return ""
     curves = _decided(lead)
-    device, _, network = trained_label(here).partition(", ")
-    named = f"{device} ({network} at {with_interval(here.rate)} images/s)"
-    prep_s = more_prep_s(here, lead)
-    feedings = [(curve, feeding_of(curve, here, prep_s)) for curve in curves]
+    device, _, network = trained_label(trained).partition(", ")
+    named = f"{device} ({network} at {with_interval(trained.rate)} images/s)"
+    prep_s = more_prep_s(trained, lead)
+    feedings = [(curve, feeding_of(curve, trained, prep_s)) for curve in curves]
     if all(feeding is Feeding.FEEDS for _, feeding in feedings):
         alone = agreed(curves[0].loader, "it keeps", "they keep")
         each = "each of them keeps" if len(curves) > 1 else alone
@@ -330,33 +333,35 @@ def _on_this_machine(lead: Roofline) -> str:
     return f"; {named} is {', '.join(_feeding_parts(feedings))}"
 
 
-def _feeding_parts(told: Sequence[tuple[RooflineCurve, Feeding]]) -> list[str]:
+def _feeding_parts(feedings: Sequence[tuple[RooflineCurve, Feeding]]) -> list[str]:
     names: dict[Feeding, list[str]] = {}
-    for curve, feeding in told:
+    for curve, feeding in feedings:
         names.setdefault(feeding, []).append(backend_label(curve.backend))
     words = {
         Feeding.FEEDS: "kept busy at least 90% of its time by {}",
         Feeding.STARVES: "starved by {}",
         Feeding.UNDECIDED: "undecided for {}",
     }
-    return [text.format(_listed(names[kind])) for kind, text in words.items() if kind in names]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return [text.format(listed(names[kind])) for kind, text in words.items() if kind in names]
 
 
 def _deciding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
     """Return the conditions that are proven to decide the starving points: memory, read-ahead, decoding; "" if none."""
     settings = [
-        one for one in (_memory(lead, others), _readahead(lead, others), _decoding(lead)) if one is not None
+        condition
+        for condition in (_memory(lead, others), _readahead(lead, others), _decoding(lead))
+        if condition is not None
     ]
-    return f"These figures depend on {_listed(settings)}." if settings else ""
+    return f"These figures depend on {listed(settings)}." if settings else ""
 
 
 def _memory(lead: Roofline, others: Sequence[Roofline]) -> str | None:
     warm = next(
-        (one for one in others if one.first.cell.cache == CacheState.WARM and _alike(lead, one, _WARM_FREE)),
+        (
+            roofline
+            for roofline in others
+            if roofline.first.cell.cache == CacheState.WARM and _alike(lead, roofline, _WARM_FREE)
+        ),
         None,
     )
     if warm is None or lead.first.cell.cache == CacheState.WARM:
@@ -383,11 +388,11 @@ def _readahead(lead: Roofline, others: Sequence[Roofline]) -> str | None:
         backend_label(curve.backend)
         for curve in _decided(lead)
         if any(
-            (other := one.curve(curve.backend)) is not None and _apart(curve, other)
-            for one in _of_other_readahead(lead, others)
+            (other := roofline.curve(curve.backend)) is not None and _apart(curve, other)
+            for roofline in _of_other_readahead(lead, others)
         )
     ]
-    return f"the disk's read-ahead ({_listed(names)})" if names else None
+    return f"the disk's read-ahead ({listed(names)})" if names else None
 
 
 def _decoding(lead: Roofline) -> str | None:
@@ -396,18 +401,16 @@ def _decoding(lead: Roofline) -> str | None:
     ]
     if not shares:
         return None
-    words = [f"{percent(share)} of the work with {backend_label(curve.backend)}" for share, curve in shares]
-    return f"decoding ({_listed(words)})"
+    words = [
+        f"{percent(share)} of the producers' work with {backend_label(curve.backend)}"
+        for share, curve in shares
+    ]
+    return f"decoding ({listed(words)})"
 
 
 def _decode_share(cell: CellSummary) -> float | None:
     """Return the share of decoding in the producers' work where it is most of it in every replicate; None elsewhere."""
-    fetch, decode, prep = (cell.rounds_per_sample(name) for name in ("fetch_s", "decode_s", "prep_s"))
-    shares = [
-        seconds / whole
-        for key, seconds in decode.items()
-        if (whole := seconds + fetch.get(key, 0.0) + prep.get(key, 0.0)) > 0
-    ]
+    shares = list(cell.work_share("decode_s").values())
     if len(shares) < stats.MIN_ROUNDS or min(shares) <= _MOSTLY:
         return None
     return stats.median(shares)

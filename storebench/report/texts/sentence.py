@@ -24,5 +24,5 @@ class Sentence:
 
 def joined(sentences: Sequence[Sentence]) -> Sentence:
     """Return sentences one after the other."""
-    text = " ".join(one.text for one in sentences)
-    return Sentence(text=text, claims=tuple(claim for one in sentences for claim in one.claims))
+    text = " ".join(sentence.text for sentence in sentences)
+    return Sentence(text=text, claims=tuple(claim for sentence in sentences for claim in sentence.claims))

@@ -6,7 +6,7 @@ from storebench.report.cells import FEWEST_TRAINING_STEPS, CellSummary
 from storebench.report.claims import Claim, ClaimKind
 from storebench.report.decisions import Decision, Decisions, Doubt, DoubtKind, rounds_to_tell
 from storebench.report.texts.labels import backend_label, duration, number, percent, with_interval
-from storebench.report.verdict import Bound, CellVerdict
+from storebench.report.verdict import DEVICE_LIMIT_FRAC, Bound, CellVerdict
 from storebench.units import number_of
 
 _PARTS = {
@@ -15,6 +15,9 @@ _PARTS = {
 }
 """Limit -> the part of feeding the loop that it is in; any other limit is named after its part."""
 
+
+TWO_BOUNDS = "no ratio (both rates are only upper bounds)"
+"""In place of a ratio of two rates that are only upper bounds: it is neither an estimate nor a bound."""
 
 WIDE = 10.0
 """An interval of a proven ratio whose ends differ by a larger factor tells the direction, but hardly the size."""
@@ -35,8 +38,9 @@ def doubt_words(doubt: Doubt | None) -> str:
         steps = number_of(doubt.cells[0].steps, "step")
         return f"training of {steps} ranks nothing, {FEWEST_TRAINING_STEPS} are needed"
     if doubt.kind is DoubtKind.UNSTEADY:
-        unsteady = " and ".join(backend_label(cell.backend) for cell in doubt.cells)
-        return f"not shown to be steady: {unsteady}"
+        unsteady = [backend_label(cell.backend) for cell in doubt.cells]
+        rate = "the rate of {} is" if len(unsteady) == 1 else "the rates of {} are"
+        return f"{rate.format(' and '.join(unsteady))} not shown to be steady"
     names = [backend_label(cell.backend) for cell in doubt.cells]
     if doubt.kind is DoubtKind.CUT_OFF:
         killed = number_of(sum(cell.cut_off for cell in doubt.cells), "replicate")
@@ -58,27 +62,35 @@ def bound_words(cell: CellSummary, base: CellSummary) -> str:
     return {(True, False): "at most ", (False, True): "at least "}.get((cell.at_most, base.at_most), "")
 
 
+def told_ratio(decision: Decision) -> str:
+    """Return the ratio of two rates with its interval, "at most 3.10 [2.91, 3.32]"; "" if both are upper bounds, so it is no bound."""
+    cell, base = decision.cell, decision.base
+    if cell.at_most and base.at_most:
+        return ""
+    return bound_words(cell, base) + with_interval(decision.ratio)
+
+
 def more_rounds(decisions: Decisions, undecided: Sequence[Claim]) -> str:
-    """Return words for the number of further rounds that would detect a difference of 1.25 times."""
-    return rounds_words(decisions, [one.decision for one in undecided if one.decision is not None])
+    """Return words for the number of further rounds that would be enough to see a difference of 1.25 times."""
+    return rounds_words(decisions, [claim.decision for claim in undecided if claim.decision is not None])
 
 
-def rounds_words(decisions: Decisions, asked: Sequence[Decision]) -> str:
-    """Return words for the number of further rounds in which comparisons would detect a difference of 1.25 times."""
-    if min((one.ratio.n for one in asked), default=0) < 2:
+def rounds_words(decisions: Decisions, compared: Sequence[Decision]) -> str:
+    """Return words for the number of further rounds that would be enough to see a difference of 1.25 times in comparisons."""
+    if min((decision.ratio.n for decision in compared), default=0) < 2:
         return "one round shows no spread, so at least 3 are needed"
-    rounds = rounds_to_tell(decisions, asked)
+    rounds = rounds_to_tell(decisions, compared)
     if rounds is None:
-        return "with this spread, 200 rounds would not detect a difference of 1.25 times"
-    return f"{number_of(rounds, 'more round')} would detect a difference of 1.25 times"
+        return "with this spread, 200 rounds would not be enough to see a difference of 1.25 times"
+    return f"{number_of(rounds, 'more round')} would be enough to see a difference of 1.25 times, if there is one"
 
 
 def verdict_notes(decisions: Decisions, compared: Sequence[Decision]) -> list[str]:
     """Return what the ratios of a table lack: why a verdict cannot be told, and that of a proven one the size is uncertain."""
     named: dict[str, list[str]] = {}
-    for one in compared:
-        if lack := _lack(decisions, one):
-            named.setdefault(lack, []).append(backend_label(one.cell.backend))
+    for decision in compared:
+        if lack := _lack(decisions, decision):
+            named.setdefault(lack, []).append(backend_label(decision.cell.backend))
     return [f"{', '.join(names)}: {lack}." for lack, names in named.items()]
 
 
@@ -90,9 +102,17 @@ def _lack(decisions: Decisions, decision: Decision) -> str:
     if ratio.lo and ratio.hi and ratio.hi > WIDE * ratio.lo:
         return (
             f"proven {decision.verdict}, but {number_of(ratio.n, 'round')} hardly tell by how much;"
-            f" {rounds_words(decisions, [decision])}"
+            f" {_size_words(decisions, decision)}"
         )
     return ""
+
+
+def _size_words(decisions: Decisions, decision: Decision) -> str:
+    """Return words for the number of further rounds after which the interval of a proven ratio is narrow."""
+    rounds = rounds_to_tell(decisions, [decision])
+    if rounds is None:
+        return "with this spread, 200 rounds would not tell the ratio to within a factor of 1.25"
+    return f"{number_of(rounds, 'more round')} would tell the ratio to within a factor of 1.25"
 
 
 def limit_sentence(verdict: CellVerdict) -> str:
@@ -103,7 +123,10 @@ def limit_sentence(verdict: CellVerdict) -> str:
         return f"{verdict.bound}: {figure}; without any loading it would be at most {gain} times as fast"
     lead = "slowed down by " if verdict.bound is Bound.CONTENTION else ""
     gain = number(verdict.gain)
-    return f"{lead}{verdict.bound}: {figure}; without that it would be at most {gain} times as fast"
+    then = (
+        "" if verdict.handoff_s is None else f" (the handoff takes {duration(verdict.handoff_s)} per batch)"
+    )
+    return f"{lead}{verdict.bound}: {figure}; without that it would be at most {gain} times as fast{then}"
 
 
 def limit_figure(verdict: CellVerdict) -> str:
@@ -115,10 +138,17 @@ def limit_figure(verdict: CellVerdict) -> str:
         times = with_interval(verdict.inflation.ratio if verdict.inflation else None)
         return f"with it, the network computes {times} times as long as with nothing to load, and the loop waits {waits} of its time"
     part = _PARTS.get(verdict.bound, str(verdict.bound).removesuffix("-bound"))
+    whole = "feeding it" if verdict.bound is Bound.HANDOFF else "the producers' work"
     figure = (
-        f"the loop waits {waits} of its time, and {part} is {percent(verdict.feeding_frac)} of feeding it"
+        f"the loop waits {waits} of its time, and {part} is {percent(verdict.feeding_frac)} of {whole}"
         f" ({duration(verdict.batch_s)} per batch)"
     )
     if verdict.arriving_frac is None:
         return figure
-    return f"{figure}; bytes arrive at {percent(verdict.arriving_frac)} of the device's best rate"
+    return f"{figure}; bytes arrive at {_arriving(verdict, verdict.arriving_frac)} of the device's best measured rate"
+
+
+def _arriving(verdict: CellVerdict, frac: float) -> str:
+    """Return the share of the device's best rate; one that rounds to the limit of "storage-bound" says that it is below."""
+    below = verdict.bound is Bound.LATENCY and percent(frac) == percent(DEVICE_LIMIT_FRAC)
+    return f"just under {percent(DEVICE_LIMIT_FRAC)}" if below else percent(frac)

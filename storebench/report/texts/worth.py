@@ -91,8 +91,8 @@ def worth(
 def _unsound_words(cell: CellSummary, facts: Facts) -> str:
     """Return words for a backend, with the cache state if the answer has its figures in another state."""
     label = backend_label(cell.backend)
-    told = any(one.backend == cell.backend and one.key != cell.key for one in facts.cells)
-    return f"{label} {_STATES.get(cell.cell.cache, f'cache {cell.cell.cache}')}" if told else label
+    is_shown = any(summary.backend == cell.backend and summary.key != cell.key for summary in facts.cells)
+    return f"{label} {_STATES.get(cell.cell.cache, f'cache {cell.cell.cache}')}" if is_shown else label
 
 
 def _named(facts: Facts, accelerators: Sequence[Accelerator]) -> tuple[str, ...]:
@@ -100,7 +100,11 @@ def _named(facts: Facts, accelerators: Sequence[Accelerator]) -> tuple[str, ...]
     lead = _lead(facts.rooflines)
     if lead is None:
         return ()
-    return tuple(said for one in accelerators for said in delivering_sentences(lead, one, _where(lead)))
+    return tuple(
+        sentence
+        for accelerator in accelerators
+        for sentence in delivering_sentences(lead, accelerator, _where(lead))
+    )
 
 
 def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
@@ -174,7 +178,7 @@ def _lead(rooflines: Sequence[Roofline]) -> Roofline | None:
         cell = roofline.first.cell
         return -state_rank(roofline.first), cell.ranks, -cell.workers
 
-    return min((one for one in rooflines if not one.augmented), key=rank, default=None)
+    return min((roofline for roofline in rooflines if not roofline.augmented), key=rank, default=None)
 
 
 def _base(lead: Roofline) -> RooflineCurve | None:
@@ -195,7 +199,7 @@ def _files(base: RooflineCurve) -> str:
 
 
 def _listed(curves: Sequence[RooflineCurve]) -> str:
-    return ", ".join(backend_label(one.backend) for one in curves)
+    return ", ".join(backend_label(curve.backend) for curve in curves)
 
 
 def _floor(base: RooflineCurve) -> str:
@@ -293,23 +297,25 @@ def _above(base: RooflineCurve, best: RooflineCurve, claim: Claim) -> str:
 
 def _unchanged(gains: Mapping[RooflineCurve, Claim]) -> str:
     """Return a sentence on the starving point of a container with unchanged files, or "" if none is proven to help."""
-    kept = [one for one in gains if one.loader.cell.backend.codec == ORIGINAL]
+    kept = [curve for curve in gains if curve.loader.cell.backend.codec == ORIGINAL]
     if not kept:
         return ""
-    best = max(kept, key=lambda one: one.starving.mid)
+    best = max(kept, key=lambda curve: curve.starving.mid)
     return f"With the files unchanged, {backend_label(best.backend)}: up to {starving_words(best)} images/s."
 
 
 def _best(facts: Facts, gains: Mapping[RooflineCurve, Claim]) -> RooflineCurve:
     """Return the backend with the highest starving point or, of those that are proven equal to it, the smallest."""
-    first = max(gains, key=lambda one: one.starving.mid)
+    first = max(gains, key=lambda curve: curve.starving.mid)
     alike = [
-        one
-        for one in gains
-        if one is first
-        or ((claim := _claim(facts, one, first)) is not None and claim.kind is ClaimKind.EQUAL)
+        curve
+        for curve in gains
+        if curve is first
+        or ((claim := _claim(facts, curve, first)) is not None and claim.kind is ClaimKind.EQUAL)
     ]
-    return min(alike, key=lambda one: (float(one.loader.fact("bytes_on_disk") or math.inf), one is not first))
+    return min(
+        alike, key=lambda curve: (float(curve.loader.fact("bytes_on_disk") or math.inf), curve is not first)
+    )
 
 
 def _memory_sentence(lead: Roofline, whole: Whole | None) -> str:
@@ -320,8 +326,10 @@ def _memory_sentence(lead: Roofline, whole: Whole | None) -> str:
     memory = f"this machine's memory ({rounded_bytes(whole.memory_bytes)})"
     if whole.fits:
         return f"{holds} fit into {memory}: from the second epoch on they are read from there."
-    said = f"{holds} do not fit into {memory}, so that every epoch reads from the disk"
-    return f"{said}." if lead.first.cell.cache in BOUNDED_STATES else f"{said}, which was not measured."
+    sentence = f"{holds} do not fit into {memory}, so that every epoch reads from the disk"
+    return (
+        f"{sentence}." if lead.first.cell.cache in BOUNDED_STATES else f"{sentence}, which was not measured."
+    )
 
 
 def _price(cell: CellSummary, whole: Whole | None) -> str:
@@ -351,5 +359,7 @@ def _scale(base: RooflineCurve) -> str:
     """Return published rates of accelerators, to compare the figures with; "" if images are not photographs."""
     if base.backend != ORIGINAL:
         return ""
-    named = "; ".join(f"{one.title}: {number(one.images_per_s)} images/s" for one in landmarks())
+    named = "; ".join(
+        f"{accelerator.title}: {number(accelerator.images_per_s)} images/s" for accelerator in landmarks()
+    )
     return f"For scale, published training rates: {named}."

@@ -73,6 +73,6 @@ def finding(kind: Rule, record: Record, figure: str, message: str) -> Finding:
     )
 
 
-def agree(one: float, other: float) -> bool:
+def agree(first: float, second: float) -> bool:
     """Return whether two figures are equal up to rounding."""
-    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-9)
+    return math.isclose(first, second, rel_tol=ROUNDING, abs_tol=1e-9)

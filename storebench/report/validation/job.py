@@ -212,9 +212,9 @@ def _spread(record: Record, job: JobFacts) -> Iterator[Finding]:
         "skew": (max(seconds) - min(seconds)) / middle_s if middle_s else math.inf,
     }
     for name, right in expected.items():
-        said = getattr(job, name)
-        if not agree(said, right):
-            message = f"{said:.6g}, but the ranks give {right:.6g}"
+        recorded = getattr(job, name)
+        if not agree(recorded, right):
+            message = f"{recorded:.6g}, but the ranks give {right:.6g}"
             yield finding(Rule.ARITHMETIC, record, f"job.{name}", message)
 
 
@@ -247,6 +247,6 @@ def _ring(record: Record, job: JobFacts) -> Iterator[Finding]:
             recorded is not None and right is not None and agree(recorded, right)
         )
         if not agrees:
-            words = [f"{one:.6g}" if one is not None else "nothing" for one in (recorded, right)]
+            words = [f"{value:.6g}" if value is not None else "nothing" for value in (recorded, right)]
             message = f"{words[0]}, but bytes, link and exposed communication give {words[1]}"
             yield finding(Rule.ARITHMETIC, record, f"job.{name}", message)

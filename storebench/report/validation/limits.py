@@ -1,6 +1,6 @@
 """The limits of one record: rates below every ceiling, and bytes whose origin is accounted for."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from storebench.matrix import MODEL_CROPS
 from storebench.report.texts.labels import size
@@ -22,10 +22,36 @@ _LIMIT_HEADROOM = 1.02
 """A page cache is counted in whole pages, and its limit is kept by reclaim, which lags a little."""
 
 
-def check_limits(record: Record) -> Iterator[Finding]:
-    """Yield a finding for each figure of a usable record that is impossibly high or low."""
+def machine_and_cell(record: Record) -> Hashable:
+    """Return the machine and the cell of a record: its replicates share one ceiling of memory."""
+    return record.environment and record.environment.key, record.cell.cell_id
+
+
+def memory_ceilings(records: Iterable[Record]) -> dict[Hashable, float]:
+    """Return the fastest memory, in bytes per second, that any replicate of a cell found, by `machine_and_cell`.
+
+    Memory that other work uses, too, is slower in some replicates than in others. A ceiling is the best that it can do.
+    """
+    best: dict[Hashable, float] = {}
+    for record in records:
+        key, rate = machine_and_cell(record), record.ceilings.memory_bytes_per_s
+        if rate is not None:
+            best[key] = max(rate, best.get(key, 0.0))
+    return best
+
+
+def check_limits(record: Record, memory_bytes_per_s: float | None = None) -> Iterator[Finding]:
+    """Yield a finding for each figure of a usable record that is impossibly high or low.
+
+    Parameters
+    ----------
+    record
+        A record of a cell that ended.
+    memory_bytes_per_s
+        The ceiling of memory (`memory_ceilings`); None is the record's own.
+    """
     if not record.cell.backend.is_null:
-        yield from _memory_ceiling(record)
+        yield from _memory_ceiling(record, memory_bytes_per_s or record.ceilings.memory_bytes_per_s)
         yield from _device_ceiling(record)
         yield from _device_floor(record)
         yield from _warm_reads(record)
@@ -33,9 +59,8 @@ def check_limits(record: Record) -> Iterator[Finding]:
     yield from _portion(record)
 
 
-def _memory_ceiling(record: Record) -> Iterator[Finding]:
+def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
     """Find more bytes per second of fetching and decoding than a thread can copy into memory."""
-    ceiling = record.ceilings.memory_bytes_per_s
     busy_s = (record.fetch_s + record.decode_s) * _readers(record)
     if ceiling is None or not busy_s:
         return
@@ -107,18 +132,18 @@ def _device_floor(record: Record) -> Iterator[Finding]:
         return
     # Pages that a game reads first also hold samples of the training.
     read += _read_by_games(record)
-    asked = record.payload_bytes * rows_frac(record)
+    requested_bytes = record.payload_bytes * rows_frac(record)
     held, where = (
-        asked * cache.resident_frac_before,
+        requested_bytes * cache.resident_frac_before,
         f"{cache.resident_frac_before:.1%} of the store was resident",
     )
     if record.cell.cache == CacheState.LIMITED and record.epoch:
         # An epoch of some of the samples may request those that the one before left resident.
         held = (cache.limit_bytes or 0) * (record.job.nodes if record.job else 1)
         where = f"{size(held)} of memory were permitted"
-    if read < (asked - held) * DEVICE_LEAST_FRAC:
+    if read < (requested_bytes - held) * DEVICE_LEAST_FRAC:
         message = (
-            f"{size(read)} came from the device, but {size(asked)} were requested and only {where}:"
+            f"{size(read)} came from the device, but {size(requested_bytes)} were requested and only {where}:"
             " something else held the data"
         )
         yield finding(Rule.CEILING, record, "device_read_bytes", message)

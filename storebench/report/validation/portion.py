@@ -71,10 +71,10 @@ def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
     for name, right in sums.items():
         recorded = getattr(part, name)
         if recorded is None or right is None:
-            same = recorded is right
+            agrees = recorded is right
         else:
-            same = abs(recorded - right) <= ROUNDING * max(1.0, abs(right))
-        if not same:
+            agrees = abs(recorded - right) <= ROUNDING * max(1.0, abs(right))
+        if not agrees:
             yield finding(Rule.STEPS, record, f"portion.{name}", f"{recorded}, but its steps give {right}")
 
 
@@ -104,7 +104,7 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
         message = f"{part.shared_drift:.4g}, but pages that samples share explain {shared:.4g} at most"
         yield finding(Rule.CACHE, record, "portion.shared_drift", message)
     asked = _asked(record, steps, store)
-    excess = np.array([one.resident_frac for one in curve]) - expected_frac(asked, pages.samples_per_page)
+    excess = np.array([point.resident_frac for point in curve]) - expected_frac(asked, pages.samples_per_page)
     within = _within(record, curve, end_s)
     over = within & (excess > pages.tolerated_frac + ROUNDING)
     if over.any():
@@ -125,10 +125,10 @@ def _device(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
     last = part.first_step + part.steps - 1
     begun = steps["fetch_start_ns"] <= step_ends(dict(steps))[last]
     read = int(steps["device_read_bytes"][begun].sum())
-    asked = int(steps["payload_bytes"][: last + 1].sum()) * rows_frac(record)
-    if read < asked * (1 - cache.resident_frac_before) * DEVICE_LEAST_FRAC:
+    requested_bytes = int(steps["payload_bytes"][: last + 1].sum()) * rows_frac(record)
+    if read < requested_bytes * (1 - cache.resident_frac_before) * DEVICE_LEAST_FRAC:
         message = (
-            f"{size(read)} came from the device until the portion ended, but {size(asked)} were requested by then and only"
+            f"{size(read)} came from the device until the portion ended, but {size(requested_bytes)} were requested by then and only"
             f" {cache.resident_frac_before:.1%} of the store was resident: something else held the data"
         )
         yield finding(Rule.CEILING, record, "portion.samples_per_s", message)
@@ -140,7 +140,7 @@ def _within(record: Record, curve: tuple[ResidencyPoint, ...], end_s: float) -> 
     A recorded curve is thinned. Where each step's batch is begun when the loop asks for it, and there are fewer steps
     than points, the next point that was kept is the proof. Elsewhere the proof may have been left out.
     """
-    elapsed_s = np.array([one.elapsed_s for one in curve])
+    elapsed_s = np.array([point.elapsed_s for point in curve])
     within = elapsed_s < end_s
     proof = int(np.argmin(within)) if not within.all() else len(curve)
     if not record.cell.workers and record.steps < KEPT_POINTS and proof < len(curve) - 1:
@@ -151,7 +151,7 @@ def _within(record: Record, curve: tuple[ResidencyPoint, ...], end_s: float) -> 
 def _asked(record: Record, steps: _Steps, store: StoreFacts) -> Any:
     """Return the share of the store that had been asked for at each point of the curve, float64 [n], from the steps."""
     curve = record.cache.curve if record.cache else ()
-    at_ns = np.array([round(one.elapsed_s * 1e9) for one in curve], np.int64) + int(steps["start_ns"][0])
+    at_ns = np.array([round(point.elapsed_s * 1e9) for point in curve], np.int64) + int(steps["start_ns"][0])
     asked = asked_frac(dict(steps), at_ns, store.count)
     if may_look_ahead(record.cell):  # its read-ahead is not recorded, so it may have requested everything
         return np.where(asked > 0, record.samples / max(1, store.count), 0.0)

@@ -30,7 +30,7 @@ _SPANS_STEP_S = 50e-6
 def check_record(record: Record) -> list[Finding]:
     """Return the findings about the arithmetic, the coverage and the cache state of one usable record."""
     checks = (_shares, _sums, _computed, _spans, _rates, _payload, _order, _coverage, _cache)
-    return [found for check in checks for found in check(record)]
+    return [problem for check in checks for problem in check(record)]
 
 
 def _shares(record: Record) -> Iterator[Finding]:
@@ -70,14 +70,14 @@ def _sums(record: Record) -> Iterator[Finding]:
 
 def _computed(record: Record) -> Iterator[Finding]:
     """Find an accelerator that is not the cell's: of another kind, or faster than its emulation sleeps."""
-    asked = record.cell.compute
-    if record.au_kind != asked.kind:
-        yield finding(Rule.ARITHMETIC, record, "au_kind", f"{record.au_kind}, but {asked} was asked for")
-    if asked.kind is ComputeKind.EMULATED:
-        least_s = record.timed_steps * asked.milliseconds / 1000
+    compute = record.cell.compute
+    if record.au_kind != compute.kind:
+        yield finding(Rule.ARITHMETIC, record, "au_kind", f"{record.au_kind}, but {compute} was asked for")
+    if compute.kind is ComputeKind.EMULATED:
+        least_s = record.timed_steps * compute.milliseconds / 1000
         if record.compute_s < least_s * (1 - _SLEEP_FRAC):
             message = (
-                f"{record.compute_s:.6g} s, but {record.timed_steps} steps of {asked} take {least_s:.6g} s"
+                f"{record.compute_s:.6g} s, but {record.timed_steps} steps of {compute} take {least_s:.6g} s"
             )
             yield finding(Rule.ARITHMETIC, record, "compute_s", message)
 
@@ -134,9 +134,11 @@ def _rates(record: Record) -> Iterator[Finding]:
         "accelerator_util_frac": record.compute_s / record.timed_s,
     }
     for name, right in expected.items():
-        said = getattr(record, name)
-        if said is not None and not agree(said, right):
-            yield finding(Rule.ARITHMETIC, record, name, f"{said:.6g}, but the raw figures give {right:.6g}")
+        recorded = getattr(record, name)
+        if recorded is not None and not agree(recorded, right):
+            yield finding(
+                Rule.ARITHMETIC, record, name, f"{recorded:.6g}, but the raw figures give {right:.6g}"
+            )
     if record.timed_samples > record.samples or record.timed_steps > record.steps:
         message = f"{record.timed_samples} timed of {record.samples} served"
         yield finding(Rule.ARITHMETIC, record, "timed_samples", message)
@@ -224,8 +226,8 @@ def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
     """Find a limited page cache that held more of the store than its limit before or after an epoch."""
     if cache.limit_bytes is None or cache.limit_bytes != record.cell.memory_bytes:
         forced = "no limit" if cache.limit_bytes is None else format_bytes(cache.limit_bytes)
-        asked = "nothing" if record.cell.memory_bytes is None else format_bytes(record.cell.memory_bytes)
-        message = f"called limited to {asked}, but {forced} was in force"
+        limit = "nothing" if record.cell.memory_bytes is None else format_bytes(record.cell.memory_bytes)
+        message = f"called limited to {limit}, but {forced} was in force"
         yield finding(Rule.CACHE, record, "cache.limit_bytes", message)
         return
     # `validation.limits` compares the samples in between with the limit.

@@ -51,7 +51,7 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
             Finding(kind=Rule.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
         ]
     checks = (_strangers, _rounds, _gaps, _no_steps, _portions, _not_proven, _overlaps, _environments)
-    return [one for check in checks for one in check(about, records)]
+    return [problem for check in checks for problem in check(about, records)]
 
 
 def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
         return
     rule = _rule(scenario)
     least = scenario["replicates"] if rule is None else rule.min_replicates
-    added = [one["replicate"] for one in about.get("added_rounds", ())]
+    added = [row["replicate"] for row in about.get("added_rounds", ())]
     planned = least + len(added)
     if about.get("stopping") != (rule and dataclasses.asdict(rule)):
         yield _of_run(about, "stopping", "it is not the rule of the run's scenario")
@@ -121,7 +121,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]
     A run that was interrupted ends early. It has no gap: rounds follow one another. Rounds that a run added have only
     the cells that it lists for them.
     """
-    added = {one["replicate"]: set(one["cell_ids"]) for one in about.get("added_rounds", ())}
+    added = {row["replicate"]: set(row["cell_ids"]) for row in about.get("added_rounds", ())}
     fewer = _fewer_rounds(about, records)
     done = Counter(map(replicate_key, records))
     last_round = max((record.replicate for record in records), default=0)
@@ -166,7 +166,7 @@ def _fewer_rounds(about: dict[str, Any], records: Sequence[Record]) -> dict[str,
         if isinstance(matrix.get("backends"), list)
         for name in matrix["backends"]
     ]
-    last = {record.cell: record.replicate for record in sorted(records, key=lambda one: one.replicate)}
+    last = {record.cell: record.replicate for record in sorted(records, key=lambda record: record.replicate)}
     return {
         cell.cell_id: number + 1 for cell, number in last.items() if (cell.backend.name, number + 1) in named
     }

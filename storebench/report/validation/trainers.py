@@ -76,14 +76,14 @@ def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
     cell = record.cell
     count = record.store.count if record.store else 0
     sizes = part_sizes(count, trainers=cell.trainers, data=cell.trainer_data) if count else []
-    told = [(one.training_samples, one.held_out_samples) for one in facts.per_trainer]
-    if sizes and told != sizes:
-        message = f"parts of {told} samples, but {count} samples make {sizes}"
+    recorded = [(trainer.training_samples, trainer.held_out_samples) for trainer in facts.per_trainer]
+    if sizes and recorded != sizes:
+        message = f"parts of {recorded} samples, but {count} samples make {sizes}"
         yield finding(Rule.ARITHMETIC, record, "job.trainers.per_trainer", message)
-    for number, one in enumerate(facts.per_trainer):
+    for number, trainer in enumerate(facts.per_trainer):
         for name, score, samples in (
-            ("held_out_score", one.held_out_score, one.held_out_samples),
-            ("test_accuracy", one.test_accuracy, record.test_samples),
+            ("held_out_score", trainer.held_out_score, trainer.held_out_samples),
+            ("test_accuracy", trainer.test_accuracy, record.test_samples),
         ):
             if score is not None and not _is_share(score, samples):
                 message = f"{score:.6g} is not a share of {samples} samples"
@@ -92,7 +92,7 @@ def _parts(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
 
 def _best(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
     """Find a best trainer without the highest score, and a test accuracy of the job that is not the best trainer's."""
-    scores = [one.held_out_score for one in facts.per_trainer]
+    scores = [trainer.held_out_score for trainer in facts.per_trainer]
     known = [score for score in scores if score is not None]
     right = scores.index(max(known)) if known and len(known) == len(scores) else None
     if facts.best_trainer != right:
@@ -125,15 +125,15 @@ def _pairing(record: Record, facts: TrainersFacts) -> Iterator[Finding]:
     expected: Counter[tuple[int, int, int, int]] = Counter()
     for number in numbers:
         step = (number + 1) * cell.tournament_steps - record.epoch * steps
-        for one, other in pairs(number, trainers=cell.trainers, seed=cell.seed):
-            expected.update([(number, step, one, other), (number, step, other, one)])
+        for first, second in pairs(number, trainers=cell.trainers, seed=cell.seed):
+            expected.update([(number, step, first, second), (number, step, second, first)])
     played = Counter((game.number, game.step, game.trainer, game.partner) for game in facts.games)
     wrong = sorted((expected - played) + (played - expected))
     if wrong:
-        number, step, one, other = wrong[0]
+        number, step, first, second = wrong[0]
         how = "is not recorded" if played[wrong[0]] < expected[wrong[0]] else "does not follow from the seed"
         message = (
-            f"the side of trainer {one} against {other} in tournament {number}, after step {step}, {how}"
+            f"the side of trainer {first} against {second} in tournament {number}, after step {step}, {how}"
         )
         yield finding(Rule.ARITHMETIC, record, "job.trainers.games", message)
 

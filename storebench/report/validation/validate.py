@@ -15,7 +15,7 @@ from storebench.report.texts.labels import with_interval
 from storebench.report.validation.data_store import check_data_store
 from storebench.report.validation.findings import Finding, Rule, finding, record_name
 from storebench.report.validation.job import check_job, check_ranks
-from storebench.report.validation.limits import check_limits
+from storebench.report.validation.limits import check_limits, machine_and_cell, memory_ceilings
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
 from storebench.report.validation.record import check_record
 from storebench.report.validation.run import check_run
@@ -56,18 +56,18 @@ def read_all(paths: RunFolders) -> tuple[list[Sourced], list[Finding]]:
     records: list[Sourced] = []
     findings: list[Finding] = []
     for file in find_runs(paths):
-        here: list[Record] = []
+        own_records: list[Record] = []
         before = len(findings)
         for where, raw in raw_records(file):
             try:
                 if isinstance(raw, CorruptDataError):
                     raise raw
-                here.append(record_from_dict(raw, where=where))
+                own_records.append(record_from_dict(raw, where=where))
             except StorebenchError as error:
                 findings.append(_no_record(where, error))
         # A replicate is incomplete here because one of its lines is invalid, not because writing it was interrupted.
         is_sound = file.suffix == ".jsonl" and len(findings) == before
-        whole = without_half_replicate(here) if is_sound else here
+        whole = without_half_replicate(own_records) if is_sound else own_records
         records += [(record, file) for record in whole]
     return records, findings
 
@@ -95,7 +95,10 @@ def validate(paths: RunFolders) -> list[Finding]:
 def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     """Return every finding about records, taken one by one and all together."""
     sound = [(record, file) for record, file in records if record.status is Status.OK]
-    findings = [finding for record, _ in sound for finding in _alone(record)]
+    memory = memory_ceilings(record for record, _ in sound)
+    findings = [
+        finding for record, _ in sound for finding in _alone(record, memory.get(machine_and_cell(record)))
+    ]
     for record, file in sound:
         findings += _check_steps(record, file.parent)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
@@ -110,12 +113,12 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     ]
 
 
-def _alone(record: Record) -> Iterator[Finding]:
-    """Yield the findings about one usable record."""
+def _alone(record: Record, memory_bytes_per_s: float | None) -> Iterator[Finding]:
+    """Yield the findings about one usable record; its machine copied so many bytes per second at best."""
     yield from check_record(record)
     yield from check_job(record)
     yield from check_data_store(record)
-    yield from check_limits(record)
+    yield from check_limits(record, memory_bytes_per_s)
 
 
 def _check_steps(record: Record, run: Path) -> list[Finding]:

@@ -17,4 +17,5 @@ def without_bitmaps(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_pictures(without_bitmaps: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write empty files for plots."""
     monkeypatch.setattr(Plot, "ax", None)
+    monkeypatch.setattr(Plot, "words", "")
     monkeypatch.setattr(Plot, "svg", NO_SVG)

@@ -73,7 +73,7 @@ def drawn(facts: Facts) -> list[Plot]:
 
 def drawing_modules() -> list[ModuleType]:
     package = storebench.report.plots
-    names = [one.name for one in pkgutil.iter_modules(package.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
     return [module for module in modules if hasattr(module, "drawn")]
 

@@ -82,7 +82,7 @@ def test_both_cells_that_were_still_moving_are_named() -> None:
     (decision,) = facts_of(records).decisions.found.values()
     assert decision.doubt is not None
     assert decision.doubt.kind is DoubtKind.UNSTEADY
-    assert doubt_words(decision.doubt) == "not shown to be steady: LMDB and PNG files"
+    assert doubt_words(decision.doubt) == "the rates of LMDB and PNG files are not shown to be steady"
 
 
 @pytest.mark.parametrize(("bounded", "doubted"), [("lmdb", True), ("png", False)])
@@ -233,9 +233,9 @@ def test_a_loop_is_called_fed_only_if_the_page_spent_error_on_it() -> None:
         for record in replicates(name, waits, cache=cache)
     ]
     facts = facts_of(records)
-    fed = {(one.backend, one.cell.cache) for one in facts.cells if facts.decisions.fed(one)}
+    fed = {(cell.backend, cell.cell.cache) for cell in facts.cells if facts.decisions.fed(cell)}
     assert fed == {("png", "cold"), ("lmdb", "cold"), ("png", "warm")}
-    other = next(one for one in facts.cells if (one.backend, one.cell.cache) == ("lmdb", "warm"))
+    other = next(cell for cell in facts.cells if (cell.backend, cell.cell.cache) == ("lmdb", "warm"))
     share = facts.decisions.waiting(other)
     assert share is not None
     assert (share.mid, share.lo, share.hi) == (pytest.approx(0.0479, abs=1e-3), None, None)
@@ -263,14 +263,16 @@ def test_comparisons_and_figures_spend_no_more_than_the_pages_error(looks: int) 
     assert decisions.alpha == pytest.approx(look_alpha(looks))
     leads = {panel.first.dataset_key: panel for panel in reversed(facts.ordered)}.values()
     pairs = sum(math.comb(len(panel.stored), 2) for panel in leads)
-    curves = sum(len(one.curves) + len(one.trained) for one in facts.rooflines)
+    curves = sum(len(roofline.curves) + len(roofline.trained) for roofline in facts.rooflines)
     assert curves
-    assert all(curve.alpha == decisions.rest_alpha for one in facts.rooflines for curve in one.curves)
+    assert all(
+        curve.alpha == decisions.rest_alpha for roofline in facts.rooflines for curve in roofline.curves
+    )
     rest = len(decisions.found) - pairs + curves
     spent = pairs * decisions.lead_alpha + rest * decisions.rest_alpha + sum(decisions.figure_alphas.values())
     assert spent == pytest.approx(decisions.alpha)
     proven = {key for key in decisions.figure_alphas if key[0] == READS}
-    assert {key for _, key in proven} == {one.key for one in facts.cells if one.cell.cache == "cold"}
+    assert {key for _, key in proven} == {cell.key for cell in facts.cells if cell.cell.cache == "cold"}
 
 
 def test_stores_that_beat_each_other_in_a_circle_make_no_choice() -> None:

@@ -55,13 +55,13 @@ def facts(records: list[Record]) -> Facts:
 
 def test_the_headline_says_what_each_decoder_closes() -> None:
     page = content(with_steps())
-    [sentence] = [one for one in page.headline.sentences if "closes" in one.text]
+    [sentence] = [sentence for sentence in page.headline.sentences if "closes" in sentence.text]
     assert sentence.text.startswith(
         "A faster decoder closes a part of the gap from LMDB+JPEG (lossy) to raw pixels in LMDB: simplejpeg 60% ["
     )
     assert "], OpenCV 30% [" in sentence.text
-    assert {one.kind for one in sentence.claims} == {ClaimKind.CLOSES}
-    assert all(one.decided and one.fair for one in sentence.claims)
+    assert {claim.kind for claim in sentence.claims} == {ClaimKind.CLOSES}
+    assert all(claim.decided and claim.fair for claim in sentence.claims)
     assert any(sentence.text in line for line in page.factors)
 
 

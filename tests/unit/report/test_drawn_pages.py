@@ -109,11 +109,13 @@ def test_the_pages_say_enough_for_every_rule_to_be_tried(pages: list[Page]) -> N
 
 def test_plots_that_the_records_cannot_carry_are_not_on_the_page(pages: list[Page]) -> None:
     for page in pages:
-        names = {plot.name.partition("-imagenet")[0] for one in page.content.sections for plot in one.plots}
+        names = {
+            plot.name.partition("-imagenet")[0] for section in page.content.sections for plot in section.plots
+        }
         states = {cell.cell.cache for cell in page.facts.shown.cells}
         assert "read-amplification" not in names or states != {"warm"}, page.name
         if page.drawn.conversions and "break-even" not in names:
-            told = [text for one in page.content.sections for text in one.not_drawn]
+            told = [text for section in page.content.sections for text in section.not_drawn]
             asked = any(part.paying for part in page.facts.shown.datasets.values())
             assert not asked or any(text.startswith("When a conversion pays") for text in told), page.name
 

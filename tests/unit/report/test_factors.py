@@ -40,7 +40,7 @@ def pair(records: list[Record], slow: str = "png", fast: str = "lmdb") -> tuple[
 SQUARE_US = {"png": 240.0, "files+raw": 140.0, "lmdb+png": 400.0, "lmdb": 100.0}
 
 
-def square(**noise: tuple[float, ...]) -> list[Record]:
+def square(cache: str = "warm", **noise: tuple[float, ...]) -> list[Record]:
     return [
         record
         for backend, cost in SQUARE_US.items()
@@ -49,7 +49,7 @@ def square(**noise: tuple[float, ...]) -> list[Record]:
             [32e-3 * (cost + one) for one in noise.get(backend.replace("+", "_"), (0.0, 0.0, 0.0))],
             compute_ms=0.0,
             compute="none",
-            cache="warm",
+            cache=cache,
         )
     ]
 
@@ -64,10 +64,49 @@ def test_both_sides_of_a_square_are_shown_and_what_they_disagree_by() -> None:
         found.container_encoded,
         found.interaction,
     )
-    assert [one and one.mid * 1e6 for one in sides] == pytest.approx([140, 100, 300, 40, -160, -200])
+    assert [side and side.mid * 1e6 for side in sides] == pytest.approx([140, 100, 300, 40, -160, -200])
     sentence = factor_sentence(found).replace(".0", "")
     assert "PNG instead of raw pixels costs 100 [100, 100] in files; 300 [300, 300] in LMDB" in sentence
     assert "interaction -200 [-200, -200]" in sentence
+
+
+@pytest.mark.parametrize(
+    ("bounded", "told"),
+    [
+        (
+            {"lmdb"},
+            (
+                "at most 140 [140, 140] in all; PNG instead of raw pixels costs 100 [100, 100] in files; at most 300 [300, 300] in LMDB;"
+                " files instead of LMDB cost at most 40 [40, 40] with raw pixels; -160 [-160, -160] with PNG;"
+                " interaction at least -200 [-200, -200] ("
+            ),
+        ),
+        (
+            {"lmdb", "lmdb+png"},
+            (
+                "at most 140 [140, 140] in all; PNG instead of raw pixels costs 100 [100, 100] in files;"
+                " an unknown amount (rates of both sides are only upper bounds) in LMDB;"
+                " files instead of LMDB cost at most 40 [40, 40] with raw pixels; at most -160 [-160, -160] with PNG;"
+                " interaction an unknown amount ("
+            ),
+        ),
+        (
+            {"png"},
+            (
+                "at least 140 [140, 140] in all; PNG instead of raw pixels costs at least 100 [100, 100] in files; 300 [300, 300] in LMDB;"
+                " files instead of LMDB cost 40 [40, 40] with raw pixels; at least -160 [-160, -160] with PNG;"
+                " interaction at least -200 [-200, -200] ("
+            ),
+        ),
+    ],
+)
+def test_costs_that_rest_on_upper_bounds_of_rates_are_bounds(bounded: set[str], told: str) -> None:
+    records = [
+        dataclasses.replace(one, portion=portion_of(one, upper_bound=one.cell.backend.name in bounded))
+        for one in square(cache="cold")
+    ]
+    (found,) = facts_of(records).squares
+    assert told in factor_sentence(found).replace(".0", "")
 
 
 def test_costs_of_a_single_round_are_told_without_intervals() -> None:
@@ -128,7 +167,7 @@ def test_shares_are_signed_and_taken_round_by_round() -> None:
         for n, (d, f) in enumerate(zip(decode, fetch, strict=True))
     ]
     lmdb = [make_record("lmdb", replicate=n, wait_ms=10, fetch_ms=9, prep_ms=1) for n in range(4)]
-    found = {one.part: one for one in shares(*pair(png + lmdb))}
+    found = {share.part: share for share in shares(*pair(png + lmdb))}
     whole = np.array(decode) + np.array(fetch) + 1 - 10
     assert found["decoding"].share.mid == pytest.approx(np.mean(np.array(decode) / whole))
     assert found["decoding"].share.mid > 1
@@ -154,15 +193,15 @@ def test_only_shares_whose_interval_leaves_out_zero_are_told() -> None:
     sides = {cell.backend: cell for cell in facts.cells}
     claim = facts.claims.between(sides["png"], sides["lmdb"])
     assert claim is not None
-    mids = {one.part: one.share.mid for one in shares(sides["png"], sides["lmdb"])}
+    mids = {share.part: share.share.mid for share in shares(sides["png"], sides["lmdb"])}
     assert mids["fetching"] > 0.05
-    assert [one.part for one in facts.claims.shares(claim)] == ["decoding"]
+    assert [share.part for share in facts.claims.shares(claim)] == ["decoding"]
 
 
 def test_with_workers_shares_are_of_the_producers_work() -> None:
     png = replicates("png", [20.0] * 3, workers=4, fetch_ms=10, decode_ms=70, prep_ms=1, handoff_ms=5)
     lmdb = replicates("lmdb", [2.0] * 3, workers=4, fetch_ms=20, decode_ms=0, prep_ms=1, handoff_ms=1)
-    found = {one.part: one.share.mid for one in shares(*pair(png + lmdb))}
+    found = {share.part: share.share.mid for share in shares(*pair(png + lmdb))}
     assert found == pytest.approx({"decoding": 70 / 60, "fetching": -10 / 60, "preparing": 0.0})
 
 
@@ -217,8 +256,8 @@ def test_a_saving_that_the_page_does_not_call_proven_pays_for_nothing(tmp_path: 
     converted(tmp_path, [12.0, 12.0, 12.0])
     limit = {"cache": "limited", "memory_bytes": 2**20}
     moving = [
-        dataclasses.replace(one, portion=portion_of(one, drift=1.5))
-        for one in steps("lmdb", [20] * 3, **limit)
+        dataclasses.replace(step, portion=portion_of(step, drift=1.5))
+        for step in steps("lmdb", [20] * 3, **limit)
     ]
     (one,) = paid(steps("png", [60] * 3, **limit) + moving, tmp_path)
     assert one.saved_s.lo == pytest.approx(5.0)
@@ -280,7 +319,7 @@ def test_faster_loading_pays_for_nothing_where_training_is_as_fast(
 def test_a_conversion_that_was_not_measured_is_not_spoken_of(tmp_path: Path) -> None:
     records = steps("png", [60] * 3) + steps("lmdb", [20] * 3, build_s=12.0)
     assert paid(records, tmp_path) == []
-    assert "onvert" not in " ".join(one.text for one in recommend(facts_of(records, tmp_path)))
+    assert "onvert" not in " ".join(advice.text for advice in recommend(facts_of(records, tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +356,7 @@ def test_a_cold_rate_pays_for_no_conversion(
     cold = steps("png", [90] * 3, cache="cold") + steps("lmdb", [20] * 3, cache="cold")
     assert paid(cold, tmp_path) == []
     assert facts_of(cold, tmp_path).break_evens == ()
-    assert not any(one.rule.startswith("R4") for one in recommend(facts_of(cold, tmp_path)))
+    assert not any(advice.rule.startswith("R4") for advice in recommend(facts_of(cold, tmp_path)))
     limit = {"cache": "limited", "memory_bytes": 2**20}
     for state, words in ({"cache": "warm"}, "warm"), (limit, "limited to 1.00 MiB"):
         whole = steps("png", [60] * 3, **state) + steps("lmdb", [20] * 3, **state)

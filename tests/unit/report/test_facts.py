@@ -93,7 +93,7 @@ def test_the_facts_of_a_dataset_are_those_of_its_cells(tmp_path: Path) -> None:
         assert {cell.key: part.verdicts[cell.key].bound for cell in part.cells if not cell.is_null} == {
             key: verdict.bound for key, verdict in alone.verdicts.items()
         }
-        assert [one.whole for one in part.squares] == [one.whole for one in alone.squares]
+        assert [square.whole for square in part.squares] == [square.whole for square in alone.squares]
         assert [one.convert_s for one in part.paying] == [one.convert_s for one in alone.paying]
         assert part.claims is page.claims
         assert part.varying == alone.varying

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.text import Annotation
 
 from storebench.formats.lmdb.ladder import RUNGS
 from storebench.report.catalog import plots
@@ -16,7 +17,7 @@ from storebench.report.plots.ladder import ladder_answer, plot_ladder
 from storebench.report.plots.throughput import plot_throughput
 from storebench.report.texts.papers import then_and_now
 from storebench.results import Record, Status
-from tests.support.planted import make_record
+from tests.support.planted import make_record, portion_of
 
 # Milliseconds per step: DIO makes it ten times as fast, COAL twice, STAG changes nothing.
 WAITS_MS = {
@@ -52,7 +53,7 @@ def rung_record(key: str, number: int, *, waits: dict[str, float] = WAITS_MS, **
         "compute": "none",
         "workers": 1,
     }
-    rung = next(one for one in RUNGS if one.key == key)
+    rung = next(rung for rung in RUNGS if rung.key == key)
     options = tuple(sorted(rung.options.items()))
     plain |= {"reader_options": options, "share": rung.share}
     record = make_record(rung.backend.partition("?")[0], **(plain | changes))
@@ -88,14 +89,14 @@ def test_each_rung_is_held_against_the_one_below() -> None:
     assert [step.rung.key for step in ladder.steps] == list(WAITS_MS)
     gains = {step.rung.key: step.gain for step in ladder.steps}
     assert gains["plain"] is None
-    assert gains["page"].mid == pytest.approx(0.5)
-    assert gains["dio"].mid == pytest.approx(10.0)
-    assert gains["coal"].mid == pytest.approx(2.0)
-    assert gains["dio"].proven
-    assert gains["coal"].proven
-    assert not gains["map"].proven
-    assert not gains["stag"].proven
-    assert ladder.top_gain.mid == pytest.approx(20.0)
+    assert gains["page"].ratio.mid == pytest.approx(0.5)
+    assert gains["dio"].ratio.mid == pytest.approx(10.0)
+    assert gains["coal"].ratio.mid == pytest.approx(2.0)
+    assert gains["dio"].faster
+    assert gains["coal"].faster
+    assert not gains["map"].slower
+    assert not gains["stag"].faster
+    assert ladder.top_gain.ratio.mid == pytest.approx(20.0)
 
 
 def test_loading_counts_where_everything_is_loaded_at_the_opening() -> None:
@@ -103,7 +104,7 @@ def test_loading_counts_where_everything_is_loaded_at_the_opening() -> None:
     lmm = ladder.of("lmm")
     # 3,200 samples in 0.1 s of epoch and 0.4 s of loading
     assert rates(lmm.cell)["run-a", 0] == pytest.approx(3200 / 0.5)
-    assert lmm.gain.mid == pytest.approx(1.0, rel=0.01)
+    assert lmm.gain.ratio.mid == pytest.approx(1.0, rel=0.01)
 
 
 @pytest.mark.parametrize("keys", [("plain", "coal"), ("map", "prov", "dio"), ("plain",)])
@@ -143,7 +144,7 @@ def test_cold_and_warm_are_plots_of_their_own() -> None:
 
 
 def test_the_papers_optimisations_stand_beside_the_gains() -> None:
-    claims = {one.claim: one.now for one in then_and_now(facts_of(climb(*WAITS_MS)))}
+    claims = {claim.claim: claim.now for claim in then_and_now(facts_of(climb(*WAITS_MS)))}
     assert claims["DIO solves: data comes in by page faults"][0].figure.startswith("10.0 [")
     assert claims["DIO solves: data comes in by page faults"][0].figure.endswith(
         "times with 1 reader process"
@@ -156,7 +157,7 @@ def test_the_papers_optimisations_stand_beside_the_gains() -> None:
 
 def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
     records = [one for workers in (8, 1) for one in climb(*WAITS_MS, workers=workers)]
-    claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
+    claims = {claim.claim: claim.now for claim in then_and_now(facts_of(records))}
     (one,) = claims["COAL solves: requests are small and late"]
     assert "cold" in one.where
     assert one.figure.index("with 1;") < one.figure.index("with 8 reader processes")
@@ -165,7 +166,7 @@ def test_the_gains_of_several_numbers_of_processes_stand_in_one_line() -> None:
 def test_ladders_that_differ_elsewhere_stand_side_by_side() -> None:
     whole, part = climb(*WAITS_MS), climb(*WAITS_MS, max_steps=16)
     records = [*whole, *(one for one in part if one.replicate < 4)]
-    claims = {one.claim: one.now for one in then_and_now(facts_of(records))}
+    claims = {claim.claim: claim.now for claim in then_and_now(facts_of(records))}
     (one,) = claims["COAL solves: requests are small and late"]
     assert one.figure.count("with 1") == 2
 
@@ -202,9 +203,9 @@ def test_ranks_that_share_a_reader_are_rungs_above_those_that_do_not() -> None:
     (ladder,) = facts_of(train(4)).ladders
     assert [step.rung.key for step in ladder.steps] == list(TRAINING_MS)
     gains = {step.rung.key: step.gain for step in ladder.steps if step.gain is not None}
-    assert gains["batches"].mid == pytest.approx(2.0, rel=0.01)
-    assert gains["together"].mid == pytest.approx(1.6, rel=0.01)
-    assert gains["batches"].proven
+    assert gains["batches"].ratio.mid == pytest.approx(2.0, rel=0.01)
+    assert gains["together"].ratio.mid == pytest.approx(1.6, rel=0.01)
+    assert gains["batches"].faster
 
 
 def test_the_answer_of_training_is_the_wait_of_lmdb_and_the_best_gain() -> None:
@@ -244,12 +245,12 @@ def test_reading_training_and_emulated_training_are_plots_of_their_own() -> None
 
 def test_gains_over_whole_steps_stand_beside_those_of_the_papers() -> None:
     facts = facts_of([*train(4), *train(2)])
-    claims = {one.claim: one.now for one in then_and_now(facts)}
+    claims = {claim.claim: claim.now for claim in then_and_now(facts)}
     (one,) = claims["The best of its optimisations instead of plain LMDB, in complete steps of training"]
     assert one.figure.startswith("8.0")
     assert one.figure.index("with 2;") < one.figure.index("with 4 ranks")
     waits = claims["With LMDB, I/O takes most of the training time"]
-    assert [one.figure for one in waits] == ["90% of a step is data wait"] * 2
+    assert [wait.figure for wait in waits] == ["90% of a step is data wait"] * 2
     (one,) = claims[
         "The best of its optimisations instead of LMDB without read-ahead, in complete steps of training"
     ]
@@ -260,11 +261,62 @@ def test_the_gains_of_a_ladder_share_the_error_of_the_whole_page() -> None:
     def width(*settings: dict[str, Any]) -> float:
         records = [record for changes in settings for record in climb(*WAITS_MS, **changes)]
         ladders = facts_of(records).ladders
-        step = next(one for one in ladders if one.first.cell.workers == 1).of("lmm")
+        step = next(ladder for ladder in ladders if ladder.first.cell.workers == 1).of("lmm")
         assert step is not None
         assert step.gain is not None
-        assert step.gain.lo is not None
-        assert step.gain.hi is not None
-        return step.gain.hi / step.gain.lo
+        assert step.gain.ratio.lo is not None
+        assert step.gain.ratio.hi is not None
+        return step.gain.ratio.hi / step.gain.ratio.lo
 
     assert width({}, {"workers": 4}, {"workers": 8}) > width({}) > 1
+
+
+def bounded_climb(*bounded: str) -> list[Record]:
+    """Return a ladder in which the rates of some rungs are only upper bounds."""
+    return [
+        dataclasses.replace(one, portion=portion_of(one, upper_bound=key in bounded))
+        for number in range(5)
+        for key in ("plain", "prov", "dio", "coal")
+        for one in [rung_record(key, number)]
+    ]
+
+
+def test_rungs_whose_rates_are_upper_bounds_are_marked_in_the_plot() -> None:
+    ax = plot_ladder(facts_of(bounded_climb("prov", "coal")).ladders)
+    arrows = [text.xy[1] for text in ax.texts if isinstance(text, Annotation)]
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert [names[int(place)] for place in arrows] == ["map + PROV", "PROV + DIO + COAL"]
+
+
+@pytest.mark.parametrize(
+    ("bounded", "figure", "answer"),
+    [
+        (("prov",), "at least 10.0 [", "DIO gains at least 10.0 times"),
+        (("dio",), "at most 10.0 [", "of DIO neither gain nor loss is proven"),
+        (
+            ("prov", "dio"),
+            "no ratio (both rates are only upper bounds) with 1 reader process",
+            "of DIO neither",
+        ),
+    ],
+)
+def test_a_gain_of_upper_bounds_is_a_bound_or_none(
+    bounded: tuple[str, ...], figure: str, answer: str
+) -> None:
+    facts = facts_of(bounded_climb(*bounded))
+    claims = {one.claim: one.now for one in then_and_now(facts)}
+    (now,) = claims["DIO solves: data comes in by page faults"]
+    assert now.figure.startswith(figure)
+    assert answer in ladder_answer(facts.ladders, facts.claims).text
+
+
+@pytest.mark.parametrize(
+    ("bounded", "told"),
+    [
+        (("plain",), "all reading together at least 20.0 ["),
+        (("plain", "coal"), "all reading together has no ratio (both rates are only upper bounds)."),
+    ],
+)
+def test_all_reading_together_is_a_bound_too(bounded: tuple[str, ...], told: str) -> None:
+    facts = facts_of(bounded_climb(*bounded))
+    assert told in ladder_answer(facts.ladders, facts.claims).text

@@ -33,15 +33,15 @@ def test_backends_of_one_colour_differ_in_shade_line_and_marker() -> None:
     lmdb, direct, png = (backend_look(f"lmdb{rest}", "lmdb", "raw") for rest in ("", ":direct", "+png"))
     first, second, third = told_apart([lmdb, direct, png])
     assert first == lmdb
-    assert len({one.colour for one in (first, second, third)}) == 3
-    assert len({one.line for one in (first, second, third)}) == 3
-    assert len({one.marker for one in (first, second, third)}) == 3
+    assert len({side.colour for side in (first, second, third)}) == 3
+    assert len({side.line for side in (first, second, third)}) == 3
+    assert len({side.marker for side in (first, second, third)}) == 3
     many = told_apart([lmdb] * 20)
     assert len({(one.line, one.marker) for one in many}) >= 7
 
 
 def _drawn_by(label: str, ax: Axes) -> tuple[object, ...]:
-    (line,) = [one for one in ax.get_lines() if one.get_label() == label]
+    (line,) = [line for line in ax.get_lines() if line.get_label() == label]
     return line.get_color(), line.get_linestyle(), line.get_marker()
 
 

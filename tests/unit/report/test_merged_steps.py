@@ -223,7 +223,7 @@ def test_a_damaged_file_of_all_steps_is_never_written_over(merged: Path) -> None
 def test_a_link_in_place_of_the_file_of_all_steps_is_refused(split: Path, merged: Path) -> None:
     (merged / "steps.parquet").rename(split.parent / "theirs.parquet")
     (merged / "steps.parquet").symlink_to(split.parent / "theirs.parquet")
-    assert {one.figure for one in validate(merged)} == {"steps_file"}
+    assert {finding.figure for finding in validate(merged)} == {"steps_file"}
     with pytest.raises(CorruptDataError, match="a symbolic link"):
         storebench.load_results(merged)
     with pytest.raises(CorruptDataError, match="a symbolic link"):
@@ -241,6 +241,7 @@ def test_a_folder_that_may_not_be_written_is_left_alone(split: Path) -> None:
     assert len(own_tables(split)) == 4
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("without_bitmaps")
 def test_the_paper_in_one_file_makes_the_same_report(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", paper_records("warm"), with_steps=True)

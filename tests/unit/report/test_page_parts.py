@@ -21,7 +21,7 @@ from storebench.report.tables import Table, mark, to_csv
 from storebench.report.texts.method import method
 from storebench.report.texts.notes import cache_notes
 from storebench.report.usage_table import usage_table
-from storebench.results import CacheVerdict, Record, Status
+from storebench.results import CacheVerdict, Conditions, Record, Status
 from tests.support.planted import ENVIRONMENT, make_record, replicates
 
 
@@ -64,6 +64,33 @@ def test_csv_holds_raw_values_and_nothing_where_there_is_none() -> None:
     assert rows[2][1] == ""
     assert not rows[2][0].startswith("=")
     assert len(rows) == 5
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "told"),
+    [
+        (0, []),
+        (1, ["Other work of the machine disturbed 1 of 10 replicates."]),
+        (
+            3,
+            [
+                (
+                    "Other work took more than 20% of the cores during 3 of 10 replicates: run this again on an idle machine"
+                    " before you decide."
+                )
+            ],
+        ),
+    ],
+)
+def test_the_first_screen_says_that_replicates_were_disturbed(disturbed: int, told: list[str]) -> None:
+    records = [
+        dataclasses.replace(
+            one, conditions=Conditions(wall_s=1.0, cores=2, disturbed="other work" * (number < disturbed))
+        )
+        for number, one in enumerate(replicates("png", [30.0] * 5) + replicates("lmdb", [10.0] * 5))
+    ]
+    page = content_of([(record, Path("run/records.jsonl")) for record in records])
+    assert [flag.text for flag in flags(page) if flag.text.startswith("Other work")] == told
 
 
 def test_a_cell_is_marked_by_what_is_worst_about_it() -> None:
@@ -262,6 +289,15 @@ def test_how_formats_are_used_stands_once_below_a_datasets_tables() -> None:
         assert text.count("Commit less often than every 1,000 records") == 1
         assert text.index("Commit less often") > text.index("data wait")
     assert not any("expert" in note for table in content.sections[0].tables for note in table.notes)
+
+
+def test_one_more_table_is_not_called_tables() -> None:
+    def page(*states: str) -> str:
+        records = [make_record("lmdb", cache=state) for state in states]
+        return html(content_of([(record, Path("run/records.jsonl")) for record in records]))
+
+    assert "<summary>1 more table</summary>" in page("cold", "warm")
+    assert "<summary>2 more tables</summary>" in page("cold", "warm", "any")
 
 
 def test_a_warm_cell_is_explained_and_a_cell_in_any_state_is_not() -> None:

@@ -14,19 +14,23 @@ from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Estimate
 from storebench.report.plots.amplification import read_answer
+from storebench.report.plots.arrows import LIMIT
 from storebench.report.plots.break_even import paying_answer
-from storebench.report.plots.container_codec import best_times, codec_answer, crossed
+from storebench.report.plots.container_codec import best_times, codec_answer, crossed, plot_container_codec
 from storebench.report.plots.curve import reading
 from storebench.report.plots.loss import loss_answer
-from storebench.report.plots.size import size_answer
+from storebench.report.plots.selection import Selection
+from storebench.report.plots.size import plot_size, size_answer
 from storebench.report.plots.steady_state import limit_frac
 from storebench.report.plots.step_lines import MOST_POINTS
-from storebench.report.plots.step_time import step_answer
+from storebench.report.plots.step_time import plot_step_time, step_answer
 from storebench.report.plots.style import backend_look, shown_end, whiskers
 from storebench.report.plots.throughput import plot_throughput
 from storebench.report.plots.wait_distribution import worst_answer
 from storebench.report.plots.wait_over_epoch import tail_answer, thinned
-from storebench.report.plots.workers import workers_answer
+from storebench.report.plots.workers import plot_workers, workers_answer
+from storebench.report.texts.roofline import roofline_answer
+from storebench.report.texts.verdicts import limit_figure
 from storebench.results import BelowCache, Ceilings, Counters, Digests, Percentiles, Record
 from storebench.settings.words import CacheState
 from tests.support.planted import make_record, portion_of, replicates
@@ -49,7 +53,7 @@ def test_workers_that_help_are_counted_and_the_largest_gain_is_named() -> None:
         "1 of 2 backends is proven to gain from more workers; the largest gain is 4.00 [4.00, 4.00] times with 4"
         " workers instead of 0 (PNG files)."
     )
-    assert [one.kind for one in told.claims] == [ClaimKind.FASTER]
+    assert [claim.kind for claim in told.claims] == [ClaimKind.FASTER]
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
@@ -77,6 +81,14 @@ def test_amplification_is_told_from_the_least_to_the_most() -> None:
     found = derive(cells).claims.each(ClaimKind.AMPLIFIED, cells)
     assert read_answer(found).text == (
         "The device delivered between 1.10 times (PNG files) and 8.00 times (LMDB) the requested bytes."
+    )
+
+
+def test_an_amplification_that_all_share_is_told_once() -> None:
+    cells = cells_of(make_record("png", amplification=1.02), make_record("lmdb", amplification=1.02))
+    found = derive(cells).claims.each(ClaimKind.AMPLIFIED, cells)
+    assert (
+        read_answer(found).text == "With every backend, the device delivered 1.02 times the requested bytes."
     )
 
 
@@ -117,6 +129,29 @@ def test_of_few_steps_the_longest_wait_is_told_and_not_one_in_a_hundred() -> Non
     assert worst_answer(many) == "One step in a hundred waits at least 3.00 ms with PNG files."
 
 
+def test_medians_beside_the_lines_of_one_replicate_are_called_so() -> None:
+    long = Percentiles(p50=1_000_000, p95=2, p99=3_000_000, max=4_000_000)
+    records = [make_record("png", steps=24, data_wait_ns=long, replicate=number) for number in range(5)]
+    records += [make_record("lmdb", steps=24, data_wait_ns=long, replicate=number) for number in range(3)]
+    cells = cells_of(*records)
+    medians = " (medians of 3 to 5 replicates; the lines are of the first)."
+    assert worst_answer(cells).endswith(f" with LMDB{medians}")
+    assert tail_answer(spikes(cells)).text.endswith(f" with LMDB{medians}")
+    assert Selection(facts=derive(cells)).step_note.endswith(". Lines: the first replicate of each")
+    assert "replicate" not in Selection(facts=derive(cells_of(records[0]))).step_note
+
+
+def test_the_share_of_decoding_is_one_figure_wherever_it_is_told() -> None:
+    alone: dict[str, Any] = {"compute": "none", "compute_ms": 0.0, "workers": 2, "model": "none"}
+    parts: dict[str, Any] = {"fetch_ms": 4.0, "decode_ms": 30.0, "prep_ms": 3.0, "handoff_ms": 6.0}
+    cells = cells_of(*(make_record("png", wait_ms=40.0, replicate=n, **parts, **alone) for n in range(5)))
+    facts = derive(cells)
+    told = "81% of the producers' work"
+    assert told in (roofline_answer(facts.rooflines) or "")
+    assert told in limit_figure(facts.verdicts[cells[0].key])
+    assert "decode is 81% of their work" in step_answer(cells)
+
+
 def spikes(cells: list[CellSummary]) -> list[Claim]:
     return derive(cells).claims.each(ClaimKind.SPIKE, cells)
 
@@ -152,6 +187,12 @@ def test_equal_losses_of_lossless_backends_are_no_effect_of_the_format() -> None
     assert loss_answer(cells_of(trained("png", "cc"), trained("lmdb", "dd"))).startswith(
         "Yes, and it should not"
     )
+
+
+def test_losses_of_one_backend_are_not_compared() -> None:
+    assert loss_answer(cells_of(trained("lmdb", "cc"))) == "Unknown: LMDB alone was trained."
+    lossy = cells_of(trained("lmdb", "cc"), trained("jpeg", "dd"))
+    assert loss_answer(lossy) == "Unknown: no two of these backends serve the same pixels."
 
 
 def test_losses_of_original_files_are_compared_among_themselves() -> None:
@@ -238,9 +279,9 @@ def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:
     )
     assert set(ceilings(cells_of(make_record("png", ceilings=Ceilings()))).values()) == {None}
     cached = [
-        dataclasses.replace(one, cache=dataclasses.replace(one.cache, below=BelowCache.SEEN))
-        for one in records
-        if one.cache is not None
+        dataclasses.replace(record, cache=dataclasses.replace(record.cache, below=BelowCache.SEEN))
+        for record in records
+        if record.cache is not None
     ]
     named = ceilings(cells_of(*cached))
     assert named["device at its best (a yardstick)"] == pytest.approx(80.0)
@@ -312,3 +353,49 @@ def test_an_upper_bound_in_any_replicate_is_told_beside_the_bar() -> None:
     bound = dataclasses.replace(record, portion=portion_of(record, upper_bound=True))
     axes = plot_throughput(cells_of(bound))
     assert axes.texts[0].get_text().startswith("at most ")
+
+
+def bounded(name: str, **changes: Any) -> Record:
+    """Plant a cold cell whose rate is only an upper bound."""
+    record = make_record(name, **changes)
+    return dataclasses.replace(record, portion=portion_of(record, upper_bound=True))
+
+
+def test_times_of_an_upper_bound_are_lower_bounds_in_plots() -> None:
+    cells = cells_of(make_record("png"), make_record("files+raw"), bounded("lmdb"), make_record("lmdb+png"))
+    times = [text.get_text().startswith("at least ") for text in plot_step_time(cells).texts]
+    assert times == [cell.backend == "lmdb" for cell in cells]
+    grid = [text.get_text() for text in plot_container_codec(cells).texts]
+    assert len([text for text in grid if text.startswith("at least\n")]) == 1
+
+
+def test_points_of_an_upper_bound_are_marked_in_plots() -> None:
+    names = plot_size(cells_of(make_record("png"), bounded("lmdb"))).get_legend_handles_labels()[1]
+    assert names == ["PNG files", "LMDB (at most)"]
+    cells = cells_of(make_record("lmdb", workers=1), bounded("lmdb", workers=4, wait_ms=3.0))
+    ax = plot_workers(cells)
+    arrows: list[Any] = list(ax.texts)
+    assert [arrow.xy for arrow in arrows] == [(4, cells[1].median("samples_per_s"))]
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    notes = [text.get_text().replace("\n", " ") for legend in figure.legends for text in legend.get_texts()]
+    assert any(LIMIT in note for note in notes)
+    assert not plot_workers(cells[:1]).texts
+
+
+def test_a_largest_difference_that_rests_on_an_upper_bound_is_at_least_so() -> None:
+    planted = {"png": 60.0, "files+raw": 20.0, "lmdb+png": 50.0, "lmdb": 12.0}
+    records = [
+        make_record(name, wait_ms=ms - 10, replicate=number)
+        for name, ms in planted.items()
+        for number in range(3)
+    ]
+    cells = cells_of(
+        *(
+            dataclasses.replace(one, portion=portion_of(one, upper_bound=one.cell.backend.name == "lmdb+png"))
+            for one in records
+        )
+    )
+    assert codec_answer(cells, derive(cells).claims).text.startswith(
+        "Within one container the codec changes the time by at least 4.17 [4.17, 4.17] times (LMDB+PNG against LMDB);"
+    )

@@ -98,7 +98,13 @@ PLANTED = {
 }
 
 
-@pytest.fixture(scope="module", params=PLANTED)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.full if name in {"usual", "yardsticks"} else ())
+        for name in PLANTED
+    ],
+)
 def facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     run = write_run(tmp_path_factory.mktemp("texts") / "run", PLANTED[request.param](), with_steps=True)
     for replicate in range(3):
@@ -136,7 +142,7 @@ def misplaced(ax: Axes) -> list[str]:
     assert isinstance(figure, Figure)
     figure.draw_without_rendering()
     # That of an annotation would include its arrow.
-    boxes = [(one.get_text(), Text.get_window_extent(one)) for one in texts_of(figure)]
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts_of(figure)]
     edge = figure.bbox
     found = [
         f"outside: {text}"
@@ -162,7 +168,7 @@ def test_texts_are_inside_their_plots_and_apart(facts: Facts) -> None:
 
 def test_the_longest_yardstick_is_in_a_legend() -> None:
     plot = next(
-        one for one in plots(derive(summarise_planted(yardsticks())), "x") if one.name == "throughput-x"
+        plot for plot in plots(derive(summarise_planted(yardsticks())), "x") if plot.name == "throughput-x"
     )
     figure = plot.ax.get_figure(root=True)
     assert isinstance(figure, Figure)

@@ -69,8 +69,8 @@ def test_an_upper_bound_is_worth_rounds_where_it_can_prove_its_cell_slow(
     png_ms: float, lmdb_ms: float, decidable: bool
 ) -> None:
     noise = (0.7, 1.0, 1.4)
-    png = replicates("png", [png_ms * one for one in noise])
-    lmdb = replicates("lmdb", [lmdb_ms / one for one in noise])
+    png = replicates("png", [png_ms * value for value in noise])
+    lmdb = replicates("lmdb", [lmdb_ms / value for value in noise])
     bounds = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in lmdb]
     [panel] = run_precision(Path("run"), [*png, *bounds])
     assert [pair.decidable for pair in panel.pairs] == [decidable]

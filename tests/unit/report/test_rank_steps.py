@@ -21,10 +21,12 @@ from storebench.report.frame import to_frame
 from storebench.report.interference import interferences
 from storebench.report.page import html, markdown
 from storebench.report.plots import overlap, rank_steps
-from storebench.report.plots.rank_steps import plot_rank_steps, step_parts
+from storebench.report.plots.rank_steps import plot_rank_steps
 from storebench.report.plots.selection import Selection
 from storebench.report.rank_tables import rank_tables
 from storebench.report.tables import to_csv
+from storebench.report.texts.headline import headline
+from storebench.report.texts.rank_answers import rank_steps_answer, step_parts
 from storebench.report.texts.ranks import interference_lines
 from storebench.results import Record
 from tests.support.planted import make_record, with_job, write_run
@@ -109,12 +111,31 @@ def test_the_answer_names_the_job_whose_exchange_costs_most() -> None:
     facts = facts_of(job(), job("png", exposed_ms=5.0), job("hdf5", exposed_ms=0.001, noise_ms=0.1))
     [plot] = rank_steps.drawn(Selection(facts=facts))
     assert plot.answer.startswith(
-        "Exchanging gradients is proven to lengthen the steps of 2 of 3 jobs, by at most 5.00 ms ["
+        "Exchanging gradients is proven to lengthen the steps of 2 of 3 jobs; the largest cost is 5.00 ms ["
     )
-    assert plot.answer.endswith("(PNG files, 2 ranks, overlapped).")
+    assert plot.answer.endswith(
+        "% of a step, with PNG files (2 ranks, overlapped); it is not proven with HDF5 (2 ranks, overlapped)."
+    )
     assert {one.kind for one in plot.claims} == {ClaimKind.EXPOSED}
-    assert len(plot.claims) == 2
-    assert all(one.decided and one.figure is not None and (one.figure.lo or 0) > 0 for one in plot.claims)
+    assert [one.decided for one in plot.claims].count(True) == 2
+    assert len(plot.claims) == 3
+
+
+def test_an_exchange_longer_than_a_step_is_no_share_of_it() -> None:
+    facts = facts_of(job(exposed_ms=40.0), job("png"))
+    [plot] = rank_steps.drawn(Selection(facts=facts))
+    assert "40.0], more than a step of its epochs, with LMDB (2 ranks, overlapped)" in plot.answer
+    assert "%" not in plot.answer
+
+
+def test_jobs_without_a_proven_cost_are_told_apart_with_their_datasets() -> None:
+    small: dict[str, Any] = {"exposed_ms": 0.001, "noise_ms": 0.1}
+    facts = facts_of(job(), job("png", **small), job("png", dataset="mnist", size=None, **small))
+    jobs = [cell for panel in facts.ordered for cell in panel.stored]
+    assert rank_steps_answer(jobs, facts.claims).text.endswith(
+        "with LMDB (ImageNet, 4,000 images: 2 ranks, overlapped); it is not proven with PNG files (ImageNet, 4,000 images:"
+        " 2 ranks, overlapped) and PNG files (MNIST: 2 ranks, overlapped)."
+    )
 
 
 def test_two_rounds_prove_no_exposed_communication() -> None:
@@ -143,9 +164,30 @@ def ways(**costs_ms: float) -> list[list[Record]]:
 def test_overlapping_that_gains_is_told_with_its_gain() -> None:
     facts = facts_of(*ways(overlapped=2.0, after=9.0, none=0.0))
     [plot] = overlap.drawn(Selection(facts=facts))
-    assert plot.answer.startswith("Overlapping is proven to be faster in 1 of 1 job, at most 1.44")
+    assert plot.answer.startswith(
+        "Overlapping is proven to be faster in 1 of 1 job; the largest gain is 1.44"
+    )
     assert plot.answer.endswith(" times (LMDB, 2 ranks, overlapped).")
     assert [(one.topic, one.decided, one.fair) for one in plot.claims] == [(Topic.SYNC, True, True)]
+
+
+def test_a_page_of_jobs_begins_with_its_jobs() -> None:
+    jobs = [*ways(overlapped=2.0, after=9.0), job(ranks=4, compute_ms=12.0, exposed_ms=None)]
+    alone = job(ranks=1, exposed_ms=None)
+    answer = headline(facts_of(*jobs, alone))
+    first, second, third = (one.text for one in answer.sentences[:3])
+    assert first == (
+        "ImageNet, 4,000 images, warm: no backend is proven to deliver more with several ranks on this machine than with one."
+    )
+    assert second.startswith("Exchanging gradients is proven to lengthen the steps of 2 of 2 jobs")
+    assert third.startswith("Overlapping is proven to be faster in 1 of 1 job")
+    assert "nothing to compare it with" not in answer.answer
+    slept = [job(ranks=ranks, compute="emulated:20", exposed_ms=None) for ranks in (1, 2, 4)]
+    assert "warm (compute EMULATED by a sleep of 20 ms): no" in headline(facts_of(*slept)).sentences[0].text
+    other = headline(
+        facts_of(alone, job("png", ranks=1, wait_ms=40.0, exposed_ms=None), job(exposed_ms=None))
+    )
+    assert other.answer.startswith("On this machine, warm, ImageNet, 4,000 images, one process: LMDB feeds")
 
 
 def test_overlapping_that_loses_is_said_to() -> None:

@@ -14,9 +14,10 @@ from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.panels import Panel
-from storebench.report.plots.ranks import QUESTION, drawn, plot_ranks, rank_lines, rank_panels, ranks_answer
+from storebench.report.plots.ranks import QUESTION, drawn, plot_ranks, rank_lines
 from storebench.report.plots.selection import Selection
 from storebench.report.texts.headline import headline
+from storebench.report.texts.rank_answers import rank_panels, ranks_answer
 from storebench.results import Record
 from tests.support.planted import replicates, with_job
 
@@ -51,8 +52,8 @@ def test_jobs_that_deliver_more_are_counted_with_their_efficiency() -> None:
         "1 of 2 backends is proven to deliver more with several ranks on this machine; the largest gain is 1.80"
     )
     assert told.text.endswith(" times with 4 ranks instead of 1 (LMDB), an efficiency of 45.0% [44.8, 45.2].")
-    assert [(one.kind, one.topic) for one in told.claims] == [(ClaimKind.FASTER, Topic.RANKS)] * 2
-    assert all(one.fair for one in told.claims)
+    assert [(claim.kind, claim.topic) for claim in told.claims] == [(ClaimKind.FASTER, Topic.RANKS)] * 2
+    assert all(claim.fair for claim in told.claims)
 
 
 def test_jobs_that_deliver_no_more_are_said_not_to() -> None:
@@ -125,7 +126,7 @@ def test_each_setting_with_jobs_has_a_plot_and_decisions_of_its_own() -> None:
     plots = list(drawn(Selection(facts=facts)))
     assert [plot.name for plot in plots] == ["ranks", "ranks-2-warm"]
     assert plots[0].answer.startswith("No backend is proven to deliver more")
-    assert plots[1].answer.startswith("1 of 1 backends is proven to deliver more")
+    assert plots[1].answer.startswith("1 of 1 backend is proven to deliver more")
     assert plots[1].question == "What do more ranks deliver, warm, CaffeNet?"
     for plot in plots:
         assert all(claim.fair for claim in plot.claims)

@@ -18,6 +18,7 @@ from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import headline
 from storebench.report.texts.papers import then_and_now
 from storebench.results import Record, Status
+from storebench.results.time_limit import NO_ANSWER_AFTER
 from tests.support.planted import make_record, paper_records, portion_of, replicates
 
 
@@ -37,13 +38,14 @@ def rounds(backend: str, step_ms: Sequence[float], **changes: Any) -> list[Recor
 # The sentence
 
 
-def test_the_sentence_gives_ratio_interval_and_signed_shares() -> None:
+def test_the_sentence_gives_ratio_interval_and_shares_in_plain_words() -> None:
     png = rounds("png", [60, 60, 60], fetch_ms=5.0, decode_ms=43.75, prep_ms=1.25)
     lmdb = rounds("lmdb", [20, 20, 20], fetch_ms=9.0, decode_ms=0.0, prep_ms=1.0)
     answer = headline(facts_of(png + lmdb))
     assert answer.answer == (
         "On this machine, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times [3.0, 3.0] as fast as"
-        " PNG files. What decides: decoding costs 109% [109%, 109%] of the difference, fetching gives 10% [10%, 10%] back."
+        " PNG files. What decides: decoding alone would make the difference 1.09 times [1.09, 1.09] as large,"
+        " and fetching, which is faster with PNG files, takes off 10% [10%, 10%] of the difference."
     )
     shares = {one.part: one.figure for one in answer.claims if one.kind is ClaimKind.SHARE}
     assert shares["decoding"] is not None
@@ -56,15 +58,27 @@ def test_no_winner_and_no_share_is_named_where_the_spread_is_too_wide() -> None:
     png = rounds("png", [30, 40, 26], decode_ms=15.0)
     answer = headline(facts_of(png + rounds("lmdb", [32, 28, 35])))
     assert "cannot be told apart yet" in answer.answer
-    assert "more rounds would detect a difference of 1.25 times" in answer.answer
+    assert "more rounds would be enough to see a difference of 1.25 times, if there is one" in answer.answer
     assert "as fast as" not in answer.answer
     assert "decoding" not in answer.answer
     assert [one.kind for one in answer.claims] == [ClaimKind.UNDECIDED]
 
 
+def test_a_part_in_favour_of_the_slower_store_has_a_whole() -> None:
+    slow = rounds("png", [30.0] * 3, fetch_ms=2.0, prep_ms=1.0)
+    fast = rounds("lmdb", [10.0] * 3, fetch_ms=9.0, prep_ms=1.0)
+    answer = headline(facts_of(slow + fast)).answer
+    assert (
+        "What decides: fetching, which is faster with PNG files, takes off 35% [35%, 35%] of the difference."
+        in answer
+    )
+
+
 def test_a_spread_that_200_rounds_would_not_overcome_is_said() -> None:
     answer = headline(facts_of(rounds("png", [20, 200, 15]) + rounds("lmdb", [180, 14, 90]))).answer
-    assert answer.endswith("]); with this spread, 200 rounds would not detect a difference of 1.25 times.")
+    assert answer.endswith(
+        "]); with this spread, 200 rounds would not be enough to see a difference of 1.25 times."
+    )
 
 
 @pytest.mark.parametrize(("hdf5_ms", "leveldb_ms", "name"), [(20, 30, "HDF5"), (30, 20, "LevelDB")])
@@ -221,6 +235,63 @@ def test_a_ratio_to_an_upper_bound_is_a_lower_one() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("png_ms", "lmdb_ms", "told"),
+    [
+        (
+            {"fetch_ms": 5.0, "decode_ms": 43.75},
+            {"fetch_ms": 9.0, "decode_ms": 0.0},
+            (
+                "decoding alone would make the difference at most 1.09 times [1.09, 1.09] as large, and fetching, which is faster with PNG files,"
+                " takes off at most 10% [10%, 10%] of the difference"
+            ),
+        ),
+        (
+            {"fetch_ms": 31.0, "decode_ms": 18.0},
+            {"fetch_ms": 9.0, "decode_ms": 0.0},
+            "fetching costs at least 55% [55%, 55%] of the difference, decoding at most 45% [45%, 45%]",
+        ),
+        (
+            {"fetch_ms": 49.0, "decode_ms": 0.0},
+            {"fetch_ms": 0.0, "decode_ms": 9.0},
+            (
+                "fetching alone would make the difference at most 1.23 times [1.23, 1.23] as large, and decoding, which is faster with PNG files,"
+                " takes off at most 23% [23%, 23%] of the difference"
+            ),
+        ),
+    ],
+)
+def test_shares_of_a_difference_that_is_a_lower_bound_are_bounds(
+    png_ms: dict[str, float], lmdb_ms: dict[str, float], told: str
+) -> None:
+    png = rounds("png", [60] * 3, prep_ms=1.0, **png_ms)
+    bounded = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in png]
+    lmdb = rounds("lmdb", [20] * 3, prep_ms=1.0, **lmdb_ms)
+    assert told in headline(facts_of(bounded + lmdb)).answer
+    assert told.replace("at most ", "").replace("at least ", "") in headline(facts_of(png + lmdb)).answer
+
+
+def test_a_part_that_makes_up_the_whole_difference_costs_all_of_it() -> None:
+    png = rounds("png", [60] * 3, fetch_ms=50.1, decode_ms=0.0, prep_ms=0.0)
+    lmdb = rounds("lmdb", [20] * 3, fetch_ms=10.0, decode_ms=0.0, prep_ms=0.0)
+    assert (
+        "What decides: fetching costs 100% [100%, 100%] of the difference."
+        in headline(facts_of(png + lmdb)).answer
+    )
+
+
+def test_of_a_store_whose_replicates_ran_out_of_time_no_shares_are_told() -> None:
+    png = rounds("png", [60] * 4, fetch_ms=5.0, decode_ms=43.75, prep_ms=1.25)
+    killed = dataclasses.replace(
+        make_record("png", replicate=4), status=Status.FAILED, failure=f"{NO_ANSWER_AFTER} 60 s"
+    )
+    lmdb = rounds("lmdb", [20] * 5, fetch_ms=9.0, decode_ms=0.0, prep_ms=1.0)
+    assert "decoding" in headline(facts_of(png + lmdb)).answer
+    told = headline(facts_of([*png, killed, *lmdb])).answer
+    assert "LMDB feeds CaffeNet at least 3.0 times" in told
+    assert "decoding" not in told
+
+
 def test_the_answer_names_the_store_that_the_advice_names() -> None:
     records = rounds("png", [60] * 3) + rounds("lmdb", [20] * 3) + rounds("hdf5", [11] * 3)
     answer = headline(facts_of(records))
@@ -332,13 +403,14 @@ def test_it_does_not_matter_when_every_two_stores_are_proven_equal() -> None:
     advice = advice_of(records)
     assert "every two stores are proven to differ by less than 10%" in advice["R1"].text
     assert {one.kind for one in advice["R1"].claims} == {ClaimKind.EQUAL}
+    assert "PNG files are the smallest on disk" in advice["R1"].text
 
 
 def test_what_is_not_proven_is_unknown_with_the_rounds_needed() -> None:
     advice = rules_of(rounds("png", [20, 30, 16]) + rounds("lmdb", [22, 18, 25]))
     assert set(advice) == {"R0"}
     assert "which of PNG files, LMDB is the fastest cannot be told yet: " in advice["R0"]
-    assert "more rounds would detect a difference of 1.25 times" in advice["R0"]
+    assert "more rounds would be enough to see a difference of 1.25 times, if there is one" in advice["R0"]
 
 
 def test_a_store_is_never_advised_because_its_interval_is_wide() -> None:

@@ -13,10 +13,13 @@ from matplotlib.figure import Figure
 import storebench
 from storebench.report.build import write_report
 from storebench.report.cells import summarise
+from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.report.plots.cold_curve import cold_answer
 from storebench.report.plots.curve import curve
 from storebench.report.plots.steady_state import steady_answer
+from storebench.report.texts.headline import headline
+from storebench.report.texts.notes import cache_notes
 from storebench.results import Record, ResidencyPoint
 from storebench.runs.records import STEPS_DIR, append_records
 from storebench.worker.portion import portion_sums
@@ -116,7 +119,20 @@ def test_what_was_resident_is_drawn_below_against_what_was_asked_for(results: pd
 
 def test_the_answer_gives_the_cold_rate_beside_the_whole_epochs(results: pd.DataFrame) -> None:
     said = cold_answer(summarise(results))
+    assert said.startswith("PNG files and LMDB were cold until 3.2% of the store had been requested; ")
     assert "LMDB gave 100 samples/s while cold (up to 3.2%) and 1,560 over the entire epoch" in said
+
+
+def test_an_upper_bound_of_a_cold_rate_is_told_as_one() -> None:
+    record, _ = cold("lmdb", 320, 8)
+    assert record.portion is not None
+    bounded = dataclasses.replace(record, portion=dataclasses.replace(record.portion, upper_bound=True))
+    ranks = dataclasses.replace(bounded, cell=dataclasses.replace(record.cell, ranks=2))
+    cells = summarise(to_frame([(one, Path("run/records.jsonl")) for one in (bounded, ranks)]))
+    assert "LMDB gave at most 100 samples/s while cold" in cold_answer(cells)
+    assert "LMDB gives at most 100" in headline(derive(cells[:1])).answer
+    (note,) = [one for one in cache_notes(cells) if one.startswith("At most = ")]
+    assert "resident after the first step (LMDB)" in note
 
 
 def test_records_of_an_earlier_release_are_drawn_without_a_cold_part(tmp_path: Path) -> None:
@@ -164,7 +180,7 @@ def test_a_limited_cell_is_drawn_whole_with_its_steady_part_marked(tmp_path: Pat
     assert np.asarray(steady.get_xdata())[-1] == pytest.approx(1.8)
     said = steady_answer(summarise(results))
     assert "1 of 2 backends are shown to be steady with a page cache of 286 MiB" in said
-    assert "by at most 3.0% (LMDB)" in said
+    assert "by at most 3.1% (LMDB)" in said
     assert "not shown: PNG files" in said
 
 
@@ -172,8 +188,21 @@ def test_a_steady_part_whose_rate_still_moved_is_not_called_steady(tmp_path: Pat
     run = write(tmp_path / "run", [*limited("lmdb", (8, 64)), *limited("png", (32, 32), drift=1.4)])
     said = steady_answer(summarise(storebench.load_results(run)))
     assert "1 of 2 backends are shown to be steady" in said
-    assert "by at most 3.0% (LMDB)" in said
+    assert "by at most 3.1% (LMDB)" in said
     assert "not shown: PNG files" in said
+
+
+def test_a_disturbed_replicate_is_told_beside_the_median_one() -> None:
+    records = [
+        dataclasses.replace(record, replicate=number)
+        for number, drift in enumerate((0.97, 5.0, 0.9))
+        for record, _ in limited("lmdb", (64, 64), drift=drift)
+    ]
+    said = steady_answer(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
+    assert said == (
+        "1 of 1 backends are shown to be steady with a page cache of 286 MiB; the second half of the steady part, in the median"
+        " replicate of each, differs from the first by at most 11% (LMDB); in a single replicate, by 400% (LMDB)."
+    )
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -220,3 +249,51 @@ def test_an_epoch_that_stays_cold_has_no_rate_after_it() -> None:
     record = dataclasses.replace(record, portion=dataclasses.replace(record.portion, steps=STEPS))
     cells = summarise(to_frame([(record, Path("run/records.jsonl"))]))
     assert cold_answer(cells) == "PNG files were cold throughout the epoch."
+
+
+def test_a_cell_that_was_cold_throughout_and_is_an_upper_bound_says_why() -> None:
+    record, _ = cold("lmdb", 64, 64)
+    assert record.portion is not None
+    risen = dataclasses.replace(record.portion, steps=STEPS, drift=3.14, upper_bound=True)
+    cells = summarise(to_frame([(dataclasses.replace(record, portion=risen), Path("run/records.jsonl"))]))
+    why = "something other than the device may have served the later"
+    assert cold_answer(cells).startswith("LMDB was cold throughout the epoch, as far as resident pages show.")
+    assert f"Its rate rose 3.1-fold within it, so that {why} steps" in cold_answer(cells)
+    (note,) = [one for one in cache_notes(cells) if one.startswith("At most = ")]
+    assert f"the rate rose within the cold steps (LMDB, 3.1-fold), so that {why} ones" in note
+    assert "resident after the first step" not in note
+
+
+def test_each_limit_has_the_colour_of_its_store(tmp_path: Path) -> None:
+    pairs = [(_sampled(one, 1), waits) for one, waits in limited("lmdb", (8, 64))]
+    pairs += [(_sampled(one, 2), waits) for one, waits in limited("png", (8, 64))]
+    axes = storebench.plot_steady_state(storebench.load_results(write(tmp_path / "run", pairs)))
+    figure = axes.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    dotted = {line.get_color() for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"}
+    assert dotted == {line.get_color() for line in axes.lines if line.get_linewidth() > 2}
+    assert len(dotted) == 2
+    heads = [text.get_text().replace("\n", " ") for one in figure.legends for text in one.get_texts()]
+    assert any("Dotted: the limit as a share of the store of its colour" in text for text in heads)
+
+
+def _sampled(record: Record, part: int) -> Record:
+    """Return a limited record with sampled residency, of a store that is smaller by a factor."""
+    assert record.store is not None
+    assert record.cache is not None
+    point = ResidencyPoint(elapsed_s=0.0, asked_frac=0.1, resident_frac=0.1)
+    store = dataclasses.replace(record.store, file_bytes=record.store.file_bytes // part)
+    return dataclasses.replace(
+        record, store=store, cache=dataclasses.replace(record.cache, curve=(point, point))
+    )
+
+
+def test_shared_pages_explain_a_cold_store_that_is_resident() -> None:
+    record, _ = cold("lmdb", 64, 64)
+    assert record.portion is not None
+    shared = dataclasses.replace(record.portion, steps=STEPS, drift=3.0, shared_drift=4.0)
+    cells = summarise(to_frame([(dataclasses.replace(record, portion=shared), Path("run/records.jsonl"))]))
+    assert cold_answer(cells) == (
+        "LMDB was cold throughout the epoch. Several samples share a page (LMDB): each request also brings in samples that were"
+        " not requested, so more of the store is resident and the rate rises, but it counts as cold."
+    )

@@ -91,7 +91,7 @@ def test_the_page_is_well_formed_and_says_its_language(page: Page) -> None:
 
 def test_the_page_needs_nothing_but_itself(text: str) -> None:
     links = re.findall(r"(?:src|href)=\"([^\"]*)\"|url\(([^)]*)\)|@import", text)
-    assert all(one[0].startswith(("data:", "#")) for one in links)
+    assert all(link[0].startswith(("data:", "#")) for link in links)
     assert "http://" not in text
     assert "https://" not in text
 
@@ -99,7 +99,7 @@ def test_the_page_needs_nothing_but_itself(text: str) -> None:
 def test_every_image_says_what_it_shows(page: Page) -> None:
     images = page.of("img")
     assert len(images) >= 8
-    assert all(len(one["alt"] or "") > 20 for one in images)
+    assert all(len(image["alt"] or "") > 20 for image in images)
 
 
 def test_ids_are_unique_and_links_lead_somewhere(page: Page) -> None:
@@ -173,7 +173,7 @@ def test_the_markdown_twin_links_files_that_are_there(folder: Path) -> None:
 @pytest.mark.usefixtures("without_pictures")
 def test_a_plot_that_draws_a_part_of_the_cells_says_so(tmp_path: Path) -> None:
     options = [(("window_mib", str(number)),) for number in range(4, 34)]
-    records = [make_record("lmdb:direct", reader_options=one) for one in options]
+    records = [make_record("lmdb:direct", reader_options=option) for option in options]
     write_report(write_run(tmp_path / "run", records), tmp_path / "report")
     assert "Drawn are 24 of 30 cells; the table has them all." in (tmp_path / "report/report.md").read_text()
 

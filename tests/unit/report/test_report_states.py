@@ -141,7 +141,9 @@ def test_a_limited_rate_that_moves_in_most_replicates_ranks_nothing(
     decision = facts.decisions.between(fast, slow)
     assert decision is not None
     assert (decision.faster, decision.inverted().slower) == (is_steady, is_steady)
-    assert doubt_words(decision.doubt) == ("" if is_steady else f"not shown to be steady: {name}")
+    assert doubt_words(decision.doubt) == (
+        "" if is_steady else f"the rate of {name} is not shown to be steady"
+    )
     (table,) = dataset_tables(facts)
     said = f"Rates not shown to be steady, which rank nothing: {name}."
     assert (said in table.caption) is not is_steady
@@ -219,7 +221,7 @@ def test_loaders_that_augment_are_never_mixed_with_readers_alone() -> None:
     assert sum("loader only, with CaffeNet's crop and mirror" in text for text in captions) == 1
     assert sum("reader and decoder alone" in text for text in captions) == 1
     assert {work_of(square.slow.cell) for square in facts.squares} == {LoopWork.READING}
-    assert len(facts_of([one for one in records if one.cell.model == "caffenet"]).squares) == len(
+    assert len(facts_of([record for record in records if record.cell.model == "caffenet"]).squares) == len(
         facts.squares
     )
 

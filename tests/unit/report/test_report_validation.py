@@ -89,7 +89,7 @@ PLANTED: dict[str, tuple[Rule, str, Callable[[Record], Record]]] = {
         Rule.CEILING, "accelerator_util_frac", lambda r: dataclasses.replace(r, accelerator_util_frac=1.2),
     ),
     "more bytes than memory can give": (
-        Rule.CEILING, "payload_bytes_per_s", lambda r: part(r, "ceilings", memory_bytes_per_s=1e8),
+        Rule.CEILING, "payload_bytes_per_s", lambda r: dataclasses.replace(r, fetch_s=1e-6),
     ),
     "a cold epoch that the device did not feed": (
         Rule.CEILING, "device_read_bytes",
@@ -103,9 +103,29 @@ def test_each_planted_error_is_found_with_its_cell_and_figure(tmp_path: Path, na
     kind, figure, plant = PLANTED[name]
     record = plant(make_record("lmdb"))
     findings = validate(write_run(tmp_path / "run", [record, make_record("png")]))
-    assert (kind, figure) in {(one.kind, one.figure) for one in findings}
-    assert {one.cell_id for one in findings} == {record.cell.cell_id}
+    assert (kind, figure) in {(finding.kind, finding.figure) for finding in findings}
+    assert {finding.cell_id for finding in findings} == {record.cell.cell_id}
     assert "lmdb" in str(findings[0])
+
+
+@pytest.mark.parametrize(
+    ("other", "kept"),
+    [
+        ({}, True),
+        ({"environment": dataclasses.replace(ENVIRONMENT, key="another machine")}, False),
+        ({"batch_size": 16}, False),
+        ({"limit": 100}, False),
+    ],
+)
+def test_a_replicate_in_which_memory_was_slow_has_the_machines_ceiling(
+    tmp_path: Path, other: dict[str, Any], kept: bool
+) -> None:
+    slow = part(make_record("lmdb"), "ceilings", memory_bytes_per_s=1e8)
+    records = [slow, make_record("lmdb", replicate=1, **other)]
+    findings = validate(write_run(tmp_path / "run", records))
+    assert [found.figure for found in findings if found.kind is Rule.CEILING] == (
+        [] if kept else ["payload_bytes_per_s"]
+    )
 
 
 def test_a_finding_names_the_replicate_the_figure_and_what_is_wrong(tmp_path: Path) -> None:
@@ -158,7 +178,7 @@ def test_a_limited_cell_with_more_resident_than_its_limit_is_found(
     record = make_record("lmdb", cache="limited", memory_bytes=LIMIT)
     record = dataclasses.replace(record, counters=Counters(device_read_bytes=2 * record.payload_bytes))
     record = part(record, "cache", **(facts | changes))
-    found = [one.figure for one in validate(write_run(tmp_path / "run", [record]))]
+    found = [finding.figure for finding in validate(write_run(tmp_path / "run", [record]))]
     assert found == ([figure] if figure else [])
 
 
@@ -173,7 +193,9 @@ def test_a_rate_above_the_compute_ceiling_by_more_than_noise_is_found(
     null = [make_record("null", wait_ms=0, compute_ms=null_ms, replicate=n) for n in range(rounds)]
     lmdb = [make_record("lmdb", replicate=n) for n in range(rounds)]
     findings = validate(write_run(tmp_path / "run", null + lmdb))
-    assert [(one.kind, one.figure) for one in findings] == [(Rule.CEILING, "samples_per_s")] * found
+    assert [(finding.kind, finding.figure) for finding in findings] == [
+        (Rule.CEILING, "samples_per_s")
+    ] * found
 
 
 def test_one_busy_round_of_the_null_cell_is_not_held_against_a_cell(tmp_path: Path) -> None:
@@ -217,7 +239,9 @@ def test_a_warm_epoch_that_the_device_fed_is_found(tmp_path: Path, frac: float, 
     read = round(frac * record.payload_bytes / 2)
     record = dataclasses.replace(record, counters=Counters(device_read_bytes=read))
     findings = validate(write_run(tmp_path / "run", [record]))
-    assert [(one.kind, one.figure) for one in findings] == [(Rule.CACHE, "device_read_bytes")] * found
+    assert [(finding.kind, finding.figure) for finding in findings] == [
+        (Rule.CACHE, "device_read_bytes")
+    ] * found
 
 
 @pytest.mark.parametrize(
@@ -229,7 +253,7 @@ def test_unexplained_time_counts_from_a_share_and_an_absolute_part(
     # 14 ms per step are explained: 2 ms are 12% of an epoch of any length, but 8 ms in all are two preemptions.
     record = make_record("lmdb", overhead_ms=overhead_ms, steps=steps)
     findings = validate(write_run(tmp_path / "run", [record]))
-    assert [one.figure for one in findings] == ["overhead_s"] * found
+    assert [finding.figure for finding in findings] == ["overhead_s"] * found
 
 
 # Rates and times that are wrong by a factor of 1.5, each above its bound
@@ -316,7 +340,7 @@ def test_a_figure_that_is_wrong_by_half_is_found_and_the_right_one_is_not(tmp_pa
 def test_of_a_network_that_crops_only_the_crop_is_copied(tmp_path: Path, factor: float, found: int) -> None:
     """CaffeNet takes 79% of an image of 256 x 256, and a ceiling leaves a quarter for noise."""
     record = at_the_copy_rate(factor, model="caffenet")
-    assert [one.figure for one in validate(write_run(tmp_path / "run", [record]))] == [
+    assert [finding.figure for finding in validate(write_run(tmp_path / "run", [record]))] == [
         "payload_bytes_per_s"
     ] * found
 
@@ -406,4 +430,4 @@ def test_epochs_of_more_passes_have_another_order(tmp_path: Path) -> None:
         part(make_record(name, passes=4), "digests", order="else", loss="longer") for name in ("png", "lmdb")
     ]
     found = validate(write_run(tmp_path / "b", [once, *longer]))
-    assert [one for one in found if "order" in f"{one.figure} {one.message}"] == []
+    assert [finding for finding in found if "order" in f"{finding.figure} {finding.message}"] == []

@@ -83,7 +83,17 @@ def test_decoding_is_named_where_it_is_most_of_the_work() -> None:
     )
     answer = roofline_answer(rooflines_of(*records))
     assert answer is not None
-    assert "These figures depend on decoding (89% of the work with PNG files)." in answer
+    assert "These figures depend on decoding (89% of the producers' work with PNG files)." in answer
+
+
+def test_a_handoff_leaves_an_accelerator_idle_that_the_supply_would_feed() -> None:
+    handing = {"workers": 2, "handoff_ms": 5.0}
+    step_ms = 12.95  # an A100 takes 32 images at 2,470 images/s
+    records = loader_records("png", 540.0, workers=2) + loader_records("lmdb", 9000.0, **handing)
+    records += point_records("lmdb", step_ms, 1000 * 32 / (step_ms + 5.0), **handing)
+    answer = roofline_answer(rooflines_of(*records))
+    assert answer is not None
+    assert answer.endswith("busy 22% of its time with PNG files and 72% with LMDB, by the roofline's model.")
 
 
 def test_how_busy_stores_keep_an_accelerator_that_starves_is_told() -> None:
@@ -203,6 +213,22 @@ def test_the_tables_hold_every_starving_point_and_every_point() -> None:
     assert all(len(line) == len(table.head) for table in (starving, errors) for line in table.rows)
 
 
+def test_both_tables_show_the_processor_time_of_their_cells() -> None:
+    records = loader_records("lmdb", 1000.0) + point_records("lmdb", 32.0, 500.0)
+    used = [  # 3,200 samples each: in 3.2 s without compute, and in 6.4 s
+        dataclasses.replace(
+            record, counters=dataclasses.replace(record.counters, cpu_user_s=3.0, cpu_system_s=0.2)
+        )
+        for record in records
+    ]
+    for table, cores in zip(roofline_tables(rooflines_of(*used)), ("1.0", "0.50"), strict=True):
+        [row] = table.rows
+        told = dict(zip(table.head, row, strict=True))
+        assert (told["CPU per sample"], told["cores"]) == ("1.00 ms", cores)
+        [raw] = table.raw
+        assert dict(zip(table.raw_head, raw, strict=True))["cpu_s_per_sample"] == pytest.approx(0.001)
+
+
 def test_an_unexplained_point_is_marked_and_counted() -> None:
     records = curve_records("png", 600.0, sleeps_ms=[320.0, 100.0])
     records += point_records("png", 10.0, 300.0, workers=2, fetch_ms=2000 * 32 / 600)
@@ -256,7 +282,7 @@ def test_a_store_that_supplies_more_than_it_feeds_is_explained() -> None:
     handed = loader_records("lmdb", 9000.0, workers=2, handoff_ms=2.0)
     said = handoff_sentence(rooflines_of(*slow, *handed))
     assert said.startswith(
-        "LMDB supplies more than it feeds: between two steps the loader hands a batch over"
+        "LMDB feeds slower accelerators than its supply rate would allow: between two steps the loader hands a batch over"
     )
     answer = roofline_answer(rooflines_of(*slow, *handed))
     assert answer is not None
@@ -367,6 +393,26 @@ def test_labels_are_apart_in_order_and_inside(wanted: list[float], gap: float) -
     assert places[-1] <= 100 + 1e-6
 
 
+def test_labels_that_had_to_move_far_stand_further_from_their_curves() -> None:
+    names = ("hdf5", "lmdb", "lmdb:direct", "memory:native", "leveldb", "png")
+    crowded = [
+        one for n, name in enumerate(names) for one in loader_records(name, 5000.0 + 10 * n, workers=2)
+    ]
+
+    def reach(*records: Record) -> float:
+        texts = storebench.plot_roofline(cells_of(*records)).texts
+        places = {
+            text.get_position()[0]
+            for text in texts
+            if isinstance(text, Annotation) and "/s" in text.get_text()
+        }
+        assert len(places) == 1
+        return float(places.pop())
+
+    assert reach(*loader_records("png", 600.0, workers=2)) == 12.0
+    assert 20.0 < reach(*crowded) <= 34.0
+
+
 def test_labels_that_are_apart_stay_where_they_are() -> None:
     assert spaced([10.0, 20.0, 40.0], 5.0, 0.0, 100.0) == [10.0, 20.0, 40.0]
 
@@ -445,7 +491,7 @@ def test_backends_that_are_not_decided_are_named_beside_those_that_are() -> None
     (found,) = rooflines_of(*records)
     answer = one_roofline_answer(found)
     assert "PNG files feed accelerators up to 556 images/s [" in answer
-    assert " (undecided: LMDB);" in answer
+    assert "; it is undecided how much LMDB can feed;" in answer
     texts = [text.get_text() for text in storebench.plot_roofline(cells_of(*records)).texts]
     assert "LMDB: undecided" in texts
 

@@ -12,15 +12,14 @@ from matplotlib.figure import Figure
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Estimate
+from storebench.report.plots.arrows import CUT, mark_cut
 from storebench.report.plots.style import (
-    CUT,
     backend_look,
     bar,
     beside,
     companion,
     legend_below,
     make_room,
-    mark_cut,
     name_rows,
     new_axes,
     plain_numbers,
@@ -189,6 +188,16 @@ def test_an_axis_is_widened_until_the_texts_beside_its_bars_fit() -> None:
     make_room(ax)
     figure.draw_without_rendering()
     assert ax.texts[0].get_window_extent().x1 <= figure.bbox.x1 + 1
+
+
+def test_a_line_that_crosses_a_figure_beside_a_bar_is_hidden_there() -> None:
+    ax = new_axes()
+    line = ax.axvline(50.0, zorder=2)
+    beside(ax, 40.0, 0, "4,000 [3,900, 4,100]")
+    box = ax.texts[0].get_bbox_patch()
+    assert box is not None
+    assert box.get_alpha() in (None, 1.0)
+    assert ax.texts[0].get_zorder() > line.get_zorder()
 
 
 def test_a_figure_that_is_only_laid_out_before_is_saved_as_the_same_bytes() -> None:

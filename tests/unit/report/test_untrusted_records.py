@@ -127,7 +127,9 @@ def test_findings_and_lines_of_a_verb_are_plain(verb: str, run: Path, tmp_path: 
 
 def test_a_name_with_two_dollar_signs_has_a_report_with_plots(tmp_path: Path) -> None:
     records = [make_record(backend, cache="warm") for backend in ("png", "lmdb")]
-    cells = [Cell.of_fields(**(one.cell.fields() | {"dataset": r"folder:/a$\frac{$"})) for one in records]
+    cells = [
+        Cell.of_fields(**(record.cell.fields() | {"dataset": r"folder:/a$\frac{$"})) for record in records
+    ]
     named = [dataclasses.replace(one, cell=cell) for one, cell in zip(records, cells, strict=True)]
     run = write_run(tmp_path / "run", named)
     storebench_lines("report", run, "--out", tmp_path / "out")
@@ -169,7 +171,7 @@ def refused(run: Path) -> None:
         assert "outside of the run's steps/" in line
     done = CliRunner().invoke(app, ["validate", str(run), "--json"])
     assert done.exit_code == 5
-    assert "steps_file" in {one["figure"] for one in json.loads(done.stdout)}
+    assert "steps_file" in {entry["figure"] for entry in json.loads(done.stdout)}
     with pytest.raises(CorruptDataError, match="outside"):
         storebench.load_steps(run)
     assert not (run / "x.json").exists()

@@ -26,7 +26,7 @@ def test_steps_that_do_not_add_up_to_their_record_are_found(tmp_path: Path) -> N
     record = dataclasses.replace(make_record("lmdb"), steps_file="steps/0.parquet")
     run = write_run(tmp_path / "run", [record])
     steps_table(record, wait_ns=[5_000_000] * record.steps).to_parquet(run / "steps" / "0.parquet")
-    found = [(one.kind, one.figure) for one in validate(run)]
+    found = [(finding.kind, finding.figure) for finding in validate(run)]
     wrong = ("data_wait_s", "portion.seconds", "portion.samples_per_s", "portion.data_wait_s")
     assert found == [(Rule.STEPS, name) for name in wrong]
 
@@ -38,7 +38,7 @@ def test_a_step_file_that_is_missing_or_broken_is_found(tmp_path: Path, content:
     )
     if content:
         (run / "steps" / "0.parquet").write_bytes(content)
-    assert [one.kind for one in validate(run)] == [Rule.STEPS]
+    assert [finding.kind for finding in validate(run)] == [Rule.STEPS]
 
 
 def test_the_same_replicate_twice_is_found(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_a_line_that_is_no_record_is_found_and_a_half_line_is_not(tmp_path: Path
     with (run / "records.jsonl").open("a") as file:
         file.write('{"schema_version": 1, "run_id": 5}\n{"schema_version": 7}\n{"schema_ver')
     findings = validate(run)
-    assert [one.kind for one in findings] == [Rule.SCHEMA, Rule.SCHEMA]
+    assert [finding.kind for finding in findings] == [Rule.SCHEMA, Rule.SCHEMA]
     assert findings[0].cell.endswith("records.jsonl:2")
-    assert {(one.cell_id, one.run_id, one.figure) for one in findings} == {("", "", "record")}
+    assert {(finding.cell_id, finding.run_id, finding.figure) for finding in findings} == {("", "", "record")}
 
 
 @pytest.mark.parametrize("command", ["validate", "report"])

@@ -34,9 +34,16 @@ def verdict_of(records: list[Record], backend: str = "lmdb", cache: str | None =
 def test_a_tiny_model_on_a_slow_decoder_is_decode_bound() -> None:
     verdict = verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=4, decode_ms=15, prep_ms=1)])
     assert verdict.bound is Bound.DECODE
-    assert "decode is 75% of feeding it (15.0 ms per batch)" in limit_figure(verdict)
+    assert "decode is 75% of the producers' work (15.0 ms per batch)" in limit_figure(verdict)
     assert verdict.gain == pytest.approx(21 / 6)
     assert verdict.feed_gain == pytest.approx(21)
+
+
+def test_the_handoff_is_no_part_of_the_producers_work_of_a_fetch() -> None:
+    parts: dict[str, Any] = {"fetch_ms": 30.0, "prep_ms": 10.0, "handoff_ms": 6.0}
+    verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=46, compute_ms=1, **parts)])
+    assert verdict.bound is Bound.FETCH
+    assert "fetch from the device is 75% of the producers' work" in limit_figure(verdict)
 
 
 def test_a_slow_augmentation_is_prep_bound() -> None:
@@ -124,7 +131,7 @@ def fetching(best: float, cache: str = "cold", backend: str = "lmdb", **changes:
 def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share: float, bound: Bound) -> None:
     verdict = verdict_of([fetching(ARRIVING / share)])
     assert verdict.bound is bound
-    assert f"{share:.0%} of the device's best rate" in limit_figure(verdict)
+    assert f"{share:.0%} of the device's best measured rate" in limit_figure(verdict)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +190,40 @@ def test_the_reader_that_would_mend_waiting_is_named() -> None:
     (bottleneck,) = [one.text for one in recommend(derive(cells)) if one.rule.startswith("R5")]
     assert "LMDB is latency-bound" in bottleneck
     assert "several requests in flight (LMDB (direct))" in bottleneck
+
+
+def test_a_reader_that_would_help_is_named_in_every_case() -> None:
+    alone: dict[str, Any] = {"compute": "none", "compute_ms": 0.0}
+    slow = [dataclasses.replace(fetching(10 * ARRIVING, **alone), replicate=n) for n in range(3)]
+    direct = [
+        dataclasses.replace(fetching(10 * ARRIVING, backend="lmdb:direct", **alone), replicate=n)
+        for n in range(3)
+    ]
+    png = replicates("png", [90.0] * 3, compute="none", compute_ms=0)
+    told = {
+        backend: next(one.text for one in recommend(facts_of(records)) if one.rule.startswith("R5"))
+        for backend, records in (("lmdb", [*png, *slow, *direct]), ("lmdb:direct", [*png, *direct]))
+    }
+    assert (
+        "in flight (LMDB (direct) does so, but was measured here and is not proven faster)." in told["lmdb"]
+    )
+    assert "several requests in flight (LMDB (direct) does so already: more of them)." in told["lmdb:direct"]
+
+
+def test_a_share_just_below_the_limit_of_the_device_says_so() -> None:
+    below, lower = (verdict_of([fetching(ARRIVING * ratio)]) for ratio in (1.43, 2.0))
+    assert below.bound is lower.bound is Bound.LATENCY
+    assert "bytes arrive at just under 70% of the device's best measured rate" in limit_sentence(below)
+    assert "bytes arrive at 50% of the device's best measured rate" in limit_sentence(lower)
+
+
+def test_a_limit_beyond_which_the_handoff_limits_says_so() -> None:
+    parts: dict[str, Any] = {"compute": "none", "compute_ms": 0.0, "workers": 2, "wait_ms": 10.0}
+    handed = verdict_of([make_record("lmdb", fetch_ms=18.0, prep_ms=1.0, handoff_ms=6.0, **parts)])
+    assert limit_sentence(handed).endswith(" times as fast (the handoff takes 6.00 ms per batch)")
+    assert "handoff" not in limit_sentence(
+        verdict_of([make_record("lmdb", fetch_ms=18.0, prep_ms=1.0, **parts)])
+    )
 
 
 def test_a_warm_cell_that_fetches_slowly_is_bound_by_its_reader() -> None:

@@ -53,7 +53,7 @@ def test_a_limited_cell_is_its_last_epoch_in_the_steady_state() -> None:
         for n, w in enumerate((5.0, 20.0, 30.0))
     ]
     assert summary(*epochs).state == WHOLE_LIMITED
-    epochs[1:] = [dataclasses.replace(one, portion=portion_of(one)) for one in epochs[1:]]
+    epochs[1:] = [dataclasses.replace(record, portion=portion_of(record)) for record in epochs[1:]]
     cell = summary(*epochs)
     assert cell.portion_kind is PortionKind.STEADY
     assert list(cell.values("samples_per_s").values()) == [pytest.approx(32 / 0.040)]

@@ -29,7 +29,7 @@ def most_false(pages: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [3, pytest.param(4, marks=pytest.mark.full), 5])
+@pytest.mark.parametrize("rounds", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (4, 5))])
 def test_at_most_5_of_100_pages_of_equal_backends_claim_falsely(rounds: int, pages: int) -> None:
     rng = np.random.default_rng(rounds)
     false = 0
@@ -63,7 +63,7 @@ def test_single_intervals_would_make_many_pages_of_rooflines_false() -> None:
     for _ in range(10):
         truth = Truth(spread=0.15, rounds=4, samples_per_s=EQUAL)
         facts = derive(drawn_page(truth, rng))
-        curves = [curve for one in facts.rooflines for curve in one.concluding(ALPHA).curves]
+        curves = [curve for roofline in facts.rooflines for curve in roofline.concluding(ALPHA).curves]
         rights = [1000 / (0.9 if curve.loader.cell.workers else 9.0) for curve in curves]
         told = [curve.feeding(right) for curve, right in zip(curves, rights, strict=True)]
         alarmed += any(one is not Feeding.UNDECIDED for one in told)
@@ -103,7 +103,7 @@ def test_a_large_difference_is_found_and_advised_with_few_rounds() -> None:
     truth = Truth(spread=0.05, rounds=5, samples_per_s=EQUAL | {"lmdb": 3000.0})
     for seed in range(5):
         cells = drawn_page(truth, np.random.default_rng(seed), settings=1)
-        assert {one.rule[:2] for one in recommend(derive(cells))} >= {"R2"}
+        assert {advice.rule[:2] for advice in recommend(derive(cells))} >= {"R2"}
         _, said = claimed(cells)
         assert all(one.subject.backend == "lmdb" for one in said if one.kind is ClaimKind.FASTER)
 

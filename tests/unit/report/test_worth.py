@@ -29,6 +29,8 @@ LARGER = Whole(count=400_000, total_bytes=50 * GIB, memory_bytes=24 * GIB, fits=
 FITS_TOO, LARGER_TOO = (dataclasses.replace(one, total_bytes=one.total_bytes - 1) for one in (FITS, LARGER))
 """What another run of the same dataset tells: bytes are estimated from a few files."""
 
+NO_LONGER_FITS = dataclasses.replace(FITS, memory_bytes=GIB, fits=False)
+
 
 def loaders(rates: dict[str, float], **changes: Any) -> list[Record]:
     return [
@@ -46,7 +48,7 @@ def answer(
 ) -> Worth:
     page = page_of(records, whole, invalid)
     [facts] = page.told.datasets.values()
-    found = worth(facts, page.unsound, [find_accelerator(one) for one in accelerators])
+    found = worth(facts, page.unsound, [find_accelerator(accelerator) for accelerator in accelerators])
     assert found is not None
     return found
 
@@ -56,9 +58,9 @@ def page_of(records: list[Record], whole: Whole | None, invalid: tuple[str, ...]
     wholes: list[Any] = [whole] * len(table)
     table["whole"] = wholes
     findings = {
-        one.cell.cell_id: "a finding"
-        for one in records
-        if {one.cell.backend.name, f"{one.cell.backend.name}, {one.cell.cache}"} & set(invalid)
+        record.cell.cell_id: "a finding"
+        for record in records
+        if {record.cell.backend.name, f"{record.cell.backend.name}, {record.cell.cache}"} & set(invalid)
     }
     return derive_page(summarise(table, findings))
 
@@ -132,16 +134,16 @@ def test_a_rate_that_memory_may_have_served_promises_nothing() -> None:
         "It cannot be told (read from a cold disk, 2 workers): memory may have served"
     )
     assert "further rounds would not" in found.sentences[0]
-    assert not any("Not worth it" in one for one in found.sentences)
+    assert not any("Not worth it" in sentence for sentence in found.sentences)
 
 
 def test_a_store_that_failed_is_not_called_slower() -> None:
     records = loaders({"original": 1000.0, "lmdb": 900.0, "hdf5": 3000.0})
     records = [
-        dataclasses.replace(one, status=Status.FAILED, failure="it failed")
-        if one.cell.backend.format == "hdf5"
-        else one
-        for one in records
+        dataclasses.replace(record, status=Status.FAILED, failure="it failed")
+        if record.cell.backend.format == "hdf5"
+        else record
+        for record in records
     ]
     found = answer(records)
     assert "every other measured store (LMDB) is proven" in found.sentences[0]
@@ -287,7 +289,9 @@ def test_the_report_leads_with_what_the_terminal_says(whole: Whole | None, cache
     [drawn] = grouped(page.told.rooflines)
     assert [one.first.cell.cache for one in drawn] == [cache, "cold" if cache == "warm" else "warm"]
     told = answer(records, whole, accelerators=("a100",))
-    begins = tuple(one.text for one in content.headline.sentences)[: len(told.named + told.sentences)]
+    begins = tuple(sentence.text for sentence in content.headline.sentences)[
+        : len(told.named + told.sentences)
+    ]
     assert (begins == told.named + told.sentences) == (whole is not None)
 
 
@@ -316,14 +320,19 @@ def test_a_limited_page_cache_reads_from_the_disk_as_well() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "state"),
-    [(FITS, FITS_TOO, "warm"), (LARGER, LARGER_TOO, "cold"), (FITS, LARGER, "cold")],
+    [
+        (FITS, FITS_TOO, "warm"),
+        (LARGER, LARGER_TOO, "cold"),
+        (FITS, LARGER, "cold"),
+        (FITS, NO_LONGER_FITS, "cold"),
+    ],
 )
 def test_two_runs_lead_with_what_they_agree_on_in_any_order(first: Whole, second: Whole, state: str) -> None:
     records = loaders({"original": 900.0, "lmdb": 9000.0})
     records += loaders({"original": 90.0, "lmdb": 300.0}, cache="cold")
     told = []
     for wholes in ((first, second), (second, first)):
-        tables = [to_frame((one, Path("run/records.jsonl")) for one in records) for _ in wholes]
+        tables = [to_frame((record, Path("run/records.jsonl")) for record in records) for _ in wholes]
         for run, (table, whole) in enumerate(zip(tables, wholes, strict=True)):
             described: list[Any] = [whole] * len(table)
             table["whole"], table["run_id"] = described, f"run {run}"
