@@ -35,13 +35,13 @@ def payload_digest(payload: bytes, label: int) -> bytes:
 
 def set_digest(sample_digests: Iterable[bytes] | DigestTable) -> str:
     """Return the hexadecimal digest of samples, given their digests in index order."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     if isinstance(sample_digests, np.ndarray):
-        digest.update(np.ascontiguousarray(sample_digests).data)
+        hasher.update(np.ascontiguousarray(sample_digests).data)
     else:
-        for one in sample_digests:
-            digest.update(one)
-    return digest.hexdigest()
+        for digest in sample_digests:
+            hasher.update(digest)
+    return hasher.hexdigest()
 
 
 def array_digest(array: npt.NDArray[np.generic]) -> str:

@@ -233,12 +233,12 @@ DEFAULT_DECODER = PillowDecoder.name
 
 def decoder_list(kind: str | None = None) -> str:
     """Return the names of all decoders, or of those of one kind of image; a missing one with the line that installs it."""
-    able = (one for one in DECODERS.values() if kind is None or kind in one.kinds)
+    able = (candidate for candidate in DECODERS.values() if kind is None or kind in candidate.kinds)
     return ", ".join(
-        one.name
-        if not one.library or importlib.util.find_spec(one.library)
-        else f"{one.name} (not installed: {_install_line(one)})"
-        for one in able
+        candidate.name
+        if not candidate.library or importlib.util.find_spec(candidate.library)
+        else f"{candidate.name} (not installed: {_install_line(candidate)})"
+        for candidate in able
     )
 
 
@@ -298,6 +298,6 @@ def _reduction(size: ImageSize, least: ImageSize | None) -> int:
     return next((by for by in _REDUCTIONS if by <= most), 1)
 
 
-def largest_difference(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
+def largest_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> int:
     """Return the largest absolute difference of two images of one shape, in levels from 0 to 255."""
-    return int(np.abs(one.astype(np.int16) - other.astype(np.int16)).max()) if one.size else 0
+    return int(np.abs(first.astype(np.int16) - second.astype(np.int16)).max()) if first.size else 0

@@ -88,7 +88,7 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
         raise UsageError(f"{codec} has no decoder to choose", hint=f"Leave out {decoder!r}.")
     kind = _KINDS.get(codec)
     if kind is not None and kind not in DECODERS[decoder].kinds:
-        able = [name for name, one in DECODERS.items() if kind in one.kinds]
+        able = [name for name, candidate in DECODERS.items() if kind in candidate.kinds]
         raise UsageError(f"{decoder} does not decode {kind}", where=codec, hint=f"Use {' or '.join(able)}.")
     if scale not in (DCT, FULL):
         raise UsageError(f"{SCALE} must be '{DCT}' or '{FULL}', not {scale!r}", where=codec)
@@ -118,11 +118,11 @@ def get_codec(name: str) -> Codec:
     body, _, scale = name.partition(f"?{SCALE}=")
     codec, _, decoder = body.partition(":")
     given = [(DECODER, decoder)] if decoder else []
-    asked = decoding_of(codec, (*given, *([(SCALE, scale)] if scale else [])))
-    if asked.codec == OriginalCodec.name:
-        return OriginalCodec(get_decoder(asked.decoder), scaled=asked.scaled)
+    decoding = decoding_of(codec, (*given, *([(SCALE, scale)] if scale else [])))
+    if decoding.codec == OriginalCodec.name:
+        return OriginalCodec(get_decoder(decoding.decoder), scaled=decoding.scaled)
     make = _WITH_DECODER.get(codec)
-    return CODECS[codec] if make is None else make(get_decoder(asked.decoder))
+    return CODECS[codec] if make is None else make(get_decoder(decoding.decoder))
 
 
 def decoders_of(codec: str) -> str:

@@ -225,6 +225,11 @@ class Dataset(ABC):
         """The geometry and identity of the image files as they are; None if the samples are no image files."""
         return None
 
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call `original` at the same time."""
+        return False
+
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, unchanged, and its label.
 

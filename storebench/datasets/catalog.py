@@ -135,7 +135,7 @@ def search_roots(root: Path | None = None) -> list[Path]:
 def find_files(name: str, root: Path | None = None) -> DatasetFiles | None:
     """Return the real files of the dataset called `name`, or None if there are none."""
     places = (_ENTRIES[name].find(place) for place in search_roots(root))
-    return next((found for found in places if found is not None), None)
+    return next((files for files in places if files is not None), None)
 
 
 def needed_files(name: str) -> str:
@@ -200,8 +200,8 @@ def _open_files(spec: DatasetSpec, root: Path | None, listings: Listings | None)
         return open_folder(spec.folder, spec.split, spec.image_size, listings)
     if spec.file_list is not None:
         return open_list(spec.file_list, spec.split, spec.image_size, listings)
-    found = None if spec.synthetic else find_files(spec.name, root)
-    return None if found is None else found.open(spec.split, spec.image_size, listings)
+    files = None if spec.synthetic else find_files(spec.name, root)
+    return None if files is None else files.open(spec.split, spec.image_size, listings)
 
 
 def _check_skipping(spec: DatasetSpec) -> None:

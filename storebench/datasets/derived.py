@@ -85,6 +85,11 @@ class ChosenSamples(Dataset):
         check_index(index, len(self))
         return self._source.sample(self.place(index))
 
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call `original` at the same time."""
+        return self._source.thread_safe
+
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, len(self))
@@ -228,6 +233,6 @@ def places_in(dataset: Dataset, source: Dataset) -> Sequence[int]:
     """Return the indices in `source` of the images that the samples of a selection of it are, or are made of."""
     places: Sequence[int] = range(len(dataset))
     while dataset is not source and isinstance(dataset, ChosenSamples):
-        places = [dataset.place(one) for one in places]
+        places = [dataset.place(place) for place in places]
         dataset = dataset.source
     return places

@@ -95,7 +95,7 @@ def look_at(
 
     digest, unreadable = names_digest(root, paths, rows)
     own = square(own_side) if own_side is not None else common_small_shape(start, len(paths))
-    found = FoundFiles(
+    dataset_files = FoundFiles(
         root=root,
         paths=paths,
         labels=np.array([label for _, label in files], dtype=np.int64),
@@ -106,7 +106,7 @@ def look_at(
         digest=digest,
         unreadable=unreadable,
     )
-    return found, rows
+    return dataset_files, rows
 
 
 class FileDataset(Dataset):
@@ -173,6 +173,11 @@ class FileDataset(Dataset):
         content = self._read(index)
         pixels = decode_rgb(content, self.locate(index), self._info.image_shape[:2])
         return pixels, int(self._found.labels[index])
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call `original` at the same time: they may."""
+        return True
 
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of file `index`, which decodes, and its label."""

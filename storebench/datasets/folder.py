@@ -46,8 +46,8 @@ def open_folder(
     def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
         return _scan_split(path, split, seen)
 
-    found = found_files(path, ("folder", split), scan, listings)
-    return FileDataset(FOLDER_PREFIX + text_of_name(str(path)), split, found, image_size)
+    files = found_files(path, ("folder", split), scan, listings)
+    return FileDataset(FOLDER_PREFIX + text_of_name(str(path)), split, files, image_size)
 
 
 def open_class_folders(
@@ -83,8 +83,8 @@ def open_class_folders(
     def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
         return _scan_classes(root, class_names, images.SIDE, seen)
 
-    found = found_files(root, ("classes", class_names), scan, listings)
-    return FileDataset(name, split, found, image_size)
+    files = found_files(root, ("classes", class_names), scan, listings)
+    return FileDataset(name, split, files, image_size)
 
 
 def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:

@@ -58,7 +58,7 @@ def change_note(sizes: Sequence[ImageSize], shape: ImageShape) -> str:
     """
     if not sizes:
         return ""
-    width, height = median(one[0] for one in sizes), median(one[1] for one in sizes)
+    width, height = median(size[0] for size in sizes), median(size[1] for size in sizes)
     factor = shape[0] * shape[1] / (width * height)
     if 1 / LARGE_CHANGE <= factor <= LARGE_CHANGE:
         return ""
@@ -88,7 +88,10 @@ def served_note(own: tuple[int, int], side: int | None) -> str:
 
 def resize_clause(note: str) -> str:
     """Return the clause of `change_note` in a provenance's note; "" if it has none."""
-    return next((one for one in note.split("; ") if one.startswith("images of ") and " become " in one), "")
+    return next(
+        (clause for clause in note.split("; ") if clause.startswith("images of ") and " become " in clause),
+        "",
+    )
 
 
 def _sizes(read: ReadStart, indices: Iterable[int]) -> Iterator[ImageSize]:

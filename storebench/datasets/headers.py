@@ -1,6 +1,7 @@
 """Kind and size of an image file, from its header alone: nothing is decoded, so a decompression bomb costs nothing."""
 
 import io
+import threading
 import warnings
 from dataclasses import dataclass
 
@@ -27,6 +28,9 @@ _ENDS = (0xD9, 0xDA)
 
 _MOST_MARKERS = 4096
 """Most markers and stray bytes before the size; more are those of a file that was made to be slow."""
+
+_FILTERS = threading.Lock()
+"""Held while the filters for warnings, which all threads share, are changed."""
 
 REPLACE_HINT = "Replace the file or take it out of the folder."
 
@@ -148,7 +152,7 @@ def _png(content: BytesLike) -> Header:
 
 def _other(content: BytesLike) -> Header:
     try:
-        with warnings.catch_warnings():
+        with _FILTERS, warnings.catch_warnings():
             # Pillow only warns of an image between one and two times the limit, in a line beside ours.
             warnings.simplefilter("error", PilImage.DecompressionBombWarning)
             with PilImage.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:

@@ -90,9 +90,9 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
             where=folder,
             hint=f"Put {TRAIN_TAR} there, or class folders in train/.",
         )
-    found = _train_members(path)
-    classes = tuple(sorted(found))
-    ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
+    members = _train_members(path)
+    classes = tuple(sorted(members))
+    ordered = [(member, label) for label, wnid in enumerate(classes) for member in members[wnid]]
     return TarDataset(Split.TRAIN, path, ordered, classes, image_size=image_size)
 
 
@@ -231,6 +231,11 @@ class TarDataset(Dataset):
             provenance=self._plain,
             fingerprint=fingerprint("originals", shape, *self._identity),
         )
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call `original` at the same time: they may."""
+        return True
 
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of image file `index`, which decodes, and its label."""

@@ -53,8 +53,8 @@ def open_list(
         seen.look(path)
         return _scan_list(path)
 
-    found = found_files(path.parent, ("list", path.name), scan, listings)
-    return FileDataset(LIST_PREFIX + text_of_name(str(path)), split, found, image_size)
+    files = found_files(path.parent, ("list", path.name), scan, listings)
+    return FileDataset(LIST_PREFIX + text_of_name(str(path)), split, files, image_size)
 
 
 def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:

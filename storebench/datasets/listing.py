@@ -164,7 +164,7 @@ def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -
         "sizes": files.sizes,
         "digest": files.digest,
         "unreadable": [
-            (index, type(one).__name__, one.what, one.hint) for index, one in files.unreadable.items()
+            (index, type(error).__name__, error.what, error.hint) for index, error in files.unreadable.items()
         ],
         "files": len(files.paths),
         "folders": len(seen.rows),
@@ -212,8 +212,8 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
 
 def _rows_digest(*rows: Statuses) -> str:
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for one in rows:
-        digest.update(one.tobytes())
+    for part in rows:
+        digest.update(part.tobytes())
     return digest.hexdigest()
 
 

@@ -149,9 +149,9 @@ def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.
     # One byte more than the dimensions declare, to detect a file with a tail.
     data = _read_up_to(stream, expected + 1)
     if len(data) != expected:
-        found = f"only {len(data):,}" if len(data) < expected else "more"
+        size = f"only {len(data):,}" if len(data) < expected else "more"
         raise CorruptDataError(
-            f"its dimensions {'x'.join(map(str, shape))} need {expected:,} bytes, it has {found}",
+            f"its dimensions {'x'.join(map(str, shape))} need {expected:,} bytes, it has {size}",
             where=path,
             hint=_FETCH_HINT,
         )

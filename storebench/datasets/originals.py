@@ -49,6 +49,11 @@ class Originals(Dataset):
         """Refuse: the files are copied, not decoded."""
         raise NotImplementedError("image files are copied as they are")
 
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call `original` at the same time."""
+        return self._source.thread_safe
+
     def original(self, index: int) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
         return self._source.original(index)

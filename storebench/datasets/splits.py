@@ -109,8 +109,8 @@ def _folders(path: Path) -> list[str]:
 
 def _word(name: str) -> str:
     """Return the word for a split that a folder's name stands for, in small letters; "" if there is none."""
-    found = _NAME.fullmatch(name)
-    return found[1].lower() if found else ""
+    match = _NAME.fullmatch(name)
+    return match[1].lower() if match else ""
 
 
 def _is_train(name: str) -> bool:

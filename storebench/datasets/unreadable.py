@@ -123,8 +123,8 @@ def counted(error: Refusal, dataset: Dataset, progress: Progress = silent) -> Re
     if dataset.original_info is None:
         return error
     indices = range(len(dataset))
-    found = find_unreadable(dataset, indices, progress)
-    return refusal(found, len(_each_file(dataset, indices))) if found else error
+    unreadable = find_unreadable(dataset, indices, progress)
+    return refusal(unreadable, len(_each_file(dataset, indices))) if unreadable else error
 
 
 def _each_file(dataset: Dataset, indices: Collection[int]) -> list[int]:
@@ -169,7 +169,9 @@ def select_readable(
     def check(indices: Sequence[int]) -> list[Unreadable]:
         if known is not None:
             return [known[index] for index in indices if index in known]
-        errors = {source.locate(one.index): one.error for one in find_unreadable(source, indices, progress)}
+        errors = {
+            source.locate(entry.index): entry.error for entry in find_unreadable(source, indices, progress)
+        }
         if not errors:
             return []
         # A list may name a file twice.
@@ -196,25 +198,25 @@ def _readable_places(
     places = [] if isinstance(chosen, Grown) else list(places_in(chosen, source))
     if not places or 2 * len(places) > count:
         unreadable = check(range(count))
-        left_out = {one.index for one in unreadable}
+        left_out = {entry.index for entry in unreadable}
         return [place for place in range(count) if place not in left_out], unreadable
     looked, taken = set(places), set(places)
     unreadable = bad = check(places)
     while bad:
-        taken.difference_update(one.index for one in bad)
-        substitutes = [place for one in bad for place in _next(one.index, count, looked)]
+        taken.difference_update(entry.index for entry in bad)
+        substitutes = [place for entry in bad for place in _next(entry.index, count, looked)]
         taken.update(substitutes)
         bad = check(sorted(substitutes))
         unreadable = [*unreadable, *bad]
-    return sorted(taken), sorted(unreadable, key=lambda one: one.index)
+    return sorted(taken), sorted(unreadable, key=lambda entry: entry.index)
 
 
 def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:
     """Check the next unchecked place and yield it; yield nothing if all are checked."""
     around = itertools.chain(range(place + 1, count), range(place))
-    for other in itertools.islice((one for one in around if one not in looked), 1):
-        looked.add(other)
-        yield other
+    for candidate in itertools.islice((candidate for candidate in around if candidate not in looked), 1):
+        looked.add(candidate)
+        yield candidate
 
 
 class Readable(ChosenSamples):
@@ -233,10 +235,10 @@ class Readable(ChosenSamples):
     def __init__(self, source: Dataset, places: Sequence[int], left_out: Sequence[Unreadable]) -> None:
         self._places = list(places)
         super().__init__(source, len(places), ("readable", self._places))
-        left_out = list({source.locate(one.index): one for one in left_out}.values())
+        left_out = list({source.locate(entry.index): entry for entry in left_out}.values())
         self._skipped = len(left_out)
         self._note = f"{number_of(self._skipped, 'unreadable file')} left out"
-        named = "; ".join(plain(f"{one.error.where}: {one.error.what}") for one in left_out[:_NAMED])
+        named = "; ".join(plain(f"{entry.error.where}: {entry.error.what}") for entry in left_out[:_NAMED])
         more = f"; and {self._skipped - _NAMED:,} more" if self._skipped > _NAMED else ""
         self._skip_note = f"{self._note}: {named}{more}"
 
@@ -254,8 +256,10 @@ class Readable(ChosenSamples):
         return dataclasses.replace(old, note=note, skipped_files=self._skipped)
 
 
-def _packed(found: Sequence[Unreadable]) -> bytes:
-    rows = [(one.index, type(one.error).__name__, one.error.what, one.error.hint) for one in found]
+def _packed(unreadable: Sequence[Unreadable]) -> bytes:
+    rows = [
+        (entry.index, type(entry.error).__name__, entry.error.what, entry.error.hint) for entry in unreadable
+    ]
     return json.dumps(rows).encode()
 
 
@@ -273,6 +277,6 @@ def _read(listings: Listings, name: str, source: Dataset) -> dict[int, Unreadabl
     except (CorruptDataError, ValueError, LookupError, TypeError):
         return None
     # Permissions and failing disks may have been mended, which the samples' identity does not show.
-    unopened = [index for index, one in known.items() if isinstance(one.error, DataNotFoundError)]
-    still = {source.locate(one.index) for one in find_unreadable(source, unopened)} if unopened else set()
+    unopened = [index for index, entry in known.items() if isinstance(entry.error, DataNotFoundError)]
+    still = {source.locate(entry.index) for entry in find_unreadable(source, unopened)} if unopened else set()
     return known if {source.locate(index) for index in unopened} == still else None

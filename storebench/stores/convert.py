@@ -67,7 +67,7 @@ class BuildOptions:
     Attributes
     ----------
     processes
-        Number of encoding processes; None decides by the cost of encoding.
+        Number of encoding processes, or threads for image files as they are; None decides by the cost of encoding.
     replace
         Stores that may be removed to make room.
     verify
@@ -217,7 +217,7 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
         return None
 
 
-def _change(there: DatasetInfo, asked: DatasetInfo) -> str:
+def _change(stored: DatasetInfo, wanted: DatasetInfo) -> str:
     """Return words for the differences between the requested samples and those of a store."""
     sides = [
         (
@@ -227,10 +227,10 @@ def _change(there: DatasetInfo, asked: DatasetInfo) -> str:
             f"classes: {info.num_classes:,}",
             f"origin: {info.provenance.origin}",
         )
-        for info in (there, asked)
+        for info in (stored, wanted)
     ]
     changes = [f"{old}, now {new.partition(': ')[2]}" for old, new in zip(*sides, strict=True) if old != new]
-    if there.class_names != asked.class_names and there.num_classes == asked.num_classes:
+    if stored.class_names != wanted.class_names and stored.num_classes == wanted.num_classes:
         changes.append("other classes")
     return "; ".join(changes) or "the files or their conversion have changed since it was built"
 
@@ -276,7 +276,7 @@ def _write(
     digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known
     payload_bytes = done = 0
     make_s = write_s = 0.0
-    workers = set()
+    encoders = set()
     started = time.perf_counter()
     with (
         contextlib.closing(encode(encoder, processes)) as chunks,
@@ -289,7 +289,7 @@ def _write(
                 payload_bytes += len(payload)
             write_s += time.perf_counter() - writing
             make_s += chunk.spent_s
-            workers.add(chunk.process)
+            encoders.add(chunk.thread)
             if known is None:
                 rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
                 digests[done : done + len(rows)] = rows
@@ -301,7 +301,7 @@ def _write(
         digests=digests,
         payload_bytes=payload_bytes,
         build_s=ended - started,
-        phases=Phases(make_s=make_s, write_s=write_s, sync_s=ended - closing, processes=len(workers)),
+        phases=Phases(make_s=make_s, write_s=write_s, sync_s=ended - closing, processes=len(encoders)),
     )
 
 

@@ -65,10 +65,10 @@ def ensure_image(store: Path, say: Say = mute) -> StoreImage:
 
 def _is_of(target: Path, store: Path) -> bool:
     try:
-        same = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
+        same_manifest = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
     except OSError:
         return False
-    return same and (target / IMAGE_NAME).is_file() and (target / POINT_NAME).is_dir()
+    return same_manifest and (target / IMAGE_NAME).is_file() and (target / POINT_NAME).is_dir()
 
 
 def _when_made(target: Path) -> tuple[str, int] | None:

@@ -1,4 +1,4 @@
-"""Encode a dataset's samples in order and in bounded memory, in several processes if that is faster."""
+"""Encode a dataset's samples in order and in bounded memory, in several processes or threads if that is faster."""
 
 import multiprocessing
 import os
@@ -6,8 +6,8 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
@@ -29,18 +29,18 @@ CHUNK_SAMPLES = 1024
 CHUNK_FILES = 8
 """Image files of one task: their size is not known before they are read."""
 
-MAX_PROCESSES = 8
-CHUNKS_A_PROCESS = 2
-"""Tasks that run or wait to be written, per process."""
+MAX_ENCODERS = 8
+CHUNKS_AN_ENCODER = 2
+"""Tasks that run or wait to be written, per encoder."""
 
 TRIAL_S = 0.1
 """Time spent encoding in this process before deciding whether others should help."""
 
 START_S = 0.3
-"""Cost of starting encoders, measured on two cores: an interpreter, numpy and Pillow for each."""
+"""Cost of starting encoders, measured on two cores: an interpreter, numpy and Pillow for each. Threads start for nothing."""
 
 TRANSFER_S_PER_BYTE = 2e-9
-"""Cost of receiving payloads from encoders, measured: about 460 MB/s get through."""
+"""Cost of receiving payloads from encoders, measured: about 460 MB/s get through. Those of threads are there already."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class Chunk:
         The 16-byte digests of the decoded payloads, joined; empty if they are already known.
     spent_s
         Seconds for reading and encoding them.
-    process
-        Id of the process that encoded them.
+    thread
+        Id of the thread that encoded them, as the kernel numbers threads of all processes.
     """
 
     first: int
@@ -68,7 +68,7 @@ class Chunk:
     labels: list[int]
     digests: bytes
     spent_s: float = 0.0
-    process: int = 0
+    thread: int = 0
 
     @classmethod
     def made_here(
@@ -81,7 +81,7 @@ class Chunk:
             labels=labels,
             digests=b"".join(digests),
             spent_s=time.perf_counter() - started,
-            process=os.getpid(),
+            thread=threading.get_native_id(),
         )
 
 
@@ -98,6 +98,11 @@ class Encoder:
     dataset: Dataset
     codec: Codec
     digest: bool = True
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether encoders are threads of this process: reading and decoding an image file let others run meanwhile."""
+        return isinstance(self.dataset, Originals) and self.dataset.thread_safe
 
     def chunk(self, part: range) -> Chunk:
         """Encode the samples whose indices are in `part`."""
@@ -163,7 +168,7 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
     encoder
         The dataset and the codec.
     processes
-        Number of encoding processes; 1 is this one. None tries here first, and
+        Number of encoding processes, or threads for image files as they are; 1 is this one. None tries here first, and
         starts others if the remaining samples would take longer here than with them.
 
     Raises
@@ -175,7 +180,7 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
     """
     parts = deque(_parts(encoder.dataset))
     if processes is None:
-        trial = _Trial()
+        trial = _Trial(in_threads=encoder.in_threads)
         while parts and trial.spent_s < TRIAL_S:
             yield trial.run(encoder, parts.popleft())
         processes = trial.best_processes(left=sum(map(len, parts)))
@@ -187,7 +192,7 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
 
 def available_processes() -> int:
     """Return the largest number of encoders for this process: its cores, but no more than memory allows."""
-    return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    return min(len(os.sched_getaffinity(0)), MAX_ENCODERS)
 
 
 def _parts(dataset: Dataset) -> Iterator[range]:
@@ -200,8 +205,9 @@ def _parts(dataset: Dataset) -> Iterator[range]:
 
 @dataclass
 class _Trial:
-    """Measured cost of encoding in this process."""
+    """Measured cost of encoding in this thread."""
 
+    in_threads: bool
     spent_s: float = 0.0
     samples: int = 0
     payload_bytes: int = 0
@@ -220,24 +226,18 @@ class _Trial:
         processes = available_processes()
         share = left / self.samples
         saved_s = self.spent_s * share * (1 - 1 / processes)
-        return processes if saved_s > START_S + self.payload_bytes * share * TRANSFER_S_PER_BYTE else 1
+        cost_s = 0.0 if self.in_threads else START_S + self.payload_bytes * share * TRANSFER_S_PER_BYTE
+        return processes if saved_s > cost_s else 1
 
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:
-    # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
-    with named_semaphores(), _interrupts_held_back():
-        pool = ProcessPoolExecutor(
-            processes,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start_worker,
-            initargs=(encoder,),
-        )
+    pool, encode_part = (_threads if encoder.in_threads else _processes)(encoder, processes)
     pending: deque[Future[Chunk]] = deque()
     try:
         while parts or pending:
-            while parts and len(pending) < processes * CHUNKS_A_PROCESS:
+            while parts and len(pending) < processes * CHUNKS_AN_ENCODER:
                 with _interrupts_held_back():
-                    pending.append(pool.submit(_encode_in_worker, parts.popleft()))
+                    pending.append(pool.submit(encode_part, parts.popleft()))
             yield pending.popleft().result()
     except BrokenProcessPool as error:
         raise IntegrityError(
@@ -246,6 +246,22 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _threads(encoder: Encoder, count: int) -> tuple[Executor, Callable[[range], Chunk]]:
+    return ThreadPoolExecutor(count, thread_name_prefix="encoder"), encoder.chunk
+
+
+def _processes(encoder: Encoder, count: int) -> tuple[Executor, Callable[[range], Chunk]]:
+    # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
+    with named_semaphores(), _interrupts_held_back():
+        pool = ProcessPoolExecutor(
+            count,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(encoder,),
+        )
+    return pool, _encode_in_worker
 
 
 def _interrupts_held_back() -> Held:

@@ -36,7 +36,7 @@ class Phases:
     sync_s
         Closing the writer and syncing its files.
     processes
-        Number of processes that read and encoded.
+        Number of processes, or threads for image files as they are, that read and encoded.
     """
 
     make_s: float

@@ -148,10 +148,10 @@ def _temporary_name(target: Path) -> str:
 
 def _temporary_folders(target: Path) -> list[Path]:
     try:
-        beside = sorted(target.parent.iterdir())
+        siblings = sorted(target.parent.iterdir())
     except FileNotFoundError:
         return []
-    matches = ((path, _TEMPORARY.fullmatch(path.name)) for path in beside)
+    matches = ((path, _TEMPORARY.fullmatch(path.name)) for path in siblings)
     return [path for path, match in matches if match and match["name"] == target.name]
 
 

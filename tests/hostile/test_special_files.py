@@ -5,8 +5,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from storebench import open_reader
+from storebench.errors import CorruptStoreError
 from tests.hostile.refusals import refused
 from tests.support.quick_cli import storebench
 
@@ -45,3 +48,19 @@ def test_a_store_with_something_in_a_files_place_is_refused(
     refused(
         storebench(tmp_path, "verify", store, "--reader", reader), str(path), f"{kind}, not a regular file"
     )
+
+
+SHORTER_THAN_IT_SAYS = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+"""A regular file whose size is that of a page, of which fewer bytes can be read."""
+
+
+@pytest.mark.skipif(not SHORTER_THAN_IT_SAYS.is_file(), reason="this kernel has no huge pages")
+def test_a_file_that_ends_before_its_size_is_damaged(stores: Path) -> None:
+    store = stores / "files+png"
+    with open_reader(store, "get") as reader:
+        path = min(store.glob("**/*00000005.png"))
+        path.unlink()
+        path.symlink_to(SHORTER_THAN_IT_SAYS)
+        assert len(reader.fetch(np.array([4]))) == 1
+        with pytest.raises(CorruptStoreError, match=rf"\d+ bytes could be read of {path.stat().st_size}"):
+            reader.fetch(np.array([5]))

@@ -7,13 +7,14 @@ import pickle
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from PIL import Image as PilImage
 
 from storebench.codecs import CODECS, any_size, get_codec
 from storebench.errors import CorruptDataError, UnknownNameError
+from tests.support.thinning import examples
 
 Image = npt.NDArray[np.uint8]
 
@@ -22,7 +23,7 @@ images = shapes.flatmap(lambda shape: npst.arrays(np.uint8, shape))
 lossless = pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if codec.lossless])
 every = pytest.mark.parametrize("name", CODECS)
 fixed = pytest.mark.parametrize("name", [name for name in CODECS if not any_size(name)])
-quickly = settings(max_examples=60, deadline=None)
+quickly = examples(60)
 
 
 def decoded(name: str, payload: bytes, shape: tuple[int, ...]) -> Image:
@@ -83,7 +84,7 @@ def test_payloads_may_be_any_kind_of_buffer(name: str) -> None:
 
 
 @every
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(payload=st.binary(max_size=300), shape=shapes)
 def test_bytes_that_are_no_payload_are_refused(name: str, payload: bytes, shape: tuple[int, ...]) -> None:
     if len(payload) == np.prod(shape):
@@ -93,7 +94,7 @@ def test_bytes_that_are_no_payload_are_refused(name: str, payload: bytes, shape:
 
 
 @every
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data(), image=images)
 def test_a_damaged_payload_is_refused_or_decodes_but_never_crashes(
     name: str, data: st.DataObject, image: Image

@@ -274,6 +274,7 @@ IMAGE, LABEL = Gradients().sample(3)
         (Gradients(count=0), "no samples"),
     ],
 )
+@pytest.mark.thinned
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_bad_sample_is_named_and_nothing_is_left(
     dataset: Gradients, words: str, processes: int, stores: Path

@@ -56,7 +56,7 @@ def test_an_unknown_decoder_is_refused_with_those_that_exist(
         parse_backend(backend)
     told = str(caught.value)
     named = told.partition("Decoders: ")[2].partition(". Readers: ")[0]
-    assert [one.partition(" ")[0] for one in named.split(", ")] == list(able)
+    assert [word.partition(" ")[0] for word in named.split(", ")] == list(able)
     assert "opencv (not installed: pip install 'storebench[opencv]')" in named
     assert "Readers: " in told
 

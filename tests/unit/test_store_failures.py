@@ -180,28 +180,35 @@ SIZE = 3000
 
 SLOW = ("convert", "png", *MNIST, "--size", str(SIZE), "--processes", "2")
 
+LONG_SIZE = 10_000
+"""Samples whose conversion is stopped in the middle by the test, so that it is long enough on a fast machine too."""
+
+LONG = ("convert", "png", *MNIST, "--size", str(LONG_SIZE), "--processes", "2")
+
 
 def test_kill_9_leaves_no_store_and_the_next_convert_cleans_up(cli: Cli, tmp_path: Path) -> None:
-    killed = start(tmp_path, *SLOW)
+    killed = start(tmp_path, *LONG)
     wait_until(lambda: is_writing(tmp_path))
     encoders = encoders_of(killed)
     assert encoders
     killed.kill()
     killed.communicate()
-    folder = tmp_path / "stores" / STORE_ID.format(name="mnist", size=SIZE)
+    folder = tmp_path / "stores" / STORE_ID.format(name="mnist", size=LONG_SIZE)
     assert in_the_making(folder)
     assert not (folder / "files+png").exists()
     wait_until(lambda: not any(child.is_running() for child in encoders), timeout_s=20)
 
-    done = cli("convert", "hdf5", *MNIST, "--size", str(SIZE))  # another format of the dataset cleans up, too
+    done = cli(
+        "convert", "hdf5", *MNIST, "--size", str(LONG_SIZE)
+    )  # another format of the dataset cleans up, too
     assert done.returncode == 0, done.stderr
     assert "removed" in done.stderr
     assert [path.name for path in folder.iterdir()] == ["hdf5+raw"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_an_interrupt_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
-    process = start(tmp_path, *SLOW)
+    process = start(tmp_path, *LONG)
     wait_until(lambda: is_writing(tmp_path))
     # Ctrl-C at a terminal reaches the encoders, too.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
@@ -227,7 +234,7 @@ def test_ctrl_c_is_not_the_encoders_affair(tmp_path: Path) -> None:
 
 
 def test_an_encoder_that_is_killed_is_one_line(tmp_path: Path) -> None:
-    process = start(tmp_path, *SLOW)
+    process = start(tmp_path, *LONG)
     wait_until(lambda: is_writing(tmp_path))
     encoders_of(process)[0].kill()
     out, error = process.communicate(timeout=30)
@@ -249,6 +256,7 @@ def test_two_converts_of_one_store_build_it_once(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["files+png"]
 
 
+@pytest.mark.full
 def test_a_convert_beside_another_leaves_its_work_alone(cli: Cli, tmp_path: Path) -> None:
     working = start(tmp_path, *SLOW)
     wait_until(lambda: is_writing(tmp_path))
@@ -287,9 +295,9 @@ if __name__ == "__main__":
 def test_memory_does_not_grow_with_the_dataset(backend: str, tmp_path: Path) -> None:
     script = tmp_path / "much.py"
     script.write_text(MUCH)
-    few, many = (peak_memory(script, backend, count) for count in (250, 2500))
+    few, many = (peak_memory(script, backend, count) for count in (250, 1250))
     assert few < 700 << 20
-    assert many - few < 250 << 20  # of 422 MiB more pixels
+    assert many - few < 110 << 20  # of 188 MiB more pixels
 
 
 def peak_memory(script: Path, backend: str, count: int) -> int:

@@ -97,8 +97,8 @@ class _Finder:
             opened = self._file[data.name]
             rows = drawn(range(data.shape[0]), self._samples)
             items = [SampleLocation(name=data.name, start=row) for row in rows]
-            beside = reference_bytes(opened) if data.item_bytes is None else 0.0
-            self._add(describe_rows(self._path, data, opened), opened, items, beside_bytes=beside)
+            referenced_bytes = reference_bytes(opened) if data.item_bytes is None else 0.0
+            self._add(describe_rows(self._path, data, opened), opened, items, beside_bytes=referenced_bytes)
 
     def _add_blob(self, data: DataSet) -> None:
         """Add a data set of bytes that another one beside it divides into samples."""

@@ -106,8 +106,8 @@ def describe_collection(name: str, members: Sequence[tuple[DataSet, Any]], *, ro
     sizes = [math.prod(data.shape[skipped:]) * (data.item_bytes or _REFERENCE_BYTES) for data, _ in members]
     first, opened = members[0]
     touched = [
-        _touched(one, size) * (1 if rows else _runs(one))
-        for (_, one), size in zip(members, sizes, strict=True)
+        _touched(handle, size) * (1 if rows else _runs(handle))
+        for (_, handle), size in zip(members, sizes, strict=True)
     ]
     shapes = {data.shape[skipped:] for data, _ in members}
     sides = "x".join(map(str, shapes.pop())) if len(shapes) == 1 else "of several shapes"

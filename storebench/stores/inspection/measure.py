@@ -120,10 +120,12 @@ def _cold(source: SampleSource, budget_s: float) -> Reads:
     facts = cache_facts(CacheState.COLD, resident(source.paths), paths=source.paths, how=method)
     if facts.verdict != CacheVerdict.VERIFIED:
         return Reads(samples=0, reason=facts.reason)
-    there = resident(source.paths).pages_total
-    if there < FEWEST_PAGES:
+    total_pages = resident(source.paths).pages_total
+    if total_pages < FEWEST_PAGES:
         why = "after a few reads all of it is in memory"
-        return Reads(samples=0, reason=f"too small a file, {there} pages of at least {FEWEST_PAGES}: {why}")
+        return Reads(
+            samples=0, reason=f"too small a file, {total_pages} pages of at least {FEWEST_PAGES}: {why}"
+        )
     seconds: list[float] = []
     pages: list[int] = []
     *others, first = source.items
@@ -165,9 +167,9 @@ def _evicted_but_for(paths: Sequence[Path]) -> int | None:
     for path in paths:
         with opened(path) as fd:
             ask_to_evict(fd)
-    there = resident(paths)
-    held = there.pages_resident
-    if held is None or held > max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * there.pages_total):
+    residency = resident(paths)
+    held = residency.pages_resident
+    if held is None or held > max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * residency.pages_total):
         return None
     return held
 

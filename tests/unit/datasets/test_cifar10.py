@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.cifar10 import parse_binary, parse_python
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
 from tests.support.dataset_files import cifar_binary, cifar_pickle, damaged, digests, labels, pixels, tar
+from tests.support.thinning import examples
 
 SPEC = DatasetSpec(name="cifar10", synthetic=False)
 
@@ -165,7 +166,7 @@ def test_pickles_of_newer_pythons_are_read_too() -> None:
     assert found.tolist() == classes.tolist()
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(raw=damaged(cifar_pickle(*batch(1, count=1))))
 def test_a_damaged_pickle_is_refused_or_read_and_never_fails_otherwise(raw: bytes) -> None:
     try:

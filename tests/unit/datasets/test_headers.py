@@ -6,7 +6,7 @@ import time
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
 
@@ -14,6 +14,7 @@ from storebench.datasets.headers import MOST_PIXELS, check_file, read_header, su
 from storebench.errors import CorruptDataError
 from tests.support.dataset_files import damaged
 from tests.support.photo_folders import KINDS, photo, photo_file
+from tests.support.thinning import examples
 
 SIZE = (61, 47)
 
@@ -59,7 +60,7 @@ def test_every_truncated_file_is_refused(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [JPEG, PNG], ids=["jpeg", "png"])
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_damaged_files_have_a_header_or_are_refused(content: bytes, data: st.DataObject) -> None:
     try:

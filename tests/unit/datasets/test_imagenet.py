@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.datasets import DatasetSpec, Origin, open_dataset
@@ -20,6 +20,7 @@ from storebench.datasets.matfile import check_mat
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
 from tests.support.dataset_files import damaged, digests, image_file, tar, write_class_folders
+from tests.support.thinning import examples
 
 TRAIN = DatasetSpec(name="imagenet", synthetic=False)
 TEST = DatasetSpec(name="imagenet", split=Split.TEST, synthetic=False)
@@ -95,7 +96,7 @@ def test_a_truncated_archive_is_refused(root: Path, cut: int) -> None:
         open_dataset(TRAIN, root)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(place=st.integers(0, 1 << 20), value=st.integers(0, 255))
 def test_a_damaged_archive_is_refused_or_read_and_never_fails_otherwise(
     place: int, value: int, tmp_path_factory: pytest.TempPathFactory
@@ -266,7 +267,7 @@ def test_a_matlab_file_that_asks_for_gigabytes_is_refused(root: Path, content: b
     assert "meta.mat" in str(caught.value)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(data=st.data())
 def test_a_damaged_matlab_file_is_refused_or_read(data: st.DataObject) -> None:
     content = data.draw(damaged(meta_mat()))

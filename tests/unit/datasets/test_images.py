@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from PIL import Image as PilImage
 
 from storebench.datasets.decoding import checked, decode_rgb
 from storebench.errors import CorruptDataError
 from tests.support.dataset_files import damaged, image_file
 from tests.support.photo_folders import KINDS, photo, photo_file
+from tests.support.thinning import examples
 
 
 def decode(raw: bytes) -> np.ndarray:
@@ -88,7 +89,7 @@ def test_what_does_not_decode_is_named() -> None:
             decode(raw)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(raw=damaged(image_file()) | damaged(image_file(kind="PNG")) | damaged(image_file("P", kind="GIF")))
 def test_a_damaged_image_is_refused_or_read_and_never_fails_otherwise(raw: bytes) -> None:
     try:

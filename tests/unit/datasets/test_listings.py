@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
@@ -18,6 +18,7 @@ from storebench.datasets.listing import FOLDER, Listings
 from storebench.errors import StorebenchError
 from tests.support.dataset_files import digests, image_file, write_class_folders
 from tests.support.opened_files import opened_in
+from tests.support.thinning import examples
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 LATIN = os.fsdecode(b"caf\xe9 and more")
@@ -161,7 +162,7 @@ def test_a_damaged_listing_is_as_good_as_none(photos: Path, stores: Path) -> Non
         assert open_at(photos, stores).info == expected
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_a_listing_with_other_content_ends_in_no_traceback(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -205,7 +206,7 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(lines=st.lists(LINES, max_size=5))
 def test_any_list_is_read_or_refused(lines: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.getbasetemp() / "lists"
@@ -234,7 +235,7 @@ ENTRIES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     made=st.sets(st.tuples(st.sampled_from(PLACES), st.sampled_from(sorted(ENTRIES))), max_size=6),
     data=st.data(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -15,6 +15,7 @@ from storebench.datasets.mnist import open_mnist, read_idx
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
 from tests.support.dataset_files import damaged, digests, idx, labels, pixels, write_mnist
+from tests.support.thinning import examples
 
 TRAIN = DatasetSpec(name="mnist", synthetic=False)
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -29,7 +30,7 @@ def test_an_idx_file_gives_back_the_array_that_was_written(
     assert np.array_equal(read_idx(path, array.ndim), array)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.one_of(damaged(idx(pixels(3, 4, 5))), damaged(gzip.compress(idx(pixels(3, 4, 5))))))
 def test_a_damaged_idx_file_is_refused_or_read_and_never_fails_otherwise(
     data: bytes, tmp_path_factory: pytest.TempPathFactory

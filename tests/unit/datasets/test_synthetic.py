@@ -96,12 +96,15 @@ def statistics(dataset: Dataset, count: int) -> dict[str, float]:
         "contrast": float(np.mean([image.std() for image in images])),
         "slope": spectrum_slope(images) if images[0].shape[0] > 100 else 0.0,
         "correlation": float(
-            np.nanmean([np.asarray(one)[np.triu_indices(3, 1)].mean() for one in channels] or [0])
+            np.nanmean([np.asarray(channel)[np.triu_indices(3, 1)].mean() for channel in channels] or [0])
         ),
     }
 
 
-@pytest.mark.parametrize(("name", "count"), [("imagenet", 60), ("cifar10", 500), ("mnist", 500)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("imagenet", 60), *(pytest.param(name, 500, marks=pytest.mark.full) for name in ("cifar10", "mnist"))],
+)
 def test_a_stand_in_compresses_and_looks_like_the_real_images(data_root: Path, name: str, count: int) -> None:
     real = statistics(open_dataset(DatasetSpec(name=name, synthetic=False), data_root), count)
     made = statistics(stand_in(name), count)

@@ -4,12 +4,13 @@ import io
 import tarfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.datasets.tars import members
 from storebench.errors import CorruptDataError
 from tests.support.dataset_files import damaged, tar
+from tests.support.thinning import examples
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 NAMES = st.text(
@@ -60,7 +61,7 @@ def test_an_archive_that_is_cut_anywhere_is_refused(cut: int) -> None:
         read(archive[:cut])
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(
     archive=st.one_of(*(damaged(tar({"a" * 120: b"1" * 600, "b": b"2"}, layout)) for layout in FORMATS[1:]))
 )

@@ -193,8 +193,8 @@ def test_skipped_files_and_a_large_resize_are_said_recorded_and_reported(
     assert f"lmdb+raw: {LARGER}" in done.stderr
     lines = (tmp_path / "run" / "records.jsonl").read_text(encoding="utf-8").splitlines()
     records = {one["cell"]["backend"]: one for one in map(json.loads, lines)}
-    assert all(one["cell"]["skip_unreadable"] for one in records.values())
-    assert [one["store"]["skipped_files"] for one in records.values()] == [3, 3]
+    assert all(record["cell"]["skip_unreadable"] for record in records.values())
+    assert [record["store"]["skipped_files"] for record in records.values()] == [3, 3]
     assert records["lmdb"]["store"]["provenance_note"] == f"{LARGER}; 3 unreadable files left out"
     assert cli("report", "run", "--out", "report").returncode == 0
     page = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")

@@ -1,0 +1,152 @@
+"""Image files as they are: threads read and check them, in the order of the dataset, and no process is started."""
+
+import contextlib
+import dataclasses
+import itertools
+import shutil
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image as PilImage
+
+from storebench.codecs import get_codec
+from storebench.datasets import DatasetSpec, open_dataset
+from storebench.datasets.files import FileDataset
+from storebench.datasets.headers import read_header
+from storebench.datasets.originals import Originals
+from storebench.errors import CorruptDataError
+from storebench.formats import parse_backend
+from storebench.progress import Advance
+from storebench.stores.convert import BuildOptions, ensure_store
+from storebench.stores.encode import CHUNK_FILES, Encoder, encode
+from storebench.stores.find import Store
+from tests.support.photo_folders import write_photos
+
+LMDB = parse_backend("lmdb+original")
+EACH = 3 * CHUNK_FILES
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
+    return DatasetSpec(name=f"folder:{write_photos(tmp_path_factory.mktemp('photos'), each=EACH)}")
+
+
+def build(spec: DatasetSpec, stores: Path, options: BuildOptions) -> Store:
+    return ensure_store(spec, LMDB, stores, options=options)
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.mark.parametrize("size", [None, 2 * EACH - CHUNK_FILES])
+def test_threads_write_the_store_that_one_thread_writes(
+    size: int | None, photos: DatasetSpec, tmp_path: Path
+) -> None:
+    """Also where only a part of the dataset is converted."""
+    photos = dataclasses.replace(photos, size=size)
+    seen: set[int] = set()
+
+    @contextmanager
+    def watching(_title: str) -> Iterator[Advance]:
+        yield lambda _done, _total: seen.update(children())
+
+    before = children()
+    alone = build(photos, tmp_path / "one", BuildOptions(processes=1))
+    shared = build(photos, tmp_path / "three", BuildOptions(processes=3, progress=watching))
+    assert shared.manifest.samples_digest == alone.manifest.samples_digest
+    assert alone.phases is not None
+    assert alone.phases.processes == 1
+    assert shared.phases is not None
+    assert 1 < shared.phases.processes <= 3
+    assert seen <= before
+
+
+def test_a_damaged_file_is_named_whichever_thread_met_it(photos: DatasetSpec, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    shutil.copytree(photos.name.removeprefix("folder:"), folder)
+    last = sorted((folder / "class1").iterdir())[-2]
+    last.write_bytes(last.read_bytes()[:-200])
+    with pytest.raises(CorruptDataError, match=rf"{last.name}: .*the only unreadable file among {2 * EACH}"):
+        build(DatasetSpec(name=f"folder:{folder}"), tmp_path / "stores", BuildOptions(processes=3))
+    assert not list((tmp_path / "stores").rglob("manifest.json"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("encoder")]
+
+
+def test_a_label_without_a_class_is_refused(
+    photos: DatasetSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = FileDataset.original
+
+    def mislabelled(self: FileDataset, index: int) -> tuple[bytes, int]:
+        payload, label = original(self, index)
+        return payload, 2 if index == EACH + 1 else label
+
+    monkeypatch.setattr(FileDataset, "original", mislabelled)
+    with pytest.raises(CorruptDataError, match=rf"sample {EACH + 1} .* has label 2, but there are 2 classes"):
+        build(photos, tmp_path / "stores", BuildOptions(processes=2))
+
+
+def test_threads_that_are_left_early_read_no_more(
+    photos: DatasetSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = FileDataset.original
+
+    def slowly(self: FileDataset, index: int) -> tuple[bytes, int]:
+        read.append(index)
+        time.sleep(0.01 * (index >= CHUNK_FILES))
+        return original(self, index)
+
+    monkeypatch.setattr(FileDataset, "original", slowly)
+    encoder = Encoder(dataset=Originals(open_dataset(photos)), codec=get_codec("original"))
+    with contextlib.closing(encode(encoder, processes=2)) as chunks:
+        assert next(chunks).first == 0
+    count = len(read)
+    time.sleep(0.1)
+    assert count == len(read) <= 3 * CHUNK_FILES, "the first part, and one of each thread"
+
+
+def test_images_near_the_limit_of_pixels_are_refused_in_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow only warns of such a BMP, and filters for warnings are shared by all threads."""
+    before = warnings.filters
+    monkeypatch.setattr(PilImage, "open", _one_longer(PilImage.open))
+    width, height = 10_000, 9_000
+    header = (
+        b"BM"
+        + struct.pack("<IHHI", 54, 0, 0, 54)
+        + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0)
+    )
+    told: list[str] = []
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(5):
+            told += threads.map(lambda _: _refusal(header), range(2))
+    assert set(told) == {told[0]}
+    assert "pixels" in told[0]
+    assert warnings.filters is before
+
+
+def _one_longer(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that begins late, each second time so late that the first of two threads has left it."""
+    delays_s = itertools.cycle((0.005, 0.03))
+
+    def late(*values: Any, **options: Any) -> Any:
+        time.sleep(next(delays_s))
+        return function(*values, **options)
+
+    return late
+
+
+def _refusal(content: bytes) -> str:
+    with pytest.raises(CorruptDataError) as refused:
+        read_header(content)
+    return str(refused.value)
