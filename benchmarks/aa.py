@@ -58,8 +58,8 @@ def scenario() -> str:
     """Return a scenario in which each cell has a twin."""
     steps = ("", f"max_steps = {SAMPLES // BATCH}")
     parts = [
-        MATRIX.format(samples=SAMPLES, batch=BATCH, settings=one, steps=two)
-        for one in SETTINGS
+        MATRIX.format(samples=SAMPLES, batch=BATCH, settings=setting, steps=two)
+        for setting in SETTINGS
         for two in steps
     ]
     return SCENARIO + "".join(parts)

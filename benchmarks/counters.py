@@ -62,10 +62,10 @@ def within(words: str, found: float, expected: float) -> bool:
 def check(backend: str, records: Sequence[Record]) -> list[bool]:
     """Print the counters of a backend, and return one flag per check."""
     print(f"\n{backend}: {len(records)} replicates")
-    counters = [one.counters for one in records]
-    amplification = middle([one.read_amplification for one in counters])
-    faults = middle([one.counters.major_faults / one.samples for one in records])
-    good = [all(one.cache.verdict is CacheVerdict.VERIFIED for one in records)]
+    counters = [record.counters for record in records]
+    amplification = middle([counter.read_amplification for counter in counters])
+    faults = middle([record.counters.major_faults / record.samples for record in records])
+    good = [all(record.cache.verdict is CacheVerdict.VERIFIED for record in records)]
     if backend in AMPLIFICATION:
         good.append(within("read amplification", amplification, AMPLIFICATION[backend]))
     else:
@@ -74,7 +74,7 @@ def check(backend: str, records: Sequence[Record]) -> list[bool]:
         good.append(within("major faults per sample", faults, FAULTS[backend]))
     else:
         print(f"  major faults per sample: {faults:.2f}")
-    agreement = middle([one.device_read_bytes / one.block_device_read_bytes for one in counters])
+    agreement = middle([counter.device_read_bytes / counter.block_device_read_bytes for counter in counters])
     good.append(abs(agreement - 1) <= AGREE_FRAC)
     print(f"  of the block device's own counter: {agreement:.3f} {'agrees' if good[-1] else 'DISAGREES'}")
     return good
@@ -93,8 +93,8 @@ def main() -> int:
     if ahead != str(READ_AHEAD_KB):
         print(f"read_ahead_kb is {ahead} here, and {READ_AHEAD_KB} where the known amplification comes from")
     good: list[bool] = []
-    for backend in dict.fromkeys(one.cell.backend.name for one in records):
-        good += check(backend, [one for one in records if one.cell.backend.name == backend])
+    for backend in dict.fromkeys(record.cell.backend.name for record in records):
+        good += check(backend, [record for record in records if record.cell.backend.name == backend])
     print(f"\n{good.count(False)} of {len(good)} checks failed")
     return int(not all(good))
 

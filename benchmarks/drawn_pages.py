@@ -164,7 +164,7 @@ def claimed(cells: Sequence[CellSummary]) -> tuple[Decisions, list[Claim]]:
 def _said(facts: Facts) -> list[Claim]:
     said = [*headline(facts).claims]
     for part in facts.datasets.values():
-        said += [one for advice in recommend(part) for one in advice.claims]
+        said += [claim for advice in recommend(part) for claim in advice.claims]
     return said
 
 
@@ -200,7 +200,7 @@ def _false_feeding(found: Sequence[Roofline], truth: Truth) -> Iterator[str]:
             if curve.feeding(right * (1 - 1e-6)) is Feeding.STARVES:
                 yield f"feeds too little: {curve.backend}"
     # No rate depends on the state of the cache.
-    if any("memory" in one.partition("depend on")[2] for one in roofline_sentences(found)):
+    if any("memory" in sentence.partition("depend on")[2] for sentence in roofline_sentences(found)):
         yield "starving points depend on memory"
 
 

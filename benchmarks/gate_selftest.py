@@ -198,7 +198,7 @@ def try_stalls(pools: dict[str, list[Session]], policy: Policy, rng: random.Rand
         baseline, contender, _ = draw(pools["idle"], rng)
         for cell in side(baseline).cells:
             planted = [_stalled(one, cell, share) for one in contender]
-            results = {one.cell_id: one for one in judge(side(baseline), side(planted), policy)}
+            results = {result.cell_id: result for result in judge(side(baseline), side(planted), policy)}
             counts[str(results[cell].state)] += 1
         seen = ", ".join(f"{name} {count}" for name, count in counts.most_common())
         print(f"{words} five times as long, in every cell in turn: {seen}")
@@ -227,7 +227,7 @@ def try_planted(pools: dict[str, list[Session]], factor: str, policy: Policy, rn
             contender = with_cell_of(plain, rng.sample(slow, len(plain)), cell)
             second = with_cell_of(again, rng.sample(slow, len(again)), cell)
             _, results = compare(baseline, contender, second, policy)
-            by_id = {one.cell_id: one for one in results}
+            by_id = {result.cell_id: result for result in results}
             one = by_id[cell]
             counts[str(one.state)] += 1
             below = (one.floor_frac or 0) < float(factor) - 1
@@ -252,8 +252,8 @@ def try_counters(pools: dict[str, list[Session]], policy: Policy, rng: random.Ra
             results = judge(side(baseline), side(planted), policy)
             trials += 1
             caught += any(
-                one.cell_id == cell and any(counter == found.name for found in one.worse_counters)
-                for one in results
+                result.cell_id == cell and any(counter == found.name for found in result.worse_counters)
+                for result in results
             )
     print(f"counter regressions: {caught} of {trials} caught")
     return caught == trials > 0
@@ -295,14 +295,14 @@ def try_machines(pools: dict[str, list[Session]], policy: Policy, _rng: random.R
         verdict = outcome(judge(baseline, contender, policy), policy)
         silent &= verdict.exit_code != EXIT_REGRESSION
         print(f"{name}: exit code {verdict.exit_code}, {verdict.counts}")
-        ratios = {one.cell_id: one for one in judge(baseline, contender, trusting)}
+        ratios = {result.cell_id: result for result in judge(baseline, contender, trusting)}
         for kind in LimitingWork:
-            cells = [ratios[one.cell_id] for one in contender.cells.values() if one.calibration == kind]
-            known = [one for one in cells if one.ratio and one.seconds and one.machine_ratio]
+            cells = [ratios[cell.cell_id] for cell in contender.cells.values() if cell.calibration == kind]
+            known = [cell for cell in cells if cell.ratio and cell.seconds and cell.machine_ratio]
             if not known:
                 continue
-            worst[kind] = max(worst[kind], *(abs(math.log(one.ratio or 1)) for one in known))
-            tried[kind] |= any(abs(math.log(one.machine_ratio or 1)) > math.log1p(0.1) for one in known)
+            worst[kind] = max(worst[kind], *(abs(math.log(cell.ratio or 1)) for cell in known))
+            tried[kind] |= any(abs(math.log(cell.machine_ratio or 1)) > math.log1p(0.1) for cell in known)
             print(f"  {kind:15} {_range(known)}")
     carry = {
         kind: tried[kind] and worst[kind] <= math.log1p(policy.other_environment_frac)
@@ -319,9 +319,9 @@ def try_machines(pools: dict[str, list[Session]], policy: Policy, _rng: random.R
 
 def _range(results: Sequence[CellResult]) -> str:
     """Return the ranges of the cells' ratios in seconds, of their calibration's, and of their calibrated ratios."""
-    seconds = [one.seconds[1] / one.seconds[0] for one in results if one.seconds]
-    machine = [one.machine_ratio or 1 for one in results]
-    calibrated = [one.ratio or 1 for one in results]
+    seconds = [result.seconds[1] / result.seconds[0] for result in results if result.seconds]
+    machine = [result.machine_ratio or 1 for result in results]
+    calibrated = [result.ratio or 1 for result in results]
     return ", ".join(
         f"{words} {min(values):.2f} to {max(values):.2f}"
         for words, values in (("seconds", seconds), ("calibration", machine), ("calibrated", calibrated))

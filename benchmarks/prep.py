@@ -119,8 +119,8 @@ def measure(case: Case, arguments: argparse.Namespace) -> list[Claim]:
             claims += [
                 Claim(
                     words=f"{case.dataset}, {name} with crop and mirror, of numpy.take of the crops",
-                    contender=[one.rate for one in each],
-                    baselines=[[one.yardstick for one in each]],
+                    contender=[measured.rate for measured in each],
+                    baselines=[[measured.yardstick for measured in each]],
                     least=LEAST_OF_TAKE if name == "lmdb:direct" else None,
                 )
                 for name, each in rounds.items()
@@ -290,15 +290,18 @@ def _middle_half(values: list[Any]) -> list[Any]:
 
 def _print_account(rounds: Mapping[str, Sequence[Round]], words: str) -> None:
     shares = compare_family(
-        [([one.yardstick for one in each], [one.rate for one in each]) for each in rounds.values()]
+        [
+            ([measured.yardstick for measured in each], [measured.rate for measured in each])
+            for each in rounds.values()
+        ]
     )
     head = "".join(f"{part:>10}" for part in (*PARTS, "total"))
     print(f"\n  {words + ', us per batch':30}{head} {'samples/s':>12}   {'of numpy.take':>20}")
     for (name, each), share in zip(rounds.items(), shares, strict=True):
-        parts = [median(one.parts[part] for one in each) for part in PARTS]
-        total = median(sum(one.parts.values()) for one in each)
+        parts = [median(measured.parts[part] for measured in each) for part in PARTS]
+        total = median(sum(measured.parts.values()) for measured in each)
         figures = "".join(f"{figure:10.1f}" for figure in (*parts, total))
-        rate = median(one.rate for one in each)
+        rate = median(measured.rate for measured in each)
         print(f"  {name:30}{figures} {rate:12,.0f}   {ratio_words(share):>20}", flush=True)
 
 

@@ -204,18 +204,19 @@ def _rows(spec: DatasetSpec, origin: str, rounds: dict[str, list[Round]]) -> lis
     shares: dict[str, dict[str, tuple[float, float, float]]] = {"yardstick": {}, "ceiling": {}}
     for base, found in shares.items():
         pairs = [
-            ([getattr(one, base) for one in each], [one.rate for one in each]) for each in rounds.values()
+            ([getattr(measured, base) for measured in each], [measured.rate for measured in each])
+            for each in rounds.values()
         ]
         found |= dict(zip(rounds, map(_percent, compare_family(pairs)), strict=True))
     ceiling = Row(
         dataset=spec.name,
         origin=origin,
         backend=CEILING,
-        samples_per_s=round(median(one.ceiling for each in rounds.values() for one in each)),
+        samples_per_s=round(median(measured.ceiling for each in rounds.values() for measured in each)),
         of_yardstick=_percent(
             compare(
-                [one.yardstick for each in rounds.values() for one in each],
-                [one.ceiling for each in rounds.values() for one in each],
+                [measured.yardstick for each in rounds.values() for measured in each],
+                [measured.ceiling for each in rounds.values() for measured in each],
             )
         ),
         of_ceiling=(100.0, 100.0, 100.0),
@@ -226,7 +227,7 @@ def _rows(spec: DatasetSpec, origin: str, rounds: dict[str, list[Round]]) -> lis
             dataset=spec.name,
             origin=origin,
             backend=name,
-            samples_per_s=round(median(one.rate for one in each)),
+            samples_per_s=round(median(measured.rate for measured in each)),
             of_yardstick=shares["yardstick"][name],
             of_ceiling=shares["ceiling"][name],
             floor_pct=FLOORS[spec.name].get(name),

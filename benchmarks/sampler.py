@@ -80,9 +80,9 @@ def measure(store: Path, backend: Backend, rounds: int) -> tuple[Comparison, lis
 
 def words(name: str, found: Comparison, epochs: Sequence[Epoch]) -> str:
     """Return one line: the ratio, its interval, and what the sampler itself used."""
-    wall_s = sum(one.seconds for one in epochs)
-    cores = sum(one.cpu_s for one in epochs) / wall_s
-    points = sum(one.points for one in epochs) / len(epochs)
+    wall_s = sum(epoch.seconds for epoch in epochs)
+    cores = sum(epoch.cpu_s for epoch in epochs) / wall_s
+    points = sum(epoch.points for epoch in epochs) / len(epochs)
     ratio = "no ratio" if found.ratio is None else f"{found.ratio:.3f}"
     interval = "" if found.low is None or found.high is None else f" [{found.low:.3f}, {found.high:.3f}]"
     return (

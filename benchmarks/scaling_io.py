@@ -85,19 +85,19 @@ def way_of(records: Sequence[Record]) -> Way:
     """Return the medians of the replicates of a cell with one process."""
     loads = records[0].cache.applies_to == "open"
     return Way(
-        rate=statistics.median(one.samples_per_s for one in records),
+        rate=statistics.median(record.samples_per_s for record in records),
         cpu_s=statistics.median(
-            ((one.counters.cpu_user_s or 0.0) + (one.counters.cpu_system_s or 0.0)) / one.samples
-            for one in records
+            ((record.counters.cpu_user_s or 0.0) + (record.counters.cpu_system_s or 0.0)) / record.samples
+            for record in records
         ),
-        amplification=statistics.median(one.counters.read_amplification or 0.0 for one in records),
-        load_s=statistics.median(one.open_s for one in records) if loads else 0.0,
+        amplification=statistics.median(record.counters.read_amplification or 0.0 for record in records),
+        load_s=statistics.median(record.open_s for record in records) if loads else 0.0,
     )
 
 
 def place_of(records: Sequence[Record]) -> Place:
     """Return the machine as the run's ceilings and environment have it."""
-    rates = [one.ceilings.device_random_16_bytes_per_s for one in records]
+    rates = [record.ceilings.device_random_16_bytes_per_s for record in records]
     first = records[0]
     assert first.environment is not None, "the records name no machine"
     assert first.store is not None, "the records name no store"
@@ -120,7 +120,8 @@ def print_check(cells: dict[tuple[str, int], list[Record]], place: Place) -> flo
         samples = records[0].timed_samples
         predicted = samples / seconds(way, place, processes, samples)
         measured = statistics.median(
-            one.timed_samples / (one.timed_s + (one.open_s if way.load_s else 0.0)) for one in records
+            record.timed_samples / (record.timed_s + (record.open_s if way.load_s else 0.0))
+            for record in records
         )
         ratio = measured / predicted
         if processes > 1:
@@ -156,12 +157,14 @@ def main() -> None:
     parser.add_argument("--shared-gb-per-s", type=float, default=25.0)
     options = parser.parse_args()
     records = [
-        one
-        for one in read_records(options.run)
-        if one.status is Status.OK and one.cell.cache == "cold" and one.cell.compute.kind is ComputeKind.NONE
+        record
+        for record in read_records(options.run)
+        if record.status is Status.OK
+        and record.cell.cache == "cold"
+        and record.cell.compute.kind is ComputeKind.NONE
     ]
-    for dataset in dict.fromkeys(one.cell.data.name for one in records):
-        mine = [one for one in records if one.cell.data.name == dataset]
+    for dataset in dict.fromkeys(record.cell.data.name for record in records):
+        mine = [record for record in records if record.cell.data.name == dataset]
         cells: dict[tuple[str, int], list[Record]] = {}
         for one in mine:
             cells.setdefault((one.cell.backend.name, one.cell.workers), []).append(one)

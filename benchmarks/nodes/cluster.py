@@ -211,13 +211,13 @@ class Cluster:
         """Write the measurements of the limits beside the run."""
         rows = [
             {
-                "cell_id": one.record.cell.cell_id,
-                "replicate": one.record.replicate,
-                "epoch": one.record.epoch,
-                "observed": None if one.observed is None else asdict(one.observed),
-                "marks": one.marks,
+                "cell_id": epoch.record.cell.cell_id,
+                "replicate": epoch.record.replicate,
+                "epoch": epoch.record.epoch,
+                "observed": None if epoch.observed is None else asdict(epoch.observed),
+                "marks": epoch.marks,
             }
-            for one in epochs
+            for epoch in epochs
         ]
         disks = [None if rate == math.inf else rate for rate in self.limits.device_bytes_per_s]
         about = {

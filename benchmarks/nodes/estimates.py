@@ -190,9 +190,12 @@ def _ways(cluster: Cluster, scenario: Path, folder: Path) -> dict[tuple[str, int
     say("one process on node 0, its disk without a limit")
     epochs = cluster.run(scenario, folder)
     print_epochs(epochs)
-    if any(one.record.failed for one in epochs):
+    if any(epoch.record.failed for epoch in epochs):
         raise CellFailedError("a cell of one process failed, so the model knows too little")
-    return {(one.record.cell.backend.name, one.record.cell.workers): way_of([one.record]) for one in epochs}
+    return {
+        (epoch.record.cell.backend.name, epoch.record.cell.workers): way_of([epoch.record])
+        for epoch in epochs
+    }
 
 
 def _measured(
@@ -203,7 +206,7 @@ def _measured(
     found = probed(cluster)
     epochs = cluster.run(scenario, scratch / f"run-{name}", found)
     print_epochs(epochs)
-    cells = ((one, (one.record.cell.backend.name, one.record.cell.workers)) for one in epochs)
+    cells = ((epoch, (epoch.record.cell.backend.name, epoch.record.cell.workers)) for epoch in epochs)
     return [estimate(name, one, ways[key], found) for one, key in cells if not one.record.failed]
 
 

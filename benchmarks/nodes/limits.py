@@ -114,7 +114,7 @@ class Observed:
     def __str__(self) -> str:
         """Return the mean rates in words."""
         received, sent, read = (
-            _listed([one / self.seconds for one in counts])
+            _listed([count / self.seconds for count in counts])
             for counts in (self.received_bytes, self.sent_bytes, self.read_bytes)
         )
         return f"received {received}, sent {sent}, read {read} MB/s, cores {self.busy_frac:.0%} busy"

@@ -21,21 +21,21 @@ def probed(cluster: Cluster) -> Probed:
 
 def print_epochs(epochs: Iterable[Epoch]) -> None:
     """Print one line per record, and one per mark."""
-    for one in epochs:
-        record = one.record
+    for epoch in epochs:
+        record = epoch.record
         where = f"{cell_words(record.cell)}, round {record.replicate}, epoch {record.epoch}"
         if record.failed:
             say(f"{where}: FAILED: {record.failure}")
             continue
-        observed = "" if one.observed is None else f"; {one.observed}"
+        observed = "" if epoch.observed is None else f"; {epoch.observed}"
         say(f"{where}: {record.samples_per_s:,.0f} samples/s{observed}")
-        for mark in one.marks:
+        for mark in epoch.marks:
             say(f"  MARKED: {mark}")
 
 
 def exit_code(epochs: Sequence[Epoch]) -> int:
     """Return the exit code of a run; it stands for wrong results if a record failed."""
-    return EXIT_INTEGRITY if any(one.record.failed for one in epochs) else EXIT_OK
+    return EXIT_INTEGRITY if any(epoch.record.failed for epoch in epochs) else EXIT_OK
 
 
 def cell_words(cell: Cell) -> str:

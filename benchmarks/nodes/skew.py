@@ -79,16 +79,16 @@ def main() -> int:
                 found = probed(cluster)
                 epochs = cluster.run(scenario, scratch / f"run-{slow / MB:g}", found)
                 print_epochs(epochs)
-                for one in epochs:
-                    error = error_of(one, limits)
-                    if error is None or one.record.job is None:
+                for epoch in epochs:
+                    error = error_of(epoch, limits)
+                    if error is None or epoch.record.job is None:
                         failed += 1
                         continue
-                    marked += bool(one.marks)
-                    errors += [] if one.marks else [error[1]]
+                    marked += bool(epoch.marks)
+                    errors += [] if epoch.marks else [error[1]]
                     say(
-                        f"  skew {one.record.job.skew:.3f}, predicted by the limits {error[0]:.3f}: {error[1]:+.1%}"
-                        f"{' (marked: it does not count)' if one.marks else ''}"
+                        f"  skew {epoch.record.job.skew:.3f}, predicted by the limits {error[0]:.3f}: {error[1]:+.1%}"
+                        f"{' (marked: it does not count)' if epoch.marks else ''}"
                     )
     return _concluded(errors, marked, failed)
 

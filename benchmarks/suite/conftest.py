@@ -98,7 +98,7 @@ def measured(benchmark: Any) -> Callable[[Measurement], None]:
 
 
 def _planted() -> dict[str, float]:
-    pairs = [one.rpartition("=") for one in os.environ.get(PLANT_ENV, "").split(",") if one]
+    pairs = [word.rpartition("=") for word in os.environ.get(PLANT_ENV, "").split(",") if word]
     return {cell: float(factor) for cell, _, factor in pairs}
 
 

@@ -79,7 +79,7 @@ class AfterBackward(Exchange):
 
     def finish(self) -> None:
         """Sum the gradients of all ranks."""
-        gradients = [one.grad for one in self.network.parameters() if one.grad is not None]
+        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat, group=self._group)
         pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
@@ -187,7 +187,7 @@ class RankStep(CpuStep, Exchanging):
     @property
     def gradient_bytes(self) -> int:
         """Bytes of the gradients of all parameters."""
-        return sum(one.numel() * one.element_size() for one in self.network.parameters())
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.network.parameters())
 
     def rehearsal_s(self, *, synchronised: bool) -> float:
         """Return the seconds of forward and backward on the last batch, with or without an exchange."""
@@ -315,4 +315,4 @@ def _parameters(spec: ModelSpec | None, shape: tuple[int, int, int], classes: in
     """Return the number of parameters of a network; 1 without a network, so that ranks still meet in each step."""
     if spec is None:
         return 1
-    return sum(one.numel() for one in Network(spec, shape, classes).parameters())
+    return sum(parameter.numel() for parameter in Network(spec, shape, classes).parameters())

@@ -78,8 +78,11 @@ def write_exits(folder: Path, exits: Mapping[int, int]) -> None:
 
 def read_failures(folder: Path, ranks: range) -> list[RankFailure]:
     """Return the failures that ranks and their agent have written, the earliest first."""
-    found = (_read(_path(folder, rank)) for rank in (*ranks, None))
-    return sorted((RankFailure(**one) for one in found if one is not None), key=lambda one: one.at_ns)
+    contents = (_read(_path(folder, rank)) for rank in (*ranks, None))
+    return sorted(
+        (RankFailure(**content) for content in contents if content is not None),
+        key=lambda failure: failure.at_ns,
+    )
 
 
 def failure_of(folder: Path, team: Team) -> RankFailure | None:
@@ -96,8 +99,10 @@ def failure_of(folder: Path, team: Team) -> RankFailure | None:
         The ranks of the job, and those of them that are on this node.
     """
     failures = read_failures(folder, team.here)
-    causes = [one for one in failures if not one.consequence]
-    silent = _ended_silently(folder, team.node, {one.rank for one in failures if one.rank is not None})
+    causes = [failure for failure in failures if not failure.consequence]
+    silent = _ended_silently(
+        folder, team.node, {failure.rank for failure in failures if failure.rank is not None}
+    )
     return next(iter([*causes, *silent, *failures]), None)
 
 

@@ -51,7 +51,8 @@ def communication(step: Step, group: Group, batch_size: int) -> Communication | 
     if measured is None:
         return None
     slowest = [
-        (max(one[0] for one in pair), max(one[1] for one in pair)) for pair in zip(*measured, strict=True)
+        (max(times[0] for times in by_rank), max(times[1] for times in by_rank))
+        for by_rank in zip(*measured, strict=True)
     ]
     return Communication(
         barrier_s=barrier_s,
@@ -89,8 +90,8 @@ def _pairs(step: Exchanging, group: Group, batch_size: int) -> list[tuple[float,
 
 def _timed_pairs(step: Exchanging, group: Group) -> list[tuple[float, float]]:
     first_s = sum(_pair(step, group, exchange_first=True))
-    asked = min(MOST_PAIRS, max(FEWEST_PAIRS, int(BUDGET_S / first_s)))
-    count = group.broadcast(asked)
+    wanted = min(MOST_PAIRS, max(FEWEST_PAIRS, int(BUDGET_S / first_s)))
+    count = group.broadcast(wanted)
     return [_pair(step, group, exchange_first=number % 2 == 0) for number in range(count)]
 
 

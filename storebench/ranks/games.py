@@ -39,7 +39,7 @@ def summed(count: int, trainer: Trainer, group: dist.ProcessGroup | None) -> int
 
 def packed(state: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return a copy of the tensors of a training, concatenated: float32 [n] in CPU memory."""
-    return torch.cat([one.detach().reshape(-1).to("cpu", torch.float32) for one in state])
+    return torch.cat([tensor.detach().reshape(-1).to("cpu", torch.float32) for tensor in state])
 
 
 def unpack(content: torch.Tensor, state: Sequence[torch.Tensor]) -> None:
@@ -50,10 +50,10 @@ def unpack(content: torch.Tensor, state: Sequence[torch.Tensor]) -> None:
     content
         float32 [n], where n is the number of values in all tensors.
     """
-    pieces = torch.split(content, [one.numel() for one in state])
+    pieces = torch.split(content, [tensor.numel() for tensor in state])
     with torch.no_grad():
-        for one, piece in zip(state, pieces, strict=True):
-            one.copy_(piece.view(one.shape))
+        for tensor, piece in zip(state, pieces, strict=True):
+            tensor.copy_(piece.view(tensor.shape))
 
 
 def exchanged(own: torch.Tensor, peer: int) -> torch.Tensor:

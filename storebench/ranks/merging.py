@@ -185,7 +185,7 @@ def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_
         Bytes of samples that all ranks requested, for the read amplification.
     """
     summed: dict[str, Any] = {
-        field.name: _sum([getattr(one, field.name) for one in counters])
+        field.name: _sum([getattr(rank_counters, field.name) for rank_counters in counters])
         for field in dataclasses.fields(Counters)
         if field.name not in {"reasons", "read_amplification", "block_device_read_bytes"}
     }
@@ -194,7 +194,11 @@ def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_
         **summed,
         block_device_read_bytes=_devices_read_bytes(counters, nodes),
         read_amplification=delivered / payload_bytes if delivered is not None and payload_bytes else None,
-        reasons={name: reason for one in reversed(counters) for name, reason in one.reasons.items()},
+        reasons={
+            name: reason
+            for rank_counters in reversed(counters)
+            for name, reason in rank_counters.reasons.items()
+        },
     )
 
 
@@ -204,10 +208,10 @@ def _devices_read_bytes(counters: Sequence[Counters], nodes: Sequence[int]) -> i
     Each rank counts the device of its node for itself, from about the same moment on, so the largest count of a node is used.
     """
     by_node: dict[int, int] = {}
-    for node, one in zip(nodes, counters, strict=True):
-        if one.block_device_read_bytes is None:
+    for node, rank_counters in zip(nodes, counters, strict=True):
+        if rank_counters.block_device_read_bytes is None:
             return None
-        by_node[node] = max(one.block_device_read_bytes, by_node.get(node, 0))
+        by_node[node] = max(rank_counters.block_device_read_bytes, by_node.get(node, 0))
     return sum(by_node.values())
 
 

@@ -72,7 +72,7 @@ class NodeLoader(SharedLoader):
         lines = connect_node(self.group, NO_PROGRESS if reads and self.workers else self.progress)
         rows = self.group.membership.local_ranks * self.job.batch_size
         side: _Reader | _Guest = (
-            _Reader(self.job, lines, rows=rows, beside=self.workers > 0)
+            _Reader(self.job, lines, rows=rows, has_thread=self.workers > 0)
             if reads
             else _Guest(self.job, lines, rows=rows)
         )
@@ -126,15 +126,15 @@ class _Reader(_NodeMember):
 
     Parameters
     ----------
-    beside
+    has_thread
         Whether to read in a thread beside the loop.
     """
 
-    def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, beside: bool) -> None:
+    def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, has_thread: bool) -> None:
         super().__init__(job, lines, rows=rows)
-        self._has_thread = beside
+        self._has_thread = has_thread
         self._beside: _Beside | None = None
-        worker = 0 if beside else LOOP_WORKER
+        worker = 0 if has_thread else LOOP_WORKER
         self._producer = Producer(dataclasses.replace(job, batch_size=rows), self._allocate, worker)
         self._half = 0
 
@@ -154,7 +154,9 @@ class _Reader(_NodeMember):
         """
         plans = [plan.batches, *(line.receive() for line in self._lines)]
         steps = list(itertools.zip_longest(*plans))
-        whole = [np.concatenate([_NONE if one is None else one for one in step]) for step in steps]
+        whole = [
+            np.concatenate([_NONE if indices is None else indices for indices in step]) for step in steps
+        ]
         full = dataclasses.replace(plan, batches=[indices for indices in whole if len(indices)])
         batches = self._serve(steps, iter(requests_of(full, 1)))
         if self._has_thread:
@@ -179,7 +181,7 @@ class _Reader(_NodeMember):
         for number, step in enumerate(steps):
             self._half = number % HALVES
             self._wait_for_room(owed, HALVES - 1)
-            sizes = [0 if one is None else len(one) for one in step]
+            sizes = [0 if indices is None else len(indices) for indices in step]
             batch = produce(next(requests)) if sum(sizes) else empty_batch(self._shape)
             stops = list(itertools.accumulate(sizes))
             for guest, line in enumerate(self._lines):

@@ -81,10 +81,12 @@ def transfer_of(pieces: Sequence[Indices], owners: Owners, rank: int) -> Transfe
     """
     mine = pieces[rank]
     by = owners[mine]
-    asked = {other: samples[owners[samples] == rank] for other, samples in enumerate(pieces) if other != rank}
+    requested = {
+        other: samples[owners[samples] == rank] for other, samples in enumerate(pieces) if other != rank
+    }
     return Transfer(
         samples=mine,
         held=np.flatnonzero(by == rank),
         receive={int(owner): np.flatnonzero(by == owner) for owner in np.unique(by) if owner != rank},
-        send={other: samples for other, samples in asked.items() if len(samples)},
+        send={other: samples for other, samples in requested.items() if len(samples)},
     )

@@ -86,18 +86,18 @@ class StallWatch:
         wait for it inside of a collective operation and make no progress either. If all ranks of the job wait, each for
         the others, they hang; on several nodes, the rank that they wait for may be on another one.
         """
-        busy = [one for one in idle if not one.waiting]
+        busy = [position for position in idle if not position.waiting]
         if not busy and not (self._team.nodes == 1 and len(idle) == len(self._last)):
             return []
-        stopped = [one for one in idle if _stopped(one.pid)]
+        stopped = [position for position in idle if _stopped(position.pid)]
         if stopped:
             return stopped
         candidates = busy or idle
-        least = min(one.order for one in candidates)
-        return [one for one in candidates if one.order == least]
+        least = min(position.order for position in candidates)
+        return [position for position in candidates if position.order == least]
 
     def _line(self, blamed: list[Position]) -> str:
-        names = " and ".join(f"rank {one.rank} on node {self._team.node}" for one in blamed)
+        names = " and ".join(f"rank {position.rank} on node {self._team.node}" for position in blamed)
         place = f"{blamed[0]}"
         stopped = "; its process is stopped" if _stopped(blamed[0].pid) else ""
         return (

@@ -93,7 +93,8 @@ def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list
     pieces = [order] * trainers if data is TrainerData.REPLICATED else np.array_split(order, trainers)
     training, _ = part_sizes(count, trainers=trainers, data=data)[-1]
     return [
-        TrainerSamples(training=np.sort(one[:training]), held_out=np.sort(one[training:])) for one in pieces
+        TrainerSamples(training=np.sort(piece[:training]), held_out=np.sort(piece[training:]))
+        for piece in pieces
     ]
 
 
@@ -140,9 +141,9 @@ def partner_of(trainer: int, number: int, *, trainers: int, seed: int) -> int | 
     number, trainers, seed
         As in `pairs`.
     """
-    for one, other in pairs(number, trainers=trainers, seed=seed):
-        if trainer in (one, other):
-            return other if trainer == one else one
+    for first, second in pairs(number, trainers=trainers, seed=seed):
+        if trainer in (first, second):
+            return second if trainer == first else first
     return None
 
 

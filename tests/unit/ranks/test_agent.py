@@ -175,6 +175,7 @@ def test_the_rank_that_fails_is_named_and_the_others_end(fault: str, failure: st
         assert not psutil.pid_exists(facts_of(folder, rank)["pid"])
 
 
+@pytest.mark.full
 def test_ranks_that_do_not_end_by_themselves_are_not_waited_for(folder: Path) -> None:
     assert run(folder, "deaf") == JobEnding(code=None, failure="rank 1 on node 0: a bug")
 

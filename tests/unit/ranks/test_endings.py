@@ -24,7 +24,7 @@ def test_a_job_whose_ranks_say_nothing_has_no_failure(tmp_path: Path) -> None:
 def test_the_first_reason_counts(tmp_path: Path) -> None:
     fail(tmp_path, 2, "no store")
     fail(tmp_path, 0, "no store, either")
-    assert [one.rank for one in read_failures(tmp_path, TEAM.here)] == [2, 0]
+    assert [failure.rank for failure in read_failures(tmp_path, TEAM.here)] == [2, 0]
     assert str(failure_of(tmp_path, TEAM)) == "rank 2 on node 0: no store"
 
 

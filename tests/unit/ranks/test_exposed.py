@@ -153,5 +153,5 @@ def test_an_emulated_step_exchanges_all_gradients_when_its_cell_says(
     assert parts == order
     assert sizes == [step.gradient_bytes] * order.count("exchange")
     assert step.gradient_bytes == 4 * sum(
-        one.numel() for one in Network(MODELS["tiny"], SHAPE, 10).parameters()
+        parameter.numel() for parameter in Network(MODELS["tiny"], SHAPE, 10).parameters()
     )

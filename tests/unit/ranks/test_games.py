@@ -101,8 +101,8 @@ def test_gradients_and_sums_stay_within_a_trainer() -> None:
 def test_the_state_of_a_network_with_statistics_has_them() -> None:
     step = make_rank_step(Compute("real"), MODELS["resnet50"], (32, 32, 3), 10, "cpu", sync=Sync.NONE)
     assert isinstance(step, RankStep)
-    weights = sum(one.numel() for one in step.network.parameters())
-    statistics = sum(one.numel() for one in step.network.buffers() if one.is_floating_point())
+    weights = sum(parameter.numel() for parameter in step.network.parameters())
+    statistics = sum(buffer.numel() for buffer in step.network.buffers() if buffer.is_floating_point())
     assert statistics > 50_000
     state = packed(step.state())
     assert state.shape == (2 * weights + statistics,)

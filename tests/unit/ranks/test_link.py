@@ -1,5 +1,6 @@
 """The link between ranks: its bandwidth and latency are those of real messages, and the time of an ideal ring follows from them."""
 
+import itertools
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from storebench.ranks.communication import Link, ideal_ring_s
 from storebench.ranks.data_parallel import make_rank_step
 from storebench.ranks.group import Group
-from storebench.ranks.link import measure_link
+from storebench.ranks.link import long_enough, measure_link
 from storebench.results import LinkKind
 from storebench.settings.words import Compute, Sync
 from tests.support.rank_processes import in_ranks
@@ -59,6 +60,13 @@ def test_the_bandwidth_is_that_of_messages_between_the_ranks() -> None:
     slowest = min(rate for _, rate in answers)
     assert slowest / APART < link.bytes_per_s < slowest * APART
     assert 1e-6 < link.latency_s < 0.05
+
+
+@pytest.mark.parametrize(("bytes_per_s", "size"), [(1e9, 1 << 22), (1e8, 1 << 20), (1e6, 1 << 16)])
+def test_messages_that_were_held_up_do_not_choose_the_size(bytes_per_s: float, size: int) -> None:
+    held_up_s = itertools.cycle([0.02, 0.0, 0.03])
+    chosen, seconds = long_enough(lambda sent: sent / bytes_per_s + next(held_up_s))
+    assert (chosen, seconds) == (size, pytest.approx(size / bytes_per_s))
 
 
 def test_three_ranks_agree_on_their_link_within_bounded_time() -> None:

@@ -93,12 +93,12 @@ def test_the_rank_that_has_come_least_far_is_named(tmp_path: Path, clock: Clock)
 def test_progress_of_each_rank_counts(tmp_path: Path, clock: Clock) -> None:
     watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
     ranks = make_ranks(tmp_path)
-    for one in ranks:
-        one.begin("epoch 0")
+    for rank in ranks:
+        rank.begin("epoch 0")
     for now_s in range(20):
         clock.now_s = now_s
-        for one in ranks:
-            one.batch()
+        for rank in ranks:
+            rank.batch()
         assert watch.failure() is None
     clock.now_s = 25
     ranks[0].batch()

@@ -100,9 +100,16 @@ def test_pairs_and_epochs_are_drawn_from_different_streams() -> None:
 
 def test_consecutive_ranks_form_a_trainer() -> None:
     places = [Trainer.of(Membership(rank=rank, ranks=6, local_ranks=6), 2) for rank in range(6)]
-    assert [(one.number, one.rank) for one in places] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert {one.ranks for one in places} == {3}
-    assert [one.leads for one in places] == [True, False, False] * 2
+    assert [(place.number, place.rank) for place in places] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
+    assert {place.ranks for place in places} == {3}
+    assert [place.leads for place in places] == [True, False, False] * 2
     assert list(places[0].members(1)) == [3, 4, 5]
     assert [places[1].peer(1), places[5].peer(0)] == [4, 2]
 
