@@ -139,16 +139,20 @@ def find_accelerator(text: str) -> Accelerator:
     if given or _NUMBER.fullmatch(rate):
         return _of_rate(label.strip(), rate.strip())
     name, _, model = text.strip().lower().partition(":")
-    of_device = [one for one in ACCELERATORS if name in (one.name, one.device.lower(), one.title.lower())]
+    of_device = [
+        profile
+        for profile in ACCELERATORS
+        if name in (profile.name, profile.device.lower(), profile.title.lower())
+    ]
     if not of_device:
-        error = UnknownNameError.of("accelerator", name, {one.name for one in ACCELERATORS})
+        error = UnknownNameError.of("accelerator", name, {profile.name for profile in ACCELERATORS})
         own = f"Or give its rate in images/s: {name or 'NAME'}=RATE."
         raise UnknownNameError(error.what, hint=f"{error.hint} {own}")
     if not model:
         return of_device[0]
-    accelerator = next((one for one in of_device if one.model == model), None)
+    accelerator = next((profile for profile in of_device if profile.model == model), None)
     if accelerator is None:
-        raise UnknownNameError.of("accelerator", f"{name}:{model}", [one.key for one in of_device])
+        raise UnknownNameError.of("accelerator", f"{name}:{model}", [profile.key for profile in of_device])
     return accelerator
 
 

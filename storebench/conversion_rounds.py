@@ -96,9 +96,9 @@ class ConversionRounds:
         if not self.repeats:
             return []
         done = {
-            one.key
-            for one in read_conversions(self.folder)
-            if not (retry_failed and one.status is Status.FAILED)
+            record.key
+            for record in read_conversions(self.folder)
+            if not (retry_failed and record.status is Status.FAILED)
         }
         pairs = list(conversion_pairs(stores))
         left: list[tuple[int, TimedConversion]] = []

@@ -217,12 +217,12 @@ class _MatrixWithoutLoop(Strict, JobKeys):
     def _sensible(self) -> Self:
         if self.max_steps is not None and self.warmup_steps >= self.max_steps:
             raise ValueError("warmup_steps leaves no timed step below max_steps")
-        if self.model == NO_MODEL and any(one.kind is ComputeKind.REAL for one in self.compute):
+        if self.model == NO_MODEL and any(compute.kind is ComputeKind.REAL for compute in self.compute):
             raise ValueError("compute 'real' needs a model: name one, or set compute to 'none'")
         if self.passes is not None and set(self.cache) - {CacheState.WARM, CacheState.ANY}:
-            asked = [str(state) for state in self.cache]
+            states = [str(state) for state in self.cache]
             raise ValueError(
-                f"later passes read what the first one made warm, so with passes the cache cannot be {asked}"
+                f"later passes read what the first one made warm, so with passes the cache cannot be {states}"
             )
         if max(self.ranks) > 1 and ":" in self.device:
             raise ValueError(
@@ -259,11 +259,11 @@ class _MatrixWithoutLoop(Strict, JobKeys):
         backends = [parse_backend(backend) for backend in self.backends]
         points = itertools.product(backends, *(self._axis(row) for row in AXES))
         names = [row.name for row in AXES]
-        asked = ((backend, dict(zip(names, values, strict=True))) for backend, *values in points)
+        combinations = ((backend, dict(zip(names, values, strict=True))) for backend, *values in points)
         return list(
             dict.fromkeys(
                 self._cell(backend, axes)
-                for backend, axes in asked
+                for backend, axes in combinations
                 if _exists(backend, axes["cache"]) and _shares(backend, axes["share"], axes["ranks"])
             )
         )
@@ -284,8 +284,8 @@ class _MatrixWithoutLoop(Strict, JobKeys):
         backends = [parse_backend(name) for name in self.backends]
         ways = list(itertools.product(set(self.share), set(self.ranks)))
         return any(
-            _exists(one, cache) and any(_shares(one, share, ranks) for share, ranks in ways)
-            for one in backends
+            _exists(backend, cache) and any(_shares(backend, share, ranks) for share, ranks in ways)
+            for backend in backends
             for cache in set(self.cache)
         )
 
@@ -295,20 +295,20 @@ class _MatrixWithoutLoop(Strict, JobKeys):
         return list(getattr(self, row.key) or missing)
 
     def _cell(self, backend: Backend, axes: dict[str, Any]) -> Cell:
-        asked = {row.name: getattr(self, row.key) for row in SETTINGS if row.axis is None} | axes
-        asked["model"] = self.model or DATASET_MODELS.get(self.dataset, "caffenet")
-        shared = self.global_batch_size and self.global_batch_size // asked["ranks"]
-        asked["batch_size"] = asked["batch_size"] or shared or MODEL_BATCHES[asked["model"]]
+        fields = {row.name: getattr(self, row.key) for row in SETTINGS if row.axis is None} | axes
+        fields["model"] = self.model or DATASET_MODELS.get(self.dataset, "caffenet")
+        shared = self.global_batch_size and self.global_batch_size // fields["ranks"]
+        fields["batch_size"] = fields["batch_size"] or shared or MODEL_BATCHES[fields["model"]]
         reference = traits_of(backend).ready_made
-        limited = asked["cache"] is CacheState.LIMITED and not reference
-        asked["memory_bytes"] = parse_bytes(self.memory) if limited and self.memory else None
+        limited = fields["cache"] is CacheState.LIMITED and not reference
+        fields["memory_bytes"] = parse_bytes(self.memory) if limited and self.memory else None
         if reference:
             # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
-            asked |= {"cache": CacheState.ANY, "readahead_kib": None, "share": Share.NONE}
-        asked = job_settings(asked)
-        fills = limited or asked["store_fill"] is Fill.FIRST_EPOCH
-        asked["epochs"] = asked["epochs"] or (FILLING_EPOCHS if fills else 1)
-        return Cell(data=self.data, backend=backend, **asked)
+            fields |= {"cache": CacheState.ANY, "readahead_kib": None, "share": Share.NONE}
+        fields = job_settings(fields)
+        fills = limited or fields["store_fill"] is Fill.FIRST_EPOCH
+        fields["epochs"] = fields["epochs"] or (FILLING_EPOCHS if fills else 1)
+        return Cell(data=self.data, backend=backend, **fields)
 
 
 if TYPE_CHECKING:

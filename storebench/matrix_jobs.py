@@ -77,13 +77,13 @@ class JobKeys(pydantic.BaseModel):
     def _for_ranks(self) -> Self:
         whole = self.global_batch_size
         if max(self.ranks, default=1) == 1:
-            asked = {
+            given = {
                 "global_batch_size": whole is not None,
                 "pad": self.pad,
                 "sync": self.sync != [Sync.OVERLAPPED],
                 "share": self.share != [Share.NONE],
             }
-            _refuse(asked, "is for jobs of several ranks: set ranks as well")
+            _refuse(given, "is for jobs of several ranks: set ranks as well")
         if whole is None:
             return self
         if self.batch_size is not None:
@@ -97,9 +97,9 @@ class JobKeys(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _one_reader(self) -> Self:
-        beside = max(self.workers, default=0)
-        by_thread = beside == 1 and set(self.loader) == {LoaderKind.THREADS}
-        if Share.NODE in self.share and beside and not by_thread:
+        workers = max(self.workers, default=0)
+        by_thread = workers == 1 and set(self.loader) == {LoaderKind.THREADS}
+        if Share.NODE in self.share and workers and not by_thread:
             raise ValueError(
                 "share 'node' has one reader per node, in the loop of its first rank or in one thread: set workers to 0, "
                 "or to 1 with loader 'threads'"
@@ -110,12 +110,12 @@ class JobKeys(pydantic.BaseModel):
     def _held(self) -> Self:
         filling = Fill.FIRST_EPOCH in self.store_fill
         if Share.STORE not in self.share:
-            asked = {
+            given = {
                 "store_fill": filling,
                 "store_memory": self.store_memory is not None,
                 "store_spill": self.store_spill,
             }
-            _refuse(asked, "is for the data store of a job: add 'store' to share")
+            _refuse(given, "is for the data store of a job: add 'store' to share")
             return self
         if max(self.workers, default=0):
             raise ValueError("share 'store' exchanges samples in the loop of each rank, so workers must be 0")
@@ -135,11 +135,11 @@ class JobKeys(pydantic.BaseModel):
     def _trained_apart(self) -> Self:
         several = max(self.trainers, default=1) > 1
         if not several:
-            asked = {
+            given = {
                 "trainer_data": self.trainer_data != [TrainerData.PARTITIONED],
                 "tournament_steps": self.tournament_steps != [0],
             }
-            _refuse(asked, "is for jobs of several trainers: set trainers as well")
+            _refuse(given, "is for jobs of several trainers: set trainers as well")
         for ranks, trainers in itertools.product(self.ranks, self.trainers):
             if ranks % trainers:
                 raise ValueError(f"{ranks} ranks cannot be divided among {trainers} trainers")
@@ -153,9 +153,9 @@ class JobKeys(pydantic.BaseModel):
     def _scored(self) -> Self:
         if not any(self.tournament_steps):
             return self
-        if any(one.kind is not ComputeKind.REAL for one in self.compute):
+        if any(compute.kind is not ComputeKind.REAL for compute in self.compute):
             raise ValueError("a tournament scores trained networks: tournament_steps needs compute 'real'")
-        unread = next((one for one in self.backends if traits_of(parse_backend(one)).ready_made), None)
+        unread = next((name for name in self.backends if traits_of(parse_backend(name)).ready_made), None)
         if unread is not None:
             raise ValueError(
                 f"{unread} has no samples on which a tournament could score networks: leave it out"
@@ -163,9 +163,9 @@ class JobKeys(pydantic.BaseModel):
         return self
 
 
-def job_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+def job_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a cell; those that do not apply to its job have their defaults."""
-    settled = dict(asked)
+    settled = dict(settings)
     if settled["ranks"] == 1:
         settled |= _ONE_RANK
     elif settled["compute"].kind is ComputeKind.NONE or settled["ranks"] == settled["trainers"]:

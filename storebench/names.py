@@ -31,11 +31,11 @@ def name_of_text(text: str) -> str:
     return _ESCAPES.sub(_byte, printable(text))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code - _FIRST_BYTE:02x}" if 0x80 <= code - _FIRST_BYTE <= 0xFF else f"\\u{code:04x}"
 
 
-def _byte(found: re.Match[str]) -> str:
-    value = int(found[1], 16)
+def _byte(match: re.Match[str]) -> str:
+    value = int(match[1], 16)
     return "\\" if value == ord("\\") else chr(_FIRST_BYTE + value)

@@ -178,7 +178,7 @@ def next_round(rule: StoppingRule, panels: Sequence[PanelPrecision], done: int, 
     stops: list[Stop] = []
     left_s = None if rule.budget_s is None else rule.budget_s - costs.spent_s
     chosen: list[str] = []
-    for panel in sorted(panels, key=lambda one: _distance(rule, one)):
+    for panel in sorted(panels, key=lambda panel: _distance(rule, panel)):
         wanted = panel.wanted(rule.until)
         cells = [cell_id for cell_id in panel.cell_ids if any(cell_id in pair.cell_ids for pair in wanted)]
         cost_s = sum(costs.cell_s.get(cell_id, 0.0) for cell_id in cells)

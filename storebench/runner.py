@@ -148,7 +148,7 @@ def execute(
         if work and run.stopped:
             run = run.going_on()
         rounds = ConversionRounds.of(run.folder, run.run_id, run.scenario, cell_environment())
-        going = {one.key for one in work}
+        going = {pending.key for pending in work}
         if going or _may_grow(run):
             kept = [record for key, records in recorded.items() if key not in going for record in records]
             refuse_other_code(kept, run.folder)
@@ -167,20 +167,22 @@ def execute(
         while True:
             position = 0
             for group in groups(work, alone=leader is not None):
-                with Together({one.key: _log(run, one) for one in group}) as together:
+                with Together({pending.key: _log(run, pending) for pending in group}) as together:
                     attempts = _Attempts(
                         run=run, together=together, watcher=watcher, leader=leader, drop_caches=drop_caches
                     )
-                    for one in group:
-                        watcher.started(one, position, len(work))
+                    for pending in group:
+                        watcher.started(pending, position, len(work))
                         position += 1
-                        made += attempts.records(one, prepared[one.cell], recorded.get(one.key, ()))
+                        made += attempts.records(
+                            pending, prepared[pending.cell], recorded.get(pending.key, ())
+                        )
             run, more = _decided(run, assess, watcher)
             if not more:
                 break
             recorded, work = run.recorded(), run.left()
         if rounds.repeats:
-            converted = {cell: one.store for cell, one in prepared.items()}
+            converted = {cell: ready.store for cell, ready in prepared.items()}
             rounds.execute(converted, watcher.store(run.cells[0]).say, retry_failed=retry_failed)
         run.finish()
     return made
@@ -197,14 +199,14 @@ def _prepared(
     nodes: int,
 ) -> dict[Cell, Prepared]:
     """Build or find the stores for the rest of a run; remove a run in which nothing was measured."""
-    cells = dict.fromkeys(one.cell for one in work)
+    cells = dict.fromkeys(pending.cell for pending in work)
     if _may_grow(run):
         cells |= dict.fromkeys(run.cells)  # rounds that are added later may need any of them
     if rounds.left(dict.fromkeys(run.cells, Path()), retry_failed=retry_failed):
         # Conversions need the stores of finished cells, too, but no cell's own device.
         cells |= dict.fromkeys(cell for cell in run.cells if cell.readahead_kib is None)
     try:
-        for refusal in refusals((one.cell for one in work), stores).values():
+        for refusal in refusals((pending.cell for pending in work), stores).values():
             raise refusal
         return prepare(cells, run.scenario, stores, watcher, nodes=nodes)
     except StorebenchError:

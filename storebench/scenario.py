@@ -259,8 +259,8 @@ class Scenario(Strict):
 
     def optional_cells(self) -> set[Cell]:
         """Return the cells that may be left out, because only optional matrices contain them."""
-        asked = {cell for matrix in self.matrix if not matrix.optional for cell in matrix.cells()}
-        return {cell for matrix in self.matrix if matrix.optional for cell in matrix.cells()} - asked
+        required = {cell for matrix in self.matrix if not matrix.optional for cell in matrix.cells()}
+        return {cell for matrix in self.matrix if matrix.optional for cell in matrix.cells()} - required
 
 
 def names_of(cell: Cell) -> set[str]:
@@ -344,7 +344,7 @@ def _line_of(text: str, key: str, table: int | None) -> int | None:
     for number, line in enumerate(text.splitlines(), start=1):
         if re.match(r"\s*\[\[\s*matrix\s*\]\]", line):
             seen += 1
-        here = table is None or seen == table
-        if here and (re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line)):
+        in_table = table is None or seen == table
+        if in_table and (re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line)):
             return number
     return None

@@ -313,10 +313,12 @@ def compare_family(
     count = max(1, len(pairs) if size is None else size)
     judged = []
     for baseline, contender in pairs:
-        one = compare(baseline, contender, better=better, practical_frac=practical_frac, alpha=alpha / count)
-        if one.p_value is not None:
-            one = dataclasses.replace(one, p_adjusted=min(1.0, one.p_value * count))
-        judged.append(_judged(dataclasses.replace(one, alpha=alpha)))
+        comparison = compare(
+            baseline, contender, better=better, practical_frac=practical_frac, alpha=alpha / count
+        )
+        if comparison.p_value is not None:
+            comparison = dataclasses.replace(comparison, p_adjusted=min(1.0, comparison.p_value * count))
+        judged.append(_judged(dataclasses.replace(comparison, alpha=alpha)))
     return judged
 
 
@@ -400,11 +402,13 @@ def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
     The intervals remain those of each comparison alone.
     """
-    tested = [one.p_value for one in comparisons if one.p_value is not None]
+    tested = [comparison.p_value for comparison in comparisons if comparison.p_value is not None]
     adjusted = iter(holm(tested))
     return [
-        one if one.p_value is None else _judged(dataclasses.replace(one, p_adjusted=next(adjusted)))
-        for one in comparisons
+        comparison
+        if comparison.p_value is None
+        else _judged(dataclasses.replace(comparison, p_adjusted=next(adjusted)))
+        for comparison in comparisons
     ]
 
 
@@ -416,7 +420,7 @@ def holm(p_values: Values) -> list[float]:
     stepped = np.minimum(1.0, np.maximum.accumulate(raw[order] * factors))
     adjusted = np.empty_like(raw)
     adjusted[order] = stepped
-    return [float(one) for one in adjusted]
+    return [float(p_value) for p_value in adjusted]
 
 
 def _student(values: Floats, alpha: float) -> tuple[float, float, float]:

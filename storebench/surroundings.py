@@ -40,8 +40,8 @@ class Permitted:
     def lines(self) -> list[str]:
         """Return one line for each reason why cells are left out."""
         counts: dict[str, int] = {}
-        for one in self.left_out:
-            counts[one.reason] = counts.get(one.reason, 0) + 1
+        for entry in self.left_out:
+            counts[entry.reason] = counts.get(entry.reason, 0) + 1
         return [
             f"{number_of(count, 'cell')} of optional matrices {'is' if count == 1 else 'are'} left out: {reason}"
             for reason, count in counts.items()

@@ -75,8 +75,8 @@ def choose_record(
     cells = {record.cell.cell_id: record.cell for record in fitting}
     if not fitting:
         names = ", ".join(sorted({record.cell.backend.name for record in records}))
-        asked = f" for {wanted!r}" if wanted else ""
-        raise UsageError(f"no record with steps{asked}", hint=f"Name one of: {names}.")
+        suffix = f" for {wanted!r}" if wanted else ""
+        raise UsageError(f"no record with steps{suffix}", hint=f"Name one of: {names}.")
     if wanted is not None and len(cells) > 1:
         raise UsageError(
             f"{len(cells)} cells match {wanted!r}",
@@ -102,10 +102,10 @@ def _listed(cells: Mapping[str, Cell]) -> str:
     """Return the ids of cells, each with the settings in which the cells differ."""
     fields = {cell_id: cell.fields() for cell_id, cell in cells.items()}
     first = next(iter(fields.values()))
-    differing = [name for name in first if any(one[name] != first[name] for one in fields.values())]
+    differing = [name for name in first if any(settings[name] != first[name] for settings in fields.values())]
     labels = [
-        f"{cell_id} ({', '.join(f'{name} {one[name]}' for name in differing)})"
-        for cell_id, one in list(fields.items())[:_MOST_LISTED]
+        f"{cell_id} ({', '.join(f'{name} {settings[name]}' for name in differing)})"
+        for cell_id, settings in list(fields.items())[:_MOST_LISTED]
     ]
     more = len(fields) - _MOST_LISTED
     return ", ".join([*labels, *([f"and {more} more"] if more > 0 else [])])

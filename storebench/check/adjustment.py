@@ -79,7 +79,7 @@ def adjustment(first: CellData, second: CellData) -> Adjustment | None:
         return None
     if _drift(known) ** 2 / variation > 1 / sizes[0] + 1 / sizes[1]:
         return None
-    seconds = [np.log([one.seconds for one in side.replicates]) for side in (first, second)]
+    seconds = [np.log([replicate.seconds for replicate in side.replicates]) for side in (first, second)]
     slope = sum(_products(*pair) for pair in zip(known, seconds, strict=True)) / variation
     centre = float(np.concatenate(known).mean())
     adjusted = [
@@ -91,8 +91,8 @@ def adjustment(first: CellData, second: CellData) -> Adjustment | None:
 
 def _logs(side: CellData) -> Floats | None:
     """Return the logarithms of a side's calibrations; None if one is missing."""
-    times = [one.machine_s for one in side.replicates]
-    known = [one for one in times if one is not None and one > 0]
+    times = [replicate.machine_s for replicate in side.replicates]
+    known = [seconds for seconds in times if seconds is not None and seconds > 0]
     return np.log(np.asarray(known)) if known and len(known) == len(times) else None
 
 

@@ -155,7 +155,7 @@ def run_against(
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
         before = _revised(revision.source, scenario, repo, worktree, say)
         replicates = _replicates_of(options, before, scenario)
-        before, here = before.repeated(replicates), scenario.repeated(replicates)
+        before, after = before.repeated(replicates), scenario.repeated(replicates)
         codes = _codes(repo, worktree, scratch, say)
         jobs = (
             _Job(
@@ -172,15 +172,15 @@ def run_against(
                 scratch=scratch,
                 folder=sides.contender,
                 stores=stores,
-                scenario=here,
-                cells=_runnable(here, options, stores, say),
+                scenario=after,
+                cells=_runnable(after, options, stores, say),
                 drop_caches=options.drop_caches,
             ),
         )
         sides = dataclasses.replace(
             sides, dropped=_lacking(jobs[0], jobs[1]), added=_lacking(jobs[1], jobs[0])
         )
-        _tell(sides, before, here, say)
+        _tell(sides, before, after, say)
         processes = [running.enter_context(_side(job)) for job in jobs]
         _pair_up(sides, revision.ref, codes)
         _one_sided(processes, sides)
@@ -249,12 +249,12 @@ def _revised(
     if not path.is_relative_to(repo.root):
         say(f"{source} is outside the repository: both sides run it unchanged")
         return scenario
-    there = worktree / path.relative_to(repo.root)
-    if not there.is_file():
+    revised = worktree / path.relative_to(repo.root)
+    if not revised.is_file():
         say(f"the scenario {path.relative_to(repo.root)} is new: both sides run the version here")
         return scenario
     try:
-        return load_scenario(there)
+        return load_scenario(revised)
     except ScenarioError as error:
         raise ScenarioError(
             f"the revision's version of the scenario cannot be read: {error.what}",
@@ -268,14 +268,14 @@ def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
     return tuple(cell for cell in job.cells if cell.cell_id not in {theirs.cell_id for theirs in other.cells})
 
 
-def _tell(sides: Sides, before: Scenario, here: Scenario, say: Say) -> None:
+def _tell(sides: Sides, before: Scenario, after: Scenario, say: Say) -> None:
     """Report the differences between the two versions of the scenario."""
     for cell in sides.dropped:
         say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
     for cell in sides.added:
         say(f"the scenario here has a new cell: {_described(cell, sides.dropped)}")
     for name in _SETTINGS:
-        old, new = getattr(before, name), getattr(here, name)
+        old, new = getattr(before, name), getattr(after, name)
         if old != new:
             say(f"the scenario's {name} is {new} here and {old} in the revision")
 

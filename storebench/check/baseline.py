@@ -41,8 +41,8 @@ def is_free(target: Path) -> bool:
     """
     if not target.is_dir():
         return not target.exists()
-    there = [entry for entry in target.iterdir() if not is_unfinished(entry)]
-    return all(entry.name == HISTORY and entry.is_dir() and not any(entry.iterdir()) for entry in there)
+    entries = [entry for entry in target.iterdir() if not is_unfinished(entry)]
+    return all(entry.name == HISTORY and entry.is_dir() and not any(entry.iterdir()) for entry in entries)
 
 
 def update(
@@ -191,8 +191,8 @@ def _write(folder: Path, text: str) -> Path:
 def _keep(path: Path, history: Path) -> Path:
     """Copy a baseline into the history under a separate name."""
     raw = read_json(path)
-    said = raw.get("created_utc", "unknown") if isinstance(raw, dict) else "unknown"
-    created = str(said).replace(":", "").replace("+0000", "Z")
+    created_utc = raw.get("created_utc", "unknown") if isinstance(raw, dict) else "unknown"
+    created = str(created_utc).replace(":", "").replace("+0000", "Z")
     stem = "".join(c if c.isalnum() or c in "-." else "_" for c in created)[:_STEM]
     kept = history / f"{stem}.json"
     number = 1

@@ -47,11 +47,11 @@ def confirm(
     The second run has as many replicates as the first. A counter outside its band needs no
     confirmation, because it is not noise.
     """
-    suspects = [one for one in results if one.suspected]
+    suspects = [result for result in results if result.suspected]
     if not suspects:
         return list(results)
     options.say(
-        f"running {number_of(len(suspects), 'suspected cell')} again: {', '.join(one.label for one in suspects)}"
+        f"running {number_of(len(suspects), 'suspected cell')} again: {', '.join(suspect.label for suspect in suspects)}"
     )
     with scratch_folder("confirmation") as scratch:
         again = _again(suspects, baseline, contender, scratch, options)
@@ -75,20 +75,24 @@ def confirmed(
     again
         Those of the second run; the baseline is the same object where it was not run again.
     """
-    ids = [one.cell_id for one in results if one.suspected]
+    ids = [result.cell_id for result in results if result.suspected]
     if not ids:
         return list(results)
-    alone = {one.cell_id: one for one in judge(*again, policy, only=ids)}
+    alone = {result.cell_id: result for result in judge(*again, policy, only=ids)}
     fresh = [None if new is old else new for old, new in zip(sides, again, strict=True)]
-    later = 1 + max(one.number for side in sides for name in ids for one in side.cells[name].replicates)
+    later = 1 + max(
+        replicate.number for side in sides for name in ids for replicate in side.cells[name].replicates
+    )
     whole = sides if None in fresh else _without_halves(sides, ids)
     first, second = (_pooled(side, new, ids, later) for side, new in zip(whole, fresh, strict=True))
-    together = {one.cell_id: one for one in judge(first, second, policy)}
+    together = {result.cell_id: result for result in judge(first, second, policy)}
     settled = []
-    for one in results:
-        own = alone.get(one.cell_id)
+    for result in results:
+        own = alone.get(result.cell_id)
         excuse = _excuse(own, again, policy)
-        settled.append(_settled(one, own, together[one.cell_id], excuse) if one.suspected else one)
+        settled.append(
+            _settled(result, own, together[result.cell_id], excuse) if result.suspected else result
+        )
     return settled
 
 
@@ -96,9 +100,11 @@ def _without_halves(sides: tuple[Side, Side], cell_ids: Sequence[str]) -> tuple[
     """Return interleaved sides without the last replicates of the named cells that only one of them has."""
     cells: tuple[dict[str, CellData], ...] = tuple(dict(side.cells) for side in sides)
     for name in cell_ids:
-        numbers = [{one.number for one in own[name].replicates} for own in cells]
+        numbers = [{replicate.number for replicate in own[name].replicates} for own in cells]
         for own in cells:
-            kept = tuple(one for one in own[name].replicates if one.number in numbers[0] & numbers[1])
+            kept = tuple(
+                replicate for replicate in own[name].replicates if replicate.number in numbers[0] & numbers[1]
+            )
             own[name] = dataclasses.replace(own[name], replicates=kept)
     first, second = (dataclasses.replace(side, cells=own) for side, own in zip(sides, cells, strict=True))
     return first, second
@@ -122,7 +128,10 @@ def _pooled(side: Side, again: Side | None, cell_ids: Sequence[str], number: int
     for name, cell in side.cells.items():
         more = again.cells.get(name)
         if name in cell_ids and more is not None:
-            later = tuple(dataclasses.replace(one, number=one.number + number) for one in more.replicates)
+            later = tuple(
+                dataclasses.replace(replicate, number=replicate.number + number)
+                for replicate in more.replicates
+            )
             cells[name] = dataclasses.replace(cell, replicates=cell.replicates + later)
     return dataclasses.replace(side, cells=cells)
 
@@ -174,7 +183,7 @@ def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, opti
     from storebench.runs.folder import Run
 
     before = Run.read(folder)
-    wanted = {one.rerun for one in suspects}
+    wanted = {suspect.rerun for suspect in suspects}
     cells = [cell for cell in before.cells if cell.cell_id in wanted]
     fixed = before.scenario if before.scenario.stopping is None else before.scenario.repeated(before.rounds)
     run = Run.create(fixed, scratch / "again", cells)
@@ -199,7 +208,8 @@ def _against_again(
         scratch / "again",
         options.stores,
         options=SideOptions(
-            only=[one.rerun for one in suspects], replicates=max(max(one.replicates) for one in suspects)
+            only=[suspect.rerun for suspect in suspects],
+            replicates=max(max(suspect.replicates) for suspect in suspects),
         ),
         say=options.say,
     )
@@ -209,7 +219,7 @@ def _against_again(
 def _pytest_again(
     suspects: Sequence[CellResult], contender: Side, scratch: Path, options: RerunOptions
 ) -> Side:
-    nodes = [one.rerun for one in suspects]
+    nodes = [suspect.rerun for suspect in suspects]
     for node in nodes:
         if not Path(node.partition("::")[0]).is_file():
             raise UsageError(
@@ -217,8 +227,8 @@ def _pytest_again(
                 where=contender.source,
                 hint="Run the check with --confirm in the folder that pytest ran in.",
             )
-    alone = any(contender.cells[one.cell_id].one_process for one in suspects)
-    sessions = 1 if alone else max(len(contender.cells[one.cell_id].replicates) for one in suspects)
+    alone = any(contender.cells[suspect.cell_id].one_process for suspect in suspects)
+    sessions = 1 if alone else max(len(contender.cells[suspect.cell_id].replicates) for suspect in suspects)
     for number in range(sessions):
         options.say(f"session {number + 1} of {sessions}")
         _session(nodes, scratch / f"session-{number}.json", options)

@@ -33,8 +33,8 @@ class CounterResult:
         unit = "bytes" if self.name.endswith("bytes") else unit
         change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
         figures = (
-            f"{one:,.0f}" if float(one).is_integer() else f"{one:,.3g}"
-            for one in (self.baseline, self.contender)
+            f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
+            for value in (self.baseline, self.contender)
         )
         return f"{self.name} {' -> '.join(figures)} {unit}".rstrip() + change
 
@@ -55,11 +55,11 @@ def uncounted(
     baseline: CellData, contender: CellData, policy: Policy, *, same_environment: bool
 ) -> list[str]:
     """Return the gated counters that the baseline has and the contender lacks."""
-    there = _names(contender, policy)
+    counted = _names(contender, policy)
     return [
         name
         for name in _names(baseline, policy)
-        if name not in there and (same_environment or policy.gate(name).any_environment)
+        if name not in counted and (same_environment or policy.gate(name).any_environment)
     ]
 
 
@@ -69,12 +69,12 @@ def _names(cell: CellData, policy: Policy) -> list[str]:
     return [
         name
         for name in known
-        if cell.replicates and all(one.counters.get(name) is not None for one in cell.replicates)
+        if cell.replicates and all(replicate.counters.get(name) is not None for replicate in cell.replicates)
     ]
 
 
 def _values(cell: CellData, name: str) -> list[float]:
-    return [float(one.counters[name]) for one in cell.replicates]
+    return [float(replicate.counters[name]) for replicate in cell.replicates]
 
 
 def _compare(name: str, gate: CounterGate, before: list[float], after: list[float]) -> CounterResult:

@@ -37,9 +37,9 @@ def judge(
         if basis:
             timings[name] = timing.compare_times(pair, basis)
     every = timing.corrected(list(timings.values()))
-    family = len(every) + sum(one.tail is not None for one in every)
-    for name, one in zip(timings, every, strict=True):
-        results[name] = timing.verdict(results[name], one, family)
+    family = len(every) + sum(cell_timing.tail is not None for cell_timing in every)
+    for name, cell_timing in zip(timings, every, strict=True):
+        results[name] = timing.verdict(results[name], cell_timing, family)
     return list(results.values())
 
 
@@ -65,7 +65,7 @@ def _lost(cell: CellData, baseline: Side, contender: Side) -> str:
     """Return the result of a cell that only the baseline has."""
     if cell.rerun in contender.skipped:
         return f"it was skipped: {contender.skipped[cell.rerun]}"
-    new = [one for name, one in contender.cells.items() if name not in baseline.cells]
+    new = [candidate for name, candidate in contender.cells.items() if name not in baseline.cells]
     return resembling(cell, new) or "the baseline has it, the contender has not"
 
 
@@ -90,7 +90,7 @@ def _counted(pair: CellPair) -> tuple[CellResult, str]:
         counters = compare_counters(first, second, pair.policy, same_environment=pair.same_environment)
         result = dataclasses.replace(result, counters=tuple(counters))
     if result.worse_counters:
-        reason = "; ".join(one.sentence for one in result.worse_counters)
+        reason = "; ".join(counter.sentence for counter in result.worse_counters)
         result = dataclasses.replace(result, state=CellState.WORSE, reason=reason)
     if not rules.gate_time:
         return result, ""

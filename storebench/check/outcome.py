@@ -124,8 +124,8 @@ _PERMIT = " (--allow-missing NAME lets one pass)"
 
 
 def _remarks(by_state: dict[CellState, list[CellResult]]) -> str:
-    told = (CellState.INCONCLUSIVE, CellState.MISSING, CellState.NEW)
-    parts = [f"{len(by_state[state])} {state}" for state in told if by_state[state]]
+    states = (CellState.INCONCLUSIVE, CellState.MISSING, CellState.NEW)
+    parts = [f"{len(by_state[state])} {state}" for state in states if by_state[state]]
     return f" ({', '.join(parts)})" if parts else ""
 
 

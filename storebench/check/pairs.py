@@ -112,7 +112,8 @@ def _apart(pair: CellPair) -> str:
     if not pair.paired:
         return ""
     first, second = (
-        sorted({one.number for one in side.replicates}) for side in (pair.baseline, pair.contender)
+        sorted({replicate.number for replicate in side.replicates})
+        for side in (pair.baseline, pair.contender)
     )
     common = set(first) & set(second)
     if not common:

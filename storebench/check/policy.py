@@ -224,8 +224,8 @@ def _line_of(text: str, location: tuple[str | int, ...]) -> int | None:
             table = head[1].replace('"', "").replace("'", "")
             number += table == "cells"
         key = re.match(r"\s*[\"']?(\w+)[\"']?\s*=", line)
-        here = table == wanted_table and wanted_number in (-1, number)
-        if here and key and key[1] == location[-1]:
+        in_table = table == wanted_table and wanted_number in (-1, number)
+        if in_table and key and key[1] == location[-1]:
             return position
         if head and location == ("counters",) and table.removeprefix("counters.") not in {*COUNTERS, "cells"}:
             return position

@@ -114,7 +114,7 @@ def _installed_from(root: Path, folders: list[Path]) -> Repository | None:
     if not points:
         return None
     names = ("pyproject.toml", "setup.cfg", "setup.py")
-    project = next((one for one in folders if any((one / name).is_file() for name in names)), root)
+    project = next((folder for folder in folders if any((folder / name).is_file() for name in names)), root)
     formats = {point.name: point.value for point in points}
     return Repository(root=root, project=project, plugin=distribution_of(points[0]), formats=formats)
 

@@ -102,15 +102,19 @@ def side_environment() -> dict[str, str]:
 
 def storebench_sides(root: Path, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:
     """Return both sides for comparing storebench itself: the worktree's code and the working tree's."""
-    same = _requirements(root) == _requirements(worktree)
-    say("borrowing the installed libraries" if same else "its libraries differ: installing them")
+    same_libraries = _requirements(root) == _requirements(worktree)
+    say("borrowing the installed libraries" if same_libraries else "its libraries differ: installing them")
     before, after = worktree / "storebench", root / "storebench"
     checkouts = [root, worktree]
-    python = _borrowing(scratch / "baseline", [before], checkouts) if same else _installed(scratch, worktree)
-    here = _borrowing(scratch / "contender", [after], checkouts)
+    python = (
+        _borrowing(scratch / "baseline", [before], checkouts)
+        if same_libraries
+        else _installed(scratch, worktree)
+    )
+    contender_python = _borrowing(scratch / "contender", [after], checkouts)
     return (
         SideCode(python=python, tree=worktree, facts=_facts(before)),
-        SideCode(python=here, tree=root, facts=_facts(after), working=True),
+        SideCode(python=contender_python, tree=root, facts=_facts(after), working=True),
     )
 
 
@@ -231,7 +235,7 @@ def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]
 def _is_in_a_checkout(folder: Path, checkouts: Sequence[Path]) -> bool:
     if folder.name in ("site-packages", "dist-packages"):
         return False
-    return any(folder.resolve().is_relative_to(one.resolve()) for one in checkouts)
+    return any(folder.resolve().is_relative_to(checkout.resolve()) for checkout in checkouts)
 
 
 def _libraries() -> list[str]:

@@ -319,8 +319,8 @@ def _values(pair: CellPair, field: str, *, paired: bool) -> _Costs:
     if not paired:
         return [value for _, value in first], [value for _, value in second]
     baseline, contender = dict(first), dict(second)
-    both = sorted(baseline.keys() & contender.keys())
-    return [baseline[number] for number in both], [contender[number] for number in both]
+    common = sorted(baseline.keys() & contender.keys())
+    return [baseline[number] for number in common], [contender[number] for number in common]
 
 
 def _tails(pair: CellPair) -> _Costs | None:

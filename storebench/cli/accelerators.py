@@ -23,10 +23,19 @@ def accelerators(
         from storebench.cli.formats import aligned
 
         if as_json:
-            put_json([dataclasses.asdict(one) | {"key": one.key} for one in ACCELERATORS])
+            put_json(
+                [dataclasses.asdict(accelerator) | {"key": accelerator.key} for accelerator in ACCELERATORS]
+            )
             return
         rows = [
-            (one.key, one.device, one.network, one.precision, f"{one.images_per_s:,g}", str(one.source))
-            for one in ACCELERATORS
+            (
+                accelerator.key,
+                accelerator.device,
+                accelerator.network,
+                accelerator.precision,
+                f"{accelerator.images_per_s:,g}",
+                str(accelerator.source),
+            )
+            for accelerator in ACCELERATORS
         ]
         put(*aligned([_HEADS, *rows]))

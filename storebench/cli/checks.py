@@ -112,6 +112,6 @@ def require_writable(folder: Path, option: str) -> None:
     try:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
-        found = from_os_error(error, folder)
-        hint = found.hint and found.hint.replace("--out", option)
-        raise type(found)(found.what, where=found.where, hint=hint) from error
+        failure = from_os_error(error, folder)
+        hint = failure.hint and failure.hint.replace("--out", option)
+        raise type(failure)(failure.what, where=failure.where, hint=hint) from error

@@ -64,7 +64,10 @@ def convert(
         Path | None, typer.Option(help="Folder of all stores. [default: STOREBENCH_STORES or ./stores]")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes that encode. [default: chosen by a short trial]")
+        int | None,
+        typer.Option(
+            min=1, help="Processes that encode; threads for original. [default: chosen by a short trial]"
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing store or folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,

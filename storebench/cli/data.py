@@ -69,9 +69,9 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     cells = [("dataset", "split", "images", "shape", "origin", "where and what")]
     for row in rows:
         shape = "x".join(map(str, row["image_shape"] or ())) or "-"
-        what = "; ".join(plain(str(row[key])) for key in ("path", "source", "note") if row[key])
+        remark = "; ".join(plain(str(row[key])) for key in ("path", "source", "note") if row[key])
         cells.append(
-            (row["dataset"], row["split"], f"{row['count']:,}", shape, row["origin"] or "missing", what)
+            (row["dataset"], row["split"], f"{row['count']:,}", shape, row["origin"] or "missing", remark)
         )
     widths = [max(len(line[column]) for line in cells) for column in range(5)]
     return [
@@ -106,16 +106,16 @@ def fetch(
             raise UnknownNameError.of("dataset", name, (*DATASETS, "all"))
         fetcher = Fetcher(progress=lambda title: progress(title, "bytes"))
         failures = []
-        for one in DATASETS if name == "all" else (name,):
+        for dataset in DATASETS if name == "all" else (name,):
             try:
-                _fetch_one(fetcher, one, to)
+                _fetch_one(fetcher, dataset, to)
             except KeyboardInterrupt:
                 if not interrupts.was_announced():
                     say("storebench: interrupted; the next fetch continues this download")
                 raise
             except StorebenchError as error:
                 failures.append(error)
-                say(f"{one}: {error}" + (" The synthetic stand-in will be used." if optional else ""))
+                say(f"{dataset}: {error}" + (" The synthetic stand-in will be used." if optional else ""))
         if failures and not optional:
             raise typer.Exit(failures[0].exit_code)
 
@@ -125,9 +125,9 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
     from storebench.datasets.download import ALTERNATIVES
 
     folder = (to or DEFAULT_ROOT) / name
-    found = find_files(name, to)
-    if found is not None and _is_whole(found):
-        say(f"{name}: already in {found.where}")
+    files = find_files(name, to)
+    if files is not None and _is_whole(files):
+        say(f"{name}: already in {files.where}")
     elif name in ALTERNATIVES:
         paths = fetcher.fetch(name, folder)
         say(f"{name}: {', '.join(path.name for path in paths)} in {folder}")

@@ -114,9 +114,9 @@ def _starred(names: list[str], default: str) -> str:
     return " ".join(f"{name}*" if name == default else name for name in names)
 
 
-def _details(found: list[dict[str, Any]]) -> list[str]:
+def _details(format_facts: list[dict[str, Any]]) -> list[str]:
     lines: list[str] = []
-    for facts in found:
+    for facts in format_facts:
         if not facts["available"]:
             lines.append(". ".join(filter(None, [f"{facts['name']}: {facts['missing']}", facts["hint"]])))
             continue

@@ -64,8 +64,8 @@ def _facts(inspection: "Inspection") -> dict[str, object]:
 
 def _lines(inspection: "Inspection") -> list[str]:
     frac = inspection.resident_frac
-    there = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
-    lines = [f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {there}"]
+    cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
+    lines = [f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}"]
     for part in inspection.parts[:_MOST_SHOWN]:
         lines += [f"  {line}" for line in _part_lines(part, inspection)]
     if len(inspection.parts) > _MOST_SHOWN:

@@ -28,7 +28,7 @@ def with_loop_options(verb: Callable[..., None]) -> Callable[..., None]:
         if parameter.name == _BEFORE:
             parameters += [_parameter(row) for row in OPTIONS]
     verb.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    verb.__annotations__ |= {one.name: one.annotation for one in parameters}
+    verb.__annotations__ |= {parameter.name: parameter.annotation for parameter in parameters}
     return verb
 
 

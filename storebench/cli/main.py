@@ -98,7 +98,9 @@ app.command("inspect")(inspect)
 
 def _refuse_folder(words: Sequence[str]) -> None:
     """End with one line if the first word is a folder, where a command belongs."""
-    known = {one.name for one in app.registered_commands} | {one.name for one in app.registered_groups}
+    known = {command.name for command in app.registered_commands} | {
+        group.name for group in app.registered_groups
+    }
     if words and words[0] not in known and os.path.isdir(words[0]):  # noqa: PTH112 - Path raises where the text cannot be a path
         say(
             f"storebench: {words[0]}: a folder, not a command. To measure its images: "

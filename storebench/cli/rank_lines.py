@@ -51,16 +51,17 @@ class RankLines:
 def progress_line(positions: "Sequence[Position]") -> str:
     """Return the progress of a job's ranks in one line, the ranks that are furthest behind first."""
     groups = itertools.groupby(
-        sorted(positions, key=lambda one: (one.phase, one.rank)), lambda one: one.phase
+        sorted(positions, key=lambda position: (position.phase, position.rank)),
+        lambda position: position.phase,
     )
     return "; ".join(_together(list(group)) for _, group in groups)
 
 
 def _together(group: "Sequence[Position]") -> str:
     """Return the progress of the ranks in one phase: "ranks 0 to 3: epoch 0, 118 to 121 batches (fewest: rank 2)"."""
-    least = min(group, key=lambda one: one.batches)
-    most = max(one.batches for one in group)
-    line = f"{_numbers([one.rank for one in group])}: {group[0].name}"
+    least = min(group, key=lambda position: position.batches)
+    most = max(position.batches for position in group)
+    line = f"{_numbers([position.rank for position in group])}: {group[0].name}"
     if not most:
         return line
     if least.batches == most:

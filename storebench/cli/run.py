@@ -141,12 +141,12 @@ def run(
         if backends:
             scenario = _scenario(matrix | _named_work(values), backends, replicates, settings)
         else:
-            asked = {key: value for key, value in values.items() if key in given}
+            given_values = {key: value for key, value in values.items() if key in given}
             rounds = replicates if "replicates" in given else None
             if not dry_run:
                 require_writable(place, "--stores")
                 require_writable(folder, "--out")
-            first, scenario = chosen_run(matrix | asked, rounds, place, settings)
+            first, scenario = chosen_run(matrix | given_values, rounds, place, settings)
         _require_loading(scenario, named)
         if dry_run:
             for line in first.notes if first else ():
@@ -203,7 +203,7 @@ def _scenario(
 
 def _require_loading(scenario: "Scenario", named: Sequence[Accelerator]) -> None:
     """Refuse to say what feeds an accelerator if no cell only loads."""
-    computes = [one.kind for matrix in scenario.matrix for one in matrix.compute]
+    computes = [compute.kind for matrix in scenario.matrix for compute in matrix.compute]
     if named and ComputeKind.NONE not in computes:
         raise errors.UsageError(
             "--accelerator needs the rate of the loader alone", hint="Add --compute none."

@@ -39,13 +39,13 @@ def trace(
         names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
         chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]
         traces = [trace_events(record, run, number) for number, record in enumerate(chosen, start=1)]
-        events = [event for one in traces for event in one]
+        events = [event for timeline in traces for event in timeline]
         write_whole(out, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
         put(str(out))
-        for record, one in zip(chosen, traces, strict=True):
+        for record, timeline in zip(chosen, traces, strict=True):
             say(
                 f"cell {record.cell.cell_id}: {record.cell.backend.name}, replicate {record.replicate}, "
-                f"epoch {record.epoch}: {len(one):,} events"
+                f"epoch {record.epoch}: {len(timeline):,} events"
             )
         cells = len({record.cell.cell_id for record in records})
         if not cell and cells > 1:

@@ -25,11 +25,11 @@ def validate(
 
         findings = find(results)
         if as_json:
-            put_json([dataclasses.asdict(one) for one in findings])
+            put_json([dataclasses.asdict(finding) for finding in findings])
         else:
             put(*map(str, findings))
         if findings:
-            cells = len({one.cell_id for one in findings})
+            cells = len({finding.cell_id for finding in findings})
             raise errors.IntegrityError(
                 f"{number_of(len(findings), 'finding')} in {number_of(cells, 'cell')}",
                 hint="Do not use these figures; run the cells again.",

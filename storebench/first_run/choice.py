@@ -149,7 +149,7 @@ def choose(
         for scale, kept in itertools.product(SCALES, [states] if wanted else [states, states[:1]])
         for most in range(len(backends), FEWEST_STORES - 1, -1)
     ]
-    option = next((one for one in options if one.total_s <= BUDGET_S - END_S), options[-1])
+    option = next((candidate for candidate in options if candidate.total_s <= BUDGET_S - END_S), options[-1])
     part = f"{count:,} of the {samples.count:,} images are measured, spread evenly over all of them"
     too_long = "cold is left out: it would take longer than five minutes"
     notes = [

@@ -33,9 +33,9 @@ def damaged(what: str, where: Path) -> CorruptStoreError:
     return CorruptStoreError(what, where=where, hint=CONVERT_AGAIN)
 
 
-def wrong_length(sample: int, found: int, expected: int, where: Path) -> CorruptStoreError:
+def wrong_length(sample: int, size: int, expected: int, where: Path) -> CorruptStoreError:
     """Return the error for a payload of the wrong length in bytes."""
-    return damaged(f"sample {sample} has {found} bytes, not {expected}", where)
+    return damaged(f"sample {sample} has {size} bytes, not {expected}", where)
 
 
 def checked_labels(labels: npt.NDArray[np.int64], count: int, where: Path) -> npt.NDArray[np.int64]:

@@ -289,5 +289,9 @@ class Options:
     @classmethod
     def _fields(cls) -> dict[str, Option]:
         """Return the rows by the name of their field."""
-        rows = {one.name: one.metadata[_ROW] for one in dataclasses.fields(cls) if _ROW in one.metadata}
+        rows = {
+            attribute.name: attribute.metadata[_ROW]
+            for attribute in dataclasses.fields(cls)
+            if _ROW in attribute.metadata
+        }
         return {field: dataclasses.replace(row, name=row.name or field) for field, row in rows.items()}

@@ -51,7 +51,9 @@ def refuse_other_code(records: Iterable[Record], folder: Path) -> None:
     UsageError
         One has another digest than the storebench that runs.
     """
-    other = next((one for one in records if one.code and one.code.digest != running_digest()), None)
+    other = next(
+        (record for record in records if record.code and record.code.digest != running_digest()), None
+    )
     if other is not None and other.code is not None:
         its, ours = other.code, code_facts(other.cell.backend.format)
         raise UsageError(

@@ -364,5 +364,5 @@ def _closed() -> RuntimeError:
 def _overrides_windows(kind: type[Reader]) -> bool:
     """Return whether `_fetch_windows` is overridden in the class that overrides `_fetch_into`, or in one derived from it."""
     hooks = ("_fetch_into", "_fetch_windows")
-    nearest = next(one for one in kind.__mro__ if any(name in vars(one) for name in hooks))
+    nearest = next(base for base in kind.__mro__ if any(name in vars(base) for name in hooks))
     return nearest is not Reader and "_fetch_windows" in vars(nearest)

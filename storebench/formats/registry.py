@@ -174,12 +174,12 @@ def parse_backend(text: str) -> Backend:
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
     table, pairs = readers[reader].reader.options_type, _pairs(text, tail)
-    asked = [(key, value) for key, value in pairs if key == SCALE and key not in table.rows()]
-    if len(asked) > 1:
+    scales = [(key, value) for key, value in pairs if key == SCALE and key not in table.rows()]
+    if len(scales) > 1:
         raise UsageError(f"{SCALE} is given twice", where=text, hint="Name it once.")
-    decoding = decoding_of(codec, (*([(DECODER, decoder)] if decoder else []), *asked))
+    decoding = decoding_of(codec, (*([(DECODER, decoder)] if decoder else []), *scales))
     get_codec(str(decoding))  # its error says how to install a missing library
-    options = table.spelled([pair for pair in pairs if pair not in asked], f"{name}:{reader}")
+    options = table.spelled([pair for pair in pairs if pair not in scales], f"{name}:{reader}")
     return Backend(
         name=_shortest_name(name, format_.info, decoding, reader, options),
         format=name,
@@ -206,9 +206,9 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     return (decoders[0] if decoders else ""), others[0] if others else format_.info.default_reader
 
 
-def _unknown_part(part: str, found: Format, codec: str) -> UnknownNameError:
+def _unknown_part(part: str, format_: Format, codec: str) -> UnknownNameError:
     """Return the error for a part of a backend that is neither a reader nor, where the codec has them, a decoder."""
-    name, readers, decoders = found.info.name, found.readers(), decoders_of(codec)
+    name, readers, decoders = format_.info.name, format_.readers(), decoders_of(codec)
     meant = difflib.get_close_matches(part, DECODERS)
     kind = f"decoder of {codec} or reader of {name}" if decoders else f"reader of {name}"
     error = UnknownNameError.of(kind, part, [*readers, *meant])

@@ -125,13 +125,15 @@ def coverage(planned: Sequence[Indices], served: Sequence[Indices], pixels: Pixe
     """Compare the served samples with the planned ones, and count the differences."""
     wanted, got = _joined(planned), _joined(served)
     every = np.union1d(wanted, got)
-    asked, came = (np.bincount(np.searchsorted(every, one), minlength=len(every)) for one in (wanted, got))
+    wanted_counts, got_counts = (
+        np.bincount(np.searchsorted(every, indices), minlength=len(every)) for indices in (wanted, got)
+    )
     return Coverage(
         expected=len(wanted),
         served=len(got),
-        unique=int(np.count_nonzero(came)),
-        duplicates=int(np.maximum(came - np.maximum(asked, 1), 0).sum()),
-        missing=int(np.maximum(asked - came, 0).sum()),
+        unique=int(np.count_nonzero(got_counts)),
+        duplicates=int(np.maximum(got_counts - np.maximum(wanted_counts, 1), 0).sum()),
+        missing=int(np.maximum(wanted_counts - got_counts, 0).sum()),
         pixels_checked=pixels.checked,
         pixels_wrong=pixels.wrong,
     )

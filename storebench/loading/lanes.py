@@ -110,12 +110,12 @@ def serve(channel: Channel, producer: Producer, slots: Slots) -> None:
             message = _serve_share(channel, producer, slots, message) or channel.receive()
 
 
-def _answer(channel: Channel, producer: Producer, asked: Ask) -> None:
-    if asked is Ask.OPEN:
+def _answer(channel: Channel, producer: Producer, ask: Ask) -> None:
+    if ask is Ask.OPEN:
         channel.send(_attempt(producer.open))
-    elif asked is Ask.CLOSE:
+    elif ask is Ask.CLOSE:
         channel.send(_attempt(producer.close))
-    elif asked is Ask.ABANDON:
+    elif ask is Ask.ABANDON:
         channel.send(Ask.ABANDON)
     # RELEASE comes here for the last batches of a share; the next share takes everything back anyway.
 
@@ -127,9 +127,9 @@ def _serve_share(
     slots.reset(rows=max(len(request.indices) for request in requests))
     for request in requests:
         while channel.waiting() or slots.exhausted:
-            asked: Ask = channel.receive()
-            if asked is not Ask.RELEASE:
-                return asked
+            ask: Ask = channel.receive()
+            if ask is not Ask.RELEASE:
+                return ask
             slots.take_back()
         slots.lend()
         channel.send(_attempt(producer.produce_counted, request))
@@ -271,10 +271,10 @@ class LaneLoader(Loader):
         """Ask every living producer and collect every answer, so that none is left over; then raise the first error."""
         lanes = [lane for lane in self._lanes if not lane.channel.lost]
         answers: list[ReaderReport | BaseException] = []
-        for asked in [lanes] if self.asks_at_once else [[lane] for lane in lanes]:
-            for lane in asked:
+        for group in [lanes] if self.asks_at_once else [[lane] for lane in lanes]:
+            for lane in group:
                 lane.channel.send(request)
-            answers.extend(lane.answer() for lane in asked)
+            answers.extend(lane.answer() for lane in group)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

@@ -143,16 +143,16 @@ class RingLane(Lane):
         self._memory = RingMemory(pin=pin)
         self._indices: list[Indices] = []
         batch_bytes = job.batch_size * math.prod(shape)
-        here, there = multiprocessing.Pipe()
+        own_end, worker_end = multiprocessing.Pipe()
         # Forked like the DataLoader's workers: memory and connection are inherited, no reader is open yet,
         # and the worker touches neither CUDA nor the parent's pool of threads.
         self._process = multiprocessing.get_context("fork").Process(
-            target=_work, args=(job, worker, self._memory.file, batch_bytes, there, here), daemon=True
+            target=_work, args=(job, worker, self._memory.file, batch_bytes, worker_end, own_end), daemon=True
         )
         self._process.start()
         self._memory.fit(batch_bytes)
-        there.close()  # the worker's copy is the only one left, so its death ends the connection
-        super().__init__(_LoopEnd(here, self._process))
+        worker_end.close()  # the worker's copy is the only one left, so its death ends the connection
+        super().__init__(_LoopEnd(own_end, self._process))
 
     def begin(self, requests: list[BatchRequest]) -> None:
         """Make room for the largest batch, then send the worker its share."""

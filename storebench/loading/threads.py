@@ -193,7 +193,7 @@ class ThreadLoader(LaneLoader):
         was_open = self._is_open
         closed = super().close()
         closed = [self._own.close()] if self._shared and was_open else closed
-        return [_with_note(one, self._only) for one in closed] if self._only else closed
+        return [_with_note(report, self._only) for report in closed] if self._only else closed
 
     def paused(self, nanoseconds: int) -> None:
         """Leave a pause of the loop out of the length of its step, which decides whether the loop makes the next batch."""

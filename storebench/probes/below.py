@@ -167,20 +167,20 @@ class _Kept:
                 mine = others.pop(device, None)
                 if mine is None:
                     return dataclasses.replace(blank, others=others)
-                found = mine["found"] | {"verdict": BelowCache(mine["found"]["verdict"])}
+                fields = mine["found"] | {"verdict": BelowCache(mine["found"]["verdict"])}
                 return dataclasses.replace(
                     blank,
                     others=others,
                     tries=int(mine["tries"]),
                     used=[(str(name), int(at)) for name, at in mine["used"]],
-                    found=Below(**found),
+                    found=Below(**fields),
                 )
         return blank
 
     def write(self) -> bool:
         """Write the state, and return whether one of the files could be written."""
-        found = dataclasses.asdict(self.found) if self.found else {}
-        mine = {"tries": self.tries, "used": self.used, "found": found}
+        fields = dataclasses.asdict(self.found) if self.found else {}
+        mine = {"tries": self.tries, "used": self.used, "found": fields}
         text = {"boot_id": self.boot, "devices": self.others | {self.device: mine}}
         return any(not remember(path, text) for path in self.paths)
 

@@ -182,8 +182,8 @@ def _read_io(pid: int, sample: _Snapshot) -> None:
     except OSError as error:
         sample.missing |= dict.fromkeys(_IO, _unreadable(error))
         return
-    found = dict(line.split(": ") for line in text.splitlines())
-    sample.values |= {"device_read_bytes": int(found["read_bytes"]), "read_calls": int(found["syscr"])}
+    fields = dict(line.split(": ") for line in text.splitlines())
+    sample.values |= {"device_read_bytes": int(fields["read_bytes"]), "read_calls": int(fields["syscr"])}
 
 
 def _read_stat(pid: int, sample: _Snapshot) -> None:
@@ -196,7 +196,7 @@ def _read_stat(pid: int, sample: _Snapshot) -> None:
     rest = text.rpartition(")")[2].split()
     sample.parent = int(rest[1])
     minor, minor_children, major, major_children, user, system, user_children, system_children = (
-        int(one) for one in rest[7:15]
+        int(value) for value in rest[7:15]
     )
     sample.values |= {
         "minor_faults": minor + minor_children,

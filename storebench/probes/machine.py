@@ -24,8 +24,8 @@ def read_text(path: Path | str) -> str | None:
 
 def chosen(text: str | None) -> str | None:
     """Return the bracketed word of a kernel setting such as "always [madvise] never"."""
-    found = re.search(r"\[(.*?)\]", text or "")
-    return found.group(1) if found else text
+    match = re.search(r"\[(.*?)\]", text or "")
+    return match.group(1) if match else text
 
 
 def cpu_model() -> str:
@@ -53,8 +53,8 @@ def hypervisor() -> str | None:
 
 def memory_bytes(name: str) -> int | None:
     """Return a line of /proc/meminfo ("MemTotal", "MemAvailable", "SwapTotal") in bytes."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.MULTILINE)
-    return int(found.group(1)) * 1024 if found else None
+    match = re.search(rf"^{name}:\s+(\d+) kB", read_text("/proc/meminfo") or "", re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else None
 
 
 def cgroup_folders(controller: str) -> list[Path]:
@@ -78,9 +78,9 @@ def cpu_quota() -> float | None:
         text = read_text(folder / "cpu.max") or " ".join(
             read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
         )
-        found = re.fullmatch(r"(\d+) (\d+)", text)
-        if found:
-            quotas.append(int(found.group(1)) / int(found.group(2)))
+        match = re.fullmatch(r"(\d+) (\d+)", text)
+        if match:
+            quotas.append(int(match.group(1)) / int(match.group(2)))
     return min(quotas, default=None)
 
 

@@ -132,5 +132,5 @@ def _throttled_s() -> float | None:
 def _clock_throttles(cpus: list[int]) -> int | None:
     folders = [Path(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle") for cpu in cpus]
     counts = [read_text(folder / name) for folder in folders for name in _CLOCK_COUNTS]
-    found = [int(count) for count in counts if count is not None and count.isdecimal()]
-    return sum(found) if found else None
+    known = [int(count) for count in counts if count is not None and count.isdecimal()]
+    return sum(known) if known else None

@@ -71,7 +71,7 @@ def unread_ranges(wanted: Candidates, count: int, *, used: Container[Range], lim
     for length, path in sorted(files, reverse=True):
         if len(ranges) >= 2 * count:
             break
-        new = [one for one in _ranges(path, length, wanted.size) if one not in used]
+        new = [candidate for candidate in _ranges(path, length, wanted.size) if candidate not in used]
         if new and _uncached(path):
             ranges += random.sample(new, min(len(new), _MOST_PER_FILE))
     return random.sample(ranges, min(count, len(ranges)))

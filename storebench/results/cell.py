@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 def _fields_of(kind: type, names: dict[str, str]) -> list[tuple[str, Any, Any]]:
     """Return name, type and default for each of the fields `names` of a record that are attributes of `kind`."""
     hints = typing.get_type_hints(kind)
-    defaults = {one.name: one.default for one in dataclasses.fields(kind)}
+    defaults = {attribute.name: attribute.default for attribute in dataclasses.fields(kind)}
     return [(name, hints[own], field(default=defaults[own])) for name, own in names.items()]
 
 

@@ -35,7 +35,7 @@ class ConversionRecord:
     write_s, sync_s
         Passing payloads to the target's writer; closing it and syncing its files.
     processes
-        Number of processes that read and encoded.
+        Number of processes, or threads for image files as they are, that read and encoded.
     source_bytes
         Bytes of the source's files.
     file_bytes, bytes_on_disk
@@ -129,9 +129,9 @@ def seconds_by_source(records: Iterable[ConversionRecord], cell: Cell) -> dict[s
     fields = cell.fields()
     by_source: dict[str, list[float]] = {}
     for record in records:
-        same = all(getattr(record, name) == fields[name] for name in SAMPLES_OF)
+        same_samples = all(getattr(record, name) == fields[name] for name in SAMPLES_OF)
         if (
-            same
+            same_samples
             and record.status is Status.OK
             and record.target == f"{cell.backend.format}+{cell.backend.codec}"
         ):

@@ -228,7 +228,7 @@ class Run:
             The file cannot be written.
         """
         added = (*self.added, AddedRound(replicate=self.rounds, cell_ids=tuple(cell_ids)))
-        self._amend(added_rounds=[dataclasses.asdict(one) for one in added])
+        self._amend(added_rounds=[dataclasses.asdict(added_round) for added_round in added])
         return dataclasses.replace(self, added=added)
 
     def with_stops(self, stops: Sequence[Stop]) -> "Run":
@@ -239,7 +239,7 @@ class Run:
         OutputError
             The file cannot be written.
         """
-        self._amend(stops=[dataclasses.asdict(one) for one in stops])
+        self._amend(stops=[dataclasses.asdict(stop) for stop in stops])
         return dataclasses.replace(self, stopped=True)
 
     def going_on(self) -> "Run":
@@ -291,9 +291,9 @@ class Run:
         }
         scenario = self.scenario
         work = schedule(self.cells, scenario.least_replicates, scenario.seed, scenario.fewer_replicates)
-        for one in self.added:
-            work += round_of(self.cells, one.replicate, scenario.seed, only=set(one.cell_ids))
-        return [one for one in work if one.key not in done]
+        for added_round in self.added:
+            work += round_of(self.cells, added_round.replicate, scenario.seed, only=set(added_round.cell_ids))
+        return [pending for pending in work if pending.key not in done]
 
     def repeats(self, records: Sequence[Record]) -> bool:
         """Return whether other work disturbed a replicate, so that it has to run once more."""

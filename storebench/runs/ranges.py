@@ -67,9 +67,9 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         if not isinstance(value, bool):
             yield path, value
     elif isinstance(value, tuple):
-        for one in value:
-            yield from _numbers(one, path)
+        for item in value:
+            yield from _numbers(item, path)
     elif dataclasses.is_dataclass(value):
         fields = value.fields() if isinstance(value, Cell) else vars(value)
-        for name, one in fields.items():
-            yield from _numbers(one, f"{path}.{name}" if path else name)
+        for name, item in fields.items():
+            yield from _numbers(item, f"{path}.{name}" if path else name)

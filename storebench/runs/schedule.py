@@ -53,8 +53,8 @@ class AddedRound:
 
 def added_rounds(about: Mapping[str, Any]) -> tuple[AddedRound, ...]:
     """Return the rounds that a ``run.json`` lists beyond those of every cell."""
-    found = about.get("added_rounds", ())
-    return tuple(AddedRound(replicate=one["replicate"], cell_ids=tuple(one["cell_ids"])) for one in found)
+    rows = about.get("added_rounds", ())
+    return tuple(AddedRound(replicate=row["replicate"], cell_ids=tuple(row["cell_ids"])) for row in rows)
 
 
 def schedule(
@@ -68,8 +68,8 @@ def schedule(
         The number of replicates of cells that have fewer; they run in the first rounds.
     """
     numbers = fewer or {}
-    work = [one for replicate in range(replicates) for one in round_of(cells, replicate, seed)]
-    return [one for one in work if one.replicate < numbers.get(one.cell, replicates)]
+    work = [pending for replicate in range(replicates) for pending in round_of(cells, replicate, seed)]
+    return [pending for pending in work if pending.replicate < numbers.get(pending.cell, replicates)]
 
 
 def round_of(

@@ -50,11 +50,11 @@ def whole_of(run: Path) -> Whole | None:
     """Return the whole dataset of a run that chose its backends; None for other runs, and if ``run.json`` is not valid."""
     try:
         described = read_about(run / RUN_NAME).get("whole")
-        found: Whole | None = None if described is None else _adapter().validate_python(described)
+        whole: Whole | None = None if described is None else _adapter().validate_python(described)
     except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
         return None  # validation reports a file that cannot be read
-    numbers = () if found is None else (found.count, found.total_bytes, found.memory_bytes)
-    return found if all(0 <= one < MOST_NUMBER for one in numbers) else None
+    numbers = () if whole is None else (whole.count, whole.total_bytes, whole.memory_bytes)
+    return whole if all(0 <= number < MOST_NUMBER for number in numbers) else None
 
 
 def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
@@ -63,10 +63,10 @@ def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
     Their bytes are estimates from a few files, and the memory is that which a machine tells after it has started. So both
     differ between runs of the same dataset, and those of the smallest are returned.
     """
-    found = set(wholes)
-    if len({one and (one.count, one.fits) for one in found}) != 1:
+    distinct = set(wholes)
+    if len({whole and (whole.count, whole.fits) for whole in distinct}) != 1:
         return None
-    return min(filter(None, found), key=dataclasses.astuple, default=None)
+    return min(filter(None, distinct), key=dataclasses.astuple, default=None)
 
 
 @functools.cache

@@ -179,17 +179,17 @@ def _identity(measurement: Measurement) -> dict[str, Any]:
 
 
 def _findings(measurement: Measurement, rounds: _Rounds, median_s: float) -> dict[str, Any]:
-    beside = rounds.beside()[-measurement.rounds :]
+    calibrations = rounds.beside()[-measurement.rounds :]
     counters = rounds.counters()
     if measurement.payload_bytes is not None:
         counters["payload_bytes"] = measurement.payload_bytes
     extra: dict[str, Any] = {
         "samples_per_s": measurement.samples / median_s,
-        "calibration_s": beside,
+        "calibration_s": calibrations,
         "counters": counters,
     }
     if measurement.calibration == LimitingWork.MEMORY:
-        extra["gather_once_samples_per_s"] = measurement.samples / statistics.median(beside)
+        extra["gather_once_samples_per_s"] = measurement.samples / statistics.median(calibrations)
     if rounds.cache is not None:
         cache = rounds.cache
         extra |= {"cache": cache.requested, "cache_verdict": cache.verdict, "cache_reason": cache.reason}

@@ -31,7 +31,7 @@ class OthersProbe:
 
 def _others_ticks() -> float | None:
     try:
-        fields = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     except (OSError, ValueError, IndexError):
         return None
     busy = sum(
@@ -53,7 +53,7 @@ def _own_ticks() -> int:
         except OSError:
             continue  # it ended meanwhile
         parents[int(entry.name)] = int(fields[1])
-        ticks[int(entry.name)] = sum(int(one) for one in fields[11:15])  # utime, stime, cutime, cstime
+        ticks[int(entry.name)] = sum(int(field) for field in fields[11:15])  # utime, stime, cutime, cstime
     me = os.getpid()
     return sum(count for pid, count in ticks.items() if _descends(pid, me, parents))
 

@@ -61,7 +61,9 @@ class CaffeSgd:
 
         These are the tensors that `step` uses, in a fixed order. Writing to them changes the next update.
         """
-        return [self._momentum_of(group, one) for group in self._groups for one in group.parameters]
+        return [
+            self._momentum_of(group, parameter) for group in self._groups for parameter in group.parameters
+        ]
 
     def _momentum_of(self, group: _Group, parameter: nn.Parameter) -> torch.Tensor:
         buffer = group.buffers.get(parameter)
@@ -71,13 +73,13 @@ class CaffeSgd:
         return buffer
 
     def _update(self, group: _Group, rate: float) -> None:
-        changed = [one for one in group.parameters if one.grad is not None]
+        changed = [parameter for parameter in group.parameters if parameter.grad is not None]
         if not changed:
             return
-        buffers = [group.buffers.get(one) for one in changed]
+        buffers = [group.buffers.get(parameter) for parameter in changed]
         sgd(
             list[torch.Tensor](changed),
-            [one.grad for one in changed if one.grad is not None],
+            [parameter.grad for parameter in changed if parameter.grad is not None],
             buffers,
             weight_decay=group.weight_decay,
             momentum=self._momentum,
@@ -89,4 +91,4 @@ class CaffeSgd:
         group.buffers.update(zip(changed, buffers, strict=True))
 
     def _parameters(self) -> Iterable[nn.Parameter]:
-        return (one for group in self._groups for one in group.parameters)
+        return (parameter for group in self._groups for parameter in group.parameters)

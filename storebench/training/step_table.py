@@ -40,7 +40,7 @@ def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_
         "prep_ns": _column([step.spans.prep_ns for step in times]),
         "ready_ns": _column([step.spans.ready_ns for step in times]),
     }
-    counted = [one.io for one in times if one.io is not None]
+    counted = [step.io for step in times if step.io is not None]
     if len(counted) == len(times):
         table |= {name: _column([getattr(io, name) for io in counted]) for name in IO_COLUMNS}
     table["queue_depth"] = queue_depth(table)

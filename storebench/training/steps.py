@@ -116,8 +116,8 @@ class CpuStep(Step):
 
         They are not copies, so writing to them changes the training. Integer counters are left out.
         """
-        statistics = (one for one in self.network.buffers() if one.is_floating_point())
-        weights = (one.detach() for one in self.network.parameters())
+        statistics = (buffer for buffer in self.network.buffers() if buffer.is_floating_point())
+        weights = (parameter.detach() for parameter in self.network.parameters())
         return [*weights, *self._optimizer.momentum(), *statistics]
 
     def losses(self) -> list[float]:

@@ -44,11 +44,11 @@ def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[Pendin
     waiting = min((room // ROOM_BYTES for room in rooms if room is not None), default=MOST)
     most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)), 1 + waiting)
     groups: list[list[PendingReplicate]] = []
-    for one in work:
-        if groups and len(groups[-1]) < most and _is_plain(groups[-1][-1].cell) and _is_plain(one.cell):
-            groups[-1].append(one)
+    for pending in work:
+        if groups and len(groups[-1]) < most and _is_plain(groups[-1][-1].cell) and _is_plain(pending.cell):
+            groups[-1].append(pending)
         else:
-            groups.append([one])
+            groups.append([pending])
     return groups
 
 

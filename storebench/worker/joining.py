@@ -84,8 +84,12 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
         coverage=proof.coverage,
         cache=cache,
         portion=portion,
-        counters=merged_counters([one.counters for one in records], nodes, int(table["payload_bytes"].sum())),
-        reader_notes={name: text for one in reversed(records) for name, text in one.reader_notes.items()},
+        counters=merged_counters(
+            [record.counters for record in records], nodes, int(table["payload_bytes"].sum())
+        ),
+        reader_notes={
+            name: text for record in reversed(records) for name, text in record.reader_notes.items()
+        },
         test_accuracy=_accuracy_of_best(first.record.test_accuracy, trainers),
     )
     record = epoch_record(record, table)

@@ -74,7 +74,7 @@ class Leader:
         endings = [answer] + [
             self._board.get(f"ended/{number}/{node}", _ENDED_S) or {} for node in self._others
         ]
-        causes = [one for one in endings if "failure" in one and not one.get("consequence")]
+        causes = [ending for ending in endings if "failure" in ending and not ending.get("consequence")]
         return min(causes, key=_how_far, default=answer)
 
     def close(self) -> None:

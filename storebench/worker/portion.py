@@ -259,8 +259,8 @@ def shared_drift(
     after = max(after, (likely[2] - resident[1]) / samples[1])
     if before <= 0 or likely_after <= 0:
         return 1.0
-    found = before / after if after > 0 else np.inf
-    return float(max(1.0, min(found, likely_before / likely_after)))
+    drift = before / after if after > 0 else np.inf
+    return float(max(1.0, min(drift, likely_before / likely_after)))
 
 
 def _bounded_by_drift(portion: Portion, shared: float) -> Portion:

@@ -64,7 +64,7 @@ def _once_per_node(setup: Setup, prepare: Callable[[], CacheFacts | None]) -> Ca
     me = setup.membership
     setup.group.barrier()
     mine = {me.node: prepare()} if me.leads_node else {}
-    by_node = {node: facts for found in setup.group.exchange(mine) for node, facts in found.items()}
+    by_node = {node: facts for part in setup.group.exchange(mine) for node, facts in part.items()}
     for node, facts in by_node.items():
         if facts is not None and facts.verdict is CacheVerdict.FAILED:
             named = f"node {node}: {facts.reason}" if len(by_node) > 1 else facts.reason

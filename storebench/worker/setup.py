@@ -254,11 +254,11 @@ def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augme
     Image files as they are become squares of the size that the cell asks for, else of the network's, else of the size
     of the dataset's other stores. Where a size was asked for, images of that size are served whole.
     """
-    own, asked = model.augment if model else Augment(), cell.data.image_size
+    own, size = model.augment if model else Augment(), cell.data.image_size
     if any_size(manifest.codec):
-        side = asked or own.crop or min(manifest.dataset.image_shape[:2])
+        side = size or own.crop or min(manifest.dataset.image_shape[:2])
         return Augment(mirror=True, resized=side)
-    return own if asked is None else dataclasses.replace(own, crop=None)
+    return own if size is None else dataclasses.replace(own, crop=None)
 
 
 def device_of(cell: Cell, membership: Membership) -> str:

@@ -55,24 +55,26 @@ def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
         The parts of all ranks, in rank order.
     """
     played = [part.played for part in parts]
-    read_bytes = [one.device_read_bytes for one in played if one.device_read_bytes is not None]
+    read_bytes = [
+        tournaments.device_read_bytes for tournaments in played if tournaments.device_read_bytes is not None
+    ]
     leading = [part.facts for part in parts if part.trainer.leads]
-    by_rank = [one.tournament_s for one in played]
+    by_rank = [tournaments.tournament_s for tournaments in played]
     return TrainersFacts(
         per_trainer=tuple(leading),
         best_trainer=best_trainer(leading),
         tournaments=len(played[0].tournament_s),
         games=tuple(_games(parts)),
         tournament_s=math.fsum(max(seconds) for seconds in zip(*by_rank, strict=True)),
-        tournament_wait_s=statistics.fmean(one.wait_s for one in played),
-        tournament_samples=sum(one.samples for one in played),
+        tournament_wait_s=statistics.fmean(tournaments.wait_s for tournaments in played),
+        tournament_samples=sum(tournaments.samples for tournaments in played),
         tournament_device_read_bytes=sum(read_bytes) if len(read_bytes) == len(played) else None,
     )
 
 
 def best_trainer(trainers: Sequence[TrainerFacts]) -> int | None:
     """Return the number of the trainer with the highest held-out score, the first one in a tie."""
-    scores = [one.held_out_score for one in trainers]
+    scores = [trainer.held_out_score for trainer in trainers]
     known = [score for score in scores if score is not None]
     return scores.index(max(known)) if known and len(known) == len(scores) else None
 
@@ -81,6 +83,6 @@ def _games(parts: Sequence[TrainerPart]) -> Iterator[Game]:
     """Yield every side of every game, with the seconds of the slowest rank, by tournament and trainer."""
     sides = [game for part in parts for game in part.played.games]
     sides.sort(key=lambda game: (game.number, game.trainer))
-    for _, same in itertools.groupby(sides, key=lambda game: (game.number, game.trainer)):
-        of_ranks = list(same)
+    for _, game_sides in itertools.groupby(sides, key=lambda game: (game.number, game.trainer)):
+        of_ranks = list(game_sides)
         yield dataclasses.replace(of_ranks[0], seconds=max(game.seconds for game in of_ranks))

@@ -174,7 +174,7 @@ ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
 
 @pytest.mark.quiet  # it comes first, so it makes the run, which must not be a busy machine's
 def test_the_honest_run_has_no_finding(run: Path) -> None:
-    assert [str(one) for one in validate(run)] == []
+    assert [str(finding) for finding in validate(run)] == []
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -183,13 +183,13 @@ def test_a_changed_record_is_found(run: Path, name: str) -> None:
     records = rows(run)
     attack(one_of(records, backend, cache))
     write(run, records)
-    assert figure in {one.figure for one in validate(run)}
+    assert figure in {finding.figure for finding in validate(run)}
 
 
 def test_dropping_the_slow_replicate_is_found(run: Path) -> None:
     records = [r for r in rows(run) if (r["cell"]["backend"], r["replicate"]) != ("png", 0)]
     write(run, records)
-    assert [(str(one.kind), one.figure) for one in validate(run)] == [("run", "replicate")]
+    assert [(str(finding.kind), finding.figure) for finding in validate(run)] == [("run", "replicate")]
 
 
 def test_a_run_that_was_interrupted_has_no_gap(run: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_run_that_was_interrupted_has_no_gap(run: Path) -> None:
 def test_recording_the_fast_replicate_twice_is_found(run: Path) -> None:
     records = rows(run)
     write(run, [*records, records[-1]])
-    assert "replicate" in {one.figure for one in validate(run)}
+    assert "replicate" in {finding.figure for finding in validate(run)}
 
 
 def test_step_tables_that_are_exchanged_are_found(run: Path) -> None:
@@ -208,7 +208,7 @@ def test_step_tables_that_are_exchanged_are_found(run: Path) -> None:
     first, second = one_of(records, "hdf5", "warm"), one_of(records, "png", "warm")
     first["steps_file"], second["steps_file"] = second["steps_file"], first["steps_file"]
     write(run, records)
-    assert "data_wait_s" in {one.figure for one in validate(run)}
+    assert "data_wait_s" in {finding.figure for finding in validate(run)}
 
 
 def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
@@ -216,12 +216,12 @@ def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
     table = pq.read_table(run / "steps.parquet").to_pydict()
     table["data_wait_ns"][table["steps_file"].index(record["steps_file"]) + 3] //= 2
     write_merged(run, pa.table(table))
-    assert "data_wait_s" in {one.figure for one in validate(run)}
+    assert "data_wait_s" in {finding.figure for finding in validate(run)}
 
 
 def test_a_run_that_nobody_can_read_is_found(run: Path) -> None:
     (run / "run.json").write_text('{"cells": [', encoding="utf-8")
-    assert [(str(one.kind), one.figure) for one in validate(run)] == [("run", "run.json")]
+    assert [(str(finding.kind), finding.figure) for finding in validate(run)] == [("run", "run.json")]
     with pytest.raises(IntegrityError, match=r"run\.json: it is not complete JSON"):
         write_report(run, run / "report")
 
@@ -233,4 +233,4 @@ def test_a_step_table_outside_the_run_is_not_believed(run: Path, tmp_path: Path)
     (run / record["steps_file"]).rename(tmp_path / "elsewhere.parquet")
     record["steps_file"] = "../elsewhere.parquet"
     write(run, records)
-    assert "steps_file" in {one.figure for one in validate(run)}
+    assert "steps_file" in {finding.figure for finding in validate(run)}

@@ -40,27 +40,29 @@ def ids_of(run: Path, *, without: str = "") -> list[str]:
 def excuse_a_lost_replicate(run: Path) -> None:
     """Drop the slow first round of PNG files, and say that this round was added for the other cells only."""
     records = records_of(run)
-    kept = [one for one in records if (one["cell"]["backend"], one["replicate"]) != ("png", 0)]
+    kept = [record for record in records if (record["cell"]["backend"], record["replicate"]) != ("png", 0)]
     rewrite(run, kept, added_rounds=[{"replicate": 0, "cell_ids": ids_of(run, without="png")}])
 
 
 def add_a_lucky_round(run: Path) -> None:
     """Record a third round, which the scenario does not have, with the figures of the second."""
     records = records_of(run)
-    lucky = [one | {"replicate": 2} for one in records if one["replicate"] == 1]
+    lucky = [record | {"replicate": 2} for record in records if record["replicate"] == 1]
     rewrite(run, [*records, *lucky])
 
 
 def list_a_lucky_round(run: Path) -> None:
     """Record a third round, and list it as added although no rule added it."""
     records = records_of(run)
-    lucky = [one | {"replicate": 2} for one in records if one["replicate"] == 1]
+    lucky = [record | {"replicate": 2} for record in records if record["replicate"] == 1]
     rewrite(run, [*records, *lucky], added_rounds=[{"replicate": 2, "cell_ids": ids_of(run)}])
 
 
 def lose_a_late_round(run: Path) -> None:
     """Drop the slow last round of PNG files, and say that their matrix has fewer replicates than the scenario."""
-    kept = [one for one in records_of(run) if (one["cell"]["backend"], one["replicate"]) != ("png", 1)]
+    kept = [
+        record for record in records_of(run) if (record["cell"]["backend"], record["replicate"]) != ("png", 1)
+    ]
     matrices = [matrix | {"replicates": 1} for matrix in scenario_of(run)["matrix"]]
     rewrite(run, kept, scenario=scenario_of(run, matrix=matrices))
 
@@ -100,29 +102,29 @@ def test_the_rule_that_added_rounds_is_no_finding(run: Path) -> None:
     scenario = scenario_of(run, until=0.1, budget="12 min")
     added = [{"replicate": 5, "cell_ids": ids_of(run)}]
     rewrite(run, records_of(run), scenario=scenario, stopping=rule, added_rounds=added, stops=[])
-    assert [str(one) for one in validate(run)] == []
+    assert [str(finding) for finding in validate(run)] == []
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_changed_rounds_are_found(run: Path, name: str) -> None:
     attack, figure = ATTACKS[name]
     attack(run)
-    assert figure in {one.figure for one in validate(run)}
+    assert figure in {finding.figure for finding in validate(run)}
 
 
 def copied(run: Path, copy: Path) -> None:
     """Give a copy of a run as another run, years later."""
     shutil.copytree(run, copy)
     records = [
-        one | {"run_id": "another", "started_utc": f"2036{one['started_utc'][4:]}"}
-        for one in records_of(copy)
+        record | {"run_id": "another", "started_utc": f"2036{record['started_utc'][4:]}"}
+        for record in records_of(copy)
     ]
     rewrite(copy, records, run_id="another")
 
 
 def test_a_copy_of_a_run_is_no_second_run(run: Path, tmp_path: Path) -> None:
     copied(run, tmp_path / "copy")
-    assert {one.figure for one in validate([run, tmp_path / "copy"])} == {"run_id"}
+    assert {finding.figure for finding in validate([run, tmp_path / "copy"])} == {"run_id"}
     done = storebench(tmp_path, "report", run, tmp_path / "copy", "--out", "report")
     assert done.returncode == 5, done.stderr
     assert "one of them is a copy" in done.stderr

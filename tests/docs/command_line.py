@@ -28,7 +28,7 @@ def parse(words: Sequence[str]) -> None:
 def options_of(words: Sequence[str]) -> set[str]:
     """Return every option that the command knows, by each of its names."""
     command = resolve(words)[0]
-    return {"--help", *(name for one in command.params for name in (*one.opts, *one.secondary_opts))}
+    return {"--help", *(name for param in command.params for name in (*param.opts, *param.secondary_opts))}
 
 
 def help_of(*words: str) -> str:
@@ -43,9 +43,9 @@ def positional(words: Sequence[str]) -> list[str]:
     command, _, rest = resolve(words)
     flags = {
         name
-        for one in command.params
-        if getattr(one, "is_flag", False)
-        for name in (*one.opts, *one.secondary_opts)
+        for param in command.params
+        if getattr(param, "is_flag", False)
+        for name in (*param.opts, *param.secondary_opts)
     }
     found = []
     left = iter(rest)

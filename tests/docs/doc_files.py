@@ -74,7 +74,7 @@ def prose(document: Path) -> str:
 
 def commands(document: Path) -> list[Command]:
     """Return every storebench and make command in the shell blocks of a document, in order."""
-    return [one for fence in fences(document) if fence.language in SHELL for one in _commands(fence)]
+    return [command for fence in fences(document) if fence.language in SHELL for command in _commands(fence)]
 
 
 def _commands(fence: Fence) -> Iterator[Command]:

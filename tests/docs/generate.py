@@ -92,18 +92,18 @@ def _first_line(verb: Any) -> str:
 
 
 def _section(name: str, verb: Any) -> list[str]:
-    arguments = [one for one in verb.params if one.param_type_name == "argument"]
-    options = [one for one in verb.params if one.param_type_name == "option" and one.name != "help"]
-    words = [_word(one) for one in arguments] + (["[OPTIONS]"] if options else [])
+    arguments = [param for param in verb.params if param.param_type_name == "argument"]
+    options = [param for param in verb.params if param.param_type_name == "option" and param.name != "help"]
+    words = [_word(argument) for argument in arguments] + (["[OPTIONS]"] if options else [])
     lines = [f"## storebench {name}", "", inspect.cleandoc(verb.help or ""), ""]
     lines += ["```text", " ".join(["storebench", name, *words]), "```"]
     kinds = typing.get_type_hints(verb.callback)
     if arguments:
         lines += ["", "| argument | meaning |", "|---|---|"]
-        lines += [f"| `{_cell(_word(one))}` | {_meaning(one)} |" for one in arguments]
+        lines += [f"| `{_cell(_word(argument))}` | {_meaning(argument)} |" for argument in arguments]
     if options:
         lines += ["", "| option | meaning |", "|---|---|"]
-        lines += [f"| `{_cell(_usage(one, kinds))}` | {_meaning(one)} |" for one in options]
+        lines += [f"| `{_cell(_usage(option, kinds))}` | {_meaning(option)} |" for option in options]
     return lines
 
 

@@ -13,7 +13,7 @@ from tests.docs.doc_files import DOCUMENTS, PLUGIN_GUIDE, ROOT, Command, command
 from tests.docs.sandbox import PLANS, Sandbox, in_miniature
 
 SHOWN = [one for document in DOCUMENTS for one in commands(document)]
-MENTIONED = [one for document in DOCUMENTS for one in spans(document)]
+MENTIONED = [span for document in DOCUMENTS for span in spans(document)]
 
 
 def _of(program: str, found: list[Command]) -> list[Command]:

@@ -42,7 +42,7 @@ def text(path: Path) -> str:
 
 
 def outputs(book: nbformat.NotebookNode) -> list[Any]:
-    return [one for cell in book.cells if cell.cell_type == "code" for one in cell.outputs]
+    return [record for cell in book.cells if cell.cell_type == "code" for record in cell.outputs]
 
 
 def pictures(book: nbformat.NotebookNode) -> list[bytes]:

@@ -19,7 +19,9 @@ def test_every_verb_has_a_section_with_all_its_options() -> None:
     assert len(dict(verbs())) > 8
     for name, verb in verbs():
         section = text.split(f"\n## storebench {name}\n")[1].split("\n## ")[0]
-        options = {name for one in verb.params for name in (*one.opts, *one.secondary_opts) if name[0] == "-"}
+        options = {
+            name for param in verb.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"
+        }
         found = set(re.findall(r"(?<=[`, ])--?[a-z][a-z-]*(?=[`, ])", section))
         assert options - {"--help"} <= found, name
 

@@ -63,7 +63,7 @@ def golden() -> dict[str, Any]:
         "step_columns": {
             name: str(column.dtype) for name, column in step_table([], [], warmup_steps=0).items()
         },
-        "sample_digests": [one.hex() for one in samples],
+        "sample_digests": [sample.hex() for sample in samples],
         "set_digest": set_digest(samples),
         "order_digest": order_digest(batches),
         "augmented_digest": augmented_digest(),

@@ -52,4 +52,4 @@ def test_a_file_of_the_first_schema_still_reads() -> None:
 
 
 def test_cells_of_the_first_schema_keep_their_id() -> None:
-    assert {one.cell.cell_id for one in read_records(RECORDS)} == {"3106f1208373"}
+    assert {record.cell.cell_id for record in read_records(RECORDS)} == {"3106f1208373"}

@@ -106,7 +106,7 @@ def _copy_tree(copy: Path, modules: Sequence[str], tests: Sequence[str], left_ou
         "source_paths": ["storebench"],
         "only_mutate": list(modules),
         "pytest_add_cli_args": [
-            *("-p", "no:cacheprovider", "-p", "no:randomly"),
+            *("-p", "no:cacheprovider", "-p", "no:randomly", "--full"),
             *(f"--deselect={name}" for name in left_out),
         ],
         "pytest_add_cli_args_test_selection": list(tests),

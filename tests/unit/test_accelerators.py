@@ -14,13 +14,13 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_every_accelerator_names_the_source_of_its_rate() -> None:
-    for one in ACCELERATORS:
-        assert one.source is not None
-        assert urlparse(one.source.url).scheme == "https", one.key
-        assert 2010 < one.source.year < 2030, one.key
-        assert str(one.source.year) in str(one.source), one.key
-        assert one.images_per_s > 0, one.key
-    assert len({one.key for one in ACCELERATORS}) == len(ACCELERATORS)
+    for accelerator in ACCELERATORS:
+        assert accelerator.source is not None
+        assert urlparse(accelerator.source.url).scheme == "https", accelerator.key
+        assert 2010 < accelerator.source.year < 2030, accelerator.key
+        assert str(accelerator.source.year) in str(accelerator.source), accelerator.key
+        assert accelerator.images_per_s > 0, accelerator.key
+    assert len({accelerator.key for accelerator in ACCELERATORS}) == len(ACCELERATORS)
 
 
 def test_a_name_alone_means_the_first_network_of_its_device() -> None:
@@ -75,7 +75,10 @@ def test_the_landmarks_are_accelerators() -> None:
 def test_the_command_lists_every_accelerator(cli: Cli) -> None:
     done = cli("accelerators")
     assert done.returncode == 0
-    assert all(one.key in done.stdout and str(one.source) in done.stdout for one in ACCELERATORS)
+    assert all(
+        accelerator.key in done.stdout and str(accelerator.source) in done.stdout
+        for accelerator in ACCELERATORS
+    )
     listed = json.loads(cli("accelerators", "--json").stdout)
-    assert [row["key"] for row in listed] == [one.key for one in ACCELERATORS]
+    assert [row["key"] for row in listed] == [accelerator.key for accelerator in ACCELERATORS]
     assert listed[0]["source"]["url"].startswith("https://")

@@ -97,7 +97,7 @@ def test_noisy_cells_get_more_rounds_than_steady_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ratio", [1.0, 1.1])
+@pytest.mark.parametrize("ratio", [1.0, pytest.param(1.1, marks=pytest.mark.full)])
 def test_at_most_5_of_100_pages_with_added_rounds_claim_falsely(
     ratio: float, request: pytest.FixtureRequest
 ) -> None:

@@ -301,8 +301,8 @@ def test_a_comparison_of_revisions_needs_a_fixed_number_of_rounds(cli: Cli, tmp_
 def test_scenarios_are_listed_with_their_questions(cli: Cli, tmp_path: Path) -> None:
     folder = Path(__file__).parents[2] / "scenarios"
     listed = json.loads(cli("scenarios", "--folder", str(folder), "--json").stdout)
-    assert {"paper", "smoke"} <= {one["name"] for one in listed}
-    assert all(one["question"] and one["cells"] for one in listed)
+    assert {"paper", "smoke"} <= {entry["name"] for entry in listed}
+    assert all(entry["question"] and entry["cells"] for entry in listed)
     assert "no scenario files here" in refused(cli("scenarios", "--folder", "."))
 
 

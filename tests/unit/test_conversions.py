@@ -99,7 +99,9 @@ def test_samples_of_a_store_are_those_of_the_dataset_in_any_process(png: Store) 
     ],
 )
 def test_what_cannot_be_meant_is_refused(png: Store, arguments: list[str], said: str) -> None:
-    done = convert(png.path.parent, *(str(png.path) if one == "STORE" else one for one in arguments))
+    done = convert(
+        png.path.parent, *(str(png.path) if argument == "STORE" else argument for argument in arguments)
+    )
     assert done.returncode == 2
     assert said in done.stderr
 
@@ -114,8 +116,8 @@ def test_each_dataset_is_converted_from_png_into_each_store_once() -> None:
     wanted = cells("hdf5", "png", "lmdb", "lmdb:direct", "memory:native", "null", cache=["cold", "warm"])
     wanted += cells("hdf5", "lmdb", limit=20)
     pairs = [
-        (one.cell.data.limit, one.source_name, one.target_name)
-        for one in conversion_pairs({cell: Path(cell.backend.name) for cell in wanted})
+        (pair.cell.data.limit, pair.source_name, pair.target_name)
+        for pair in conversion_pairs({cell: Path(cell.backend.name) for cell in wanted})
     ]
     assert pairs == [
         (30, "files+png", "hdf5+raw"),
@@ -140,18 +142,18 @@ def test_conversions_are_timed_in_phases_recorded_and_resumed(
         lines == [f"converting files+png into lmdb+raw, {n}" for n in ("1 of 2", "2 of 2")] or len(lines) == 2
     )
     records = read_conversions(tmp_path)
-    assert [(one.replicate, one.status, one.failure) for one in records] == [
+    assert [(record.replicate, record.status, record.failure) for record in records] == [
         (0, Status.OK, None),
         (1, Status.OK, None),
     ]
-    for one in records:
-        assert one.samples == 30
-        assert 0 < one.make_s + one.write_s + one.sync_s <= one.seconds
-        assert one.source_bytes == png.manifest.file_bytes
-        assert one.file_bytes > 30 * 3072
-        assert one.source_resident_frac is None or one.source_resident_frac < 0.01
+    for record in records:
+        assert record.samples == 30
+        assert 0 < record.make_s + record.write_s + record.sync_s <= record.seconds
+        assert record.source_bytes == png.manifest.file_bytes
+        assert record.file_bytes > 30 * 3072
+        assert record.source_resident_frac is None or record.source_resident_frac < 0.01
     found = seconds_by_source(records, cells("lmdb:direct")[0])
-    assert found == {"files+png": tuple(one.seconds for one in records)}
+    assert found == {"files+png": tuple(record.seconds for record in records)}
     assert sorted(stores.rglob("*")) == before, "nothing stays of a timed conversion"
 
 

@@ -129,8 +129,12 @@ def test_an_error_between_two_renamings_leaves_one_whole_store(
     assert beside(old) == []
 
 
-def test_without_an_exchange_two_renamings_do(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM])
+def test_without_an_exchange_two_renamings_do(code: int, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(one: Path, other: Path) -> None:
+        raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+    monkeypatch.setattr("storebench.stores.exchange.exchange", refused)
     replace(old)
     assert age(old) == "new"
     assert beside(old) == []
@@ -365,7 +369,11 @@ AT_THE_EXCHANGE = {
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "killed") for name in FORMATS), ("hdf5", "full"), ("hdf5", "interrupted")]
+    ("name", "kind"),
+    [
+        *(("hdf5", kind) for kind in AT_THE_EXCHANGE),
+        *(pytest.param(name, "killed", marks=pytest.mark.full) for name in FORMATS if name != "hdf5"),
+    ],
 )
 def test_a_fault_at_the_exchange_keeps_the_store(name: str, kind: str, tmp_path: Path) -> None:
     fault, exit_code, words = AT_THE_EXCHANGE[kind]
@@ -391,7 +399,9 @@ def test_a_signal_at_the_exchange_leaves_one_whole_store(mnist: Path, fault: str
     assert beside(mnist) == []
 
 
-@pytest.mark.parametrize("refused", ["ENOSYS", "EINVAL", "EOPNOTSUPP"])
+@pytest.mark.parametrize(
+    "refused", ["ENOSYS", *(pytest.param(name, marks=pytest.mark.full) for name in ("EINVAL", "EOPNOTSUPP"))]
+)
 def test_a_kernel_that_cannot_exchange_renames_twice(mnist: Path, refused: str) -> None:
     before = (mnist / MANIFEST_NAME).read_bytes()
     done = convert_under_strace(mnist, f"renameat2:error={refused}")
@@ -401,7 +411,7 @@ def test_a_kernel_that_cannot_exchange_renames_twice(mnist: Path, refused: str) 
     assert beside(mnist) == []
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, *(pytest.param(nth, marks=pytest.mark.full) for nth in (2, 3))])
 def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> None:
     before = (mnist / MANIFEST_NAME).read_bytes()
     done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:signal=KILL:when={nth}")
@@ -414,6 +424,7 @@ def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> No
     assert beside(mnist) == []
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize(
     ("fault", "exit_code"),

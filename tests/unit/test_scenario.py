@@ -266,9 +266,9 @@ def test_memory_is_for_limited_cells_only_and_read_ahead_is_an_axis(tmp_path: Pa
     cells = load(tmp_path, LIMITED)
     of = {
         backend: [
-            (one.cache, one.memory_bytes, one.readahead_kib, one.epochs)
-            for one in cells
-            if one.backend.name == backend
+            (cell.cache, cell.memory_bytes, cell.readahead_kib, cell.epochs)
+            for cell in cells
+            if cell.backend.name == backend
         ]
         for backend in ("lmdb", "memory:native", "null")
     }

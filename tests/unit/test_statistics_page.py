@@ -43,7 +43,7 @@ def sides(data: str, count: int, ratio: float, trials: int = TRIALS) -> tuple[Fl
 def called(data: str, count: int, ratio: float) -> float:
     pairs = zip(*sides(data, count, ratio), strict=True)
     verdicts = [compare(*pair).verdict for pair in pairs]
-    return 100 * float(np.mean([one in (Verdict.FASTER, Verdict.SLOWER) for one in verdicts]))
+    return 100 * float(np.mean([verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts]))
 
 
 def covered_by_bootstrap(data: str, count: int) -> float:
@@ -80,7 +80,9 @@ def test_the_interval_of_a_median_of_five(data: str) -> None:
     truth = float(np.median(DRAWS[data](np.random.default_rng(1), (1_000_000,))))
     values, _ = sides(data, 5, 1.0)
     intervals = [median_interval(row) for row in values]
-    held = 100 * np.mean([one is not None and one.low <= truth <= one.high for one in intervals])
+    held = 100 * np.mean(
+        [interval is not None and interval.low <= truth <= interval.high for interval in intervals]
+    )
     assert 95 - 1.5 <= held <= 97 + 1.5
 
 
@@ -98,7 +100,11 @@ def test_the_intervals_of_a_family_hold_all_at_once() -> None:
     for seed in range(200):
         rng = np.random.default_rng(seed)
         pairs = [(rng.normal(100, 5, 5), 1.3 * rng.normal(100, 5, 5)) for _ in range(12)]
-        held.append(all((one.low or 0) <= 1.3 <= (one.high or 0) for one in compare_family(pairs)))
+        held.append(
+            all(
+                (comparison.low or 0) <= 1.3 <= (comparison.high or 0) for comparison in compare_family(pairs)
+            )
+        )
     assert np.mean(held) >= 0.95 - 0.03
 
 

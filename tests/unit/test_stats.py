@@ -57,10 +57,13 @@ def test_on_normal_data_it_covers_no_more_than_it_says(count: int) -> None:
 def test_the_interval_of_the_median_covers_the_truth_95_times_in_100(draw: Draw, count: int) -> None:
     values = draw(np.random.default_rng(7), (TRIALS, count))
     intervals = [median_interval(row) for row in values]
-    covered = np.mean([one is not None and one.low <= 100 <= one.high for one in intervals])
+    covered = np.mean(
+        [interval is not None and interval.low <= 100 <= interval.high for interval in intervals]
+    )
     assert covered >= 0.95 - SLACK
 
 
+@pytest.mark.thinned("draw paired")
 @pytest.mark.parametrize("count", [2, 3, 5, 15])
 @pytest.mark.parametrize("paired", [True, False])
 @all_draws
@@ -236,7 +239,7 @@ def test_the_verdict_of_a_family_is_what_its_interval_says() -> None:
     rng = np.random.default_rng(11)
     pairs = [(rng.lognormal(0, 0.1, 5), rng.lognormal(0.1 * n, 0.1, 5)) for n in range(12)]
     found = stats.compare_family(pairs, size=40)
-    assert {one.verdict for one in found} > {Verdict.FASTER}
+    assert {comparison.verdict for comparison in found} > {Verdict.FASTER}
     for one, (base, contender) in zip(found, pairs, strict=True):
         alone = compare(base, contender)
         assert one.low is not None
@@ -252,7 +255,8 @@ def test_at_most_5_of_100_families_of_intervals_miss_the_truth() -> None:
     draws = rng.lognormal(0, 0.2, (400, 8, 2, 4))
     missed = [
         any(
-            (one.low or 0) > 1 or (one.high or 9) < 1 for one in stats.compare_family(list(map(tuple, table)))
+            (comparison.low or 0) > 1 or (comparison.high or 9) < 1
+            for comparison in stats.compare_family(list(map(tuple, table)))
         )
         for table in draws
     ]

@@ -32,7 +32,7 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
             hint="Make a new one with --update.",
         )
     try:
-        cells = {cell.cell_id: cell for cell in (_cell(one, source) for one in raw["cells"])}
+        cells = {cell.cell_id: cell for cell in (_cell(row, source) for row in raw["cells"])}
     except (AttributeError, KeyError, TypeError) as error:
         raise CorruptDataError(f"not a baseline ({type(error).__name__}: {error})", where=source) from None
     return Side(source=source, kind="baseline", cells=cells)

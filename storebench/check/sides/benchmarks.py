@@ -72,7 +72,9 @@ def _side(source: str, sessions: Sequence[_Session]) -> Side:
         failures |= raw.get(FAILED_KEY, {})
         skipped |= raw.get(SKIPPED_KEY, {})
     alone = len(sessions) == 1
-    cells = {cell_id: _cell(cell_id, found, one_process=alone) for cell_id, found in grouped.items()}
+    cells = {
+        cell_id: _cell(cell_id, benchmarks, one_process=alone) for cell_id, benchmarks in grouped.items()
+    }
     named = {cell.rerun: name for name, cell in cells.items()}
     failures |= {node: f"it was skipped in one session: {skipped[node]}" for node in skipped if node in named}
     for node, failure in failures.items():
@@ -130,9 +132,9 @@ def _samples(extra: Mapping[str, Any]) -> int | None:
     return int(extra["samples"]) if extra.get("samples") else None
 
 
-def _cache_failure(found: Sequence[_Found]) -> str:
+def _cache_failure(benchmarks: Sequence[_Found]) -> str:
     """Return why a cold or warm cell was not shown to be in that state, or ""."""
-    for benchmark, _, _ in found:
+    for benchmark, _, _ in benchmarks:
         extra = benchmark.get("extra_info", {})
         verdict, wanted = extra.get("cache_verdict"), extra.get("cache")
         if verdict == "failed":
@@ -156,10 +158,12 @@ def _replicates(
             where=f"{where}: {benchmark.get('fullname')}",
             hint="Run the benchmarks again.",
         )
-    seconds, beside = _rounds(benchmark, extra, where)
+    seconds, calibrations = _rounds(benchmark, extra, where)
     samples = float(extra.get("samples") or 1)
     relative = (
-        [samples * value / machine for value, machine in zip(seconds, beside, strict=True)] if beside else []
+        [samples * value / machine for value, machine in zip(seconds, calibrations, strict=True)]
+        if calibrations
+        else []
     )
     common: dict[str, Any] = {
         "counters": {name: value for name, value in extra.get("counters", {}).items() if value is not None},
@@ -171,7 +175,7 @@ def _replicates(
                 number=position,
                 seconds=value,
                 relative=relative[position] if relative else None,
-                machine_s=beside[position] if beside else None,
+                machine_s=calibrations[position] if calibrations else None,
                 **common,
             )
             for position, value in enumerate(seconds)
@@ -183,7 +187,7 @@ def _replicates(
             number=number,
             seconds=statistics.median(seconds),
             relative=statistics.median(relative) if relative else None,
-            machine_s=statistics.median(beside) if beside else None,
+            machine_s=statistics.median(calibrations) if calibrations else None,
             tail_s=slowest_tenth(seconds) if len(seconds) >= FEWEST_FOR_TAIL else None,
             **common,
         )

@@ -41,8 +41,8 @@ def side_of_records(path: Path) -> Side:
         source=str(path),
         kind="records",
         cells={
-            cell_id: _cell(found, about.get("code", {}).get("digest", ""))
-            for cell_id, found in grouped.items()
+            cell_id: _cell(cell_records, about.get("code", {}).get("digest", ""))
+            for cell_id, cell_records in grouped.items()
         },
         pairing=str(about.get("pairing", "")),
     )

@@ -48,10 +48,10 @@ class Hdf5GetReader(Reader):
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = self._checked(indices)
         select, read = self._space.select_hyperslab, self._data.read
-        memory, kind, one = self._memory, self._kind, self._one
+        memory, kind, shape = self._memory, self._kind, self._one
         try:
             for row, number in enumerate(numbers):
-                select((number, 0, 0, 0), one)
+                select((number, 0, 0, 0), shape)
                 read(memory, self._space, out[row], kind)
         except (OSError, RuntimeError) as error:
             raise damaged(f"HDF5 cannot read the images ({error})", self._path) from error

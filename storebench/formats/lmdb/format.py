@@ -35,8 +35,8 @@ class LmdbFormat(Format):
                 summary="py-lmdb's get, one call per sample",
                 note="opened read-only and without locks, so any number of processes read at once",
                 usage=Usage.EXPERT,
-                expert_would="An expert would switch read-ahead off for a store larger than memory "
-                "(lmdb?readahead=off); values are copied once, from the map into the batch, as it should be.",
+                expert_would="An expert would leave read-ahead on only for a store that fits into memory "
+                "(lmdb?readahead=off is without it); values are copied once, from the map into the batch, as it should be.",
             ),
             "direct": ReaderInfo(
                 reader=LmdbDirectReader,

@@ -199,8 +199,8 @@ def _walk(file: PageFile, database: str | None) -> tuple[Integers, npt.NDArray[n
             )
         if done + len(nodes) > tree.entries:
             raise CorruptStoreError("more entries than the tree's record says", where=file.path)
-        found, sizes, pages = file.values(nodes)
-        offsets.append(found)
+        starts, sizes, pages = file.values(nodes)
+        offsets.append(starts)
         lengths.append(sizes.astype(np.uint32))
         own += [pages, _pages_of(nodes)]
         keys.add(nodes)

@@ -241,20 +241,20 @@ class DirectFile:
         which costs as much processor time as mapping them.
         """
         groups = list(self._groups(pieces))
-        asked = threading.Semaphore(0)
+        requested = threading.Semaphore(0)
 
         def ask() -> None:
             for group in groups:
                 with contextlib.suppress(OSError):  # the reader that needs the bytes reports the error
                     for at, length in group:
                         os.posix_fadvise(self.fd, at, length, os.POSIX_FADV_WILLNEED)
-                asked.release()
+                requested.release()
 
         asking = threading.Thread(target=ask, name="storebench-asking", daemon=True)
         asking.start()
         try:
             for group in groups:
-                asked.acquire()
+                requested.acquire()
                 self._wait_for(group)
         finally:
             asking.join()
@@ -355,6 +355,6 @@ class DirectFile:
         if mapped:
             return [self._map[at : at + length] for at, length in pairs]
         contents = [os.pread(self.fd, length, at) for at, length in pairs]
-        if any(len(one) != length for one, length in zip(contents, lengths.tolist(), strict=True)):
+        if any(len(content) != length for content, length in zip(contents, lengths.tolist(), strict=True)):
             raise CorruptStoreError("the file ends within a value", where=self.path)
         return contents

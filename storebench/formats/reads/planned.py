@@ -156,9 +156,9 @@ class PlannedReads:
     def payloads(self, indices: Indices) -> list[bytes]:
         """Return samples of any length as bytes."""
         offsets, lengths, mapped = self._find(indices)
-        found = self.file.payloads(offsets, lengths, mapped=mapped)
+        contents = self.file.payloads(offsets, lengths, mapped=mapped)
         self._check()
-        return found
+        return contents
 
     def notes(self) -> dict[str, str]:
         """Return notes on the decisions based on residency, and on the requested bytes."""

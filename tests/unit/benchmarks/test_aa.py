@@ -46,6 +46,7 @@ def run_of(seed: int, slower: float = 1.0) -> list[Record]:
     return records
 
 
+@pytest.mark.full
 def test_twins_that_differ_by_chance_are_seldom_called_different() -> None:
     runs = [list(comparisons(run_of(seed)).values()) for seed in range(40)]
     assert all(len(found) == BACKENDS for found in runs)

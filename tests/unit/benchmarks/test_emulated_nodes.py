@@ -80,6 +80,7 @@ def epochs(
 
 
 @pytest.mark.root
+@pytest.mark.full
 def test_two_nodes_train_together_over_their_link(epochs: tuple[Path, dict[str, Epoch]]) -> None:
     epoch = epochs[1][caches.EVICTED]
     record, seen = epoch.record, epoch.observed
@@ -119,7 +120,7 @@ def test_residency_is_counted_on_each_node(epochs: tuple[Path, dict[str, Epoch]]
     place = epochs[0] / RUN / RECORDS_NAME
     assert validate_records([(record, place)]) == []
     assert "job.per_rank[1].resident_frac_before" in {
-        one.figure for one in validate_records([(forged, place)])
+        finding.figure for finding in validate_records([(forged, place)])
     }
 
 
@@ -237,6 +238,7 @@ def test_an_interrupted_run_leaves_nothing(root: None, scenario: Path, temporary
     assert [path.name for path in temporary.iterdir()] == ["run"]
 
 
+@pytest.mark.full
 @pytest.mark.root
 def test_the_next_start_removes_what_a_kill_left(root: None, temporary: Path) -> None:
     with started(temporary, "up") as killed:

@@ -95,7 +95,10 @@ def verdicts(baseline: Side, contender: Side, again: Side) -> tuple[set[str], se
     policy = Policy()
     first = judge(baseline, contender, policy)
     second = confirmed(first, (baseline, contender), (baseline, again), policy)
-    found = [{one.cell_id for one in results if one.state is CellState.WORSE} for results in (first, second)]
+    found = [
+        {result.cell_id for result in results if result.state is CellState.WORSE}
+        for results in (first, second)
+    ]
     return found[0], found[1]
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,8 @@ threads = 1
 """
 EMULATED = 'compute = "emulated:0.01"\npasses = 8'
 PLACES = (
-    f'backends = ["lmdb", "png", "memory:python"]\n{EMULATED}',
+    f'backends = ["lmdb", "memory:python"]\n{EMULATED}',
+    f'backends = ["png"]\n{EMULATED}',
     f'backends = ["memory:python"]\nloader = "threads"\nworkers = 2\n{EMULATED}',
     'backends = ["memory:python"]\ncompute = "emulated:0.02"\npasses = 8',
 )
@@ -70,14 +72,16 @@ pytestmark = pytest.mark.skipif(not git(ROOT, "rev-parse", "HEAD"), reason="need
 
 
 def write_scenario(path: Path, *matrices: str, replicates: int = 1) -> Path:
-    path.write_text(HEAD.format(replicates=replicates) + "".join(MATRIX.format(rest=one) for one in matrices))
+    path.write_text(
+        HEAD.format(replicates=replicates) + "".join(MATRIX.format(rest=matrix) for matrix in matrices)
+    )
     return path
 
 
 def verdicts(out: Path) -> list[tuple[str, CellState]]:
     """Return the label and the verdict of every cell of a comparison."""
     sides = read_side(out / "baseline", baseline=True), read_side(out / "contender", baseline=False)
-    return [(one.label, one.state) for one in judge(*sides, Policy())]
+    return [(result.label, result.state) for result in judge(*sides, Policy())]
 
 
 def records_of(out: Path) -> tuple[list[Record], list[Record]]:
@@ -97,13 +101,32 @@ def scenario() -> Scenario:
     return Scenario.model_validate({"name": "tiny", "replicates": 2, "test_limit": 0, "matrix": [matrix]})
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tmp_path: Path) -> None:
-    package = untouched / "storebench"
+def compare_with_planted(
+    checkout: Path, out: Path, matrices: Sequence[str], plants: Callable[[Path], None]
+) -> None:
+    """Plant slow-downs in a checkout's package, commit them, and compare the two revisions; check whose code ran."""
+    package = checkout / "storebench"
     copy_cells(package / "worker" / "launch.py")
-    before = commit(untouched, "Let cells be copies of their side's process")
+    before = commit(checkout, "Let cells be copies of their side's process")
+    plants(package)
+    after = commit(checkout, "Sleep")
+    tiny, stores = write_scenario(out.parent / "tiny.toml", *matrices, replicates=5), out.parent / "stores"
+    done = storebench(checkout, "bench", tiny, "--against", "HEAD~1", "--out", out, "--stores", stores)
+    assert done.returncode == 0, done.stderr
+    assert f"judges {before[:12]} of {checkout} against the working tree" in done.stderr
+    sides = records_of(out)
+    assert [{record.code.commit for record in side if record.code} for side in sides] == [{before}, {after}]
+    assert {record.code.digest for record in sides[1] if record.code} == {code_digest(package)}
+    assert {record.code for record in sides[0]}.isdisjoint({record.code for record in sides[1]})
+
+
+def slow_reader(package: Path) -> None:
     plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
+
+
+def slow_everywhere(package: Path) -> None:
+    """Slow down a reader, a codec, a loader, and the loop where a step computes for 20 ms."""
+    slow_reader(package)
     plant(package / "codecs" / "compressed.py", "PngCodec.decode_into", 0.001)
     plant(package / "loading" / "threads.py", "ThreadLane.take", 0.01)
     loop = package / "training" / "loop.py"
@@ -112,22 +135,32 @@ def test_slow_downs_in_reader_codec_loader_and_loop_are_seen(untouched: Path, tm
         'step.compute()\n        if vars(step).get("_seconds") == 0.02 / 1000:\n            time.sleep(0.01)\n',
     )
     loop.write_text(slower)
-    after = commit(untouched, "Sleep in four places")
-    tiny, out = write_scenario(tmp_path / "tiny.toml", *PLACES, replicates=5), tmp_path / "out"
-    done = storebench(
-        untouched, "bench", tiny, "--against", "HEAD~1", "--out", out, "--stores", tmp_path / "stores"
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"judges {before[:12]} of {untouched} against the working tree" in done.stderr
-    found = dict(verdicts(out))
-    assert {place: found[label] for place, label in LABELS.items()} == dict.fromkeys(LABELS, CellState.WORSE)
-    assert found[CONTROL] in (CellState.WITHIN_NOISE, CellState.INCONCLUSIVE, CellState.BETTER)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("plants", "matrices", "places"),
+    [
+        pytest.param(slow_reader, PLACES[:1], ("reader",), id="reader"),
+        pytest.param(slow_everywhere, PLACES, tuple(LABELS), id="everywhere", marks=pytest.mark.full),
+    ],
+)
+def test_slow_downs_are_seen_where_they_are(
+    plants: Callable[[Path], None],
+    matrices: Sequence[str],
+    places: Sequence[str],
+    untouched: Path,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    compare_with_planted(untouched, out, matrices, plants)
+    states = dict(verdicts(out))
+    assert {place: states[LABELS[place]] for place in places} == dict.fromkeys(places, CellState.WORSE)
+    for label in {*states} - {LABELS[place] for place in places}:
+        assert states[label] in (CellState.WITHIN_NOISE, CellState.INCONCLUSIVE, CellState.BETTER)
     checked = quick_storebench(untouched, "check", out / "baseline", out / "contender")
     assert checked.returncode == 1, checked.stdout
-    sides = records_of(out)
-    assert [{record.code.commit for record in side if record.code} for side in sides] == [{before}, {after}]
-    assert {record.code.digest for record in sides[1] if record.code} == {code_digest(package)}
-    assert {record.code for record in sides[0]}.isdisjoint({record.code for record in sides[1]})
 
 
 @pytest.mark.slow
@@ -160,6 +193,7 @@ def test_a_slow_down_in_a_plugin_is_seen_in_its_repository(tmp_path: Path) -> No
     }
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_path: Path) -> None:
@@ -201,7 +235,7 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
     A second process tries to write into the same folders meanwhile, and what it says is among that.
     """
     folder, told = tmp_path_factory.mktemp("same"), list[str]()
-    path, out = write_scenario(folder / "tiny.toml", PLACES[2]), folder / "out"
+    path, out = write_scenario(folder / "tiny.toml", PLACES[3]), folder / "out"
 
     def tell(line: str) -> None:
         told.append(line)
@@ -382,6 +416,7 @@ def test_one_format_is_offered_where_there_are_several(scenario: Scenario) -> No
     assert one_format_words(scenario.chosen(["lmdb"])) == ""
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_budget_decides_the_rounds_and_says_what_another_takes(
@@ -400,7 +435,7 @@ def test_a_budget_decides_the_rounds_and_says_what_another_takes(
         say=told.append,
     )
     for folder in (sides.baseline, sides.contender):
-        assert [one.replicate for one in read_records(folder)] == [0, 1, 2]
+        assert [record.replicate for record in read_records(folder)] == [0, 1, 2]
     assert told[-1].startswith("3 rounds took ")
     assert "; another one takes about " in told[-1]
     pattern = r"replicate pair \d, after \d+\.\d of \S+ min: mnist/memory:python"

@@ -161,7 +161,7 @@ def test_a_first_baseline_does_not_replace_what_it_cannot_read(there: str, sides
     code, _, err = run("results/baselines/ci", sides[0], "--update")
     assert code == 3
     assert "Replace it with --reason TEXT." in err
-    assert [one for one in Path("results").rglob("*") if one.is_file()] == [path]
+    assert [path for path in Path("results").rglob("*") if path.is_file()] == [path]
 
 
 def test_an_update_after_a_regression_needs_a_reason_that_is_stored(sides: tuple[Path, Path]) -> None:
@@ -203,7 +203,7 @@ def test_two_baselines_of_one_time_both_stay_in_the_history(
         raw = json.loads(path.read_text())
         del raw["created_utc"]
         path.write_text(json.dumps(raw if created is None else raw | {"created_utc": created}))
-    names = {one.name for one in (target / "history").iterdir()}
+    names = {path.name for path in (target / "history").iterdir()}
     assert names == {f"{stem}.json", f"{stem}-2.json"}
 
 

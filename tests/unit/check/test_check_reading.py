@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from storebench.check.policy import Policy, load_policy
 from storebench.check.sides.read import read_side
 from storebench.errors import ScenarioError, StorebenchError
 from tests.support.planted_sides import session, write_sessions
+from tests.support.thinning import examples
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -30,7 +31,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLANTED = session(0, cells=("a", "b"), rounds=2)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(_paths(PLANTED)), value=JSON)
 def test_a_session_with_anything_in_it_is_read_or_refused(
     tmp_path: Path, place: tuple[Any, ...], value: Any
@@ -44,7 +45,7 @@ def test_a_session_with_anything_in_it_is_read_or_refused(
     path.write_text(json.dumps(raw))
     with contextlib.suppress(StorebenchError):
         side = read_side(path, baseline=False)
-        assert all(one.seconds > 0 for cell in side.cells.values() for one in cell.replicates)
+        assert all(replicate.seconds > 0 for cell in side.cells.values() for replicate in cell.replicates)
 
 
 def test_a_folder_is_sessions_and_each_is_one_replicate(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_benchmarks_without_our_facts_are_compared_in_seconds(tmp_path: Path) ->
 
     first = write_sessions(tmp_path / "a", seed=1, change=plain)
     second = write_sessions(tmp_path / "b", seed=2, change=plain)
-    assert {one.basis for one in check(first, second).values()} == {"seconds, not calibrated"}
+    assert {result.basis for result in check(first, second).values()} == {"seconds, not calibrated"}
     unknown = write_sessions(tmp_path / "c", seed=2, change=plain, machine=None)
     assert run(first, unknown)[0] == 3
 
@@ -68,8 +68,8 @@ def test_records_are_compared_in_seconds_here_and_as_ratios_elsewhere(tmp_path: 
     costs = {"lmdb": 2e-6, "hdf5": 5e-6, "files": 1e-4}
     first = run_of(tmp_path / "a", costs, seed=1)
     slow = run_of(tmp_path / "b", {**costs, "hdf5": 6.5e-6}, seed=2)
-    found = [one for one in check(first, slow).values() if one.state is CellState.WORSE]
-    assert [(one.label.split("/")[1], one.basis) for one in found] == [("hdf5", "seconds")]
+    found = [result for result in check(first, slow).values() if result.state is CellState.WORSE]
+    assert [(result.label.split("/")[1], result.basis) for result in found] == [("hdf5", "seconds")]
     assert run(first, slow)[0] == 1
     half = {name: 2 * cost for name, cost in costs.items()}
     elsewhere = run_of(tmp_path / "c", half, seed=3, gather=5e5, key="elsewhere")
@@ -77,7 +77,7 @@ def test_records_are_compared_in_seconds_here_and_as_ratios_elsewhere(tmp_path: 
     trusted = check(first, elsewhere, trust_calibration=["memory"]).values()
     assert {(one.state, one.basis) for one in trusted} == {(CellState.WITHIN_NOISE, "ratio to memory")}
     uncalibrated = run_of(tmp_path / "d", costs, seed=4, gather=None, key="elsewhere")
-    assert {one.state for one in check(first, uncalibrated, trust_calibration=["memory"]).values()} == {
+    assert {result.state for result in check(first, uncalibrated, trust_calibration=["memory"]).values()} == {
         CellState.NOT_COMPARABLE
     }
 

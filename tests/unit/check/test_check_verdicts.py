@@ -27,7 +27,7 @@ from tests.support.planted_sides import (
 def test_the_same_code_is_within_noise(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1)
     second = write_sessions(tmp_path / "b", seed=2)
-    states = {one.state for one in check(first, second).values()}
+    states = {result.state for result in check(first, second).values()}
     assert CellState.WORSE not in states
     assert CellState.WITHIN_NOISE in states
     code, text = run(first, second)
@@ -69,7 +69,7 @@ def test_a_slow_down_below_the_noise_floor_is_inconclusive(tmp_path: Path) -> No
     second = write_sessions(tmp_path / "b", seed=4, noise=0.3, slower={CELLS[0]: 1.1})
     found = check(first, second)
     assert found[CELLS[0]].state is CellState.INCONCLUSIVE
-    assert CellState.WORSE not in {one.state for one in found.values()}
+    assert CellState.WORSE not in {result.state for result in found.values()}
     assert run(first, second)[0] == 4
 
 
@@ -89,9 +89,9 @@ def test_another_machine_is_refused_unless_its_calibration_is_trusted(tmp_path: 
     assert "ratios to 'memory' have not been shown to carry over" in text
     assert "cpu planted -> another" in text
     found = check(first, second, trust_calibration=["memory"])
-    assert {one.state for one in found.values()} == {CellState.WITHIN_NOISE}
-    assert {one.basis for one in found.values()} == {"ratio to memory"}
-    assert {one.state for one in check(first, second, trust_calibration=["inflate"]).values()} == {
+    assert {result.state for result in found.values()} == {CellState.WITHIN_NOISE}
+    assert {result.basis for result in found.values()} == {"ratio to memory"}
+    assert {result.state for result in check(first, second, trust_calibration=["inflate"]).values()} == {
         CellState.NOT_COMPARABLE
     }
 
@@ -111,7 +111,7 @@ def test_only_equal_calibrations_are_compared(tmp_path: Path) -> None:
         tmp_path / "b", seed=2, machine=ELSEWHERE, change=lambda extra: extra.update(calibration="inflate")
     )
     found = check(first, second, trust_calibration=["memory", "inflate"])
-    assert {one.state for one in found.values()} == {CellState.NOT_COMPARABLE}
+    assert {result.state for result in found.values()} == {CellState.NOT_COMPARABLE}
     assert "no calibration on both sides" in found[CELLS[0]].reason
 
 
@@ -130,7 +130,7 @@ def test_elsewhere_the_counters_alone_can_be_compared(tmp_path: Path) -> None:
 def test_two_unknown_machines_are_not_one(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1, machine=None)
     second = write_sessions(tmp_path / "b", seed=2, machine=None)
-    assert {one.state for one in check(first, second).values()} == {CellState.NOT_COMPARABLE}
+    assert {result.state for result in check(first, second).values()} == {CellState.NOT_COMPARABLE}
     # Bytes on disk may differ between machines: nobody knows whether these two are one.
     disk = {CELLS[1]: {"bytes_on_disk": 8_000_000}}
     third = write_sessions(tmp_path / "c", seed=2, machine=None, counters=disk)
@@ -141,7 +141,7 @@ def test_a_machine_that_changed_decides_nothing(tmp_path: Path) -> None:
     first = write_sessions(tmp_path / "a", seed=1)
     slower = write_sessions(tmp_path / "b", seed=2, scale=2.0)
     found = check(first, slower)
-    assert {one.state for one in found.values()} == {CellState.INCONCLUSIVE}
+    assert {result.state for result in found.values()} == {CellState.INCONCLUSIVE}
     assert "the calibration itself took 2.0" in found[CELLS[0]].reason
     assert found[CELLS[0]].ratio == pytest.approx(2, rel=0.1)
     assert found[CELLS[0]].calibrated_ratio == pytest.approx(1, rel=0.1)
@@ -231,10 +231,10 @@ def test_a_session_is_its_median_round(tmp_path: Path) -> None:
 
     folder = write_sessions(tmp_path / "a", rounds=7, shape=spread, cells=CELLS[:1])
     (cell,) = read_side(folder, baseline=True).cells.values()
-    assert [one.seconds * 1024 for one in cell.replicates] == pytest.approx([4e-3] * 5)
+    assert [replicate.seconds * 1024 for replicate in cell.replicates] == pytest.approx([4e-3] * 5)
     # The calibration varies by 1% about 1 ms.
-    assert [one.relative for one in cell.replicates] == pytest.approx([4.0] * 5, rel=0.05)
-    assert [(one.tail_s or 0) * 1024 for one in cell.replicates] == pytest.approx([7e-3] * 5)
+    assert [replicate.relative for replicate in cell.replicates] == pytest.approx([4.0] * 5, rel=0.05)
+    assert [(replicate.tail_s or 0) * 1024 for replicate in cell.replicates] == pytest.approx([7e-3] * 5)
 
 
 def test_seconds_of_two_machines_are_not_compared(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_ratios_that_the_policy_asks_for_need_a_calibration(tmp_path: Path) -> N
     first = write_sessions(tmp_path / "a", seed=1, change=lambda extra: extra.clear())
     second = write_sessions(tmp_path / "b", seed=2, change=lambda extra: extra.clear())
     found = check(first, second, basis="ratio").values()
-    assert {one.state for one in found} == {CellState.NOT_COMPARABLE}
-    assert {one.reason for one in found} == {
+    assert {result.state for result in found} == {CellState.NOT_COMPARABLE}
+    assert {result.reason for result in found} == {
         "no calibration on both sides, and the policy allows ratios only"
     }
 

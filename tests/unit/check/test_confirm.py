@@ -61,6 +61,7 @@ def session(project: Path, name: str, factor: float) -> Path:
     return out
 
 
+@pytest.mark.full
 @pytest.mark.quiet
 def test_a_projects_own_slow_down_is_confirmed_and_a_passing_one_is_not(
     project: Path, monkeypatch: pytest.MonkeyPatch
@@ -69,24 +70,24 @@ def test_a_projects_own_slow_down_is_confirmed_and_a_passing_one_is_not(
     contender = read_side(session(project, "contender", 10), baseline=False)
     policy = Policy()
     results = judge(baseline, contender, policy)
-    assert [one.cell_id for one in results if one.suspected] == ["read/mine"]
+    assert [result.cell_id for result in results if result.suspected] == ["read/mine"]
     said: list[str] = []
     options = RerunOptions(stores=project, say=said.append)
 
     monkeypatch.setenv("FACTOR", "10")
-    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
+    again = {result.cell_id: result for result in confirm(results, baseline, contender, policy, options)}
     assert again["read/mine"].state is CellState.WORSE
     assert again["read/mine"].confirmed
     assert "read/mine" in said[0]
     assert "read/other" not in said[0]
 
     monkeypatch.setenv("FACTOR", "1")
-    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
+    again = {result.cell_id: result for result in confirm(results, baseline, contender, policy, options)}
     assert again["read/mine"].state is CellState.INCONCLUSIVE
     assert "a second run does not confirm" in again["read/mine"].reason
 
     (project / "test_speed.py").write_text("def test_read(benchmark): raise OSError\n")
-    again = {one.cell_id: one for one in confirm(results, baseline, contender, policy, options)}
+    again = {result.cell_id: result for result in confirm(results, baseline, contender, policy, options)}
     assert again["read/mine"].state is CellState.FAILED
 
 

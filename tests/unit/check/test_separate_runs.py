@@ -185,9 +185,11 @@ def interleaved(tmp_path: Path, lmdb: dict[int, int]) -> tuple[Path, Path]:
     cells = {"lmdb": 1e-6, "hdf5": 2e-6}
     baseline, source = (run_of(tmp_path / name, cells, seed=seed) for seed, name in enumerate("ac"))
     numbered = [
-        dataclasses.replace(one, replicate=lmdb[one.replicate]) if one.cell.backend.name == "lmdb" else one
-        for one in read_records(source)
-        if one.cell.backend.name != "lmdb" or one.replicate in lmdb
+        dataclasses.replace(record, replicate=lmdb[record.replicate])
+        if record.cell.backend.name == "lmdb"
+        else record
+        for record in read_records(source)
+        if record.cell.backend.name != "lmdb" or record.replicate in lmdb
     ]
     contender = write_run(tmp_path / "b", numbered)
     for folder in (baseline, contender):
@@ -218,17 +220,30 @@ def test_a_side_that_was_interrupted_is_compared_by_what_both_have(tmp_path: Pat
     assert "although it has" not in text
 
 
-def test_a_second_run_of_interleaved_sides_needs_no_whole_first_one() -> None:
-    """The contender was interrupted in its last replicate; both sides run again, all of them."""
+@pytest.mark.parametrize("left", [4, 5])
+def test_a_second_run_of_interleaved_sides_needs_no_whole_first_one(left: int) -> None:
+    """The contender may have been interrupted in its last replicate; both sides run again, all of them."""
     rng = np.random.default_rng(8)
     pairs = [
         [dataclasses.replace(side(rng, slower=slower), pairing=name) for slower in (1.0, 1.5)]
         for name in ("first", "again")
     ]
     (baseline, contender), (baseline_again, contender_again) = pairs
-    cut = dataclasses.replace(contender.cells["a"], replicates=contender.cells["a"].replicates[:4])
+    cut = dataclasses.replace(contender.cells["a"], replicates=contender.cells["a"].replicates[:left])
     contender = dataclasses.replace(contender, cells={"a": cut})
     results = judge(baseline, contender, Policy())
     [result] = confirmed(results, (baseline, contender), (baseline_again, contender_again), Policy())
     assert (results[0].suspected, result.state, result.confirmed) == (True, CellState.WORSE, True)
-    assert result.replicates == (9, 9)
+    assert result.replicates == (left + 5, left + 5)
+    pooled = [
+        dataclasses.replace(first, cells={"a": joined(first.cells["a"], second.cells["a"], left)})
+        for first, second in ((baseline, baseline_again), (contender, contender_again))
+    ]
+    [together] = judge(pooled[0], pooled[1], Policy())
+    assert (result.ratio, result.low, result.high) == (together.ratio, together.low, together.high)
+
+
+def joined(first: CellData, second: CellData, left: int) -> CellData:
+    """Return so many replicates of a cell and all of its second run, under numbers of their own."""
+    more = (dataclasses.replace(one, number=100 + one.number) for one in second.replicates)
+    return dataclasses.replace(first, replicates=(*first.replicates[:left], *more))

@@ -143,7 +143,7 @@ def test_records_become_cells_with_a_replicate_per_round(tmp_path: Path) -> None
     records = [record("lmdb", number, 1e-3 * (number + 1)) for number in range(3)]
     read = side_of_records(write_run(tmp_path / "run", records))
     [cell] = read.cells.values()
-    assert [one.seconds for one in cell.replicates] == pytest.approx([1e-3, 2e-3, 3e-3])
+    assert [replicate.seconds for replicate in cell.replicates] == pytest.approx([1e-3, 2e-3, 3e-3])
     assert (cell.environment.key, cell.samples, cell.figure) == ("here", 1000, "mean")
     assert (cell.failure, read.pairing) == ("", "")
 

@@ -11,7 +11,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
@@ -26,13 +26,14 @@ from storebench.formats.lmdb.index import (
 )
 from storebench.formats.lmdb.pages import PageFile, leaves
 from storebench.leftovers import sweep
+from tests.support.thinning import examples
 
 Records = dict[bytes, bytes]
 Changes = Mapping[bytes, bytes | None]
 """Key -> value; None deletes the key."""
 
 MAP_BYTES = 64 << 20
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(60)
 
 
 def judged(folder: Path, database: bytes | None = None) -> Records:
@@ -243,7 +244,7 @@ def victim() -> Iterator[tuple[bytes, Records]]:
         yield (Path(name) / "db" / "data.mdb").read_bytes(), records
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_a_damaged_structure_is_an_error_or_changes_no_sample(
     victim: tuple[bytes, Records], data: st.DataObject
@@ -362,6 +363,18 @@ def test_keys_out_of_order_across_pages_are_an_error(folder: Path) -> None:
     first, last = _node(raw, root, 0), _node(raw, root, 2)
     raw[first : first + 6], raw[last : last + 6] = raw[last : last + 6], raw[first : first + 6]
     path.write_bytes(raw)
+    with pytest.raises(CorruptStoreError, match="do not ascend"):
+        build_index(path)
+
+
+def test_equal_keys_on_pages_that_are_read_apart_are_an_error(folder: Path) -> None:
+    write(folder, {b"%04d" % i: b"v" * 1500 for i in range(1200)})
+    path = folder / "data.mdb"
+    with PageFile(path) as file:
+        first, *others = map(len, leaves(file, find_tree(file, None)))
+    assert others, "all leaves were read together"
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"%04dvv" % first, b"%04dvv" % (first - 1)))
     with pytest.raises(CorruptStoreError, match="do not ascend"):
         build_index(path)
 

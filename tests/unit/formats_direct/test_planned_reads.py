@@ -23,6 +23,7 @@ from storebench.formats.windows import Windows
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident
 from storebench.testing.stores import SmallStore, build_small_store
 from storebench.testing.windows import sliced
+from tests.support.thinning import examples
 
 SMALL, LARGE = (32, 32, 3), (120, 100, 3)
 OPTIONS: list[dict[str, str]] = [
@@ -123,7 +124,7 @@ def test_every_switch_serves_the_same_samples_in_the_asked_order(
             assert reader.notes()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_calls_that_depart_from_the_plan_are_answered_rightly(store: SmallStore, data: st.DataObject) -> None:
     count = len(store.labels)

@@ -70,6 +70,7 @@ class TestACellThatRunsOutOfTime:
         assert process.returncode == 5, error
         return seen
 
+    @pytest.mark.full
     def test_is_given_more_by_the_scenario_once_the_option_is_left_out(
         self, bench: Bench, tmp_path: Path
     ) -> None:
@@ -112,7 +113,7 @@ class TestACellThatRunsOutOfTime:
         pytest.param(
             "workers", "processes", marks=pytest.mark.full
         ),  # so are those of a cell that takes too long
-        ("workers", "ring"),
+        pytest.param("workers", "ring", marks=pytest.mark.full),
     ],
 )
 def test_an_interrupt_ends_what_is_stopped(stopped: str, loader: str, bench: Bench, tmp_path: Path) -> None:
@@ -133,6 +134,7 @@ def test_an_interrupt_ends_what_is_stopped(stopped: str, loader: str, bench: Ben
 
 
 class TestAWorkerThatDies:
+    @pytest.mark.thinned
     @pytest.mark.parametrize("reader", ["killed", "mortal"])
     @pytest.mark.parametrize("loader", ["processes", "ring"])
     def test_is_told_in_the_record_and_leaves_no_file(
@@ -198,6 +200,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.full
 def test_no_verb_but_doctor_imports_torch_into_its_own_process(bench: Bench, tmp_path: Path) -> None:
     run, stores = str(tmp_path / "run"), str(tmp_path / "stores")
     words = ["lmdb", *SMALL, "--stores", stores]

@@ -97,10 +97,10 @@ def test_a_portion_past_full_residency_contradicts_its_curve(
     record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
     steps, part = steps_of(record, run_folder), record.portion
     assert part is not None
-    assert [str(one) for one in check_portion(record, steps)] == []
+    assert [str(finding) for finding in check_portion(record, steps)] == []
     everything = portion_sums(steps) | {"steps": STEPS, "upper_bound": False, "excess_frac": 0.0}
     claimed = dataclasses.replace(record, portion=dataclasses.replace(part, **everything))
-    assert "portion.steps" in {one.figure for one in check_portion(claimed, steps)}
+    assert "portion.steps" in {finding.figure for finding in check_portion(claimed, steps)}
 
 
 def test_a_reader_with_its_own_copy_has_an_upper_bound_only(
@@ -117,7 +117,7 @@ def test_a_reader_with_its_own_copy_has_an_upper_bound_only(
     assert "something other than the device may have served the later steps" in portion.reason
     excused = dataclasses.replace(portion, upper_bound=False, shared_drift=portion.drift)
     found = check_portion(dataclasses.replace(record, portion=excused), steps_of(record, run_folder))
-    assert "portion.shared_drift" in {one.figure for one in found}
+    assert "portion.shared_drift" in {finding.figure for finding in found}
 
 
 def test_a_few_pages_beside_a_copy_do_not_excuse_its_rate(
@@ -272,9 +272,9 @@ def opens(root: None, tmp_path: Path) -> Iterator[Any]:
         return said
 
     yield watch
-    for one in processes:
-        one.kill()
-        one.wait()
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 def events(raw: bytes) -> Iterator[tuple[int, str]]:
@@ -354,7 +354,9 @@ def test_with_drop_caches_the_first_file_is_the_first_sample(
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("backend", ["lmdb", "hdf5", "leveldb"])
+@pytest.mark.parametrize(
+    "backend", ["lmdb", *(pytest.param(name, marks=pytest.mark.full) for name in ("hdf5", "leveldb"))]
+)
 def test_with_drop_caches_no_format_opens_a_file_before_step_one(
     backend: str, on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
 ) -> None:

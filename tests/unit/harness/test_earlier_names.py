@@ -113,7 +113,9 @@ def make_earlier(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(about), encoding="utf-8")
     lines = (run / "records.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record | {"cell": in_earlier_names(record["cell"])} for record in map(json.loads, lines)]
-    (run / "records.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records), encoding="utf-8")
+    (run / "records.jsonl").write_text(
+        "".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,7 +180,7 @@ def test_an_extended_run_keeps_its_cells(runs: Runs, tmp_path: Path) -> None:
 
 
 def test_validation_finds_every_record_in_its_run(runs: Runs) -> None:
-    assert [one for one in validate([runs.earlier]) if one.kind is not Rule.ARITHMETIC] == []
+    assert [finding for finding in validate([runs.earlier]) if finding.kind is not Rule.ARITHMETIC] == []
 
 
 def test_a_report_of_both_has_each_backend_once(runs: Runs) -> None:

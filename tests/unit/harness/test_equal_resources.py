@@ -12,7 +12,14 @@ from tests.support.harness_tools import Bench, only_record, scenario
 from tests.support.planted_plugin import BURN_S
 
 STEPS, BATCH = 12, 8
-LOADERS = [("processes", 0), ("processes", 2), ("threads", 1), ("ring", 1)]
+LOADERS = [
+    ("processes", 2),
+    ("threads", 1),
+    *(
+        pytest.param(name, workers, marks=pytest.mark.full)
+        for name, workers in (("processes", 0), ("ring", 1))
+    ),
+]
 
 
 def small_cell(backend: str, **matrix: Any) -> Cell:

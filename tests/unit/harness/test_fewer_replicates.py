@@ -41,6 +41,7 @@ def left(run: Run) -> dict[str, int]:
     return of_backends(run.scenario, Counter(work.cell.cell_id for work in run.left()))
 
 
+@pytest.mark.full
 def test_a_matrix_with_fewer_replicates_runs_in_the_first_rounds(bench: Bench, tmp_path: Path) -> None:
     file, out = tmp_path / "fewer.toml", tmp_path / "run"
     file.write_text(
@@ -150,7 +151,7 @@ def rewritten(folder: Path, about: dict[str, Any], *, matrix: int, scenario: int
     about["scenario"]["matrix"][0]["replicates"] = matrix
     about["scenario"]["replicates"] = scenario
     (folder / "run.json").write_text(json.dumps(about))
-    return [one.message for one in validate(folder) if one.figure == "replicate"]
+    return [finding.message for finding in validate(folder) if finding.figure == "replicate"]
 
 
 def lacking(folder: Path) -> list[tuple[int, int]]:
@@ -185,7 +186,7 @@ def test_fewer_rounds_are_no_gap_where_a_format_is_missing(
     folder, about = parted
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
     rounds = max(record["replicate"] for record in records) + 1
-    last = [one for one in records if one["replicate"] == rounds - 1]
+    last = [record for record in records if record["replicate"] == rounds - 1]
     first = about["cells"][0]["backend"]
     more = [
         one | {"replicate": number}

@@ -45,13 +45,13 @@ ENDS_S = 60
 def storebench_processes() -> list[psutil.Process]:
     """Return the agents and ranks that still run: descendants of this process, and orphaned copies."""
     found = []
-    below = {one.pid for one in psutil.Process().children(recursive=True)}
-    for one in psutil.process_iter():
+    below = {process.pid for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess):
-            words = set(one.cmdline())
-            fresh = one.pid in below and {"storebench.ranks.agent", "storebench.worker"} & words
-            if fresh or (one.ppid() == 1 and "tests.support.quick_cli" in words):
-                found.append(one)
+            words = set(process.cmdline())
+            fresh = process.pid in below and {"storebench.ranks.agent", "storebench.worker"} & words
+            if fresh or (process.ppid() == 1 and "tests.support.quick_cli" in words):
+                found.append(process)
     return found
 
 
@@ -198,6 +198,7 @@ def shared_files(pid: int) -> set[Path]:
     return {path for path in paths if path.exists()}
 
 
+@pytest.mark.full
 def test_a_rank_killed_from_outside_leaves_no_shared_memory(here: Bench, tidy: None, tmp_path: Path) -> None:
     words = ("run", "memory:shared", *SMALL, *TWO_RANKS, "--compute", "emulated:300000")
     with started(here, *words, "--stores", here.stores, "--out", tmp_path / "run") as process:
@@ -216,10 +217,14 @@ def test_a_rank_killed_from_outside_leaves_no_shared_memory(here: Bench, tidy: N
 def ranks_that_map_segments(pid: int) -> list[psutil.Process]:
     """Return the ranks of a command, once both map a segment."""
     found = []
-    for one in psutil.Process(pid).children(recursive=True):
+    for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
-            if "storebench.worker" in one.cmdline() and "RANK" in one.environ() and shared_files(one.pid):
-                found.append(one)
+            if (
+                "storebench.worker" in process.cmdline()
+                and "RANK" in process.environ()
+                and shared_files(process.pid)
+            ):
+                found.append(process)
     return found if len(found) == 2 else []
 
 

@@ -45,7 +45,10 @@ def killed(family: list[psutil.Process]) -> Iterator[None]:
             one.kill()
 
 
-@pytest.mark.parametrize(("workers", "loader"), [(0, "processes"), (2, "processes"), (2, "ring")])
+@pytest.mark.parametrize(
+    ("workers", "loader"),
+    [*(pytest.param(n, "processes", marks=pytest.mark.full) for n in (0, 2)), (2, "ring")],
+)
 def test_the_next_start_ends_and_removes_what_a_killed_run_left(
     workers: int, loader: str, here: Bench, temporary: Path, tmp_path: Path
 ) -> None:
@@ -280,6 +283,7 @@ def encoders_of(pid: int) -> list[psutil.Process]:
     return [child for child in children if "spawn_main" in str(child.cmdline())]
 
 
+@pytest.mark.full
 def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path: Path) -> None:
     words = ("convert", "png", "-d", "mnist", "--synthetic", "--size", "60000", "--processes", "2")
     with subprocess.Popen(
@@ -288,7 +292,7 @@ def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path:
         encoders = wait_for(lambda: encoders_of(process.pid))
         wait_for(lambda: list(tmp_path.glob("stores/*/.*.tmp-*/*")))
         with killed([*encoders, psutil.Process(process.pid)]):
-            wait_for(lambda: all(score(one.pid) > score(process.pid) for one in encoders))
+            wait_for(lambda: all(score(encoder.pid) > score(process.pid) for encoder in encoders))
             family = psutil.Process(process.pid).children()  # the one that tidies up after the others, too
             for one in family:
                 one.suspend()

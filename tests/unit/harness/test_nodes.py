@@ -172,7 +172,7 @@ def test_a_node_whose_clock_is_a_day_ahead_changes_no_figure(bench: Bench, tmp_p
     assert record.job is not None
     assert record.job.nodes == 2
     assert record.timed_s < 60
-    assert all(0 <= (one.begin_s or 0) < (one.end_s or 0) < 60 for one in record.job.per_rank)
+    assert all(0 <= (rank.begin_s or 0) < (rank.end_s or 0) < 60 for rank in record.job.per_rank)
     assert validate([tmp_path / "run"]) == []
 
 
@@ -183,6 +183,7 @@ def test_a_rank_that_is_killed_on_another_node_is_named(bench: Bench, tmp_path: 
     assert (record.failure or "").startswith("rank 1 on node 1: it was killed by SIGKILL")
 
 
+@pytest.mark.full
 def test_a_rank_that_hangs_on_another_node_is_named(bench: Bench, tmp_path: Path, port: int) -> None:
     """The other node's rank waits for it in a step, so it makes no progress either."""
     [(first, error), (second, _)] = run(
@@ -193,6 +194,7 @@ def test_a_rank_that_hangs_on_another_node_is_named(bench: Bench, tmp_path: Path
     assert (record.failure or "").startswith("rank 1 on node 1 made no progress for 4 s during epoch 0")
 
 
+@pytest.mark.full
 def test_what_one_node_tells_reaches_the_others(port: int) -> None:
     first, second = (NodeAddress(node=node, nodes=2, host="127.0.0.1", port=port) for node in range(2))
     with Board(first) as told, Board(second) as heard:
@@ -220,6 +222,7 @@ def test_an_interrupted_wait_for_the_first_node_leaves_no_process(
     assert set(psutil.Process().children()) <= before
 
 
+@pytest.mark.full
 def test_a_node_without_its_first_is_told_so(bench: Bench, tmp_path: Path, port: int) -> None:
     place = NodeAddress(node=1, nodes=2, host="127.0.0.1", port=port)
     with pytest.raises(CellFailedError, match=f"the first node cannot be reached at 127.0.0.1:{port}"):

@@ -331,7 +331,8 @@ def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
     assert max(np.diff(shares)) <= 0.03
     few = curve((-3, 0.0), (-2, 0.0), (-1, 0.0), (50, 0.25), (100, 0.75))
     assert [
-        (one.elapsed_s, one.asked_frac, one.resident_frac) for one in residency_points(table(), few, 100)
+        (point.elapsed_s, point.asked_frac, point.resident_frac)
+        for point in residency_points(table(), few, 100)
     ] == [
         (0, 0, 0),
         (0.05, 0.6, 0.25),

@@ -40,7 +40,7 @@ def cold_cell(backend: str, **matrix: Any) -> Cell:
 
 
 def figures(record: Record, run: Path) -> set[str]:
-    return {one.figure for one in validate_records([(record, run / RECORDS_NAME)])}
+    return {finding.figure for finding in validate_records([(record, run / RECORDS_NAME)])}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -72,6 +72,7 @@ def test_a_copy_of_what_is_served_first_is_found(
     assert figures(record, run_folder) == {"portion.samples_per_s"}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["planted", "planted:greedy", "planted:past-the-cache", "lmdb", "png"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_honest_readers_have_no_finding(

@@ -147,7 +147,7 @@ def witnessed(here: Bench, tmp_path: Path) -> Witnessed:
 
 
 def of_kind(notes: list[Note], what: str) -> list[Note]:
-    return [one for one in notes if one.what == what]
+    return [note for note in notes if note.what == what]
 
 
 def scenario_of(folder: Path, *backends: str, **keys: Any) -> Path:
@@ -160,35 +160,37 @@ def test_a_group_is_ready_before_its_first_job_and_takes_turns(
 ) -> None:
     path = scenario_of(tmp_path, "lmdb", "planted:broken", replicates=2)
     records, notes = witnessed.run(path, tmp_path / "run", "second is slow")
-    assert sorted(one["status"] for one in records) == ["failed", "failed", "ok", "ok"]
+    assert sorted(record["status"] for record in records) == ["failed", "failed", "ok", "ok"]
     assert len({one.pid for one in of_kind(notes, "waits")}) == 4, "each replicate has its own process"
     assert of_kind(notes, "begins") == []
     [slept] = of_kind(notes, "slept")
     jobs, ends = of_kind(notes, "job"), of_kind(notes, "ends")
     assert slept.at_s < jobs[0].at_s, "the second process had not imported everything"
-    assert [one.pid for one in jobs] == [one.pid for one in ends]
+    assert [job.pid for job in jobs] == [end.pid for end in ends]
     assert all(end.at_s < job.at_s for end, job in zip(ends, jobs[1:], strict=False)), "two ran at once"
     first_at = {one.pid: one.at_s for one in reversed(of_kind(notes, "store"))}
-    assert all(first_at[one.pid] > one.at_s for one in jobs), "a waiting process opened a store"
-    order = [(one.at_s, one.what) for one in notes if one.what in {"waits", "job"}]
+    assert all(first_at[job.pid] > job.at_s for job in jobs), "a waiting process opened a store"
+    order = [(note.at_s, note.what) for note in notes if note.what in {"waits", "job"}]
     assert [what for _, what in order] == ["waits", "waits", "job", "job"] * 2
-    logs = {one["failure"].rpartition("/")[2] for one in records if one["status"] == "failed"}
-    assert {one.name for one in (tmp_path / "run" / LOGS_DIR).iterdir()} == logs
+    logs = {record["failure"].rpartition("/")[2] for record in records if record["status"] == "failed"}
+    assert {path.name for path in (tmp_path / "run" / LOGS_DIR).iterdir()} == logs
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("plant", "replaced"), [("kill", 1), ("fail", 2)])
 def test_a_process_that_dies_before_its_job_is_replaced(
     plant: str, replaced: int, witnessed: Witnessed, temporary: Path, tmp_path: Path
 ) -> None:
     records, notes = witnessed.run(scenario_of(tmp_path, "lmdb", "png"), tmp_path / "run", plant)
-    assert [one["status"] for one in records] == ["ok", "ok"]
+    assert [record["status"] for record in records] == ["ok", "ok"]
     assert len(of_kind(notes, "waits")) == 2
     assert len(of_kind(notes, "begins")) == replaced
     assert list((tmp_path / "run" / LOGS_DIR).iterdir()) == []
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_waiting_process_is_idle_and_ends_with_the_run(
     number: signal.Signals, here: Bench, temporary: Path, tmp_path: Path
@@ -198,7 +200,7 @@ def test_a_waiting_process_is_idle_and_ends_with_the_run(
         [waiting] = [one for one in family if str(one.pid) != begun.name.partition("-")[2]]
         assert len(family) == 2
         assert "libtorch" in Path(f"/proc/{waiting.pid}/maps").read_text()
-        assert waiting.open_files() == [] or {one.fd for one in waiting.open_files()} <= {1, 2}
+        assert waiting.open_files() == [] or {file.fd for file in waiting.open_files()} <= {1, 2}
         before = waiting.cpu_times()
         time.sleep(0.3)
         assert waiting.cpu_times() == before
@@ -214,6 +216,7 @@ def test_a_waiting_process_is_idle_and_ends_with_the_run(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_waiting_process_ends_when_nobody_can_tell_it_to(
     here: Bench, temporary: Path, tmp_path: Path
 ) -> None:
@@ -256,7 +259,7 @@ def test_processes_that_never_get_ready_are_ended(
     assert list(tmp_path.glob("*.log")) == []
 
 
-@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("changed", [pytest.param(False, marks=pytest.mark.full), True])
 def test_processes_that_imported_other_code_are_ended(
     changed: bool, offered: Callable[[], list[bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,10 @@ from tests.support.same_training import assert_same_losses, assert_same_weights
 RANKS, BATCH = 3, 11
 """200 samples of MNIST are 6 steps of 33 and one of 2, and 100 of CIFAR-10 are 3 and one of 1: some ranks have none then."""
 
+DEFAULT_BACKENDS = ("png", "memory:native", "lmdb")
+"""The backends that run without --full; the others train in ranks as in one process (test_same_training.py).
+All six are there with --full."""
+
 MATRICES: dict[str, dict[str, Any]] = {
     "mnist": {"dataset": "mnist", "limit": SAMPLES},
     "cifar10": {"dataset": "cifar10", "limit": 100},
@@ -97,7 +101,10 @@ def plain(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Plain:
     return plain
 
 
-@pytest.mark.parametrize("backend", SIX)
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(name, marks=() if name in DEFAULT_BACKENDS else pytest.mark.full) for name in SIX],
+)
 def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, whole: RankRun, plain: Plain) -> None:
     found, run = plain(backend)
     assert_same_training(found, whole)
@@ -108,7 +115,7 @@ def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, whole: RankR
     assert (found.record.samples, found.record.steps) == (SAMPLES, 7)
 
 
-@pytest.mark.parametrize("sync", [Sync.OVERLAPPED, Sync.AFTER])
+@pytest.mark.parametrize("sync", [Sync.OVERLAPPED, pytest.param(Sync.AFTER, marks=pytest.mark.full)])
 def test_cifar10_quick_trains_in_ranks_as_in_one_process(sync: Sync, bench: Bench, run_folder: Path) -> None:
     alone = cell_of("lmdb", "cifar10", ranks=1, batch_size=RANKS * BATCH)
     found = trained(cell_of("hdf5", "cifar10", sync=sync), bench, run_folder)
@@ -240,7 +247,7 @@ def test_facts_of_ranks_that_their_steps_contradict_are_found(plain: Plain) -> N
     for figure, forge in FORGED.items():
         forged = replace(found.record, job=forge(found.job))
         findings = validate_records([(forged, run / RECORDS_NAME)])
-        assert figure in {one.figure for one in findings}, figure
+        assert figure in {finding.figure for finding in findings}, figure
 
 
 def test_a_job_that_claims_less_time_than_its_steps_is_found(plain: Plain) -> None:
@@ -248,7 +255,7 @@ def test_a_job_that_claims_less_time_than_its_steps_is_found(plain: Plain) -> No
     for factor in (0.5, 2.0):
         forged = replace(found.record, timed_s=factor * found.record.timed_s)
         findings = validate_records([(forged, run / RECORDS_NAME)])
-        assert "timed_s" in {one.figure for one in findings}, factor
+        assert "timed_s" in {finding.figure for finding in findings}, factor
 
 
 def ahead_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:

@@ -36,7 +36,7 @@ def facts(found: RankRun) -> list[DataStoreFacts]:
 def figures(record: Record, run: Path) -> set[str]:
     """Return the figures of a record that validation finds wrong, also where the replicate itself had found it out."""
     taken = dataclasses.replace(record, status=Status.OK, failure=None)
-    return {one.figure for one in validate_records([(taken, run / RECORDS_NAME)])}
+    return {finding.figure for finding in validate_records([(taken, run / RECORDS_NAME)])}
 
 
 def slowly(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,11 +81,13 @@ def test_a_message_that_is_lost_is_sent_and_not_received(
 
     sound = shared(bench, run_folder)
     assert_sound(sound, run_folder)
-    assert sum(one.sent_bytes for one in facts(sound)) == sum(one.received_bytes for one in facts(sound)) > 0
+    assert (
+        sum(rank.sent_bytes for rank in facts(sound)) == sum(rank.received_bytes for rank in facts(sound)) > 0
+    )
     monkeypatch.setattr(Deliveries, "_receive", losing)
     found = shared(bench, run_folder)
     assert found.record.failure is not None
-    assert sum(one.sent_bytes for one in facts(found)) > sum(one.received_bytes for one in facts(found))
+    assert sum(rank.sent_bytes for rank in facts(found)) > sum(rank.received_bytes for rank in facts(found))
     assert "data_store.sent_bytes" in figures(found.record, run_folder)
 
 
@@ -102,7 +104,7 @@ def test_a_data_store_that_asks_its_store_again_is_found(
     monkeypatch.setattr(DataStore, "copy_pixels", asking)
     monkeypatch.setattr(DataStoreReader, "let_go", lambda _: None)
     found = shared(bench, run_folder)
-    assert sum(one.from_store for one in facts(found)) == SAMPLES
+    assert sum(rank.from_store for rank in facts(found)) == SAMPLES
     assert {"data_store.from_store", "data_store.from_memory"} <= figures(found.record, run_folder)
 
 

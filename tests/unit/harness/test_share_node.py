@@ -60,7 +60,10 @@ def requested(found: RankRun) -> list[int | None]:
     return [rank.requested_bytes for rank in found.job.per_rank]
 
 
-@pytest.mark.parametrize("backend", ["lmdb", "lmdb:direct", "hdf5", "png"])
+@pytest.mark.parametrize(
+    "backend",
+    ["lmdb:direct", *(pytest.param(name, marks=pytest.mark.full) for name in ("png", "lmdb", "hdf5"))],
+)
 def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
     backend: str, alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path
 ) -> None:
@@ -79,6 +82,7 @@ def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
     assert (shared.record.payload_bytes, sum(one or 0 for one in requested(alone))) == (whole, whole)
 
 
+@pytest.mark.full
 def test_a_thread_beside_the_loop_reads_the_same_while_ranks_compute(
     alone_from: Callable[[str], RankRun], bench: Bench, run_folder: Path, plugged: None
 ) -> None:
@@ -109,7 +113,7 @@ def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> No
     ranks = list(shared.job.per_rank)
     ranks[3] = dataclasses.replace(ranks[3], requested_bytes=PAYLOAD)
     forged = dataclasses.replace(shared.record, job=dataclasses.replace(shared.job, per_rank=tuple(ranks)))
-    figures = {one.figure for one in validate_records([(forged, run_folder / RECORDS_NAME)])}
+    figures = {finding.figure for finding in validate_records([(forged, run_folder / RECORDS_NAME)])}
     assert "job.per_rank[3].requested_bytes" in figures
 
 
@@ -188,6 +192,7 @@ def test_other_ranks_hold_two_batches_without_a_name_and_no_store(bench: Bench, 
         assert two_batches <= size <= two_batches + 2 * 4096
 
 
+@pytest.mark.full
 def test_every_rank_waits_for_a_slow_reader(bench: Bench, run_folder: Path, plugged: None) -> None:
     cell = small("planted:slow", share="node", compute="none", model="none", max_steps=4)
     found = run_ranks(cell, bench, run_folder)

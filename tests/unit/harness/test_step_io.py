@@ -55,7 +55,10 @@ def test_cold_steps_read_the_device_and_add_up_to_the_record(
     assert steps["major_faults"].sum() > 0
 
 
-@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+@pytest.mark.parametrize(
+    ("loader", "workers"),
+    [pytest.param(*one, marks=pytest.mark.full if one[0] == "threads" else ()) for one in LOADERS],
+)
 def test_warm_steps_read_nothing_of_the_device(
     loader: str, workers: int, bench: Bench, run_folder: Path
 ) -> None:
@@ -78,7 +81,7 @@ def test_calls_and_faults_add_up_to_those_of_the_record(bench: Bench, run_folder
         assert steps[name].sum() == pytest.approx(total, rel=0.05, abs=200)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.full), 2])
 def test_reading_the_counters_is_not_counted_as_reading(workers: int, bench: Bench, run_folder: Path) -> None:
     cell = io_cell("memory:native", "warm", loader="threads", workers=workers)
     record = only_record(cell, bench.stores, run_folder)

@@ -55,7 +55,7 @@ def test_the_three_parts_explain_all_but_one_percent(
         assert parts == pytest.approx(one["timed_s"], rel=1e-9)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.full), 2])
 def test_a_sleep_in_the_reader_is_fetch_and_data_wait_and_nothing_else(
     workers: int, plugged: None, bench: Bench, run_folder: Path
 ) -> None:
@@ -88,7 +88,7 @@ class Sleepy(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_sleep_in_the_network_is_compute_and_nothing_else(
     workers: int, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def produce(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., LoadedBa
     return plant
 
 
+@pytest.mark.thinned("loader workers")
 @pytest.mark.parametrize(("loader", "workers"), LOADERS)
 @pytest.mark.parametrize("cache", ["cold", "any"])
 def test_a_right_reader_passes_and_its_timed_samples_were_compared(
@@ -64,6 +65,7 @@ def test_a_right_reader_passes_and_its_timed_samples_were_compared(
     assert 0 < coverage_of(record).proof_s < record.timed_s
 
 
+@pytest.mark.thinned("loader workers")
 @pytest.mark.parametrize(("loader", "workers"), LOADERS)
 @pytest.mark.parametrize(
     ("fault", "wrong"),
@@ -221,7 +223,11 @@ def test_a_sample_that_the_store_does_not_have_is_wrong(index: int, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "backend", ["png", "jpeg", "lmdb?readahead=off", "lmdb:direct", "memory:native", "leveldb"]
+    "backend",
+    [
+        *("png", "lmdb:direct", "memory:native"),
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("jpeg", "lmdb?readahead=off", "leveldb")),
+    ],
 )
 def test_cropped_mirrored_and_decoded_samples_are_proven(
     backend: str, bench: Bench, run_folder: Path

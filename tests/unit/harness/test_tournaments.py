@@ -110,7 +110,7 @@ def test_the_control_has_the_same_partition_and_plays_no_game(
     assert control.record.digests.samples == found.record.digests.samples
     losses = [steps_of(one.record, one.run)["loss"][: STEPS * TRAINERS].tobytes() for one in (found, control)]
     assert losses[0] == losses[1], "until the first tournament both train alike"
-    sizes = [(one.training_samples, one.held_out_samples) for one in control.trainers.per_trainer]
+    sizes = [(trainer.training_samples, trainer.held_out_samples) for trainer in control.trainers.per_trainer]
     assert sizes == [(36, 4)] * TRAINERS
 
 
@@ -124,10 +124,10 @@ def test_the_best_trainer_is_chosen_by_its_held_out_samples(bench: Bench, run_fo
         assert record.job is not None
         assert record.job.trainers is not None
         facts = record.job.trainers
-        scores = [one.held_out_score for one in facts.per_trainer]
+        scores = [trainer.held_out_score for trainer in facts.per_trainer]
         assert facts.best_trainer == scores.index(max(score for score in scores if score is not None))
         assert record.test_accuracy == facts.per_trainer[facts.best_trainer].test_accuracy
-        assert all(one.test_accuracy is not None for one in facts.per_trainer)
+        assert all(trainer.test_accuracy is not None for trainer in facts.per_trainer)
         assert record.test_samples == 60
 
 
@@ -156,7 +156,7 @@ def test_of_three_trainers_one_rests_in_each_tournament(bench: Bench, run_folder
         by_number.setdefault(game.number, []).append(game)
     assert len(by_number) == found.trainers.tournaments == 2
     assert [len({game.trainer for game in games}) for games in by_number.values()] == [2, 2]
-    assert [one.held_out_samples for one in found.trainers.per_trainer] == [5, 5, 4]
+    assert [trainer.held_out_samples for trainer in found.trainers.per_trainer] == [5, 5, 4]
 
 
 def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
@@ -198,7 +198,7 @@ def test_scores_on_other_samples_than_are_held_out_are_found(
 ) -> None:
     cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=300)
     found = trained(cell, bench, run_folder, prepare=prepare)
-    assert [one for one in found.findings() if figure in one]
+    assert [finding for finding in found.findings() if figure in finding]
 
 
 def require_own_samples(setup: Setup) -> None:
@@ -256,7 +256,7 @@ def test_the_time_of_games_is_in_no_span_and_no_rate(bench: Bench, run_folder: P
     whole_ns = (step_ends(table) + table["paused_ns"]).max() - table["start_ns"].min()
     without_games_s = whole_ns / 1e9 - 2 * SLOW_S * facts.tournaments
     assert found.record.epoch_s <= without_games_s
-    assert max(one.seconds for one in found.job.per_rank) <= without_games_s
+    assert max(rank.seconds for rank in found.job.per_rank) <= without_games_s
 
 
 @pytest.mark.still_pages
@@ -352,8 +352,8 @@ def test_games_that_cannot_have_been_played_are_found(played: Trained) -> None:
     for name, (figure, forge) in FORGED.items():
         job = replace(found.job, trainers=forge(found.trainers))
         figures = [
-            one.figure
-            for one in validate_records([(replace(found.record, job=job), found.run / RECORDS_NAME)])
+            finding.figure
+            for finding in validate_records([(replace(found.record, job=job), found.run / RECORDS_NAME)])
         ]
         assert any(one.endswith(figure) for one in figures), (name, figures)
 
@@ -364,7 +364,7 @@ def test_a_cell_of_trainers_whose_record_lacks_them_is_found(bench: Bench, run_f
     cells = [replace(found.record, cell=replace(found.record.cell, trainers=wrong)) for wrong in (0, 1, 3)]
     for record in (lacking, *cells):
         findings = validate_records([(record, run_folder / RECORDS_NAME)])
-        assert "job.trainers" in {one.figure for one in findings}
+        assert "job.trainers" in {finding.figure for finding in findings}
 
 
 def test_a_record_keeps_its_games_when_it_is_read_back(bench: Bench, run_folder: Path) -> None:

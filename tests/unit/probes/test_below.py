@@ -83,7 +83,7 @@ def test_without_a_cache_below_it_is_claimed_in_few_of_many_runs() -> None:
     for seed in range(300):
         rng = np.random.default_rng(seed)
         noise = rng.standard_t(3, (4, 40)) * 0.3
-        first, second, first_16, second_16 = (list(1e-4 * np.exp(one)) for one in noise)
+        first, second, first_16, second_16 = (list(1e-4 * np.exp(value)) for value in noise)
         found = Touches(first=first, second=second, first_groups=first_16[:20], second_groups=second_16[:20])
         claims += decide(found).verdict is BelowCache.SEEN
     assert claims <= 0.05 * 300
@@ -168,7 +168,7 @@ def test_a_device_that_gets_the_numbers_of_an_earlier_one_is_looked_at(
 def test_a_loop_device_without_direct_io_has_a_cache_below(disk: Path, tmp_path: Path, root: None) -> None:
     with loop_disk(disk / "fresh", cached=True, files=1) as mount:
         verdicts = [below_cache(mount, state=tmp_path, since_s=0.0) for _ in range(MOST_TRIES + 1)]
-    assert {(one.verdict, one.ratio, one.reason) for one in verdicts} == {
+    assert {(verdict.verdict, verdict.ratio, verdict.reason) for verdict in verdicts} == {
         (BelowCache.SEEN, None, CACHED_LOOP)
     }
     assert below_sentence(with_below(COLD, verdicts[-1])).endswith(

@@ -76,6 +76,7 @@ def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path, 
         read_direct([(9999, 0)] * 4, size, 4, method=method)
 
 
+@pytest.mark.full
 def test_no_reader_exceeds_the_rate_of_a_throttled_disk(big_file: Path, disk: Path, root: None) -> None:
     """A large file and a store of small ones give the same ceiling, and plain readers stay below it."""
     limit = 100 << 20

@@ -319,7 +319,16 @@ def mounted(arguments: list[str | Path], point: Path) -> Iterator[Path]:
     try:
         yield point
     finally:
-        subprocess.run(["umount", str(point)], check=True)
+        unmount(point)
+
+
+def unmount(point: Path) -> None:
+    """Unmount, at once or when nothing uses it: a process in a mount namespace of its own may keep a loop device a while."""
+    for _ in range(20):
+        if subprocess.run(["umount", str(point)], capture_output=True, check=False).returncode == 0:
+            return
+        time.sleep(0.1)
+    subprocess.run(["umount", "--lazy", str(point)], check=True)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ PARAMETERS = {"lenet": 431_080, "cifar10_quick": 145_578, "caffenet": 60_965_224
 def test_a_network_has_the_published_number_of_weights(name: str, parameters: int) -> None:
     with torch.device("meta"):
         body = MODELS[name].build(*INPUTS[name])
-    assert sum(one.numel() for one in body.parameters()) == parameters
+    assert sum(parameter.numel() for parameter in body.parameters()) == parameters
 
 
 @pytest.mark.parametrize("name", ["lenet", "cifar10_quick", "tiny"])
