@@ -39,7 +39,7 @@ from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
 from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
-from storebench.worker.ahead import Together, groups
+from storebench.worker.ahead import Start, Together, groups
 from storebench.worker.job import CellJob
 from storebench.worker.launch import Waiting, answer_of
 from storebench.worker.leading import Leader
@@ -167,7 +167,7 @@ def execute(
         while True:
             position = 0
             for group in groups(work, alone=leader is not None):
-                with Together({pending.key: _log(run, pending) for pending in group}) as together:
+                with Together({pending.key: _start(run, pending) for pending in group}) as together:
                     attempts = _Attempts(
                         run=run, together=together, watcher=watcher, leader=leader, drop_caches=drop_caches
                     )
@@ -379,6 +379,10 @@ class _Attempts:
             records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
             return [proven(record, answer.get("package", "")) for record in records]
         return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
+
+
+def _start(run: Run, work: PendingReplicate) -> Start:
+    return Start(log=_log(run, work), mounts=work.cell.readahead_kib is not None)
 
 
 def _log(run: Run, work: PendingReplicate) -> Path:

@@ -26,6 +26,9 @@ from typing import Any, BinaryIO
 from storebench.filesystem import sync
 from storebench.system.scratch import PREFIX, locked_folder, remove
 
+EXIT_NOT_WRITTEN = 74  # EX_IOERR of sysexits.h
+"""Exit code of a process that cannot write its message, usually because the disk is full."""
+
 Content = str | bytes
 """Text (written as UTF-8) or bytes."""
 
@@ -97,6 +100,17 @@ def write_message(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON for another process to read; see `open_message`."""
     with open_message(path) as file:
         file.write(json.dumps(content).encode())
+
+
+def not_written(temporary: Path) -> str:
+    """Return the reason and the advice for a process that ended with `EXIT_NOT_WRITTEN`.
+
+    Parameters
+    ----------
+    temporary
+        The folder for temporary files.
+    """
+    return f"{temporary}: the disk is full; free some space, or name another folder with TMPDIR"
 
 
 def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:

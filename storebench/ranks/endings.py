@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from storebench.fileio.whole_files import write_message
+from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, not_written, write_message
 from storebench.ranks.membership import Membership
 from storebench.ranks.team import Team
 from storebench.system.processes import signal_name
@@ -110,13 +110,15 @@ def _ended_silently(folder: Path, node: int, reported: set[int]) -> list[RankFai
     """Return the ranks that ended without a word and were not asked to end."""
     exits = {int(rank): code for rank, code in (_read(folder / _EXITS_NAME) or {}).items()}
     return [
-        RankFailure(rank=rank, node=node, failure=_ended(code), see_log=True)
+        RankFailure(rank=rank, node=node, failure=_ended(code, folder), see_log=code != EXIT_NOT_WRITTEN)
         for rank, code in sorted(exits.items())
         if rank not in reported and code not in (0, -signal.SIGTERM)
     ]
 
 
-def _ended(code: int) -> str:
+def _ended(code: int, folder: Path) -> str:
+    if code == EXIT_NOT_WRITTEN:
+        return not_written(folder.parent.parent)  # the job's folder is in that of the replicate
     return f"it was killed by {signal_name(code)}" if code < 0 else f"it ended with exit code {code}"
 
 

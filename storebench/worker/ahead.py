@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,6 @@ from typing import Self
 from storebench.probes.cgroup import memory_room_bytes
 from storebench.probes.code import code_digest, package_folder, running_digest
 from storebench.probes.machine import memory_bytes
-from storebench.results import Cell
 from storebench.runs.schedule import PendingReplicate, ReplicateKey
 from storebench.system.scratch import scratch_folder
 from storebench.worker.launch import Waiting, waiting_process
@@ -32,8 +32,8 @@ READY_S = 60.0
 def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[PendingReplicate]]:
     """Divide replicates, in their order, into those whose processes start together.
 
-    A group has at most as many as there are cores, and as memory has room for. A job of ranks and a cell with its own
-    device are by themselves, because other programs start their processes.
+    A group has at most as many as there are cores, and as memory has room for. A job of ranks is by itself, because
+    torchrun starts its processes.
 
     Parameters
     ----------
@@ -45,15 +45,27 @@ def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[Pendin
     most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)), 1 + waiting)
     groups: list[list[PendingReplicate]] = []
     for pending in work:
-        if groups and len(groups[-1]) < most and _is_plain(groups[-1][-1].cell) and _is_plain(pending.cell):
+        if groups and len(groups[-1]) < most and groups[-1][-1].cell.ranks == pending.cell.ranks == 1:
             groups[-1].append(pending)
         else:
             groups.append([pending])
     return groups
 
 
-def _is_plain(cell: Cell) -> bool:
-    return cell.ranks == 1 and cell.readahead_kib is None
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How the process of a replicate is started.
+
+    Attributes
+    ----------
+    log
+        File to which its output is appended.
+    mounts
+        Whether it starts in its own mount namespace, because its job mounts a device.
+    """
+
+    log: Path
+    mounts: bool = False
 
 
 class Together:
@@ -61,9 +73,8 @@ class Together:
 
     Parameters
     ----------
-    logs
-        The replicates of the group, and the file to which the output of each process is appended. A single one is not
-        started here.
+    starts
+        The replicates of the group, and how the process of each is started. A single one is not started here.
 
     Attributes
     ----------
@@ -71,10 +82,10 @@ class Together:
         Each replicate's share of the seconds that the group took to start; 0 for a single one.
     """
 
-    def __init__(self, logs: Mapping[ReplicateKey, Path]) -> None:
-        self._logs = logs
+    def __init__(self, starts: Mapping[ReplicateKey, Start]) -> None:
+        self._starts = starts
         self.start_s = 0.0
-        self._begun = len(logs) < 2
+        self._begun = len(starts) < 2
         self._waiting: dict[ReplicateKey, tuple[Waiting, contextlib.ExitStack]] = {}
         self._all = contextlib.ExitStack()
 
@@ -104,11 +115,12 @@ class Together:
     def _begin(self) -> None:
         """Start all, and wait until each has imported everything; end those that fail to."""
         begun_s = time.monotonic()
-        for key, log in self._logs.items():
+        for key, start in self._starts.items():
             its = self._all.enter_context(contextlib.ExitStack())
             scratch = its.enter_context(scratch_folder("replicate"))
             with contextlib.suppress(OSError):  # if it cannot be started later either, that is an error
-                self._waiting[key] = its.enter_context(waiting_process(scratch, log)), its
+                process = waiting_process(scratch, start.log, mounts=start.mounts)
+                self._waiting[key] = its.enter_context(process), its
         deadline = time.monotonic() + READY_S
         for key, (waiting, _) in list(self._waiting.items()):
             if not waiting.ready(deadline):
@@ -116,13 +128,13 @@ class Together:
         if not _same_code():
             for key in list(self._waiting):
                 self._drop(key)
-        self.start_s = (time.monotonic() - begun_s) / len(self._logs)
+        self.start_s = (time.monotonic() - begun_s) / len(self._starts)
 
     def _drop(self, key: ReplicateKey) -> None:
         """End a process without a job, and remove its log if it said nothing."""
         _, its = self._waiting.pop(key)
         its.close()
-        log = self._logs[key]
+        log = self._starts[key].log
         if log.is_file() and not log.stat().st_size:
             log.unlink()
 

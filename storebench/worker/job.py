@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.fileio.whole_files import write_message
+from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, write_message
 from storebench.names import name_of_text, text_of_name
 from storebench.ranks.stalls import MOST_WAIT_S
 from storebench.results import Cell
-
-EXIT_NO_ANSWER = 74  # EX_IOERR of sysexits.h
-"""Exit code of a cell that cannot write its answer, usually because the disk is full."""
 
 WAIT = "--wait"
 """Argument of a cell's process that is to wait for its job on standard input."""
@@ -104,9 +101,9 @@ def job_text(job: CellJob) -> str:
 
 
 def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
-    """Write the answer and return the exit code, or `EXIT_NO_ANSWER` if the answer cannot be written."""
+    """Write the answer and return the exit code, or `EXIT_NOT_WRITTEN` if the answer cannot be written."""
     try:
         write_message(job.out, answer)
     except OSError:
-        return EXIT_NO_ANSWER
+        return EXIT_NOT_WRITTEN
     return exit_code

@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, not_written
 from storebench.probes.cgroup import oom_kills
 from storebench.probes.code import cell_environment
+from storebench.probes.loop_mount import own_namespace
 from storebench.probes.machine import read_text
 from storebench.ranks.launch import (
     RANKS_DIR,
@@ -35,7 +37,7 @@ from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name
 from storebench.system.scratch import sweep_segments
-from storebench.worker.job import EXIT_NO_ANSWER, WAIT, CellJob, write_job
+from storebench.worker.job import WAIT, CellJob, write_job
 
 GRACE_S = 3.0
 """Time for a process to end by itself before it is killed."""
@@ -213,10 +215,19 @@ class Waiting:
 
 
 @contextlib.contextmanager
-def waiting_process(scratch: Path, log: Path) -> Iterator[Waiting]:
-    """Start a process that waits for a job; it ends with the with statement, and when the runner ends."""
+def waiting_process(scratch: Path, log: Path, *, mounts: bool = False) -> Iterator[Waiting]:
+    """Start a process that waits for a job; it ends with the with statement, and when the runner ends.
+
+    Parameters
+    ----------
+    scratch, log
+        As in `answer_of`.
+    mounts
+        Start it in its own mount namespace, for a job that mounts a device.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, *_program(WAIT)]
+    command = own_namespace(command) if mounts else command
     # The runner's end closes first: a process that still waits then ends by itself.
     with ours, theirs, _started(command, scratch, log, Surroundings(), theirs.fileno()) as process, ours:
         theirs.close()  # or the runner would not see that the process has ended
@@ -309,6 +320,6 @@ def ending(code: int) -> str:
 def _no_answer(code: int | None, scratch: Path, log: Path, timeout_s: float) -> str:
     if code is None:
         return f"the cell was killed: {out_of_time(timeout_s)}"
-    if code == EXIT_NO_ANSWER:
-        return f"{scratch.parent}: the disk is full; free some space, or name another folder with TMPDIR"
+    if code == EXIT_NOT_WRITTEN:
+        return not_written(scratch.parent)
     return f"the cell's process ended with {ending(code)}; see {log.parent.name}/{log.name}"

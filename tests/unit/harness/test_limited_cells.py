@@ -79,7 +79,7 @@ def limited(
 
 def home_of(bench: Bench) -> Path:
     """Return the folder of the stores of `photos`."""
-    [home] = bench.stores.glob("*larger-than-limit*")
+    [home] = bench.stores.glob("*larger-than-limit*-train")
     return home
 
 

@@ -19,7 +19,7 @@ from storebench.runs.records import LOGS_DIR
 from storebench.runs.schedule import schedule
 from storebench.scenario import make_scenario
 from storebench.worker import ahead
-from storebench.worker.ahead import Together, groups
+from storebench.worker.ahead import Start, Together, groups
 from tests.support.harness_tools import (
     SMALL_MATRIX,
     Bench,
@@ -78,6 +78,7 @@ def heard(event, arguments):
 if "storebench.worker" in sys.orig_argv:
     waits = sys.orig_argv[-1] == "--wait"
     note("waits" if waits else "begins")
+    note(f"namespace {os.readlink('/proc/self/ns/mnt')}")
     sys.addaudithook(heard)
     atexit.register(note, "ends")
     plant = os.environ.get("WITNESS_PLANTS")
@@ -150,6 +151,15 @@ def of_kind(notes: list[Note], what: str) -> list[Note]:
     return [note for note in notes if note.what == what]
 
 
+def own_namespace() -> str:
+    return str(Path("/proc/self/ns/mnt").readlink())
+
+
+def namespaces(notes: list[Note]) -> list[str]:
+    """Return the mount namespace of each process."""
+    return [note.what.split()[1] for note in notes if note.what.startswith("namespace")]
+
+
 def scenario_of(folder: Path, *backends: str, **keys: Any) -> Path:
     matrix: Mapping[str, Any] = {**SMALL_MATRIX, "backends": list(backends)}
     return write_scenario(folder / "scenario.toml", matrix, ceilings=False, **keys)
@@ -163,6 +173,7 @@ def test_a_group_is_ready_before_its_first_job_and_takes_turns(
     assert sorted(record["status"] for record in records) == ["failed", "failed", "ok", "ok"]
     assert len({one.pid for one in of_kind(notes, "waits")}) == 4, "each replicate has its own process"
     assert of_kind(notes, "begins") == []
+    assert set(namespaces(notes)) == {own_namespace()}
     [slept] = of_kind(notes, "slept")
     jobs, ends = of_kind(notes, "job"), of_kind(notes, "ends")
     assert slept.at_s < jobs[0].at_s, "the second process had not imported everything"
@@ -174,6 +185,23 @@ def test_a_group_is_ready_before_its_first_job_and_takes_turns(
     assert [what for _, what in order] == ["waits", "waits", "job", "job"] * 2
     logs = {record["failure"].rpartition("/")[2] for record in records if record["status"] == "failed"}
     assert {path.name for path in (tmp_path / "run" / LOGS_DIR).iterdir()} == logs
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.root
+def test_processes_that_mount_a_device_wait_in_namespaces_of_their_own(
+    witnessed: Witnessed, temporary: Path, tmp_path: Path
+) -> None:
+    enough = {
+        "limit": 8000,
+        "max_steps": 2,
+    }  # of a smaller store, the pages that an open reader maps are too many
+    matrix = {**SMALL_MATRIX, **enough, "backends": ["lmdb"], "cache": "cold", "readahead": [128, 256]}
+    path = write_scenario(tmp_path / "scenario.toml", matrix, ceilings=False)
+    records, notes = witnessed.run(path, tmp_path / "run")
+    assert [record["status"] for record in records] == ["ok", "ok"]
+    assert of_kind(notes, "begins") == [], "one of them did not start with the other"
+    assert len({*namespaces(notes), own_namespace()}) == 3
     assert list(temporary.iterdir()) == []
 
 
@@ -236,12 +264,12 @@ def offered(
 ) -> Callable[[], list[bool]]:
     """Return a function that begins a group of two, and tells of each process whether it waits for its job."""
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    logs = {(name, 0): tmp_path / f"{name}.log" for name in ("first", "second")}
+    starts = {(name, 0): Start(log=tmp_path / f"{name}.log") for name in ("first", "second")}
 
     def begun() -> list[bool]:
         before, waits = set(psutil.Process().children(recursive=True)), []
-        with Together(logs) as together:
-            for key in logs:
+        with Together(starts) as together:
+            for key in starts:
                 with together.process(key) as waiting:
                     waits.append(waiting is not None)
         assert alive(set(psutil.Process().children(recursive=True)) - before) == []

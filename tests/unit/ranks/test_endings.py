@@ -54,6 +54,16 @@ def test_a_rank_that_wrote_nothing_is_on_the_node_that_started_it(tmp_path: Path
     assert str(failure) == "rank 2 on node 1: it ended with exit code 1"
 
 
+def test_a_rank_that_could_not_write_its_answer_names_the_full_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "replicate" / "ranks"
+    folder.mkdir(parents=True)
+    write_exits(folder, {0: 74, 1: -15})
+    failure = failure_of(folder, TEAM)
+    assert failure is not None
+    assert failure.failure.startswith(f"{tmp_path}: the disk is full; free some space")
+    assert not failure.see_log
+
+
 def test_a_rank_that_a_signal_without_a_name_ended_is_named(tmp_path: Path) -> None:
     write_exits(tmp_path, {1: -(signal.SIGRTMIN + 2)})
     assert str(failure_of(tmp_path, TEAM)) == "rank 1 on node 0: it was killed by SIGRTMIN+2"
