@@ -168,6 +168,7 @@ def bench(
             stores or stores_dir(),
             _How(
                 file=scenario,
+                nodes=_named(nodes=nodes, rendezvous=rendezvous, node=node),
                 resume=resume,
                 retry_failed=retry_failed,
                 replicates=replicates,
@@ -215,9 +216,10 @@ def _names(cells: list["Cell"]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """Options of ``bench`` for a run; `file` is its scenario, as the command line named it."""
+    """Options of ``bench`` for a run; `file` is its scenario, and `nodes` its nodes, as the command line named them."""
 
     file: str
+    nodes: list[str]
     resume: bool
     retry_failed: bool
     replicates: int | None
@@ -235,7 +237,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     from storebench.runs.resuming import resume_command
     from storebench.surroundings import permitted
 
-    beginning = begun(stores, drop_caches=how.drop_caches, file=how.file)
+    beginning = begun(stores, drop_caches=how.drop_caches, file=how.file, nodes=how.nodes)
     allowed = None if how.resume else permitted(scenario, cells, stores)
     if allowed is None:
         Run.read(folder)  # raises if there is no run, before a folder is created
@@ -279,6 +281,12 @@ def _divides(cells: "Sequence[Cell]", nodes: int) -> None:
                 where="--nodes",
                 hint="Let ranks be a multiple of the number of nodes.",
             )
+
+
+def _named(**options: str | int | None) -> list[str]:
+    """Return options as words of a command line, without those that were not given."""
+    given = ((name, value) for name, value in options.items() if value is not None)
+    return [word for name, value in given for word in (f"--{name}", str(value))]
 
 
 def _place(nodes: int | None, rendezvous: str | None, node: int | None) -> "NodeAddress | None":

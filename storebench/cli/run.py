@@ -264,11 +264,12 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
         return read_records(folder)
 
 
-def begun(stores: Path, *, drop_caches: bool, file: str = "") -> "Begun":
+def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[str] = ()) -> "Begun":
     """Return the options of this command that the command to continue its run must repeat."""
     from storebench.runs.resuming import Begun
 
-    return Begun(file=file, stores=None if stores == stores_dir() else stores, drop_caches=drop_caches)
+    named = None if stores == stores_dir() else stores
+    return Begun(file=file, stores=named, drop_caches=drop_caches, nodes=nodes)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The command that continues an interrupted run: one spelling for every message."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +29,14 @@ class Begun:
         The folder of all stores, if the command line named one.
     drop_caches
         Whether it drops the page cache of the whole machine.
+    nodes
+        The options of a run on several nodes, as the command line named them.
     """
 
     file: str = ""
     stores: Path | None = None
     drop_caches: bool = False
+    nodes: Sequence[str] = ()
 
 
 def resume_command(
@@ -55,6 +59,7 @@ def resume_command(
     end = ["--resume", *(["--retry-failed"] if retry_failed else []), "--out", str(folder)]
     end += [] if begun.stores is None else ["--stores", str(begun.stores)]
     end += ["--drop-caches"] if begun.drop_caches else []
+    end += begun.nodes
     if not begun.file and scenario in (NAMED_BACKENDS, CHOSEN_BACKENDS):
         return plain(shlex.join(["storebench", "run", *end]))
     known = scenario if scenario in shipped_scenarios() else _ANY_FILE

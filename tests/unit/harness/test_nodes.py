@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from storebench.ranks.nodes import Board, NodeAddress, place_of
 from storebench.report.validation.validate import validate
 from storebench.runs.records import read_records
 from tests.support import quick_cli
-from tests.support.harness_tools import Bench
+from tests.support.harness_tools import Bench, wait_for
 from tests.support.quick_cli import Command
 
 SCENARIO = """
@@ -131,6 +132,20 @@ def run(
     more = {"PLANTED_RANK_FAULT": fault}
     nodes = [started(bench, folder, port, node, more) for node in range(2)]
     return [node.ended() for node in nodes]
+
+
+def test_an_interrupted_first_node_says_how_all_nodes_continue(
+    bench: Bench, tmp_path: Path, port: int
+) -> None:
+    (tmp_path / "two.toml").write_text(SCENARIO.format(ranks="2", backend="lmdb"))
+    with fresh(bench, tmp_path, port, 0, {}) as waiting:
+        wait_for((tmp_path / "run" / "run.json").is_file, 60)
+        waiting.send_signal(signal.SIGINT)
+        _, error = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130, error
+    nodes = f"--nodes 2 --rendezvous 127.0.0.1:{port}"
+    again = f"storebench bench {tmp_path}/two.toml --resume --out {tmp_path}/run --stores {tmp_path}/stores0 {nodes}"
+    assert f"'{again}' continues this run" in error
 
 
 @pytest.mark.full

@@ -180,6 +180,7 @@ def test_it_names_the_command_that_continues_the_run(scenario: str, begins: str,
             "run --resume --retry-failed --out r --stores '/my stores'",
         ),
         ("paper", Begun(drop_caches=True), "bench paper --resume --retry-failed --out r --drop-caches"),
+        ("ranks", Begun(nodes=["--nodes", "2"]), "bench ranks --resume --retry-failed --out r --nodes 2"),
     ],
 )
 def test_the_command_has_what_the_folder_does_not_tell(scenario: str, how: Begun, command: str) -> None:
