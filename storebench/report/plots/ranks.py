@@ -14,6 +14,7 @@ from storebench.report.facts import Facts, derive
 from storebench.report.intervals import Estimate
 from storebench.report.jobs import jobs_beside
 from storebench.report.panels import Panel
+from storebench.report.plots.arrows import mark_limits
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import MOST_LINES, MOST_PLOTS, Selection
 from storebench.report.plots.style import (
@@ -21,6 +22,7 @@ from storebench.report.plots.style import (
     legend_below,
     look,
     new_axes,
+    noted,
     plain_numbers,
     plain_ticks,
     styled,
@@ -148,8 +150,10 @@ def _draw(lines: Sequence[RankLine], question: str, ax: Axes | None = None) -> A
     shares = any(efficiency is not None for line in lines for efficiency in line.efficiencies)
     with styled():
         ax, below = companion(new_axes(4.8 if shares else 3.6, ax), own=ax is None and shares)
-        for number, line in enumerate(lines):
+        limits = [
             _draw_line(ax, below, line, counts, _LINES[number % len(_LINES)])
+            for number, line in enumerate(lines)
+        ]
         for axes in (ax, below):
             if axes is not None:
                 axes.set_xscale("log", base=2)
@@ -167,7 +171,7 @@ def _draw(lines: Sequence[RankLine], question: str, ax: Axes | None = None) -> A
             below.set_ylabel("efficiency (%)")
         legend_below(ax)
         cells = [line.alone for line in lines]
-        title(ax, question, f"{common_setting(cells)}. {_where(lines)}", cells)
+        title(ax, question, noted(common_setting(cells), _where(lines), *limits), cells)
     return ax
 
 
@@ -176,8 +180,8 @@ def _where(lines: Sequence[RankLine]) -> str:
     return "All ranks share one machine and its cores" if nodes == 1 else f"Ranks on up to {nodes} nodes"
 
 
-def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[int], pattern: str) -> None:
-    """Draw the rates of a line with the ideal beside them, and its efficiencies."""
+def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[int], pattern: str) -> str:
+    """Draw the rates of a line with the ideal beside them, and its efficiencies; return the note on its arrows, or ""."""
     style = look(line.alone)
     rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in line.cells]
     first = rates[0].mid / line.alone.cell.ranks
@@ -195,13 +199,20 @@ def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[in
         markersize=5,
         label=line.label,
     )
+    note = mark_limits(
+        ax,
+        [(cell.cell.ranks, rate.mid) for cell, rate in zip(line.cells, rates, strict=True)],
+        [cell.at_most for cell in line.cells],
+        upright=True,
+        colour=style.colour,
+    )
     shares = [
         (job.cell.ranks, efficiency.scaled(100))
         for job, efficiency in zip(line.jobs, line.efficiencies, strict=True)
         if efficiency
     ]
     if below is None or not shares:
-        return
+        return note
     below.errorbar(
         [1, *(ranks for ranks, _ in shares)],
         [100.0, *(share.mid for _, share in shares)],
@@ -212,3 +223,4 @@ def _draw_line(ax: Axes, below: Axes | None, line: RankLine, counts: Sequence[in
         capsize=3,
         markersize=5,
     )
+    return note

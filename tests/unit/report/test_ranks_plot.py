@@ -1,5 +1,6 @@
 """Jobs of ranks beside one process: which cells are compared, and the answers."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.panels import Panel
+from storebench.report.plots.arrows import LIMIT
 from storebench.report.plots.ranks import QUESTION, drawn, plot_ranks, rank_lines
 from storebench.report.plots.selection import Selection
 from storebench.report.texts.headline import headline
 from storebench.report.texts.rank_answers import rank_panels, ranks_answer
 from storebench.results import Record
-from tests.support.planted import replicates, with_job
+from tests.support.planted import portion_of, replicates, with_job
 
 STEP_MS, COMPUTE_MS = 20.0, 10.0
 SETTING: dict[str, Any] = {"cache": "warm", "batch_size": 32, "compute_ms": COMPUTE_MS}
@@ -140,6 +142,20 @@ def test_the_ideal_is_a_multiple_of_one_process() -> None:
     [ideal] = dotted
     assert alone is not None
     assert np.asarray(ideal.get_ydata()).tolist() == pytest.approx([alone, 2 * alone, 4 * alone])
+
+
+def test_rates_that_are_upper_bounds_have_arrows() -> None:
+    cold = SETTING | {"cache": "cold"}
+    alone, jobs = cell("lmdb", **cold), cell("lmdb", 1.5, ranks=2, **cold)
+    bounds = [dataclasses.replace(record, portion=portion_of(record, upper_bound=True)) for record in jobs]
+    ax = plot_ranks(facts_of(alone, bounds).cells)
+    arrows: list[Any] = list(ax.texts)
+    assert [arrow.xy[0] for arrow in arrows] == [2]
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    notes = [text.get_text().replace("\n", " ") for legend in figure.legends for text in legend.get_texts()]
+    assert any(LIMIT in note for note in notes)
+    assert not plot_ranks(facts_of(alone, jobs).cells).texts
 
 
 def test_without_jobs_the_rates_of_one_process_are_drawn() -> None:
