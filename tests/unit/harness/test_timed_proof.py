@@ -2,7 +2,9 @@
 
 import copy
 import json
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -356,6 +358,16 @@ def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
     assert (steps["ready_ns"] <= ends).all()
 
 
+def late_looks(sizes: Sequence[int]) -> list[bool]:
+    """Return whether each step was looked at, of those that come once enough samples are kept."""
+    keeper, looks = SampleKeeper(sizes, (1, 1, 1)), []
+    for size in sizes:
+        late = len(keeper.kept.indices) >= KEPT_AT_LEAST
+        looked = keeper(made(0, size))
+        looks += [looked] if late else []
+    return looks
+
+
 def kept_steps(sizes: Sequence[int], first_step: int = 0) -> list[int]:
     """Return how many samples are kept of each step."""
     keeper = SampleKeeper(sizes, (1, 1, 1), first_step=first_step)
@@ -402,12 +414,24 @@ def test_what_is_kept_is_not_in_memory_before_its_batch() -> None:
 @pytest.mark.usefixtures("unhurried")
 def test_a_step_after_the_last_one_needed_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_module, "KEPT_SAMPLES", 1)
-    looked_at = set()
-    for _ in range(200):
+    trials, looked_at = 4000, Counter[tuple[bool, bool]]()
+    for _ in range(trials):
         keeper = SampleKeeper([1, 1], (1, 1, 1))
-        looked_at.add((keeper(made(0, 1)), keeper(made(1, 1))))
+        looked_at[keeper(made(0, 1)), keeper(made(1, 1))] += 1
         assert len(keeper.kept.indices) == 1
-    assert looked_at == {(True, False), (False, True), (True, True)}
+    # The second step is looked at in half of the cases in which the first one sufficed; the standard deviation is below 32.
+    expected = {(True, False): trials / 4, (True, True): trials / 4, (False, True): trials / 2}
+    assert looked_at.keys() == expected.keys()
+    assert all(abs(looked_at[case] - expected[case]) < 160 for case in expected)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_one_late_step_in_twenty_is_looked_at(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "PAUSED_FRAC", 0.0)  # every step is late once enough samples are kept
+    looks = [look for _ in range(20) for look in late_looks([size] * 1000)]
+    assert len(looks) > 5000
+    deviation = math.sqrt(kept_module.LATE_FRAC * (1 - kept_module.LATE_FRAC) / len(looks))
+    assert abs(np.mean(looks) - kept_module.LATE_FRAC) < 5 * deviation
 
 
 def test_large_images_are_kept_in_bounded_memory() -> None:
