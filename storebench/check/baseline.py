@@ -31,6 +31,8 @@ HISTORY = "history"
 _STEM = 100
 """Most characters of a file name in the history; the time in a baseline may be any text."""
 
+_WRONG = (CellState.WORSE, CellState.MISSING, CellState.NOT_COMPARABLE, CellState.FAILED)
+
 _REASON = "Give the reason for accepting it with --reason TEXT; it is stored with the baseline."
 
 
@@ -71,9 +73,9 @@ def update(
     IntegrityError
         A cell failed, so its figures are invalid.
     RegressionError
-        There is no reason, and the contender is slower than the baseline by more than the threshold
-        (proven or not), slower by that much than the oldest baseline since a reason was last given,
-        not comparable, or lacks cells.
+        There is no reason, and the contender is slower than the baseline by more than a threshold, in its time
+        or its tail (proven or not), slower by that much than the oldest baseline since a reason was last given,
+        not comparable, or lacks cells or counters.
     """
     folder = target.parent if target.name == BASELINE_NAME else target
     if folder.resolve().parent != BASELINES.resolve():
@@ -99,25 +101,19 @@ def _to_accept(
     anchors = _anchors(folder)
     oldest = Side(source=str(folder / HISTORY), kind="baseline", cells=anchors)
     for result in judge(oldest, contender, policy, only=[*anchors]) if anchors else []:
-        if result.cell_id not in problems and _slower(result):
+        if result.cell_id not in problems and result.above_threshold:
             problems[result.cell_id] = (
-                f"{result.label}: drifted: {result.ratio:.2f} times the oldest baseline's time"
+                f"{result.label}: drifted: {result.above_threshold} as in the oldest baseline"
             )
     return problems
 
 
 def _wrong(result: CellResult) -> str:
     """Return why a result must not become the baseline without a reason, or ""."""
-    if result.state in (CellState.WORSE, CellState.MISSING, CellState.NOT_COMPARABLE):
+    if result.state in _WRONG:
         return f"{result.state}: {result.reason}"
-    if _slower(result):
-        return f"{result.state}: {result.ratio:.2f} times as slow, which is above the threshold"
-    return ""
-
-
-def _slower(result: CellResult) -> bool:
-    """Return whether the point estimate is above the policy's threshold, proven or not."""
-    return result.ratio is not None and result.ratio > 1 + (result.practical_frac or 0.0)
+    above = result.above_threshold
+    return f"{result.state}: {above}, which is above the threshold" if above else ""
 
 
 def _anchors(folder: Path) -> Mapping[str, CellData]:

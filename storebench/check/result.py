@@ -109,13 +109,26 @@ class CellResult:
         return tuple(counter for counter in self.counters if counter.worse)
 
     @property
+    def above_threshold(self) -> str:
+        """The first figure that exceeds its threshold in the wrong direction, proven or not, in words; "" if none does."""
+        means, slow = self.practical_frac or 0.0, self.slowest_frac or 0.0
+        figures = (
+            ("it", self.ratio, means),
+            ("the median of its rounds", self.rounds_ratio, means),
+            (f"the {self.tail_of}", self.tail_ratio, slow),
+            ("the slowest tenth of its replicates", self.slowest_ratio, slow),
+        )
+        above = (
+            f"{subject} took {ratio:.2f} times as long"
+            for subject, ratio, frac in figures
+            if ratio is not None and ratio > 1 + frac
+        )
+        return next(above, "")
+
+    @property
     def perhaps_slower(self) -> bool:
         """Whether nothing is proven, but a figure exceeds a threshold in the wrong direction."""
-        means, slow = (self.ratio, self.rounds_ratio), (self.tail_ratio, self.slowest_ratio)
-        return self.state is CellState.INCONCLUSIVE and (
-            any(ratio is not None and ratio > 1 + (self.practical_frac or 0.0) for ratio in means)
-            or any(ratio is not None and ratio > 1 + (self.slowest_frac or 0.0) for ratio in slow)
-        )
+        return self.state is CellState.INCONCLUSIVE and bool(self.above_threshold)
 
     @property
     def suspected(self) -> bool:

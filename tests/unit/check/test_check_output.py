@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -217,8 +218,45 @@ def test_an_update_that_is_not_proven_slower_needs_a_reason_too(
     run(target, first, "--update")
     code, _, err = run(target, second, "--update")
     assert code == 1
-    assert f"{CELLS[0]}: inconclusive: 1.5" in err
+    assert f"{CELLS[0]}: inconclusive: it took 1.5" in err
     assert run(target, second, "--update", "--reason", "a better disk layout")[0] == 0
+
+
+def no_read_calls(extra: dict[str, Any]) -> None:
+    if extra["cell_id"] == CELLS[0]:
+        del extra["counters"]["read_calls"]
+
+
+def erratic_tail() -> Callable[[str, list[float]], list[float]]:
+    """Make one round slow in three sessions of five, which proves nothing."""
+    factors = iter((1.0, 1.0, 4.0, 4.0, 4.0))
+
+    def shaped(cell: str, seconds: list[float]) -> list[float]:
+        return [seconds[0] * next(factors), *seconds[1:]] if cell == CELLS[0] else seconds
+
+    return shaped
+
+
+@pytest.mark.parametrize(
+    ("planted", "words"),
+    [
+        ({"change": no_read_calls}, "failed: the baseline counted read_calls, the contender did not"),
+        ({"shape": erratic_tail()}, "inconclusive: the slowest tenth of the rounds took "),
+    ],
+    ids=["counters", "tail"],
+)
+def test_an_update_that_loses_counters_or_has_a_slow_tail_needs_a_reason(
+    planted: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = Path("results/baselines/ci")
+    run(target, write_sessions(tmp_path / "a", seed=1, noise=0.001), "--update")
+    second = write_sessions(tmp_path / "b", seed=2, noise=0.001, **planted)
+    code, _, err = run(target, second, "--update")
+    assert code == 1
+    assert words in err
+    assert CELLS[1] not in err
+    assert run(target, second, "--update", "--reason", "it is so")[0] == 0
 
 
 def test_a_baseline_cannot_drift_by_small_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +268,7 @@ def test_a_baseline_cannot_drift_by_small_steps(tmp_path: Path, monkeypatch: pyt
         code, _, err = run(target, side, "--update")
         codes.append(code)
     assert codes == [0, 0, 1]
-    assert f"{CELLS[0]}: drifted: 1.14 times the oldest baseline's time" in err
+    assert f"{CELLS[0]}: drifted: it took 1.14 times as long as in the oldest baseline" in err
     # What a reason accepted is where the next drift is counted from, for that cell only.
     third = tmp_path / "2"
     assert run(target, third, "--update", "--reason", "it checks more now")[0] == 0
