@@ -55,7 +55,7 @@ def slurm(node: int, nodes: int = 2) -> dict[str, str]:
 @pytest.fixture
 def port() -> int:
     """Return the first of three ports that nobody uses."""
-    for first in range(20_000 + os.getpid() % 9_000, 30_000, 3):
+    for first in range(20_000 + os.getpid() % 2_000 * 3, 29_000, 3):
         with contextlib.ExitStack() as stack:
             try:
                 for number in range(first, first + 3):
@@ -272,6 +272,8 @@ def test_the_place_of_a_node_comes_from_its_launcher() -> None:
 
 
 SRUN = """#!/bin/bash
+[ "$1" = --cpus-per-task=2 ] || exit 9
+shift
 for node in 0 1; do
     export SLURM_PROCID=$node SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NODEID=$node SLURM_TASKS_PER_NODE="1(x2)"
     SLURM_TMPDIR=$SLURM_TMPDIR/$node "$@" &
@@ -305,7 +307,8 @@ def test_the_batch_script_of_the_page_runs(
     (tmp_path / "batch.sh").write_text(script.replace("/shared/", f"{shared}/"))
     variables = {
         "PATH": f"{slurms}{os.pathsep}{bench.env['PATH']}",
-        "SLURM_JOB_ID": str(port - 20_000),
+        "SLURM_CPUS_PER_TASK": "2",
+        "SLURM_JOB_ID": str(3_000 + (port - 20_000) // 3),
         "SLURM_JOB_NODELIST": "node[0-1]",
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_SUBMIT_DIR": str(tmp_path),
