@@ -1,6 +1,7 @@
 """The trace is well-formed Chrome trace format: nothing overlaps, nothing dangles."""
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections import defaultdict
@@ -11,10 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from storebench.errors import DataNotFoundError, UsageError
+from storebench.ranks.group import Group
 from storebench.results import Record
 from storebench.runs.records import append_records, read_records
 from storebench.timeline import choose_record, trace_events
-from tests.support.harness_tools import Bench, only_record, scenario, steps_of
+from storebench.worker.job import CellJob
+from storebench.worker.replicate import run as run_replicate
+from storebench.worker.setup import Setup
+from tests.support.harness_tools import Bench, cell_job, only_record, scenario, steps_of
+from tests.support.rank_processes import in_ranks
 
 Event = dict[str, Any]
 ROUNDING_US = 2e-3
@@ -69,6 +75,35 @@ def test_loop_and_workers_are_named_threads_of_one_named_process(events: list[Ev
     assert set(spans(events)) == set(names)
     [process] = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert "mnist from png" in process
+
+
+def rank(group: Group, *, job: CellJob) -> list[Record]:
+    return run_replicate(Setup.of(job, group=group))
+
+
+def test_all_ranks_of_a_job_are_in_one_timeline(bench: Bench, run_folder: Path) -> None:
+    small = {"dataset": "mnist", "synthetic": True, "limit": 96, "batch_size": 8, "model": "tiny"}
+    [cell] = scenario(**small, backends=["lmdb"], ranks=3).cells()
+    job = cell_job(cell, bench.stores, run_folder)
+    [record], *_ = in_ranks(3, functools.partial(rank, job=job))
+    events = trace_events(record, run_folder)
+    loops = {
+        event["tid"]: event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"].endswith("training loop")
+    }
+    assert sorted(loops.values()) == [f"rank {number}: training loop" for number in range(3)]
+    of_loops = {
+        thread: [event for event in spans(events)[thread] if "compute" in event["name"]] for thread in loops
+    }
+    assert [len(steps) for steps in of_loops.values()] == [4, 4, 4]
+    first, last = ([steps[end]["ts"] for steps in of_loops.values()] for end in (0, -1))
+    assert max(first) < min(last), "the ranks train at the same time, by one clock"
+    assert len({event["id"] for event in events if event["ph"] == "s"}) == 12
+    for thread in spans(events).values():
+        thread.sort(key=lambda event: event["ts"])
+        for one, following in itertools.pairwise(thread):
+            assert one["ts"] + one["dur"] <= following["ts"] + ROUNDING_US
 
 
 def test_spans_of_one_thread_never_overlap(events: list[Event]) -> None:
