@@ -50,7 +50,7 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins replace 
 	$(BIN)/storebench data fetch all --optional
 	$(BIN)/storebench data list
 
-bench-all: data ## Convert, measure as precisely as a fixed time allows, and report (15 to 20 minutes on 2 cores)
+bench-all: data ## Convert, measure as precisely as a fixed time allows, and report (about 15 minutes on 2 cores)
 	$(BIN)/storebench bench scenarios/answer.toml --out $(RUNS)/$(NOW)-answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out $(RUNS)/$(NOW)-roofline
 	$(BIN)/storebench report $(RUNS)/$(NOW)-answer $(RUNS)/$(NOW)-roofline --allow-invalid --out $(REPORT)

@@ -1,12 +1,14 @@
 """What torchrun costs a single rank: ``python -m benchmarks.torchrun``.
 
 The same cell runs as a plain process and as the only rank of a torchrun job, in a fresh process each time. The two take
-turns, and which of them begins turns as well. A ratio is that of the two rates of one round. Processes of one cell vary by
-some 8% here, so 3% of a single cell takes a hundred rounds; the geometric mean over the cells varies by half of that. It is
-the one comparison that answers the question, so its interval holds with 95% by itself. Those of the cells show where a
-difference would come from; they hold together with 95%.
+turns, and which of them begins turns as well. A ratio is that of the two rates of one round. The geometric mean over the
+cells varies by half as much as a single cell. It is the one comparison that answers the question, so its interval holds with
+95% by itself. Those of the cells show where a difference would come from; they hold together with 95%.
 
-    python -m benchmarks.torchrun [--rounds N] [--stores PATH]
+torch has one thread, as in the scenarios. With a thread per core, processes of one cell vary by 8% on two cores, and 3% takes
+a hundred rounds.
+
+    python -m benchmarks.torchrun [--rounds N] [--threads N] [--stores PATH]
 
 Exit code 1 if an interval lies entirely outside of 1 +- 3%.
 """
@@ -33,9 +35,10 @@ MOST_FRAC = 0.03
 TIMEOUT_S = 600.0
 
 
-def scenario_of() -> Scenario:
+def scenario_of(threads: int) -> Scenario:
     """Return the cells: training and loading alone, with and without a worker."""
     common = {"dataset": "mnist", "backends": ["lmdb"], "cache": "warm", "workers": [0, 1], "warmup_steps": 5}
+    common |= {"threads": threads}
     train = common | {"limit": 12_800, "model": "lenet"}
     load = common | {"model": "none", "compute": "none", "passes": 5}
     return make_scenario(
@@ -115,9 +118,10 @@ def main() -> int:
     """Measure every cell and print the ratios."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40, help="rounds of each cell")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--stores", type=Path, default=Path("stores"), help="folder of all stores")
     arguments = parser.parse_args()
-    scenario = scenario_of()
+    scenario = scenario_of(arguments.threads)
     cells = scenario.cells()
     with tempfile.TemporaryDirectory() as folder:
         jobs = [job_of(cell, scenario, arguments.stores, Path(folder)) for cell in cells]
