@@ -190,14 +190,15 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
-reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about two hours and a quarter)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap)
+reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about two hours and a half)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
 	$(BIN)/storebench bench scenarios/paper.toml --out results/reference/paper
 	$(BIN)/storebench bench scenarios/codecs.toml --out results/reference/codecs
 	$(BIN)/storebench bench scenarios/ranks.toml --out results/reference/ranks
+	$(BIN)/storebench bench scenarios/datastore.toml --out results/reference/datastore
 	$(BIN)/storebench bench scenarios/overlap.toml --out results/reference/overlap
 
 figures: setup ## Draw the plots of the README and of docs/ from results/reference
