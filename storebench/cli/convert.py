@@ -60,6 +60,13 @@ def convert(
     seed: Annotated[int, typer.Option(min=0, help="Seed of derived and synthetic samples.")] = 0,
     synthetic: SyntheticOption = None,
     skip_unreadable: SkipUnreadableOption = False,
+    decode: Annotated[
+        bool,
+        typer.Option(
+            "--decode/--no-decode",
+            help="For original, decode each image file once as a check, or check only its header and its end.",
+        ),
+    ] = True,
     out: Annotated[
         Path | None, typer.Option(help="Folder of all stores. [default: STOREBENCH_STORES or ./stores]")
     ] = None,
@@ -89,9 +96,12 @@ def convert(
                 f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
             )
         wanted = _one_a_store(backends)
+        if not decode:
+            _refuse_no_decode(wanted, skip_unreadable)
         options = BuildOptions(
             processes=processes,
             replace=Replace.YES if force else Replace.NEVER,
+            decode=decode,
             progress=progress,
             say=say,
         )
@@ -139,6 +149,23 @@ def _refuse_choice(**options: Any) -> None:
         raise UsageError(
             f"--{given[0]} chooses samples of a dataset, but --from converts a whole store",
             hint=f"Leave out --{given[0]}.",
+        )
+
+
+def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
+    """Refuse ``--no-decode`` where every image is decoded all the same."""
+    from storebench.codecs import any_size
+
+    decoding = [str(backend) for backend in wanted if not any_size(backend.codec)]
+    if decoding:
+        raise UsageError(
+            f"every image is decoded for {decoding[0]}",
+            where="--no-decode",
+            hint="Name only backends with the codec original, such as lmdb+original.",
+        )
+    if skip_unreadable:
+        raise UsageError(
+            "--skip-unreadable decodes every file", where="--no-decode", hint="Leave out one of the two."
         )
 
 

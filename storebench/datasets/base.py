@@ -230,10 +230,16 @@ class Dataset(ABC):
         """Whether several threads may call `original` at the same time."""
         return False
 
-    def original(self, index: int) -> tuple[bytes, int]:
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, unchanged, and its label.
 
-        Only where `original_info` is not None. A file of a folder or an archive is decoded to find out whether it can be.
+        Only where `original_info` is not None.
+
+        Parameters
+        ----------
+        decode
+            Whether a file of a folder or an archive is decoded to find out whether it can be. Otherwise only its header
+            and its end marker are checked. The files of a store were checked when it was built.
 
         Raises
         ------

@@ -47,10 +47,10 @@ def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE))
     return np.array(resized(_picture(content, where), size))
 
 
-def checked(content: bytes, where: str) -> bytes:
-    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out.
+def checked(content: bytes, where: str, *, decode: bool = True) -> bytes:
+    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out, unless `decode` is false.
 
-    Of a JPEG, every coefficient is decoded, but only an eighth of the pixels per side is computed from them: damage shows in
+    Then a file is refused only if its header is damaged, its end marker is missing, or it has too many pixels. Of a JPEG, every coefficient is decoded, but only an eighth of the pixels per side is computed from them: damage shows in
     the coefficients. What cannot be decoded in this way, such as a lossless JPEG, is decoded whole.
 
     Raises
@@ -58,6 +58,12 @@ def checked(content: bytes, where: str) -> bytes:
     CorruptDataError
         It does not; the message begins with `where`.
     """
+    if not decode:
+        try:
+            check_file(content)
+        except CorruptDataError as error:
+            raise CorruptDataError(error.what, where=where, hint=error.hint) from error
+        return content
     try:
         _picture(content, where, reduced=True)
     except CorruptDataError:

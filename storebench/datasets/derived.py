@@ -90,10 +90,10 @@ class ChosenSamples(Dataset):
         """Whether several threads may call `original` at the same time."""
         return self._source.thread_safe
 
-    def original(self, index: int) -> tuple[bytes, int]:
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, len(self))
-        return self._source.original(self.place(index))
+        return self._source.original(self.place(index), decode=decode)
 
     def locate(self, index: int) -> str:
         """Return the file of sample `index`, or of the original that it is made of."""

@@ -179,9 +179,10 @@ class FileDataset(Dataset):
         """Whether several threads may call `original` at the same time: they may."""
         return True
 
-    def original(self, index: int) -> tuple[bytes, int]:
-        """Return the bytes of file `index`, which decodes, and its label."""
-        return checked(self._read(index), self.locate(index)), int(self._found.labels[index])
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        """Return the bytes of file `index`, which decodes if that was to be checked, and its label."""
+        content = checked(self._read(index), self.locate(index), decode=decode)
+        return content, int(self._found.labels[index])
 
     def locate(self, index: int) -> str:
         """Return the path of file `index`."""

@@ -237,10 +237,10 @@ class TarDataset(Dataset):
         """Whether several threads may call `original` at the same time: they may."""
         return True
 
-    def original(self, index: int) -> tuple[bytes, int]:
-        """Return the bytes of image file `index`, which decodes, and its label."""
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        """Return the bytes of image file `index`, which decodes if that was to be checked, and its label."""
         check_index(index, self._info.count)
-        return checked(self._read(index), self.locate(index)), int(self._labels[index])
+        return checked(self._read(index), self.locate(index), decode=decode), int(self._labels[index])
 
     def locate(self, index: int) -> str:
         """Return the archive and the name of image file `index` in it."""

@@ -11,6 +11,8 @@ class Originals(Dataset):
     ----------
     source
         A dataset whose samples are image files.
+    decode
+        Whether each file is decoded once to find out whether it can be; see `Dataset.original`.
 
     Raises
     ------
@@ -18,7 +20,7 @@ class Originals(Dataset):
         Its samples are no image files.
     """
 
-    def __init__(self, source: Dataset) -> None:
+    def __init__(self, source: Dataset, *, decode: bool = True) -> None:
         info = source.original_info
         if info is None:
             raise UsageError(
@@ -28,6 +30,7 @@ class Originals(Dataset):
                 hint="Use it with folder:PATH or with ImageNet's own files, or choose png or jpeg.",
             )
         self._source = source
+        self._decode = decode
         self._info = info
 
     @property
@@ -54,9 +57,9 @@ class Originals(Dataset):
         """Whether several threads may call `original` at the same time."""
         return self._source.thread_safe
 
-    def original(self, index: int) -> tuple[bytes, int]:
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
-        return self._source.original(index)
+        return self._source.original(index, decode=decode and self._decode)
 
     def locate(self, index: int) -> str:
         """Return the file of sample `index`."""

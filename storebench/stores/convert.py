@@ -72,6 +72,8 @@ class BuildOptions:
         Stores that may be removed to make room.
     verify
         Whether every sample is read back before the store is published.
+    decode
+        Whether image files that are stored as they are are decoded once as a check; see `Dataset.original`.
     progress
         Shows the progress.
     say
@@ -81,6 +83,7 @@ class BuildOptions:
     processes: int | None = None
     replace: Replace = Replace.NEVER
     verify: bool = True
+    decode: bool = True
     progress: Progress = silent
     say: Say = mute
 
@@ -165,7 +168,7 @@ def convert_to(
     """
     options = options or BuildOptions()
     source = dataset
-    dataset = Originals(source) if any_size(backend.codec) else source
+    dataset = Originals(source, decode=options.decode) if any_size(backend.codec) else source
     # Using an existing store takes no lock, because its folder may be read-only.
     existing = None if options.replace is Replace.YES else _usable(target, dataset)
     if existing is not None:

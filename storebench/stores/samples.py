@@ -58,7 +58,7 @@ class StoreSamples(Dataset):
         """The geometry and identity of the image files, if the store holds files as they are; None otherwise."""
         return self.manifest.dataset if any_size(self.manifest.codec) else None
 
-    def original(self, index: int) -> tuple[bytes, int]:
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:  # noqa: ARG002 - done when it was built
         """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, self.manifest.count)
         reader = self._open()

@@ -87,8 +87,8 @@ def test_a_label_without_a_class_is_refused(
 ) -> None:
     original = FileDataset.original
 
-    def mislabelled(self: FileDataset, index: int) -> tuple[bytes, int]:
-        payload, label = original(self, index)
+    def mislabelled(self: FileDataset, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        payload, label = original(self, index, decode=decode)
         return payload, 2 if index == EACH + 1 else label
 
     monkeypatch.setattr(FileDataset, "original", mislabelled)
@@ -102,10 +102,10 @@ def test_threads_that_are_left_early_read_no_more(
     read: list[int] = []
     original = FileDataset.original
 
-    def slowly(self: FileDataset, index: int) -> tuple[bytes, int]:
+    def slowly(self: FileDataset, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         read.append(index)
         time.sleep(0.01 * (index >= CHUNK_FILES))
-        return original(self, index)
+        return original(self, index, decode=decode)
 
     monkeypatch.setattr(FileDataset, "original", slowly)
     encoder = Encoder(dataset=Originals(open_dataset(photos)), codec=get_codec("original"))

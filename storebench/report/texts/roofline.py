@@ -129,7 +129,7 @@ def _delivered_words(curve: RooflineCurve, rate: float) -> str:
 
 
 def handoff_sentence(rooflines: Sequence[Roofline]) -> str:
-    """Name the stores whose hand-over limits them to slower accelerators than their supply rates allow, or return ""."""
+    """Return a sentence on the stores that the handoff keeps below what their supply rates would allow, or ""."""
     curves = (curve for roofline in rooflines for curve in roofline.curves if roofline.overlap)
     names = dict.fromkeys(
         backend_label(curve.backend)

@@ -114,6 +114,60 @@ def test_a_file_that_decoders_fill_with_grey_counts_as_readable(decoder: str, tm
     assert not (whole[-8:] == whole[-1, -1]).all()
 
 
+def does_not_decode() -> bytes:
+    """Return a PNG with a whole header and end whose pixels do not decode."""
+    content = bytearray(picture("PNG"))
+    middle = content.index(b"IDAT") + 20
+    content[middle : middle + 40] = bytes(40)
+    return bytes(content)
+
+
+def test_files_that_are_not_decoded_make_the_same_store(tmp_path: Path, cli: Cli) -> None:
+    photos = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "b/2.jpg": picture(number=3)})
+    asked = ("convert", "original", "lmdb+original", "--dataset", str(photos), "--json")
+    (files, lmdb), (unchecked_files, unchecked_lmdb) = (
+        json.loads(cli(*asked, "--out", str(tmp_path / out), *more).stdout)
+        for out, more in (("checked", ()), ("unchecked", ("--no-decode",)))
+    )
+    assert files["samples_digest"] == lmdb["samples_digest"]
+    assert unchecked_files["samples_digest"] == files["samples_digest"]
+    assert unchecked_lmdb["samples_digest"] == lmdb["samples_digest"]
+    assert cli("verify", unchecked_lmdb["path"]).returncode == 0
+
+
+def test_damage_that_only_decoding_finds_is_copied_without_it_and_fails_the_cell(
+    tmp_path: Path, cli: Cli
+) -> None:
+    files = {f"a/{number:03}.png": picture("PNG", number) for number in range(100)}
+    photos = folder_of(tmp_path / "photos", files | {"a/041.png": does_not_decode()})
+    asked = ("convert", "lmdb+original", "--dataset", str(photos), "--out", str(tmp_path / "stores"))
+    refused = cli(*asked)
+    assert (refused.returncode, "a/041.png" in refused.stderr) == (5, True)
+    assert cli(*asked, "--no-decode").returncode == 0
+    ran = cli(
+        *("run", "lmdb+original", "--dataset", str(photos), "--stores", str(tmp_path / "stores")),
+        *("--compute", "none", "--batch-size", "1", "--replicates", "1", "--out", str(tmp_path / "run")),
+    )
+    assert ran.returncode == 5
+    assert "sample 41: an original payload of" in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["half a JPEG", "half a PNG", "nothing", "text"])
+def test_files_without_header_or_end_are_refused_without_decoding(name: str, tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "b/2.png": DAMAGED[name]})
+    with pytest.raises(CorruptDataError, match=r"b/2\.png: "):
+        open_at(root).original(1, decode=False)
+
+
+def test_leaving_decoding_out_is_refused_where_images_are_decoded_all_the_same(
+    photos: Path, cli: Cli
+) -> None:
+    pixels = cli("convert", "lmdb+original", "lmdb", "--dataset", str(photos), "--no-decode")
+    assert (pixels.returncode, "every image is decoded for lmdb." in pixels.stderr) == (2, True)
+    skipped = cli("convert", "original", "--dataset", str(photos), "--no-decode", "--skip-unreadable")
+    assert (skipped.returncode, "--skip-unreadable decodes every file" in skipped.stderr) == (2, True)
+
+
 def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) -> None:
     asked = ("convert", "memory", "--dataset", str(photos), "--skip-unreadable")
     assert cli(*asked).returncode == 0
@@ -314,7 +368,7 @@ def bomb(kind: str, side: int) -> bytes:
 def test_a_bomb_of_any_kind_is_refused_before_it_is_decoded(kind: str, side: int, tmp_path: Path) -> None:
     root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "a/2.bmp": bomb(kind, side)})
     dataset = open_at(root, image_size=32)
-    for read in (dataset.sample, dataset.original):
+    for read in (dataset.sample, dataset.original, lambda index: dataset.original(index, decode=False)):
         with pytest.raises(
             StorebenchError, match=r"a/2\.bmp: an image of .* pixels, more than the 89,478,485"
         ):
