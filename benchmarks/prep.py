@@ -42,7 +42,6 @@ from benchmarks.readers import default_backends
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices
-from storebench.formats.kernel import load_kernel
 from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadJob
@@ -51,6 +50,7 @@ from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.stats import compare_family
 from storebench.stores.convert import ensure_store
+from storebench.system.copying import load_kernel
 from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import NoStep
 

@@ -7,9 +7,9 @@ Anything that a running process uses stays, and so does anything of other users:
 from pathlib import Path
 
 from storebench.probes.cgroup import sweep_groups
-from storebench.probes.remembered import user_cache_folder
 from storebench.system.scratch import sweep as sweep_folders
 from storebench.system.scratch import sweep_segments
+from storebench.system.user_cache import user_cache_folder
 
 
 def sweep(stores: Path | None = None) -> None:

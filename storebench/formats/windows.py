@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from storebench.arrays import ImageShape, Indices
 from storebench.formats.arrays import UINT8, Batch, unfit_batch
-from storebench.formats.kernel import load_kernel
+from storebench.system.copying import load_kernel
 
 Places = npt.NDArray[np.int64]
 """Where windows are, int64 [n, 3]: top row, left column, and 1 for a window that is mirrored left to right, else 0."""

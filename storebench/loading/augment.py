@@ -14,8 +14,8 @@ import numpy.typing as npt
 from storebench.arrays import ImageShape
 from storebench.codecs.views import DRAWS, Choose, random_view
 from storebench.formats.base import Batch, Indices
-from storebench.formats.kernel import load_kernel
 from storebench.formats.windows import Windows
+from storebench.system.copying import load_kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

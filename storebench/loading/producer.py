@@ -11,7 +11,6 @@ import torch
 from storebench.codecs import any_size, get_codec
 from storebench.errors import CorruptDataError, UsageError
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.kernel import load_kernel
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
@@ -21,6 +20,7 @@ from storebench.loading.original_files import prepare_files
 from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
 from storebench.probes.batch_io import METER
+from storebench.system.copying import load_kernel
 
 Allocate = Callable[[tuple[int, ...]], torch.Tensor]
 """Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
@@ -89,8 +89,7 @@ class Producer:
         take_memory
             Take the memory of the largest batch as well, so that no step pays for its page faults.
         """
-        if not self.job.augment.identity:
-            load_kernel()  # the first process of a machine compiles it, which is no part of the opening
+        load_kernel()  # the first process of a machine compiles it, which is no part of the opening
         start = time.perf_counter_ns()
         if self._reader is None:
             self._reader = open_backend(self.job)
@@ -125,7 +124,7 @@ class Producer:
             return self._produce_ready(request)
         reader, indices, augment = self.reader, request.indices, self.job.augment
         start = time.perf_counter_ns()
-        if any_size(reader.payload_codec):
+        if self._files:
             return self._produce_files(request, start)
         windows = self._windows(reader, request)
         drawn = time.perf_counter_ns()
@@ -253,6 +252,11 @@ class Producer:
     @functools.cached_property
     def _ready_made(self) -> bool:
         return traits_of(self.job.backend).ready_made
+
+    @functools.cached_property
+    def _files(self) -> bool:
+        """Whether payloads are image files as they are."""
+        return any_size(self.reader.payload_codec)
 
     def _windows(self, reader: Reader, request: BatchRequest) -> Windows | None:
         """Draw the windows of a batch; None if its images stay as they are."""

@@ -18,10 +18,11 @@ from typing import Any
 from storebench.probes.direct_reads import Request, own_device_bytes, read_direct
 from storebench.probes.machine import attached, loop_image
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
-from storebench.probes.remembered import recall, remember, user_cache_folder
+from storebench.probes.remembered import recall, remember
 from storebench.probes.unread import Candidates, Range, boot_id, boot_time_s, unread_ranges
 from storebench.results import BelowCache, CacheFacts
 from storebench.stats import Comparison, compare
+from storebench.system.user_cache import user_cache_folder
 from storebench.units import Better
 
 READ_BYTES = 64 << 10

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,6 @@ from storebench.errors import CorruptDataError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import made_folder, write_whole
-
-
-def user_cache_folder() -> Path | None:
-    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``.
-
-    None for a user without a home folder, such as an arbitrary user id in a container.
-    """
-    if home := os.environ.get("XDG_CACHE_HOME"):
-        return Path(home) / "storebench"
-    try:
-        return Path.home() / ".cache" / "storebench"
-    except RuntimeError:
-        return None
 
 
 def recall(path: Path) -> dict[str, Any]:

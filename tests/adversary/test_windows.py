@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storebench.formats.kernel import SOURCE
 from storebench.system.compiled import load_compiled
+from storebench.system.copying import SOURCE
 from tests.support.photo_folders import write_photos
 from tests.support.quick_cli import storebench
 
@@ -18,13 +18,19 @@ COMPUTE = ("--compute", "none", "--threads", "1", "--batch-size", "4")
 KERNELS = {
     "windows at the left edge": ("(top * columns + left)", "(top * columns)"),
     "windows one column to the right": ("top * columns + left)", "top * columns + left + (left > 0))"),
-    "mirrored windows as they are": ("if (mirrored)\n", "if (0)\n"),
+    "mirrored windows as they are": ("mirrored = places[2]", "mirrored = 0"),
     "no window is drawn to be mirrored": ("(bits >> 32 & 1) * mirrors", "0 * mirrors"),
-    "every window at the top": ("(bits & 0xFFFF) % (uint64_t)tops", "0"),
+    "every window at the top": ("(bits & 0xFFFF) % (uint32_t)tops", "0"),
     "the last window is left as it was": ("n < count; n++, places += 3) {\n        const int64_t top",
                                           "n < count - 1; n++, places += 3) {\n        const int64_t top"),
 }  # fmt: skip
 """What a library in the user's cache does wrong -> what the honest source has there, and what its own has."""
+
+COPIES = {
+    "one sample throughout": ("source + offsets[n], (size_t)size", "source + offsets[0], (size_t)size"),
+    "the last sample is left as it was": ("n < count; n++, out += size", "n < count - 1; n++, out += size"),
+}  # fmt: skip
+"""The same for whole samples."""
 
 FEW_KERNELS = [
     pytest.param(name, marks=pytest.mark.full if number % 2 else ()) for number, name in enumerate(KERNELS)
@@ -33,7 +39,7 @@ FEW_KERNELS = [
 
 def planted_kernel(honest: Path, cache: Path, scratch: Path, name: str) -> None:
     """Put a compiled kernel with a fault where the honest one would be kept, as its owner."""
-    right, wrong = KERNELS[name]
+    right, wrong = (KERNELS | COPIES)[name]
     assert SOURCE.count(right) >= 1
     assert load_compiled(SOURCE.replace(right, wrong, 1), scratch) is not None
     [kept], [faulty] = ([*folder.glob("*.so")] for folder in (honest / "storebench", scratch))
@@ -45,19 +51,17 @@ def planted_kernel(honest: Path, cache: Path, scratch: Path, name: str) -> None:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a store of 12 large images."""
     root = tmp_path_factory.mktemp("windows")
-    done = storebench(root, "convert", "memory", *SIZE, "--out", "stores")
+    done = storebench(root, "convert", "memory", "lmdb", *SIZE, "--out", "stores")
     assert done.returncode == 0, done.stderr
     return root / "stores"
 
 
-def run_of_windows(folder: Path, images: Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    """Run a cell that cuts windows by the kernel in a user's cache."""
+def run_of_windows(folder: Path, images: Path, cache: Path, *cell: str) -> subprocess.CompletedProcess[str]:
+    """Run a cell, by default one that cuts windows, with the kernel in a user's cache."""
     words = (
         "run",
-        "memory:native",
+        *(cell or ("memory:native", "--model", "caffenet")),
         *SIZE,
-        "--model",
-        "caffenet",
         *COMPUTE,
         "--stores",
         images,
@@ -83,6 +87,15 @@ def test_a_kernel_with_a_fault_fails_the_cell(images: Path, honest: Path, tmp_pa
     done = run_of_windows(tmp_path, images, tmp_path / "cache")
     assert done.returncode == 5, (done.returncode, done.stderr)
     assert "kept from the timed batches" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_with_a_fault_fails_the_cell(images: Path, honest: Path, tmp_path: Path, name: str) -> None:
+    planted_kernel(honest, tmp_path / "cache", tmp_path / "scratch", name)
+    done = run_of_windows(tmp_path, images, tmp_path / "cache", "lmdb:direct")
+    assert done.returncode == 5, (done.returncode, done.stderr)
     assert "Traceback" not in done.stderr
 
 

@@ -22,7 +22,7 @@ from storebench.arrays import Indices, Pixels
 from storebench.errors import OutputError, UsageError
 from storebench.formats.arrays import Batch, check_range
 from storebench.manifest import Manifest
-from storebench.probes.gather import take_once
+from storebench.probes.gather import compiled
 from storebench.system.scratch import (
     SEGMENT_PREFIX,
     SEGMENTS,
@@ -160,5 +160,5 @@ def store_tag(store: Path, manifest: Manifest) -> str:
 def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
     """Copy images of an array into `out`, uint8 [n, H, W, C], one for each index; return their bytes."""
     check_range(indices, len(pixels))
-    take_once(pixels, indices, out)  # "clip" mode, but these indices have been checked
+    compiled(pixels, indices, out)
     return out.nbytes

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from storebench.formats import windows as windows_module
 from storebench.formats.base import Batch, Fetched, Indices, Reader
-from storebench.formats.kernel import load_kernel
 from storebench.formats.memory.held import MemoryNativeReader, MemoryPythonReader
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
+from storebench.system.copying import load_kernel
 from storebench.testing.stores import build_small_store
 from storebench.testing.windows import sliced
 

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
-from storebench.formats.kernel import load_kernel
 from storebench.formats.lmdb.index import (
     PageIndex,
     build_index,
@@ -26,6 +25,7 @@ from storebench.formats.lmdb.index import (
 )
 from storebench.formats.lmdb.pages import PageFile, leaves
 from storebench.leftovers import sweep
+from storebench.system.copying import load_kernel
 from tests.support.thinning import examples
 
 Records = dict[bytes, bytes]

@@ -1,5 +1,6 @@
 """Planned reads: the same samples as unplanned ones, few bytes too many, no page faults, bounded look-ahead."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -16,14 +17,18 @@ from hypothesis import strategies as st
 
 from storebench.errors import CellFailedError, CorruptStoreError, UsageError
 from storebench.formats.base import Reader
-from storebench.formats.reads.direct_file import DirectFile, merge
+from storebench.formats.reads import direct_file
+from storebench.formats.reads.direct_file import SMALL_BYTES, DirectFile, merge
 from storebench.formats.reads.turns import Turns
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident
+from storebench.system.copying import load_kernel
 from storebench.testing.stores import SmallStore, build_small_store
 from storebench.testing.windows import sliced
 from tests.support.thinning import examples
+
+needs_kernel = pytest.mark.skipif(load_kernel() is None, reason="there is no C compiler")
 
 SMALL, LARGE = (32, 32, 3), (120, 100, 3)
 OPTIONS: list[dict[str, str]] = [
@@ -313,6 +318,26 @@ def test_the_last_bytes_of_a_file_are_read_like_all_others(some_file: DirectFile
         assert rows.tobytes() == b"\xfe\xffend"
     with pytest.raises(CorruptStoreError, match="ends within"):
         some_file.read_rows(np.array([some_file.size - 4]), rows)
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+@pytest.mark.parametrize("size", [1, 63, 5000, SMALL_BYTES])
+def test_rows_are_the_same_with_and_without_the_kernel(
+    size: int, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(direct_file, "load_kernel", lambda: None)
+    content = np.random.default_rng(size).integers(0, 256, 3 * SMALL_BYTES + 5, np.uint8)
+    (tmp_path / "file").write_bytes(content.tobytes())
+    offsets = np.array([7, 0, 2 * SMALL_BYTES + 5 - size % 7, 7])
+    rows = np.full((5, size), 9, np.uint8)
+    with contextlib.closing(DirectFile(tmp_path / "file")) as file:
+        file.copy_rows(offsets, rows[:4])
+        assert [row.tobytes() for row in rows[:4]] == [content[at : at + size].tobytes() for at in offsets]
+        assert (rows[4] == 9).all(), "it wrote beyond the rows"
+        if compiled or size < SMALL_BYTES:
+            with pytest.raises(IndexError):
+                file.copy_rows(np.array([len(content) - size + 1]), rows[:1])
 
 
 def test_turns_let_no_more_in_than_they_say(tmp_path: Path) -> None:

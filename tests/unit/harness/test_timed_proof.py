@@ -15,7 +15,6 @@ import torch
 
 from storebench.errors import CorruptDataError
 from storebench.formats import parse_backend
-from storebench.formats.kernel import Kernel, load_kernel
 from storebench.loading import kept as kept_module
 from storebench.loading import loader as loader_module
 from storebench.loading.augment import Augment
@@ -24,6 +23,7 @@ from storebench.loading.kept import Kept, SampleKeeper, TimedCheck, Truth
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
+from storebench.system.copying import Kernel, load_kernel
 from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
 
 SAMPLES, BATCH = 50, 8

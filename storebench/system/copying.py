@@ -1,4 +1,4 @@
-"""The compiled kernel: draw windows and cut them out of raw images, a whole batch per call, in C.
+"""The compiled kernel: draw windows, cut them out of raw images, and copy whole samples, a whole batch per call, in C.
 
 numpy copies a mirrored row of interleaved pixels byte by byte, and torch's flip needs new memory for each image. This
 code mirrors five RGB pixels per instruction and writes straight into the batch. The source is a string, because the
@@ -11,12 +11,21 @@ import functools
 import numpy as np
 
 from storebench.arrays import Bytes, Integers
-from storebench.probes.remembered import user_cache_folder
 from storebench.system.compiled import load_compiled
+from storebench.system.user_cache import user_cache_folder
 
 SOURCE = r"""
 #include <stdint.h>
 #include <string.h>
+
+/* What numpy tells of an array (__array_struct__). */
+typedef struct {
+    int version, dimensions;
+    char kind;
+    int item_bytes, flags;
+    intptr_t *shape, *strides;
+    void *data;
+} array;
 
 #if defined(__x86_64__)
 
@@ -91,6 +100,18 @@ SHUFFLING static void mirror_rgb(const uint8_t *from, uint8_t *to, int64_t pixel
     mirror_pixels(from, to + 3 * (pixels - 1), 1, 3);
 }
 
+/* As mirror_rgb, for a row that another one follows on both sides: it reads one byte beyond its row and writes one. */
+SHUFFLING static void mirror_rgb_before(const uint8_t *from, uint8_t *to, int64_t pixels)
+{
+    if (pixels < 5) {
+        mirror_pixels(from, to, pixels, 3);
+        return;
+    }
+    for (int64_t done = 0; done + 5 <= pixels; done += 5)
+        mirror_five(from + 3 * (pixels - 5 - done), to + 3 * done);
+    mirror_five(from, to + 3 * (pixels - 5));
+}
+
 /* Short rows are copied without a call: there are thousands in a batch of small images. */
 static void copy_row(const uint8_t *from, uint8_t *to, int64_t bytes)
 {
@@ -116,11 +137,15 @@ static void mirror_row(const uint8_t *from, uint8_t *to, int64_t pixels, int64_t
 }
 
 /* Cuts one window per place (top, left, mirrored) out of images of rows x columns x channels that begin at offsets.
-   Returns how many were cut: fewer than count if a window is not in its image, or an image not in the source. */
+   Without a source, offsets are addresses. Returns how many were cut: fewer than count if a window is not in its image, or
+   an image not in the source. */
 int64_t storebench_cut(
-    const uint8_t *source, int64_t source_bytes, const int64_t *offsets, const int64_t *places, int64_t count,
-    int64_t rows, int64_t columns, int64_t channels, int64_t height, int64_t width, uint8_t *out)
+    const array *sources, int64_t source_bytes, const array *all_offsets, const array *all_places, int64_t count,
+    int64_t rows, int64_t columns, int64_t channels, int64_t height, int64_t width, const array *outs)
 {
+    const uint8_t *source = sources ? sources->data : 0;
+    const int64_t *offsets = all_offsets->data, *places = all_places->data;
+    uint8_t *out = outs->data;
     const int64_t image_bytes = rows * columns * channels, row_bytes = width * channels;
     const int shuffle = can_shuffle();
     for (int64_t n = 0; n < count; n++, places += 3) {
@@ -130,12 +155,12 @@ int64_t storebench_cut(
             return n;
         const uint8_t *from = (const uint8_t *)((uintptr_t)source + (uintptr_t)offsets[n]);
         from += (top * columns + left) * channels;
-        /* What comes next is fetched ahead: the next row, because a mirrored one is read from its end, and beside a small
-           image the next image, because each is over before the processor fetches ahead by itself. */
+        /* What comes next is fetched ahead, into the second cache: the next row, because a mirrored one is read from its end,
+           and beside a small image the next but one, because each is over before the processor fetches ahead by itself. */
         const uint8_t *next = from + columns * channels;
-        if (image_bytes <= 8192 && n + 1 < count)
-            next = (const uint8_t *)((uintptr_t)source + (uintptr_t)offsets[n + 1])
-                + (places[3] * columns + places[4]) * channels;
+        if (image_bytes <= 8192 && n + 2 < count)
+            next = (const uint8_t *)((uintptr_t)source + (uintptr_t)offsets[n + 2])
+                + (places[6] * columns + places[7]) * channels;
         if (!mirrored && width == columns) {
             memcpy(out, from, (size_t)(height * row_bytes));
             out += height * row_bytes;
@@ -143,14 +168,35 @@ int64_t storebench_cut(
         }
         for (int64_t row = 0; row < height; row++, out += row_bytes) {
             for (int64_t at = 0; at < row_bytes; at += 64)
-                __builtin_prefetch(next + at);
-            if (mirrored)
+                __builtin_prefetch(next + at, 0, 2);
+            if (mirrored && shuffle && channels == 3 && row + 1 < height)
+                mirror_rgb_before(from, out, width);
+            else if (mirrored)
                 mirror_row(from, out, width, channels, shuffle);
             else
                 copy_row(from, out, row_bytes);
             from += columns * channels;
             next += columns * channels;
         }
+    }
+    return count;
+}
+
+/* Copies samples of one size that begin at offsets. Returns how many were copied: fewer than count if one is not in the
+   source. */
+int64_t storebench_rows(
+    const array *sources, int64_t source_bytes, const array *all_offsets, int64_t count, int64_t size, const array *outs)
+{
+    const uint8_t *source = sources->data;
+    const int64_t *offsets = all_offsets->data;
+    uint8_t *out = outs->data;
+    for (int64_t n = 0; n < count; n++, out += size) {
+        if (offsets[n] < 0 || offsets[n] > source_bytes - size)
+            return n;
+        if (size <= 8192 && n + 2 < count)
+            for (int64_t at = 0; at < size; at += 64)
+                __builtin_prefetch((const uint8_t *)((uintptr_t)source + (uintptr_t)(offsets[n + 2] + at)), 0, 2);
+        memcpy(out, source + offsets[n], (size_t)size);
     }
     return count;
 }
@@ -164,13 +210,15 @@ static uint64_t mixed(uint64_t value)
 
 /* Draws a place (top, left, mirrored) for each index, as storebench.loading.augment does with numpy. */
 void storebench_draw(
-    uint64_t stream, const int64_t *indices, int64_t count, int64_t tops, int64_t lefts, int64_t mirrors,
-    int64_t *places)
+    uint64_t stream, const array *all_indices, int64_t count, int64_t tops, int64_t lefts, int64_t mirrors,
+    const array *all_places)
 {
+    const int64_t *indices = all_indices->data;
+    int64_t *places = all_places->data;
     for (int64_t n = 0; n < count; n++, places += 3) {
         const uint64_t bits = mixed(stream + UINT64_C(0x9E3779B97F4A7C15) * ((uint64_t)indices[n] + 1));
-        places[0] = (int64_t)((bits & 0xFFFF) % (uint64_t)tops);
-        places[1] = (int64_t)((bits >> 16 & 0xFFFF) % (uint64_t)lefts);
+        places[0] = (uint32_t)(bits & 0xFFFF) % (uint32_t)tops;
+        places[1] = (uint32_t)(bits >> 16 & 0xFFFF) % (uint32_t)lefts;
         places[2] = (int64_t)(bits >> 32 & 1) * mirrors;
     }
 }
@@ -178,6 +226,12 @@ void storebench_draw(
 
 _ANYWHERE = 2**63 - 1
 """Bytes of a source that is the whole address space."""
+
+
+# An array's ``ctypes.data`` takes a microsecond, and there are six of them in a batch of 40.
+_struct_in = ctypes.pythonapi.PyCapsule_GetPointer
+_struct_in.restype = ctypes.c_void_p
+_struct_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Kernel:
@@ -188,6 +242,9 @@ class Kernel:
         self._cut = library.storebench_cut
         self._cut.restype = number
         self._cut.argtypes = [pointer, number, pointer, pointer, *[number] * 6, pointer]
+        self._rows = library.storebench_rows
+        self._rows.restype = number
+        self._rows.argtypes = [pointer, number, pointer, number, number, pointer]
         self._draw = library.storebench_draw
         self._draw.restype = None
         self._draw.argtypes = [ctypes.c_uint64, pointer, *[number] * 4, pointer]
@@ -215,23 +272,51 @@ class Kernel:
         out
             uint8 [n, h, w, C].
         """
-        address, size = (None, _ANYWHERE) if source is None else (source.ctypes.data, source.size)
+        # The capsules hold what the kernel reads until it returns.
+        held = None if source is None else source.__array_struct__
+        offset, place, batch = offsets.__array_struct__, places.__array_struct__, out.__array_struct__
+        _, height, width, _ = out.shape
         cut: int = self._cut(
-            address,
-            size,
-            offsets.ctypes.data,
-            places.ctypes.data,
+            held if source is None else _struct_in(held, None),
+            _ANYWHERE if source is None else source.size,
+            _struct_in(offset, None),
+            _struct_in(place, None),
             len(offsets),
             *image_shape,
-            *out.shape[1:3],
-            out.ctypes.data,
+            height,
+            width,
+            _struct_in(batch, None),
         )
         return cut
+
+    def rows(self, source: Bytes, offsets: Integers, out: Bytes) -> int:
+        """Copy the sample at each of `offsets` into `out`, and return the number of samples before the first outside.
+
+        Parameters
+        ----------
+        source
+            uint8 [bytes].
+        offsets
+            int64 [n], where each sample begins.
+        out
+            uint8 [n, size].
+        """
+        held, offset, batch = source.__array_struct__, offsets.__array_struct__, out.__array_struct__
+        copied: int = self._rows(
+            _struct_in(held, None),
+            source.size,
+            _struct_in(offset, None),
+            len(offsets),
+            out.shape[1],
+            _struct_in(batch, None),
+        )
+        return copied
 
     def draw(self, stream: int, indices: Integers, ranges: tuple[int, int], *, mirror: bool) -> Integers:
         """Draw a place for each index, int64 [n, 3], below `ranges` (top, left), from a stream of random bits."""
         places = np.empty((len(indices), 3), np.int64)
-        self._draw(stream, indices.ctypes.data, len(indices), *ranges, mirror, places.ctypes.data)
+        index, place = indices.__array_struct__, places.__array_struct__
+        self._draw(stream, _struct_in(index, None), len(indices), *ranges, mirror, _struct_in(place, None))
         return places
 
 

@@ -1,0 +1,17 @@
+"""Where this user's caches are."""
+
+import os
+from pathlib import Path
+
+
+def user_cache_folder() -> Path | None:
+    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``.
+
+    None for a user without a home folder, such as an arbitrary user id in a container.
+    """
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "storebench"
+    try:
+        return Path.home() / ".cache" / "storebench"
+    except RuntimeError:
+        return None
