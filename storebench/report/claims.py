@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, CellSummary
+from storebench.report.cells import RANK_COLUMNS, SETTING_COLUMNS, SHARE_COLUMNS, CellSummary
 from storebench.report.decisions import EXPOSED, FED_FRAC, READS, Decision, Decisions, Topic
 from storebench.report.factors import BreakEven, closings, shares
 from storebench.report.intervals import Estimate
@@ -77,6 +77,7 @@ _FREE: Mapping[Topic, frozenset[str]] = {
     Topic.WORKERS: frozenset({"workers"}),
     Topic.RANKS: frozenset(RANK_COLUMNS),
     Topic.SYNC: frozenset({"sync"}),
+    Topic.STORE: frozenset(SHARE_COLUMNS),
     Topic.CACHE: _STATE,
     Topic.COMPUTE: _STATE | {"loss"},
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from storebench import stats
 from storebench.report.cells import CellSummary, key_without
 from storebench.report.intervals import Estimate, Ratio, Round, family, mean_interval
-from storebench.report.jobs import does_the_work, stored_jobs, ways_to_exchange, work_of_ranks
+from storebench.report.jobs import data_stores, does_the_work, stored_jobs, ways_to_exchange, work_of_ranks
 from storebench.report.panels import Panel
 from storebench.report.states import EpochRow
 from storebench.settings.words import CacheState, ComputeKind
@@ -49,6 +49,8 @@ class Topic(enum.StrEnum):
     """A job of several ranks against one process with as many samples per step, of one rank or of all."""
     SYNC = "sync"
     """Jobs that differ only in the moment at which ranks exchange gradients, or in whether they do."""
+    STORE = "store"
+    """Jobs that keep samples in a data store against jobs whose ranks read for themselves."""
     CACHE = "cache"
     COMPUTE = "compute"
     """The network's computing beside a backend against its computing with nothing to load."""
@@ -331,7 +333,7 @@ def _rest_questions(panel: Panel, panels: Sequence[Panel], *, is_lead: bool) -> 
 
 
 def _job_questions(ordered: Sequence[Panel]) -> Iterator[_Question]:
-    """Yield pairs of a job and one process, and pairs of jobs that exchange gradients at different moments."""
+    """Yield pairs of a job and one process, and pairs of jobs that exchange gradients or read in different ways."""
     jobs: dict[object, list[CellSummary]] = {}
     for cell in stored_jobs(ordered):
         jobs.setdefault(work_of_ranks(cell), []).append(cell)
@@ -342,6 +344,7 @@ def _job_questions(ordered: Sequence[Panel]) -> Iterator[_Question]:
         yield from (_rates(Topic.RANKS, job, alone) for job in matching)
     for ways in ways_to_exchange(ordered):
         yield from (_rates(Topic.SYNC, cell, base) for cell, base in itertools.combinations(ways, 2))
+    yield from (_rates(Topic.STORE, kept, separate) for kept, separate in data_stores(ordered))
 
 
 def siblings(cell: CellSummary, panels: Sequence[Panel], varying: str) -> list[CellSummary]:

@@ -1,10 +1,10 @@
-"""The cells that a job of ranks is compared with: one process, and jobs that exchange gradients at another moment."""
+"""The cells that a job of ranks is compared with: one process, and jobs that exchange gradients or read in another way."""
 
 from collections.abc import Iterator, Sequence
 
-from storebench.report.cells import RANK_COLUMNS, CellSummary, key_without
+from storebench.report.cells import RANK_COLUMNS, SHARE_COLUMNS, CellSummary, key_without
 from storebench.report.panels import Panel
-from storebench.settings.words import Sync
+from storebench.settings.words import Share, Sync
 
 
 def stored_jobs(panels: Sequence[Panel]) -> Iterator[CellSummary]:
@@ -32,6 +32,18 @@ def ways_to_exchange(panels: Sequence[Panel]) -> list[list[CellSummary]]:
         for group in groups.values()
         if len(group) > 1
     ]
+
+
+def data_stores(panels: Sequence[Panel]) -> list[tuple[CellSummary, CellSummary]]:
+    """Return the jobs that keep samples in a data store, each with the job whose ranks read for themselves."""
+    jobs = list(stored_jobs(panels))
+    separate = {_but_for_sharing(job): job for job in jobs if job.cell.share is Share.NONE}
+    keeping = (job for job in jobs if job.cell.share is Share.STORE)
+    return [(job, separate[key]) for job in keeping if (key := _but_for_sharing(job)) in separate]
+
+
+def _but_for_sharing(job: CellSummary) -> tuple[object, ...]:
+    return (job.backend, *key_without(job, *SHARE_COLUMNS))
 
 
 def jobs_beside(cell: CellSummary, panels: Sequence[Panel]) -> list[CellSummary]:

@@ -1,4 +1,4 @@
-"""What several ranks deliver, and what overlapping their exchange of gradients gains, in sentences."""
+"""What several ranks deliver, and what a data store and overlapping their exchange of gradients gain, in sentences."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import EXPOSED, Topic
 from storebench.report.facts import Facts
-from storebench.report.jobs import jobs_beside, ways_to_exchange
+from storebench.report.jobs import data_stores, jobs_beside, ways_to_exchange
 from storebench.report.panels import Panel
 from storebench.report.texts.labels import (
     backend_label,
@@ -189,12 +189,36 @@ def overlap_answer(groups: Sequence[Sequence[CellSummary]], claims: Claims) -> S
     return Sentence(text=text, claims=asserted)
 
 
+def data_store_answer(facts: Facts) -> Sentence:
+    """Return a sentence on the jobs that are proven to be faster with a data store, or slower; without claims if there are none."""
+    asked = [
+        (kept, claim)
+        for kept, separate in data_stores(facts.ordered)
+        if (claim := facts.claims.between(kept, separate, Topic.STORE)) is not None
+    ]
+    decided = [(kept, claim) for kept, claim in asked if claim.kind is ClaimKind.FASTER]
+    gains = [claim for kept, claim in decided if claim.subject is kept]
+    losses = [claim for kept, claim in decided if claim.subject is not kept]
+    asserted = tuple(claim for _, claim in asked)
+    jobs, several = number_of(len(asked), "job"), len({dataset_label(kept) for kept, _ in asked}) > 1
+    if gains:
+        most = max(gains, key=_times)
+        text = (
+            f"A data store in the memory of the ranks is proven to be faster than ranks that read for themselves in {len(gains)} of"
+            f" {jobs}; the largest gain is {bounded(most)}{with_interval(most.figure)} times, with {_job_words(most.subject, several)}"
+        )
+    else:
+        text = f"In none of {jobs} is a data store in the memory of the ranks proven to be faster than ranks that read for themselves"
+    text += f"; it is proven to be slower in {len(losses)}." if losses else "."
+    return Sentence(text=text, claims=asserted)
+
+
 def _times(claim: Claim) -> float:
     return claim.figure.mid if claim.figure else 0.0
 
 
 def rank_sentences(facts: Facts) -> list[Sentence]:
-    """Return the sentences on the rates of several ranks and on overlapping their exchange.
+    """Return the sentences on the rates of several ranks, on data stores, and on overlapping their exchange.
 
     There are none if most cells are of one process.
     """
@@ -203,6 +227,7 @@ def rank_sentences(facts: Facts) -> list[Sentence]:
         return []
     told = [_placed(panel, ranks_answer(facts, panel)) for panel in rank_panels(facts)[:_MOST_TOLD]]
     groups, jobs = exchanging(facts), [cell for cell in stored if cell.cell.ranks > 1]
+    told += [data_store_answer(facts)]
     told += [rank_steps_answer(jobs, facts.claims)]
     told += [overlap_answer(groups, facts.claims)] if groups else []
     return [sentence for sentence in told if sentence.claims]

@@ -171,6 +171,38 @@ def test_overlapping_that_gains_is_told_with_its_gain() -> None:
     assert [(one.topic, one.decided, one.fair) for one in plot.claims] == [(Topic.SYNC, True, True)]
 
 
+def stores(wait_ms: float, **changes: Any) -> list[list[Record]]:
+    """Plant a job whose ranks read for themselves and wait 4 ms per step, and two with a data store and another wait."""
+    filled = [
+        job(wait_ms=wait_ms, share="store", store_fill=fill, exposed_ms=None, noise_ms=0.02)
+        for fill in ("preload", "first-epoch")
+    ]
+    return [job(exposed_ms=None, noise_ms=0.03, **changes), *filled]
+
+
+def test_a_data_store_that_gains_is_told_first_with_its_gain() -> None:
+    answer = headline(facts_of(*stores(wait_ms=1.0)))
+    assert answer.sentences[0].text.startswith(
+        "A data store in the memory of the ranks is proven to be faster than ranks that read for themselves in 2 of 2 jobs;"
+        " the largest gain is 1.27"
+    )
+    assert answer.sentences[0].text.endswith(" times, with LMDB (2 ranks, overlapped, share store).")
+    assert [(one.topic, one.decided, one.fair) for one in answer.sentences[0].claims] == [
+        (Topic.STORE, True, True)
+    ] * 2
+
+
+def test_a_data_store_that_loses_or_cannot_be_told_is_not_praised() -> None:
+    slower = headline(facts_of(*stores(wait_ms=9.0))).sentences[0].text
+    assert slower == (
+        "In none of 2 jobs is a data store in the memory of the ranks proven to be faster than ranks that read for themselves;"
+        " it is proven to be slower in 2."
+    )
+    alike = headline(facts_of(*stores(wait_ms=4.0))).sentences[0].text
+    assert alike.endswith("read for themselves.")
+    assert not any("data store" in one.text for one in headline(facts_of(*stores(1.0, ranks=4))).sentences)
+
+
 def test_a_page_of_jobs_begins_with_its_jobs() -> None:
     jobs = [*ways(overlapped=2.0, after=9.0), job(ranks=4, compute_ms=12.0, exposed_ms=None)]
     alone = job(ranks=1, exposed_ms=None)
