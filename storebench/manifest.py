@@ -64,6 +64,8 @@ class Manifest(StoreSpec):
         False if decoding does not return the dataset's own pixels (JPEG).
     build_s
         Seconds from the first sample until the data is synced to disk.
+    decoded
+        False if image files as they are were copied without decoding each once as a check; only then in the file.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -76,10 +78,14 @@ class Manifest(StoreSpec):
     build_s: float
     created_utc: str
     storebench_version: str
+    decoded: bool = True
 
     def write(self, folder: Path) -> None:
         """Write this manifest into a store's folder."""
-        text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
+        fields = dataclasses.asdict(self)
+        if self.decoded:
+            del fields["decoded"]
+        text = json.dumps(fields, indent=2, sort_keys=True)
         (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod

@@ -119,7 +119,9 @@ def median_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
     """Return a confidence interval of the median over replicates; None for a single replicate.
 
     From 6 replicates on, this is the exact interval between order statistics, valid for every
-    distribution. Below, it is Student's t, on logarithms if all values are positive.
+    distribution. Below, it is Student's t, on logarithms if all values are positive. Where even the
+    smallest and the largest value do not cover the median often enough for `alpha`, it is the
+    smallest interval that holds them and Student's: a smaller `alpha` never gives a narrower one.
     """
     array = np.sort(np.asarray(values, np.float64))
     count = len(array)
@@ -129,9 +131,13 @@ def median_interval(values: Values, alpha: float = ALPHA) -> Interval | None:
         return Interval(low=float(array[rank - 1]), high=float(array[count - rank]))
     if array[0] > 0:
         centre, half, _ = _student(np.log(array), alpha)
-        return Interval(low=_exp(centre - half), high=_exp(centre + half))
-    centre, half, _ = _student(array, alpha)
-    return Interval(low=centre - half, high=centre + half)
+        found = Interval(low=_exp(centre - half), high=_exp(centre + half))
+    else:
+        centre, half, _ = _student(array, alpha)
+        found = Interval(low=centre - half, high=centre + half)
+    if count < _FEWEST_FOR_ORDER:
+        return found
+    return Interval(low=min(found.low, float(array[0])), high=max(found.high, float(array[-1])))
 
 
 def _order_rank(count: int, alpha: float) -> int:

@@ -64,7 +64,7 @@ def convert(
         bool,
         typer.Option(
             "--decode/--no-decode",
-            help="For original, decode each image file once as a check, or check only its header and its end.",
+            help="For original, decode each image file once as a check, or check only header and end of JPEG and PNG.",
         ),
     ] = True,
     out: Annotated[

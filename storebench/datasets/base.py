@@ -230,6 +230,11 @@ class Dataset(ABC):
         """Whether several threads may call `original` at the same time."""
         return False
 
+    @property
+    def decoded_before(self) -> bool:
+        """Whether the bytes that `original` returns are of a store, and each file was decoded when it was built."""
+        return False
+
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, unchanged, and its label.
 
@@ -238,8 +243,8 @@ class Dataset(ABC):
         Parameters
         ----------
         decode
-            Whether a file of a folder or an archive is decoded to find out whether it can be. Otherwise only its header
-            and its end marker are checked. The files of a store were checked when it was built.
+            Whether a file is decoded to find out whether it can be, unless it was (`decoded_before`). Otherwise only header
+            and end marker of a JPEG or PNG are checked; files of other kinds, which have no such marker, are decoded.
 
         Raises
         ------

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image as PilImage
 
 from storebench.datasets.base import Image
-from storebench.datasets.headers import REPLACE_HINT, check_file, read_header
+from storebench.datasets.headers import JPEG, PNG, REPLACE_HINT, check_file, read_header
 from storebench.datasets.images import (
     DOES_NOT_DECODE,
     PILLOW_FORMATS,
@@ -48,9 +48,12 @@ def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE))
 
 
 def checked(content: bytes, where: str, *, decode: bool = True) -> bytes:
-    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out, unless `decode` is false.
+    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out.
 
-    Then a file is refused only if its header is damaged, its end marker is missing, or it has too many pixels. Of a JPEG, every coefficient is decoded, but only an eighth of the pixels per side is computed from them: damage shows in
+    Without `decode`, a JPEG or PNG is refused only if its header is damaged, its end marker is missing, or it has too many
+    pixels. Files of other kinds have no marker at their end and are decoded all the same.
+
+    Of a JPEG, every coefficient is decoded, but only an eighth of the pixels per side is computed from them: damage shows in
     the coefficients. What cannot be decoded in this way, such as a lossless JPEG, is decoded whole.
 
     Raises
@@ -60,10 +63,10 @@ def checked(content: bytes, where: str, *, decode: bool = True) -> bytes:
     """
     if not decode:
         try:
-            check_file(content)
+            if check_file(content).kind in (JPEG, PNG):
+                return content
         except CorruptDataError as error:
             raise CorruptDataError(error.what, where=where, hint=error.hint) from error
-        return content
     try:
         _picture(content, where, reduced=True)
     except CorruptDataError:

@@ -53,6 +53,11 @@ class Originals(Dataset):
         raise NotImplementedError("image files are copied as they are")
 
     @property
+    def decoded_before(self) -> bool:
+        """Whether each file was decoded when it was stored."""
+        return self._source.decoded_before
+
+    @property
     def thread_safe(self) -> bool:
         """Whether several threads may call `original` at the same time."""
         return self._source.thread_safe

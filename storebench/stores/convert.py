@@ -73,7 +73,8 @@ class BuildOptions:
     verify
         Whether every sample is read back before the store is published.
     decode
-        Whether image files that are stored as they are are decoded once as a check; see `Dataset.original`.
+        Whether image files that are stored as they are are decoded once as a check; see `Dataset.original`. A store that
+        was built without is then built anew, unless `replace` is ``Replace.STALE``: a benchmark takes what there is.
     progress
         Shows the progress.
     say
@@ -170,7 +171,7 @@ def convert_to(
     source = dataset
     dataset = Originals(source, decode=options.decode) if any_size(backend.codec) else source
     # Using an existing store takes no lock, because its folder may be read-only.
-    existing = None if options.replace is Replace.YES else _usable(target, dataset)
+    existing = None if options.replace is Replace.YES else _usable(target, dataset, options)
     if existing is not None:
         tidy(target.parent, when_made, options.say)
         return existing
@@ -187,13 +188,18 @@ def convert_to(
         raise counted(error, source, options.progress) from None
 
 
-def _usable(target: Path, dataset: Dataset) -> Store | None:
-    """Return the store at `target` if it is complete and this dataset's."""
+def _usable(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
+    """Return the store at `target` if it is complete, this dataset's, and checked as asked."""
     with contextlib.suppress(CorruptStoreError, SchemaVersionError):
         store = open_store(target)
-        if store.manifest.dataset.fingerprint == dataset.info.fingerprint:
+        same = store.manifest.dataset.fingerprint == dataset.info.fingerprint
+        if same and not _lacks_check(store.manifest, options):
             return store
     return None
+
+
+def _lacks_check(manifest: Manifest, options: BuildOptions) -> bool:
+    return options.decode and not manifest.decoded and options.replace is not Replace.STALE
 
 
 def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
@@ -212,6 +218,9 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
         if options.replace is Replace.NEVER:
             raise OutputError(f"the existing store has other samples ({change})", where=target, hint=FORCE)
         options.say(f"{target}: the store has other samples than requested ({change}); rebuilding it")
+        return None
+    if _lacks_check(manifest, options):
+        options.say(f"{target}: its image files were copied without decoding them; rebuilding it")
         return None
     try:
         return open_store(target)
@@ -245,7 +254,7 @@ def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptio
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
     with temporary_folder(target) as folder, errors_naming(target, folder):
         with options.progress(f"converting {target.name}") as advance:
-            written = _write(dataset, backend, folder, options.processes, advance)
+            written = _write(dataset, backend, folder, options, advance)
         save_array(folder / DIGESTS_NAME, written.digests)
         manifest = _manifest(dataset, backend, folder, written)
         if options.verify:
@@ -264,10 +273,11 @@ class _Encoded:
     payload_bytes: int
     build_s: float
     phases: Phases
+    decoded: bool
 
 
 def _write(
-    dataset: Dataset, backend: Backend, folder: Path, processes: int | None, advance: Advance
+    dataset: Dataset, backend: Backend, folder: Path, options: BuildOptions, advance: Advance
 ) -> _Encoded:
     codec = get_codec(backend.codec)
     # A lossless conversion keeps the digests of its source, so it does not compute them.
@@ -282,7 +292,7 @@ def _write(
     encoders = set()
     started = time.perf_counter()
     with (
-        contextlib.closing(encode(encoder, processes)) as chunks,
+        contextlib.closing(encode(encoder, options.processes)) as chunks,
         get_format(backend.format).writer(folder, spec) as writer,
     ):
         for chunk in chunks:
@@ -304,6 +314,7 @@ def _write(
         digests=digests,
         payload_bytes=payload_bytes,
         build_s=ended - started,
+        decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
         phases=Phases(make_s=make_s, write_s=write_s, sync_s=ended - closing, processes=len(encoders)),
     )
 
@@ -321,6 +332,7 @@ def _manifest(dataset: Dataset, backend: Backend, folder: Path, written: _Encode
         samples_digest=set_digest(written.digests),
         lossless=get_codec(backend.codec).lossless,
         build_s=written.build_s,
+        decoded=written.decoded,
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         storebench_version=__version__,
     )

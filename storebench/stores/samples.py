@@ -7,6 +7,7 @@ import numpy as np
 
 from storebench.codecs import any_size
 from storebench.datasets.base import Dataset, DatasetInfo, Image
+from storebench.datasets.decoding import checked
 from storebench.datasets.sources import check_index
 from storebench.digests import DigestTable
 from storebench.formats import Reader, get_format
@@ -58,11 +59,18 @@ class StoreSamples(Dataset):
         """The geometry and identity of the image files, if the store holds files as they are; None otherwise."""
         return self.manifest.dataset if any_size(self.manifest.codec) else None
 
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:  # noqa: ARG002 - done when it was built
+    @property
+    def decoded_before(self) -> bool:
+        """Whether each image file was decoded when the store was built."""
+        return self.manifest.decoded
+
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, self.manifest.count)
         reader = self._open()
         [payload] = reader.fetch(np.array([index], np.int64))
+        if decode and not self.decoded_before:
+            checked(payload, f"{self.path}: sample {index}")
         return payload, int(reader.labels[index])
 
     def _open(self) -> Reader:

@@ -13,6 +13,7 @@ import psutil
 
 from storebench.arrays import Pixels
 from storebench.codecs import any_size, get_codec
+from storebench.datasets.decoding import checked
 from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
 from storebench.formats import Backend, Reader, get_format, parse_backend
@@ -62,6 +63,8 @@ def verify_store(
 ) -> Verification:
     """Read every sample back, decode it and compare its digest with the one from writing.
 
+    Image files as they are have digests of their bytes; they are decoded only if they were not when the store was built.
+
     Parameters
     ----------
     store
@@ -95,13 +98,25 @@ def verify_store(
     check_sizes(store, manifest)
     get_format(manifest.format).check_structure(store)
     with progress(f"verifying {store.name}") as advance:
-        return verify_samples(store, manifest, table, reader, advance)
+        return verify_samples(store, manifest, table, reader, advance, decode=not manifest.decoded)
 
 
 def verify_samples(
-    store: Path, manifest: Manifest, table: DigestTable, reader: str | None, advance: Advance
+    store: Path,
+    manifest: Manifest,
+    table: DigestTable,
+    reader: str | None,
+    advance: Advance,
+    *,
+    decode: bool = False,
 ) -> Verification:
-    """Compare every sample of `store` with its row of `table`, uint8 [count, 16]; see `verify_store`."""
+    """Compare every sample of `store` with its row of `table`, uint8 [count, 16]; see `verify_store`.
+
+    Parameters
+    ----------
+    decode
+        Whether image files as they are have to decode, too.
+    """
     started = time.perf_counter()
     backend = _backend(manifest, reader)
     height, width, channels = manifest.dataset.image_shape
@@ -110,7 +125,8 @@ def verify_samples(
     with ThreadPoolExecutor(THREADS) as threads:
         for opened, indices in _batches(store, manifest, backend, step):
             fetched = _fetch(opened, indices, pixels[: len(indices)])
-            for wrong in threads.map(functools.partial(_first_wrong, fetched, table), fetched.shares()):
+            find = functools.partial(_first_wrong, fetched, table, decode=decode)
+            for wrong in threads.map(find, fetched.shares()):
                 if wrong is not None:
                     raise _refusal(store, manifest, table, wrong)
             advance(int(indices[-1]) + 1, manifest.count)
@@ -207,18 +223,20 @@ def _fetch(reader: Reader, indices: Indices, pixels: Batch) -> _Fetched:
     )
 
 
-def _first_wrong(fetched: _Fetched, table: DigestTable, rows: range) -> _Wrong | None:
+def _first_wrong(fetched: _Fetched, table: DigestTable, rows: range, *, decode: bool) -> _Wrong | None:
     codec = get_codec(fetched.codec)
     for row in rows:
         index, label = int(fetched.indices[row]), int(fetched.labels[row])
         pixels: Pixels = fetched.pixels[row]
-        if fetched.payloads is not None and any_size(fetched.codec):
-            pixels = np.frombuffer(fetched.payloads[row], np.uint8)
-        elif fetched.payloads is not None:
-            try:
+        try:
+            if fetched.payloads is not None and any_size(fetched.codec):
+                pixels = np.frombuffer(fetched.payloads[row], np.uint8)
+                if decode:
+                    checked(fetched.payloads[row], f"sample {index}")
+            elif fetched.payloads is not None:
                 codec.decode_into(fetched.payloads[row], pixels)
-            except CorruptDataError as error:
-                return _Wrong(index=index, pixels=pixels, label=label, error=error)
+        except CorruptDataError as error:
+            return _Wrong(index=index, pixels=pixels, label=label, error=error)
         if sample_digest(pixels, label) != table[index].tobytes():
             return _Wrong(index=index, pixels=pixels, label=label)
     return None

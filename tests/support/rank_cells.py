@@ -81,6 +81,10 @@ def run_ranks(cell: Cell, bench: Bench, run: Path, work: RankWork = plain_rank, 
     )
 
 
+NAMED_S = 15
+"""A job that lost a rank has failed, with its line, so soon after the fault."""
+
+
 def failure_of_stuck_job(bench: Bench, folder: Path, backend: str, fault: str, **matrix: Any) -> str:
     """Run a job by the command line in which a rank stops for good, and return its failure. The limit is 4 s."""
     path = write_scenario(

@@ -371,3 +371,12 @@ def test_the_median_of_two_far_values_at_a_strict_level_has_an_interval() -> Non
     assert interval is not None
     assert 0 < interval.low < 1e-200
     assert 1e200 < interval.high < float("inf")
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=16), st.sampled_from([0.05, 0.02, 0.01, 0.002]))
+def test_a_stricter_interval_of_a_median_is_never_narrower(values: list[float], alpha: float) -> None:
+    wide, narrow = median_interval(values, alpha / 5), median_interval(values, alpha)
+    assert wide is not None
+    assert narrow is not None
+    assert wide.low <= narrow.low * (1 + 1e-12)
+    assert wide.high >= narrow.high * (1 - 1e-12)

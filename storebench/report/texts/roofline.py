@@ -131,11 +131,7 @@ def _delivered_words(curve: RooflineCurve, rate: float) -> str:
 def handoff_sentence(rooflines: Sequence[Roofline]) -> str:
     """Return a sentence on the stores that the handoff keeps below what their supply rates would allow, or ""."""
     curves = (curve for roofline in rooflines for curve in roofline.curves if roofline.overlap)
-    names = dict.fromkeys(
-        backend_label(curve.backend)
-        for curve in curves
-        if curve.model.starving < _HANDED * curve.supply.mid / BUSY_FRAC
-    )
+    names = dict.fromkeys(backend_label(curve.backend) for curve in curves if is_handed(curve))
     if not names:
         return ""
     said, rate = ("feeds", "its supply rate") if len(names) == 1 else ("feed", "their supply rates")
@@ -143,6 +139,11 @@ def handoff_sentence(rooflines: Sequence[Roofline]) -> str:
         f"{listed([*names])} {said} slower accelerators than {rate} would allow: between two steps the loader hands a batch"
         " over, and the accelerator waits (docs/worth-it.md)."
     )
+
+
+def is_handed(curve: RooflineCurve) -> bool:
+    """Return whether the handoff keeps a store below what its supply rate would allow."""
+    return curve.model.overlap and curve.model.starving < _HANDED * curve.supply.mid / BUSY_FRAC
 
 
 def _landmark_sentence(roofline: Roofline) -> str:

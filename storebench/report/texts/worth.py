@@ -11,12 +11,13 @@ from storebench.report.claims import Claim, ClaimKind
 from storebench.report.facts import Facts
 from storebench.report.main_panel import state_rank
 from storebench.report.roofline import Roofline
-from storebench.report.roofline_curve import RooflineCurve
+from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
-from storebench.report.texts.roofline import delivering_sentences, loader_words, starving_words
+from storebench.report.texts.roofline import delivering_sentences, is_handed, loader_words, starving_words
 from storebench.report.texts.verdicts import more_rounds
 from storebench.runs.whole import Whole
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
+from storebench.stats import PRACTICAL_FRAC
 from storebench.units import number_of, rounded_bytes
 
 BASES = (ORIGINAL, "png")
@@ -40,7 +41,8 @@ class Worth:
     side
         Side of its images; None if it keeps their sizes.
     named
-        Sentences on the rate that each named accelerator gets from the stores, in the state of the verdict.
+        Sentences on the rate that each named accelerator gets from the stores, in the state of the verdict, and on whether
+        converting is worth it for this one.
     """
 
     sentences: tuple[str, ...]
@@ -96,15 +98,55 @@ def _unsound_words(cell: CellSummary, facts: Facts) -> str:
 
 
 def _named(facts: Facts, accelerators: Sequence[Accelerator]) -> tuple[str, ...]:
-    """Return sentences on the rates that named accelerators get in the state of the verdict."""
+    """Return sentences on the rates that named accelerators get in the state of the verdict, and on what follows for each."""
     lead = _lead(facts.rooflines)
     if lead is None:
         return ()
-    return tuple(
-        sentence
+    told = (
+        [*delivering_sentences(lead, accelerator, _where(lead)), _for_one(facts, lead, accelerator)]
         for accelerator in accelerators
-        for sentence in delivering_sentences(lead, accelerator, _where(lead))
     )
+    return tuple(sentence for sentences in told for sentence in sentences if sentence)
+
+
+def _for_one(facts: Facts, lead: Roofline, accelerator: Accelerator) -> str:
+    """Return whether converting is worth it for a named accelerator; "" if the verdict says it of all."""
+    base, rate = _base(lead), accelerator.images_per_s
+    if base is None or base.at_most or len(lead.stored) == 1:
+        return ""
+    feeding = base.feeding(rate)
+    if feeding is Feeding.FEEDS:
+        return f"Converting is not worth it for this accelerator: {_files(base)} keep it busy."
+    helping = _helping(_gains(_claims(facts, lead, base)), base)
+    if not helping:
+        return ""
+    best = _best(facts, helping)
+    name, more = backend_label(best.backend), best.delivered(rate).mid / base.delivered(rate).mid
+    if feeding is Feeding.STARVES and more >= 1 + PRACTICAL_FRAC:
+        return f"Converting is worth it for this accelerator: from {name} it would train {more:.3g} times as many images/s."
+    return (
+        f"Whether converting is worth it for this accelerator cannot be told yet: from {name} it would train {more:.3g} times as"
+        " many images/s by these figures."
+    )
+
+
+def _claims(facts: Facts, lead: Roofline, base: RooflineCurve) -> list[tuple[RooflineCurve, Claim | None]]:
+    """Return each other store with the claim about its loader and that of the files."""
+    return [(curve, _claim(facts, curve, base)) for curve in lead.stored if curve is not base]
+
+
+def _gains(pairs: Sequence[tuple[RooflineCurve, Claim | None]]) -> dict[RooflineCurve, Claim]:
+    """Return the stores whose loaders are proven to be faster than that of the files."""
+    return {
+        curve: claim
+        for curve, claim in pairs
+        if claim is not None and claim.kind is ClaimKind.FASTER and claim.subject is curve.loader
+    }
+
+
+def _helping(gains: Mapping[RooflineCurve, Claim], base: RooflineCurve) -> dict[RooflineCurve, Claim]:
+    """Return those of them that feed faster accelerators."""
+    return {curve: claim for curve, claim in gains.items() if curve.starving.mid > base.starving.mid}
 
 
 def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
@@ -112,12 +154,8 @@ def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
     base = None if lead is None else _base(lead)
     if lead is None or base is None:
         return None
-    pairs = [(curve, _claim(facts, curve, base)) for curve in lead.stored if curve is not base]
-    gains = {
-        curve: claim
-        for curve, claim in pairs
-        if claim is not None and claim.kind is ClaimKind.FASTER and claim.subject is curve.loader
-    }
+    pairs = _claims(facts, lead, base)
+    gains = _gains(pairs)
     memory = _memory_sentence(lead, whole)
     if base.at_most:
         return Worth(sentences=tuple(filter(None, (_bounded(lead, base), memory))))
@@ -131,7 +169,7 @@ def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
             else _keep(facts, lead, base, pairs, whole_choice=whole_choice)
         )
         return Worth(sentences=tuple(filter(None, (verdict, memory))))
-    helping = {curve: claim for curve, claim in gains.items() if curve.starving.mid > base.starving.mid}
+    helping = _helping(gains, base)
     if not helping:
         return Worth(sentences=tuple(filter(None, (_handoff(lead), memory))))
     return _converting(facts, base, helping, _below(lead, base), memory, whole)
@@ -283,12 +321,12 @@ def _below(lead: Roofline, base: RooflineCurve) -> str:
 
 def _above(base: RooflineCurve, best: RooflineCurve, claim: Claim) -> str:
     name = backend_label(best.backend)
-    overlap = (best.starving.lo or 0.0) <= (base.starving.hi or math.inf)
-    helps = (
-        f"For faster training {name} may help, but the intervals overlap"
-        if overlap
-        else f"Above that, {name} helps"
-    )
+    if (best.starving.lo or 0.0) > (base.starving.hi or math.inf):
+        helps = f"Above that, {name} helps"
+    elif is_handed(best):
+        helps = f"For faster training {name} may help, but the intervals overlap"
+    else:  # its loader is proven to be faster, and nothing else limits it
+        helps = f"For faster training {name} helps"
     return (
         f"{helps}: up to {starving_words(best)} images/s. Its loader is"
         f" {times(claim.figure)} as fast as that of {_files(base)}."

@@ -133,6 +133,11 @@ def test_files_that_are_not_decoded_make_the_same_store(tmp_path: Path, cli: Cli
     assert unchecked_files["samples_digest"] == files["samples_digest"]
     assert unchecked_lmdb["samples_digest"] == lmdb["samples_digest"]
     assert cli("verify", unchecked_lmdb["path"]).returncode == 0
+    again = cli(*asked, "--out", str(tmp_path / "unchecked"))
+    assert "copied without decoding them; rebuilding it" in again.stderr
+    assert [store["built"] for store in json.loads(again.stdout)] == [True, True]
+    unchanged = cli(*asked, "--out", str(tmp_path / "checked"), "--no-decode")
+    assert [store["built"] for store in json.loads(unchanged.stdout)] == [False, False]
 
 
 def test_damage_that_only_decoding_finds_is_copied_without_it_and_fails_the_cell(
@@ -144,6 +149,13 @@ def test_damage_that_only_decoding_finds_is_copied_without_it_and_fails_the_cell
     refused = cli(*asked)
     assert (refused.returncode, "a/041.png" in refused.stderr) == (5, True)
     assert cli(*asked, "--no-decode").returncode == 0
+    [store] = (tmp_path / "stores").glob("*/lmdb+original")
+    for checking in (("verify",), ("convert", "hdf5+original", "--from")):
+        found = cli(*checking, str(store))
+        assert (found.returncode, "sample 41" in found.stderr) == (5, True), found.stderr
+    assert cli("convert", "hdf5+original", "--from", str(store), "--no-decode").returncode == 0
+    [copied] = (tmp_path / "stores").glob("*/hdf5+original")
+    assert cli("verify", str(copied)).returncode == 5
     ran = cli(
         *("run", "lmdb+original", "--dataset", str(photos), "--stores", str(tmp_path / "stores")),
         *("--compute", "none", "--batch-size", "1", "--replicates", "1", "--out", str(tmp_path / "run")),
@@ -152,7 +164,7 @@ def test_damage_that_only_decoding_finds_is_copied_without_it_and_fails_the_cell
     assert "sample 41: an original payload of" in ran.stderr
 
 
-@pytest.mark.parametrize("name", ["half a JPEG", "half a PNG", "nothing", "text"])
+@pytest.mark.parametrize("name", [name for name in DAMAGED if name != "a PNG with two headers"])
 def test_files_without_header_or_end_are_refused_without_decoding(name: str, tmp_path: Path) -> None:
     root = folder_of(tmp_path / "photos", {"a/1.png": picture("PNG"), "b/2.png": DAMAGED[name]})
     with pytest.raises(CorruptDataError, match=r"b/2\.png: "):

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,12 @@ from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.membership import Membership
 from storebench.ranks.nodes import Board, NodeAddress, place_of
 from storebench.report.validation.validate import validate
-from storebench.runs.records import read_records
+from storebench.results import Record
+from storebench.runs.records import RECORDS_NAME, read_records
 from tests.support import quick_cli
 from tests.support.harness_tools import Bench, wait_for
 from tests.support.quick_cli import Command
+from tests.support.rank_cells import NAMED_S
 
 SCENARIO = """
 name = "two"
@@ -67,13 +70,20 @@ def port() -> int:
 
 
 def fresh(
-    bench: Bench, folder: Path, port: int, node: int, more: Mapping[str, str], around: Sequence[str] = ()
+    bench: Bench,
+    folder: Path,
+    port: int,
+    node: int,
+    more: Mapping[str, str],
+    around: Sequence[str] = (),
+    *,
+    resume: bool = False,
 ) -> subprocess.Popen[str]:
     """Start the command of one node in a fresh interpreter, with the command `around` it."""
     words = ("bench", folder / "two.toml", "--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
     places = ("--out", folder / f"run{node or ''}", "--stores", folder / f"stores{node}")
     return subprocess.Popen(
-        [*around, *bench.command(*words, *places)],
+        [*around, *bench.command(*words, *places, *(["--resume"] if resume else []))],
         cwd=folder,
         env={**bench.env, **slurm(node), "GLOO_SOCKET_IFNAME": "lo", **more},
         stdout=subprocess.PIPE,
@@ -146,6 +156,32 @@ def test_an_interrupted_first_node_says_how_all_nodes_continue(
     nodes = f"--nodes 2 --rendezvous 127.0.0.1:{port}"
     again = f"storebench bench {tmp_path}/two.toml --resume --out {tmp_path}/run --stores {tmp_path}/stores0 {nodes}"
     assert f"'{again}' continues this run" in error
+
+
+@pytest.mark.full
+def test_all_nodes_continue_a_run_that_was_killed(bench: Bench, tmp_path: Path, port: int) -> None:
+    text = SCENARIO.format(ranks="2", backend="lmdb")
+    (tmp_path / "two.toml").write_text(text.replace("test_limit", "replicates = 3\ntest_limit"))
+    with fresh(bench, tmp_path, port, 0, {}) as first, fresh(bench, tmp_path, port, 1, {}) as second:
+        wait_for(lambda: len(records_of(tmp_path / "run")) == 1, 90)
+        first.kill()
+        killed_at = time.monotonic()
+        _, error = second.communicate(timeout=90)
+        assert "the first node has ended the run" in error
+        assert time.monotonic() - killed_at < NAMED_S
+    left = records_of(tmp_path / "run")
+    assert len(left) < 3
+    codes = ended([fresh(bench, tmp_path, port, node, {}, resume=True) for node in range(2)])
+    assert [code for code, _ in codes] == [0, 0], codes
+    whole = read_records(tmp_path / "run")
+    assert sorted(record.replicate for record in whole) == [0, 1, 2]
+    assert [record.started_utc for record in whole[: len(left)]] == [record.started_utc for record in left]
+    assert validate([tmp_path / "run"]) == []
+
+
+def records_of(run: Path) -> list[Record]:
+    """Return the records of a run so far; none before there is a file."""
+    return read_records(run) if (run / RECORDS_NAME).is_file() else []
 
 
 @pytest.mark.full

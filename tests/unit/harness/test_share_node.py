@@ -25,16 +25,20 @@ from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, run_folder_in, wait_for
 from tests.support.planted_plugin import SLEEP_S
-from tests.support.rank_cells import RankRun, assert_sound, failure_of_stuck_job, ranked_cell, run_ranks
+from tests.support.rank_cells import (
+    NAMED_S,
+    RankRun,
+    assert_sound,
+    failure_of_stuck_job,
+    ranked_cell,
+    run_ranks,
+)
 
 RANKS, BATCH = 3, 11
 """200 samples of MNIST are 6 steps of 33 and one of 2, so the last rank has none in the last step."""
 
 PAYLOAD = 28 * 28
 SHARED = ("--ranks", "2", "--threads", "1", "--share", "node")
-
-ENDS_S = 60
-"""A job that lost its reader ends well within this time, even on a busy machine; it does not run into its time limit."""
 
 
 def small(backend: str, **matrix: Any) -> Any:
@@ -276,7 +280,7 @@ def test_a_reader_that_dies_ends_the_job_with_its_name(
     done = faulty.cli("run", *words, "--out", tmp_path / "run")
     ended = time.time()
     [begun] = (tmp_path / "stores").glob("*/begun-*")
-    assert ended - begun.stat().st_mtime < ENDS_S
+    assert ended - begun.stat().st_mtime < NAMED_S
     assert done.returncode == 5
     [record] = read_records(tmp_path / "run")
     said = {"kill": "it was killed by SIGKILL", "bug": "unexpected error: ZeroDivisionError"}[fault]
