@@ -137,7 +137,7 @@ def find_accelerator(text: str) -> Accelerator:
     """
     label, given, rate = text.strip().rpartition("=")
     if given or _NUMBER.fullmatch(rate):
-        return _of_rate(label.strip(), rate.strip())
+        return _of_rate(label.strip(), rate.strip(), text)
     name, _, model = text.strip().lower().partition(":")
     of_device = [
         profile
@@ -156,13 +156,15 @@ def find_accelerator(text: str) -> Accelerator:
     return accelerator
 
 
-def _of_rate(label: str, rate: str) -> Accelerator:
+def _of_rate(label: str, rate: str, text: str) -> Accelerator:
     """Return the profile of a device that is known by a given rate alone."""
     images_per_s = float(rate) if _NUMBER.fullmatch(rate) else 0.0
     if not 0 < images_per_s <= _MOST_RATE:
         raise UsageError(
             f"{rate!r} is no rate of an accelerator", hint="Write NAME=RATE in images/s, such as h100=3000."
         )
+    if not label and "=" in text:
+        raise UsageError("there is no name before '='", hint=f"Write NAME={rate}, or {rate} alone.")
     if len(label) > _LONGEST or not label.isprintable():
         raise UsageError(
             f"an accelerator's name has at most {_LONGEST} printable characters", hint="Shorten the name."

@@ -107,9 +107,10 @@ def _sizes(part: "SampleSet") -> str:
     if part.sample_bytes is None or not part.samples:
         return ""
     shortest, median, longest = part.sample_bytes
+    looked_at = "" if part.looked_at is None else f" ({part.looked_at:,} looked at)"
     if shortest == longest:
-        return f", {median:,} bytes each"
-    return f", {shortest:,} to {longest:,} bytes, median {median:,}"
+        return f", {median:,} bytes each{looked_at}"
+    return f", {shortest:,} to {longest:,} bytes, median {median:,}{looked_at}"
 
 
 def _summary(inspection: "Inspection") -> str:

@@ -93,6 +93,8 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFile
     if split == Split.TRAIN:
         if splits.train is None and splits.test is not None:
             _refuse_test_only(path, splits.test)
+        if splits.train is None:
+            _refuse_splits_below(path, seen)
         return _scan_classes(splits.train or path, None, None, seen)
     if splits.test is None:
         raise DataNotFoundError(
@@ -167,6 +169,19 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
             hint=f"Put one folder per class there, with {', '.join(images.EXTENSIONS[:3])} ... files.",
         )
     return by_class
+
+
+def _refuse_splits_below(path: Path, seen: ScanSnapshot) -> None:
+    """Refuse a folder whose only folder holds train and test splits: they would become one class."""
+    names = ClassFolders(path, seen).names() if path.is_dir() else []
+    below = path / names[0] if len(names) == 1 else None
+    splits = None if below is None else find_splits(below, seen)
+    if splits is not None and splits.train is not None and splits.test is not None:
+        raise DataNotFoundError(
+            f"its only folder, {splits.train.parent.name}/, holds {splits.train.name}/ and {splits.test.name}/",
+            where=path,
+            hint=f"Name {splits.train.parent}.",
+        )
 
 
 def _refuse_test_only(path: Path, test: Path) -> NoReturn:

@@ -50,6 +50,8 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
         find_accelerator(text)
     with pytest.raises(UsageError, match="at most 40 printable characters"):
         find_accelerator("x" * 41 + "=3")
+    with pytest.raises(UsageError, match=r"no name before '='\. Write NAME=5, or 5 alone"):
+        find_accelerator(" =5")
 
 
 @pytest.mark.parametrize(

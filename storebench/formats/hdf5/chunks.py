@@ -15,7 +15,7 @@ from storebench.units import number_of
 
 COSTLY_TIMES = 4
 
-COSTLY_BYTES = 1 << 20
+COSTLY_BYTES = 128 << 10
 
 
 class NoPlaceError(Exception):
@@ -67,7 +67,7 @@ def chunk_addresses(data: Any) -> npt.NDArray[np.int64]:
 
 
 def diagnose_chunking(path: Path | str) -> str | None:
-    """Return the cost of a random sample if a file's chunking makes it megabytes, with the line that reduces it.
+    """Return the cost of a random sample if a file's chunking makes it large, with the line that reduces it.
 
     Parameters
     ----------
@@ -109,6 +109,10 @@ def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | No
     mended = path.with_name(f"{path.stem}-repacked{path.suffix}")
     command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(mended)]
     return (
-        f"a random sample of {name!r} ({sample} bytes) costs {cost / 2**20:.1f} MiB: it spans "
+        f"a random sample of {name!r} ({sample} bytes) costs {_size(cost)}: it spans "
         f"{number_of(touched, 'chunk')} of {data.chunks}; fix it with: {shlex.join(command)}"
     )
+
+
+def _size(cost: int) -> str:
+    return f"{cost / 2**20:.1f} MiB" if cost >= 1 << 20 else f"{cost / 2**10:.0f} KiB"

@@ -162,14 +162,16 @@ def _found(path: Path, kind: str, database: str | None, samples: int) -> Abstrac
 def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
     assert candidate.source is not None
     part, reads = candidate.part, measure(candidate.source, budget_s=budget_s)
-    sizes, touched = part.sample_bytes, part.touched_bytes
+    sizes, touched, looked_at = part.sample_bytes, part.touched_bytes, part.looked_at
     if sizes is None:
         sizes = spread(reads.sizes)
+        looked_at = len(reads.sizes) if len(reads.sizes) < part.samples else None
         touched = candidate.beside_bytes + paged(max(_HEAP_BYTES, sizes[1]))
     part = replace(
         part,
         content=part.content or contents_of(reads.values),
         sample_bytes=sizes,
+        looked_at=looked_at,
         touched_bytes=touched,
         cold=reads.cold,
         warm=reads.warm,

@@ -51,6 +51,8 @@ class SampleSet:
         Contents of a sample, in words; empty if nothing is known about them.
     sample_bytes
         Shortest, median and longest size of the samples that were looked at; None if none was.
+    looked_at
+        Number of samples that `sample_bytes` is of; None if the size of every sample is known.
     touched_bytes
         Bytes that a read of one uncached sample of median size needs at least: whole pages and whole chunks.
         None if `sample_bytes` is.
@@ -70,6 +72,7 @@ class SampleSet:
     layout: str
     content: str = ""
     sample_bytes: tuple[int, int, int] | None
+    looked_at: int | None = None
     touched_bytes: float | None
     advice: str | None = None
     cold: Reads | None = None

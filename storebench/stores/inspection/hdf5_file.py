@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storebench.stores.inspection.candidate import Candidate, FileContent, drawn
+from storebench.stores.inspection.candidate import Candidate, FileContent, drawn, spread
 from storebench.stores.inspection.findings import SampleSet
 from storebench.stores.inspection.hdf5_layout import (
     blob_spans,
@@ -130,6 +130,11 @@ class _Finder:
         members = [(data, self._file[data.name]) for data in some[:MANY]]
         count = sum((data.shape[0] if rows else 1) * data.stands_for for data in alike)
         part = describe_collection(_pattern(alike), members, rows=rows)
+        if part.sample_bytes is not None:  # the size of each is known from its shape
+            known = [data for data in alike if 0 not in data.shape]
+            whole = exact and all(data.stands_for == 1 for data in known)
+            sizes = [_sample_bytes(data, rows=rows) for data in known]
+            part = replace(part, sample_bytes=spread(sizes), looked_at=None if whole else len(sizes))
         part = replace(part, samples=round(count), exact=exact)
         items = [
             SampleLocation(name=data.name, start=drawn(range(data.shape[0]), 1)[0] if rows else None)

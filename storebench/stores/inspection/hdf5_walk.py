@@ -199,7 +199,7 @@ def _type_of(dtype: Any) -> tuple[str, int | None]:
     """Return a type in words, and the bytes of an element; None if its length varies."""
     base = h5py.check_vlen_dtype(dtype)
     if base is not None:
-        return f"variable-length {base}", None
+        return f"variable-length {'text' if base is str else np.dtype(base)}", None
     text = h5py.check_string_dtype(dtype)
     if text is not None:
         return ("variable-length text", None) if text.length is None else ("fixed-length text", text.length)

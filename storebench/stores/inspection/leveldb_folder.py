@@ -98,6 +98,7 @@ def _found(folder: Path, snapshot: Path, samples: int) -> FileContent:
         exact=drawn_.exact,
         layout="sorted tables",
         sample_bytes=spread(lengths),
+        looked_at=None if len(lengths) == drawn_.count else len(lengths),
         touched_bytes=paged(spread(lengths)[1]) if lengths else 0.0,
     )
     keys = drawn([key for key, _ in drawn_.records], samples)

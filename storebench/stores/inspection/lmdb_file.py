@@ -147,9 +147,10 @@ def _check_all(file: PageFile, name: str, notes: dict[str, str]) -> None:
     notes[f"{prefix}page index"] = (
         f"built in {time.perf_counter() - start:.2f} s, {index.nbytes / 1e6:.1f} MB"
     )
-    notes[f"{prefix}keys"] = (
-        f"the first {index.numbered:,} of {len(index):,} are their own positions in eight digits"
-    )
+    if index.numbered:
+        notes[f"{prefix}keys"] = (
+            f"the first {index.numbered:,} of {len(index):,} are their own positions in eight digits"
+        )
 
 
 def _part(file: PageFile, name: str, members: list[_Entry], *, samples: int, exact: bool) -> SampleSet:
@@ -163,6 +164,7 @@ def _part(file: PageFile, name: str, members: list[_Entry], *, samples: int, exa
         exact=exact,
         layout=f"B+-tree of {page_bytes:,}-byte pages",
         sample_bytes=spread(lengths),
+        looked_at=None if len(members) == samples else len(members),
         touched_bytes=float(np.median(pages)) * page_bytes if len(members) else 0.0,
     )
 

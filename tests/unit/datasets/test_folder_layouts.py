@@ -299,3 +299,15 @@ def test_a_network_that_crops_more_than_the_images_have_is_refused(
     assert done.returncode == 2
     assert "caffenet needs images of 227 x 227, and these are 32 x 32" in done.stderr
     assert not (tmp_path / "run" / "records.jsonl").exists()
+
+
+@pytest.mark.parametrize("test", ["val", "test"])
+def test_splits_in_the_only_folder_are_refused_and_named(test: str, tmp_path: Path) -> None:
+    for split in ("train", test):
+        for name in ("cat", "dog"):
+            write(tmp_path / "photos" / "images" / split / name / "1.jpg")
+    with pytest.raises(
+        DataNotFoundError, match=f"its only folder, images/, holds train/ and {test}/"
+    ) as caught:
+        open_at(tmp_path / "photos")
+    assert f"Name {tmp_path / 'photos' / 'images'}." in str(caught.value)

@@ -11,6 +11,7 @@ import pytest
 from storebench.errors import CorruptDataError
 from storebench.stores.inspection import Inspection, SampleSet, inspect
 from tests.support.foreign_files import jpegs, write_blob, write_per_image, write_vlen
+from tests.support.quick_cli import storebench
 
 FEW = 6
 """Samples to read where the time of a read does not matter."""
@@ -27,6 +28,34 @@ def main_of(found: Inspection) -> SampleSet:
 def spread_of(images: Sequence[bytes]) -> tuple[int, int, int]:
     lengths = sorted(map(len, images))
     return lengths[0], int(np.median(lengths)), lengths[-1]
+
+
+def test_sizes_of_some_values_are_called_that(tmp_path: Path) -> None:
+    path = write_vlen(tmp_path / "vlen.h5", jpegs(120))
+    part = main_of(inspect(path, samples=10))
+    assert (part.samples, part.looked_at) == (120, 10)
+    said = storebench(tmp_path, "inspect", path.name, "--samples", "10").stdout
+    assert ", median " in said
+    assert "(10 looked at)" in said
+
+
+def test_values_of_text_are_called_that(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "text.h5", "w") as file:
+        file["names"] = ["one", "three"] * 40
+        file.create_dataset("list", data=[["a"] * 3] * 40, dtype=h5py.vlen_dtype(str))
+    said = str(inspect(tmp_path / "text.h5", samples=4))
+    assert "<class" not in said
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_chunks_of_less_than_a_mebibyte_come_with_their_mending(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "chunks.h5"
+    with h5py.File(path, "w") as file:
+        pixels = np.zeros((128, 64, 64, 3), np.uint8)
+        file.create_dataset("images", data=pixels, chunks=(rows, 64, 64, 3), compression="gzip")
+    part = main_of(inspect(path, samples=FEW))
+    assert part.advice is not None
+    assert f"(12288 bytes) costs {rows * 12} KiB: it spans 1 chunk" in part.advice
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (16,)}, {"chunks": (16,), "compression": "gzip"}])
@@ -74,8 +103,8 @@ def test_one_data_set_per_image_is_one_part(tmp_path: Path, classes: int) -> Non
     [part] = found.parts
     assert (part.name, part.samples, part.exact, part.content) == ("*/*", 600, True, "JPEG")
     assert part.layout.startswith("one data set per sample")
-    assert part.sample_bytes is not None
-    assert spread_of(images)[0] <= part.sample_bytes[0] < part.sample_bytes[2] <= spread_of(images)[2]
+    assert part.sample_bytes == spread_of(images), "of all, not of those that were read"
+    assert part.looked_at is None
     assert part.warm is not None
     assert part.warm.samples == 40
 
