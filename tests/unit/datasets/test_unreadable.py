@@ -140,9 +140,7 @@ def test_files_that_are_not_decoded_make_the_same_store(tmp_path: Path, cli: Cli
     assert [store["built"] for store in json.loads(unchanged.stdout)] == [False, False]
 
 
-def test_damage_that_only_decoding_finds_is_copied_without_it_and_fails_the_cell(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_damage_that_only_decoding_finds_fails_later_without_it(tmp_path: Path, cli: Cli) -> None:
     files = {f"a/{number:03}.png": picture("PNG", number) for number in range(100)}
     photos = folder_of(tmp_path / "photos", files | {"a/041.png": does_not_decode()})
     asked = ("convert", "lmdb+original", "--dataset", str(photos), "--out", str(tmp_path / "stores"))
@@ -171,9 +169,7 @@ def test_files_without_header_or_end_are_refused_without_decoding(name: str, tmp
         open_at(root).original(1, decode=False)
 
 
-def test_leaving_decoding_out_is_refused_where_images_are_decoded_all_the_same(
-    photos: Path, cli: Cli
-) -> None:
+def test_no_decode_is_refused_where_images_are_decoded_all_the_same(photos: Path, cli: Cli) -> None:
     pixels = cli("convert", "lmdb+original", "lmdb", "--dataset", str(photos), "--no-decode")
     assert (pixels.returncode, "every image is decoded for lmdb." in pixels.stderr) == (2, True)
     skipped = cli("convert", "original", "--dataset", str(photos), "--no-decode", "--skip-unreadable")

@@ -189,7 +189,7 @@ def test_an_accelerator_that_the_files_feed_needs_no_conversion() -> None:
     assert last == ("Converting is not worth it for this accelerator: your files as they are keep it busy.")
 
 
-def test_an_accelerator_near_the_files_own_limit_is_told_that_nothing_is_decided() -> None:
+def test_an_accelerator_near_the_limit_of_the_files_is_undecided() -> None:
     wide = {"spread": (0.5, 1.0, 1.6, 0.7, 1.4)}
     records = loaders({"original": 900.0, "lmdb": 1500.0}, **wide)
     *_, last = answer(records, accelerators=("k40=1100",)).named
