@@ -155,10 +155,12 @@ int64_t storebench_cut(
             return n;
         const uint8_t *from = (const uint8_t *)((uintptr_t)source + (uintptr_t)offsets[n]);
         from += (top * columns + left) * channels;
-        /* What comes next is fetched ahead, into the second cache: the next row, because a mirrored one is read from its end,
-           and beside a small image the next but one, because each is over before the processor fetches ahead by itself. */
+        /* What comes next is fetched ahead: the next row, because a mirrored one is read from its end, and beside a small image
+           the next but one, because each is over before the processor fetches ahead by itself. That one is not needed so soon,
+           and the second cache has more room for it. */
         const uint8_t *next = from + columns * channels;
-        if (image_bytes <= 8192 && n + 2 < count)
+        const int small = image_bytes <= 8192;
+        if (small && n + 2 < count)
             next = (const uint8_t *)((uintptr_t)source + (uintptr_t)offsets[n + 2])
                 + (places[6] * columns + places[7]) * channels;
         if (!mirrored && width == columns) {
@@ -167,8 +169,12 @@ int64_t storebench_cut(
             continue;
         }
         for (int64_t row = 0; row < height; row++, out += row_bytes) {
-            for (int64_t at = 0; at < row_bytes; at += 64)
-                __builtin_prefetch(next + at, 0, 2);
+            if (small)
+                for (int64_t at = 0; at < row_bytes; at += 64)
+                    __builtin_prefetch(next + at, 0, 2);
+            else
+                for (int64_t at = 0; at < row_bytes; at += 64)
+                    __builtin_prefetch(next + at);
             if (mirrored && shuffle && channels == 3 && row + 1 < height)
                 mirror_rgb_before(from, out, width);
             else if (mirrored)
