@@ -19,7 +19,10 @@ from storebench.settings.words import CacheState, ComputeKind
 from storebench.stats import Verdict
 
 LEAD_FRAC = 0.5
-"""Share of the permitted error for the settings that a page's sentences rest on; the rest is for everything else."""
+"""Share of the permitted error for the settings that a page's sentences rest on."""
+
+OTHER_RATIOS_FRAC = 0.35
+"""Share for all other ratios of two cells. The rest is for figures of single cells, of which a page has many more."""
 
 FED_FRAC = 0.10
 """A loop that waits less than this share of its time is fed."""
@@ -99,8 +102,7 @@ class Decision:
     doubt
         The reason why nothing is decided although the interval would allow it; None if the interval is used.
     alpha
-        Error of its interval; None if the page does not ask for this comparison, which then has the error of all settings
-        but the leading ones.
+        Error of its interval; None if the page does not ask for this comparison, which then has `Decisions.other_alpha`.
     """
 
     topic: Topic
@@ -162,8 +164,10 @@ class Decisions:
         How many looks at these runs there may have been, this one included.
     alpha
         Error that this look at the results may spend on all of them.
-    lead_alpha, rest_alpha
-        Error per comparison: in the settings that sentences use, and elsewhere.
+    lead_alpha, other_alpha
+        Error per ratio: in the settings that sentences rest on, and elsewhere.
+    rest_alpha
+        Error per figure of a single cell in all other settings.
     figure_alphas
         (name of a figure, key of a cell) -> error of that figure. No other figure proves anything.
     """
@@ -172,6 +176,7 @@ class Decisions:
     looks: int
     alpha: float
     lead_alpha: float
+    other_alpha: float
     rest_alpha: float
     figure_alphas: Mapping[tuple[str, tuple[str, str]], float]
 
@@ -229,7 +234,9 @@ class Decisions:
         return estimate if estimate.lo > limit else None
 
 
-def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, others: int = 0) -> Decisions:
+def decide(
+    ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, ratios: int = 0, others: int = 0
+) -> Decisions:
     """Return every decision on the panels of one page.
 
     The family is the page: with probability 95%, over all looks at the same runs, every interval holds.
@@ -243,6 +250,8 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
         How many looks at these runs there may have been, this one included.
     by_precision
         Whether a run added rounds until its intervals were narrow enough.
+    ratios
+        Number of further ratios that sentences use, each with the error `other_alpha`.
     others
         Number of further figures that sentences use, each with the error `rest_alpha`.
     """
@@ -256,17 +265,19 @@ def decide(ordered: Sequence[Panel], looks: int, *, by_precision: bool = False, 
     alpha = stats.look_alpha(looks, by_precision=by_precision)
     waits = {(WAIT, cell.key) for panel in leads for cell in panel.stored}
     shown = _shown_figures(ordered) - waits
-    lead_size, rest_size = max(1, len(lead) + len(waits)), max(1, len(rest) + len(shown) + others)
-    lead_alpha, rest_alpha = alpha * LEAD_FRAC / lead_size, alpha * (1 - LEAD_FRAC) / rest_size
+    lead_size, rest_size = max(1, len(lead) + len(waits)), max(1, len(rest) + ratios)
+    lead_alpha, other_alpha = alpha * LEAD_FRAC / lead_size, alpha * OTHER_RATIOS_FRAC / rest_size
     answers = [
         *_decided(list(lead.values()), lead_size, alpha * LEAD_FRAC),
-        *_decided(list(rest.values()), rest_size, alpha * (1 - LEAD_FRAC)),
+        *_decided(list(rest.values()), rest_size, alpha * OTHER_RATIOS_FRAC),
     ]
+    rest_alpha = alpha * (1 - LEAD_FRAC - OTHER_RATIOS_FRAC) / max(1, len(shown) + others)
     return Decisions(
         found={(answer.topic, answer.cell.key, answer.base.key): answer for answer in answers},
         looks=looks,
         alpha=alpha,
         lead_alpha=lead_alpha,
+        other_alpha=other_alpha,
         rest_alpha=rest_alpha,
         figure_alphas=dict.fromkeys(waits, lead_alpha) | dict.fromkeys(shown, rest_alpha),
     )
@@ -390,7 +401,7 @@ def doubt_about(cell: CellSummary, base: CellSummary, ratio: Ratio) -> Doubt | N
     moving = tuple(side for side in sides if side.unsteady)
     if moving:
         return Doubt(kind=DoubtKind.UNSTEADY, cells=moving)
-    # A rate that is at most too high can prove its own cell slower, and nothing else.
+    # An upper bound can prove its own cell slower, and nothing else.
     slow = {Verdict.FASTER: base, Verdict.SLOWER: cell}.get(ratio.verdict)
     bounded = tuple(side for side in sides if side.upper_bound and side is not slow)
     if bounded:
@@ -433,7 +444,7 @@ def rounds_to_tell(decisions: Decisions, undecided: Sequence[Decision]) -> int |
             rounds.append(decision.ratio.n)
     if not spreads:
         return None
-    spent = min(decision.alpha or decisions.rest_alpha for decision in undecided)
+    spent = min(decision.alpha or decisions.other_alpha for decision in undecided)
     later = spent * stats.look_alpha(decisions.looks + 1) / stats.look_alpha(decisions.looks)
     needed = _needed(max(spreads), later)
     return None if needed is None else max(1, needed - min(rounds))

@@ -142,7 +142,8 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
         ordered_panels,
         looks_at(cells),
         by_precision=added_by_precision(cells),
-        others=_concluding_figures(roofs) + comparisons(all_panels),
+        ratios=comparisons(all_panels),
+        others=_concluding_figures(roofs),
     )
     roofs = tuple(roofline.concluding(made.rest_alpha) for roofline in roofs)
     verdicts, climbed, evens = (

@@ -104,7 +104,7 @@ def _climbed(panels: Iterable[Panel]) -> list[dict[str, CellSummary]]:
 def _held(pairs: Iterable[tuple[CellSummary, CellSummary]], decisions: Decisions) -> list[Ratio | None]:
     """Return ratios of rates with intervals that hold together with all others of the page."""
     sides = [(rates(cell), rates(base)) for cell, base in pairs]
-    return family(sides, size=1, alpha=decisions.rest_alpha)
+    return family(sides, size=1, alpha=decisions.other_alpha)
 
 
 def _beside(panel: Panel, shared: Iterable[CellSummary]) -> list[CellSummary]:

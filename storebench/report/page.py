@@ -12,6 +12,7 @@ from storebench._version import __version__
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
+from storebench.report.claims import Claim
 from storebench.report.plots.plot import Plot
 from storebench.report.tables import MOST_TABLES, Table, mark
 from storebench.report.texts.advice import RULES
@@ -29,6 +30,7 @@ from storebench.report.texts.method import disturbed_note, method
 from storebench.report.texts.notes import STALLS, cache_notes
 from storebench.report.texts.papers import PaperClaim
 from storebench.report.texts.ranks import JOB_INTERVALS
+from storebench.report.texts.resting import precision_words
 from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.terms import terms
 from storebench.report.usage_table import USAGE_TITLE
@@ -83,6 +85,12 @@ class PageContent:
     findings: tuple[Finding, ...]
     incomplete: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the first screen and the advice assert."""
+        advice = (advice for section in self.sections for advice in section.advice)
+        return (*self.headline.claims, *(claim for one in advice for claim in one.claims))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +274,7 @@ def _context(content: PageContent, explained: Sequence[tuple[str, str]]) -> dict
         "flags": flags(content),
         "states": _states(content),
         "measured": _measured(content),
-        "method": method(content.cells),
+        "method": [*method(content.cells), *_precision(content)],
         "rules": RULES,
         "stalls": STALLS,
         "job_intervals": JOB_INTERVALS,
@@ -280,6 +288,11 @@ def _context(content: PageContent, explained: Sequence[tuple[str, str]]) -> dict
         "most_unbroken": MOST_UNBROKEN,
         "longest_title": LONGEST_TITLE,
     }
+
+
+def _precision(content: PageContent) -> list[tuple[str, str]]:
+    words = precision_words(content.claims)
+    return [("Precision", words)] if words else []
 
 
 def html(content: PageContent, explained: Sequence[tuple[str, str]] | None = None) -> str:

@@ -166,7 +166,7 @@ def test_the_error_of_a_comparison_decides_how_many_rounds_would_tell() -> None:
     decisions = facts.decisions
     pairs = {one.cell.cell.cache: one for one in decisions.found.values() if one.topic is Topic.BACKEND}
     assert pairs[CacheState.COLD].alpha == pytest.approx(decisions.lead_alpha)
-    assert pairs[CacheState.WARM].alpha == pytest.approx(decisions.rest_alpha)
+    assert pairs[CacheState.WARM].alpha == pytest.approx(decisions.other_alpha)
     strict, loose = (dataclasses.replace(pairs[CacheState.WARM], alpha=alpha) for alpha in (1e-6, 0.02))
     assert (rounds_to_tell(decisions, [strict]) or 0) > (rounds_to_tell(decisions, [loose]) or 0)
     assert rounds_to_tell(decisions, [strict, loose]) == rounds_to_tell(decisions, [strict])
@@ -268,8 +268,12 @@ def test_comparisons_and_figures_spend_no_more_than_the_pages_error(looks: int) 
     assert all(
         curve.alpha == decisions.rest_alpha for roofline in facts.rooflines for curve in roofline.curves
     )
-    rest = len(decisions.found) - pairs + curves
-    spent = pairs * decisions.lead_alpha + rest * decisions.rest_alpha + sum(decisions.figure_alphas.values())
+    spent = (
+        pairs * decisions.lead_alpha
+        + (len(decisions.found) - pairs) * decisions.other_alpha
+        + curves * decisions.rest_alpha
+        + sum(decisions.figure_alphas.values())
+    )
     assert spent == pytest.approx(decisions.alpha)
     proven = {key for key in decisions.figure_alphas if key[0] == READS}
     assert {key for _, key in proven} == {cell.key for cell in facts.cells if cell.cell.cache == "cold"}

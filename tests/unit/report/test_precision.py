@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page
-from storebench.report.cells import CellSummary
-from storebench.report.facts import derive
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.claims import Claim
+from storebench.report.facts import Facts, derive
+from storebench.report.frame import to_frame
 from storebench.report.precision import page_precision, run_precision
+from storebench.report.texts.advice import recommend
+from storebench.report.texts.headline import headline
+from storebench.report.texts.labels import percent
+from storebench.report.texts.resting import NARROW_FRAC, precision_lines, precision_words, rested_on
+from storebench.results import Record
 from storebench.rounds import PanelPrecision, RunRounds, StoppingRule
 from storebench.stats import ADDED_ROUNDS_FRAC, half_width_frac
 from tests.support.planted import make_record, portion_of, replicates
@@ -91,3 +98,44 @@ def test_memory_and_single_backends_ask_for_nothing() -> None:
     assert run_precision(Path("run"), [make_record("lmdb")]) == []
     records = [*replicates("png", [10.0] * 3), *replicates("memory:native", [1.0] * 3)]
     assert run_precision(Path("run"), records) == []
+
+
+def cells_of(*records: Record) -> list[CellSummary]:
+    return summarise(to_frame((record, Path("run/records.jsonl")) for record in records))
+
+
+def pair_of(spread: float) -> Facts:
+    """Return the facts of two stores, LMDB twice as fast, whose replicates lie `spread` apart."""
+    turns = (1.0, 1.0 + spread, 1.0 - spread, 1.0 + spread / 2, 1.0 - spread / 2)
+    return derive(
+        cells_of(*replicates("png", [40.0] * 5), *replicates("lmdb", [10.0 * turn for turn in turns]))
+    )
+
+
+def claims_of_page(facts: Facts) -> list[Claim]:
+    claims = [*headline(facts).claims]
+    return claims + [
+        claim for part in facts.datasets.values() for advice in recommend(part) for claim in advice.claims
+    ]
+
+
+@pytest.mark.parametrize(("spread", "narrow"), [(0.001, "1 has"), (0.5, "0 have")])
+def test_a_page_says_how_many_of_its_comparisons_are_narrow(spread: float, narrow: str) -> None:
+    claims = claims_of_page(pair_of(spread))
+    (compared,) = rested_on(claims)
+    assert compared.figure is not None
+    assert compared.figure.lo is not None
+    assert compared.figure.hi is not None
+    width = half_width_frac(compared.figure.lo, compared.figure.hi)
+    assert (width <= NARROW_FRAC) == (narrow == "1 has")
+    words = precision_words(claims)
+    assert "rest on 1 comparison." in words
+    assert f"{narrow} a simultaneous interval within ±15%" in words
+    (line,) = precision_lines(claims)
+    assert line.endswith(f"±{percent(width)}")
+
+
+def test_a_page_that_compares_nothing_says_nothing_of_precision() -> None:
+    facts = derive(cells_of(*replicates("png", [40.0] * 5)))
+    assert precision_words(claims_of_page(facts)) == ""
+    assert list(precision_lines(claims_of_page(facts))) == []

@@ -1,0 +1,60 @@
+"""The comparisons that the first screen and the advice of a page rest on, and how precisely they are known."""
+
+from collections.abc import Iterable, Iterator
+
+from storebench.report.claims import COMPARED, Claim
+from storebench.report.texts.labels import percent, setting_label, store_label, with_interval
+from storebench.stats import half_width_frac
+from storebench.units import number_of
+
+NARROW_FRAC = 0.15
+"""A ratio is called precise if the ends of its interval are at most so far from its middle."""
+
+
+def rested_on(claims: Iterable[Claim]) -> list[Claim]:
+    """Return the claims that compare two cells, each comparison once.
+
+    Parameters
+    ----------
+    claims
+        Those of the first screen and of the advice.
+    """
+    compared = {
+        (claim.topic, frozenset((claim.subject.key, claim.object.key))): claim
+        for claim in claims
+        if claim.kind in COMPARED and claim.object is not None
+    }
+    return list(compared.values())
+
+
+def precision_words(claims: Iterable[Claim]) -> str:
+    """Return how many comparisons of the claims are known to within `NARROW_FRAC`; "" if nothing is compared."""
+    compared = rested_on(claims)
+    if not compared:
+        return ""
+    decided = sum(claim.decided for claim in compared)
+    narrow = sum((width := _width(claim)) is not None and width <= NARROW_FRAC for claim in compared)
+    return (
+        f"The first screen and the advice rest on {number_of(len(compared), 'comparison')}. {decided} of them"
+        f" {'is' if decided == 1 else 'are'} decided, and {narrow} {'has' if narrow == 1 else 'have'} a simultaneous"
+        f" interval within ±{percent(NARROW_FRAC)}."
+    )
+
+
+def precision_lines(claims: Iterable[Claim]) -> Iterator[str]:
+    """Yield one line for each comparison of the claims, with the half-width of its interval."""
+    for claim in rested_on(claims):
+        if claim.object is None:
+            continue
+        names = [store_label(cell, (claim.subject, claim.object)) for cell in (claim.subject, claim.object)]
+        width = _width(claim)
+        known = "no interval" if width is None else f"±{percent(width)}"
+        yield f"{setting_label(claim.subject)}: {' over '.join(names)} {with_interval(claim.figure)}, {known}"
+
+
+def _width(claim: Claim) -> float | None:
+    """Return the distance from a ratio to the ends of its interval, as a share; None without an interval."""
+    figure = claim.figure
+    if figure is None or figure.lo is None or figure.hi is None:
+        return None
+    return half_width_frac(figure.lo, figure.hi)
