@@ -35,6 +35,9 @@ _TRIAL_BYTES = 64 << 20
 _REMOVE_WAITS_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_LIMITS = {1: (_LIMIT[1],), 2: (_LIMIT[2], "memory.high")}
+"""Files with a limit on page cache. Above `memory.high`, the kernel reclaims, too, and slows the processes."""
+
 _USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
 _PEAK = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _NO_SWAP = {1: "memory.swappiness", 2: "memory.swap.max"}
@@ -240,9 +243,17 @@ def find_controller() -> Controller:
         if not refusal:
             return controller
         refusals.append(refusal)
-    raise _not_permitted(
-        refusals[0] if refusals else f"{groups[0]} and its parents delegate no memory controller"
-    )
+    raise _not_permitted(refusals[0] if refusals else _undelegated(groups))
+
+
+def _undelegated(groups: list[Path]) -> str:
+    """Return why none of these groups of version 2 may have groups with a limit below it, with the remedy."""
+    own, top = groups[0], groups[-1]
+    reason = f"{own} {'delegates' if own == top else 'and its parents delegate'} no memory controller"
+    remedy = f"'echo +memory > {top / 'cgroup.subtree_control'}'"
+    if not (top / "cgroup.type").exists():  # only the root of the whole hierarchy has no type
+        return f"{reason}; as root, run {remedy}"
+    return f"{reason}; as root, move all processes of {top} into a group below it, then run {remedy}"
 
 
 def _delegates(folder: Path) -> bool:
@@ -292,9 +303,8 @@ def memory_limit_bytes() -> int | None:
         version, groups = _own_groups()
     except UsageError:
         return None
-    limits = [_number(folder / _LIMIT[version]) for folder in groups]
-    # Version 2 says "max" where there is no limit, version 1 a number near 2^63.
-    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
+    limits = [_tightest(folder, version) for folder in groups]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_room_bytes() -> int | None:
@@ -306,13 +316,20 @@ def memory_room_bytes() -> int | None:
         version, groups = _own_groups()
     except UsageError:
         return None
-    limits = [(folder, _number(folder / _LIMIT[version])) for folder in groups]
+    limits = [(folder, _tightest(folder, version)) for folder in groups]
     rooms = [
         limit - (MemoryGroup(folder, home=groups[0]).usage().own_bytes or 0)
         for folder, limit in limits
-        if limit is not None and limit < _UNLIMITED
+        if limit is not None
     ]
     return min(rooms, default=None)
+
+
+def _tightest(folder: Path, version: int) -> int | None:
+    """Return the lowest limit that stands in a group's folder, in bytes; None if there is none."""
+    limits = [_number(folder / name) for name in _LIMITS[version]]
+    # Version 2 says "max" where there is no limit, version 1 a number near 2^63.
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def _lives(pid: int, start: str | None) -> bool:

@@ -105,6 +105,25 @@ def test_reads_are_charged_to_the_group_and_stay_below_its_limit(
     assert not folder.exists()
 
 
+def test_the_soft_limit_of_version_2_holds_page_cache_too(
+    reader: "subprocess.Popen[str]", controller: Controller
+) -> None:
+    if controller.version == 1:
+        pytest.skip("version 1 has no memory.high")
+    high = 24 * MIB
+    with memory_group(64 * MIB) as group:
+        (group.folder / "memory.high").write_text(str(high))
+        group.enter([reader.pid])
+        tell(reader)
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "read\n"
+        cached = group.usage().cache_bytes
+        assert cached is not None
+        assert 0.5 * high <= cached <= 1.1 * high
+        tell(reader)
+        reader.wait(60)
+
+
 def test_a_process_that_has_left_is_charged_no_more(controller: Controller) -> None:
     with memory_group(64 * MIB) as group:
         group.enter([os.getpid()])

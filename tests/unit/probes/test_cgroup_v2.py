@@ -159,6 +159,10 @@ def test_the_tightest_limit_of_all_groups_counts(hierarchy: Hierarchy) -> None:
     for name, limit in ((OWN, "max\n"), ("user.slice/app.slice", "900\n"), ("user.slice", "400\n")):
         (hierarchy.top / name / "memory.max").write_text(limit)
     assert memory_limit_bytes() == 400
+    (hierarchy.top / OWN / "memory.high").write_text("300\n")
+    assert memory_limit_bytes() == 300, "the kernel reclaims page cache above memory.high, too"
+    (hierarchy.top / OWN / "memory.high").write_text("max\n")
+    assert memory_limit_bytes() == 400
 
 
 def test_the_tightest_room_of_all_groups_counts_and_page_cache_is_free(hierarchy: Hierarchy) -> None:
@@ -169,6 +173,8 @@ def test_the_tightest_room_of_all_groups_counts_and_page_cache_is_free(hierarchy
     assert memory_room_bytes() == 9000 - 1500
     (hierarchy.top / "user.slice" / "memory.stat").write_text(STAT.replace("anon 1000", "anon 3000"))
     assert memory_room_bytes() == 9400 - 3500
+    (hierarchy.top / OWN / "memory.high").write_text("4000\n")
+    assert memory_room_bytes() == 4000 - 1500
 
 
 def test_groups_of_ended_processes_go_and_those_of_living_ones_stay(hierarchy: Hierarchy) -> None:
@@ -251,6 +257,23 @@ REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, int], str]] = {
         f"cannot enter {{top}}/{OWN}: Permission denied",
     ),
 }
+
+
+@pytest.mark.parametrize("inside", [f"/{OWN}", "/"])
+@pytest.mark.parametrize("container", [True, False])
+def test_a_hierarchy_that_delegates_nothing_is_refused_with_the_remedy(
+    hierarchy: Hierarchy, inside: str, *, container: bool
+) -> None:
+    hierarchy.inside(inside)
+    if container:  # every group has a type except the root of the whole hierarchy
+        (hierarchy.top / "cgroup.type").write_text("domain\n")
+    with pytest.raises(UsageError) as caught:
+        find_controller()
+    told = str(caught.value)
+    assert f"run 'echo +memory > {hierarchy.top}/cgroup.subtree_control'" in told
+    assert (f"as root, move all processes of {hierarchy.top} into a group below it" in told) is container
+    assert ("and its parents delegate no memory" in told) is (inside != "/")
+    assert "\n" not in told
 
 
 @pytest.mark.parametrize("name", REFUSALS)
