@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.control_groups import Group, control_group, delegate, hierarchy, joining, limit_reads
+from benchmarks.control_groups import (
+    ROOT,
+    Group,
+    control_group,
+    delegate,
+    hierarchy,
+    joining,
+    limit_reads,
+    remove,
+)
 from benchmarks.nodes.network import INTERFACE, address_of
 from benchmarks.nodes.tools import GROUP_PREFIX
 from storebench.errors import CellFailedError
@@ -37,10 +46,20 @@ _ENDED_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """The control groups of a node, for its memory and its reads. With version 2, both are one group."""
+    """The control groups of a node.
+
+    Attributes
+    ----------
+    memory, reads
+        Groups with its limits. With version 2, both are one group.
+    entered
+        Groups that its processes enter. With version 2, it is one below the limits, because a group with
+        processes cannot have groups with limits of their own below it, as limited cells need.
+    """
 
     memory: MemoryGroup
     reads: Group
+    entered: tuple[Path, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +104,7 @@ class Node:
         namespaces = (f"--mount=/proc/{self.pid}/ns/mnt", f"--net=/proc/{self.pid}/ns/net")
         return [
             *("setpriv", "--pdeathsig", "TERM", "--"),
-            *joining(self.groups.memory.folder, self.groups.reads.folder),
+            *joining(*self.groups.entered),
             *("nsenter", *namespaces, "--", *command),
         ]
 
@@ -159,14 +178,29 @@ def node_groups(number: int, memory_bytes: int) -> Iterator[Groups]:
     with memory_group(memory_bytes) as memory:
         try:
             if memory.version == 2:
-                delegate(memory.folder.parent, "io")
-                yield Groups(memory=memory, reads=Group(folder=memory.folder, version=2))
+                with _below(memory.folder) as inner:
+                    reads = Group(folder=memory.folder, version=2)
+                    yield Groups(memory=memory, reads=reads, entered=(inner,))
             else:
                 name = f"{GROUP_PREFIX}{os.getpid()}-{started_ticks(os.getpid())}-{number}"
                 with control_group(name, "blkio", "io") as reads:
-                    yield Groups(memory=memory, reads=reads)
+                    yield Groups(memory=memory, reads=reads, entered=(memory.folder, reads.folder))
         finally:
             remove_stale(memory.folder)  # groups of killed cells
+
+
+@contextlib.contextmanager
+def _below(folder: Path) -> Iterator[Path]:
+    """Create a group of version 2 for the processes below one with limits, and remove it at the end."""
+    for parent in (*reversed(folder.relative_to(ROOT).parents), folder.relative_to(ROOT)):
+        delegate(ROOT / parent, "io")
+    delegate(folder, "memory")
+    inner = folder / "processes"
+    inner.mkdir()
+    try:
+        yield inner
+    finally:
+        remove(inner)
 
 
 def sweep_groups() -> None:

@@ -262,12 +262,14 @@ def _delegates(folder: Path) -> bool:
 
 
 def remove_stale(parent: Path) -> list[str]:
-    """Remove groups of storebench in `parent` whose creators have ended, and return their names."""
+    """Remove groups of storebench in `parent` whose creators have ended, with those below, and return their names."""
     removed = []
     for folder in sorted(parent.glob("storebench-*")):
         match = _NAME.fullmatch(folder.name)
         if match and not _lives(int(match["pid"]), match["start"]):
             with contextlib.suppress(OSError):  # it has live members, or belongs to another user
+                for inner in sorted(filter(Path.is_dir, folder.rglob("*")), reverse=True):
+                    inner.rmdir()
                 folder.rmdir()
                 removed.append(folder.name)
     return removed

@@ -29,7 +29,9 @@ sys.stdin.readline()
 MAKE_AND_DIE = """
 import os
 from storebench.probes.cgroup import MemoryGroup
-print(MemoryGroup.create(64 << 20).folder, flush=True)
+folder = MemoryGroup.create(64 << 20).folder
+(folder / "inner").mkdir()
+print(folder, flush=True)
 os.kill(os.getpid(), 9)
 """
 
