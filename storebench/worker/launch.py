@@ -260,6 +260,9 @@ def _started(
     """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants.
 
     They end before their control group is removed.
+
+    It has a session of its own, as each rank has that torchrun starts: Linux shares the cores between sessions
+    (``sched_autogroup_enabled``), so a cell that shared the runner's would get less time beside other work than a rank.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -268,6 +271,7 @@ def _started(
             stdin=stdin,
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     with _ending_failed(process, scratch):
         expend(process.pid)

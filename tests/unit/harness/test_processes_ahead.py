@@ -18,8 +18,10 @@ from storebench.probes.code import package_folder
 from storebench.runs.records import LOGS_DIR
 from storebench.runs.schedule import schedule
 from storebench.scenario import make_scenario
+from storebench.system.scratch import scratch_folder
 from storebench.worker import ahead
 from storebench.worker.ahead import Start, Together, groups
+from storebench.worker.launch import waiting_process
 from tests.support.harness_tools import (
     SMALL_MATRIX,
     Bench,
@@ -256,6 +258,12 @@ def test_a_waiting_process_ends_when_nobody_can_tell_it_to(
         assert here.cli("formats").returncode == 0
         assert survivors(family) == []
     assert list(temporary.iterdir()) == []
+
+
+def test_the_process_of_a_cell_has_a_session_of_its_own(temporary: Path, tmp_path: Path) -> None:
+    """As a rank has: Linux divides the cores between sessions, and other work in the runner's would slow it more."""
+    with scratch_folder("replicate") as scratch, waiting_process(scratch, tmp_path / "log") as waiting:
+        assert os.getsid(waiting.pid) == waiting.pid != os.getsid(0)
 
 
 @pytest.fixture
