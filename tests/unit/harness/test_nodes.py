@@ -321,26 +321,52 @@ exit $code
 """
 
 
-def test_the_batch_script_of_the_page_runs(
-    bench: Bench, tmp_path: Path, port: int, request: pytest.FixtureRequest
-) -> None:
-    """By copies of a process that has imported everything; with --full, by interpreters of their own."""
-    [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    slurms, shared = tmp_path / "bin", tmp_path / "shared"
-    installed = shared / "storebench" / "bin"
+@pytest.fixture
+def installed(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Return the bin folder of an environment with storebench, beside the scenario that the page names.
+
+    Commands are copies of a process that has imported everything; with --full, interpreters of their own.
+    """
     quick = f"-SE {quick_cli.__file__} ask {bench.commands.address}"
     how = "-m storebench" if request.config.getoption("--full") else quick
-    for program, content in (
-        (slurms / "srun", SRUN),
-        (slurms / "scontrol", "#!/bin/sh\nprintf '127.0.0.1\\nnode1\\n'\n"),
-        (installed / "storebench", f'#!/bin/sh\nexec {sys.executable} {how} "$@"\n'),
-        (installed / "activate", f'PATH="{installed}:$PATH"\n'),
-    ):
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(content)
-        program.chmod(0o755)
+    folder = tmp_path / "shared" / "storebench" / "bin"
+    program = (
+        f'#!/bin/sh\nenv -u OMP_NUM_THREADS nproc >> {tmp_path}/cores\nexec {sys.executable} {how} "$@"\n'
+    )
+    write_program(folder / "storebench", program)
+    write_program(folder / "activate", f'PATH="{folder}:$PATH"\n')
     (tmp_path / "cluster.toml").write_text(SCENARIO.format(ranks=2, backend="lmdb"))
-    (tmp_path / "batch.sh").write_text(script.replace("/shared/", f"{shared}/"))
+    return folder
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def made_by(script: str, folder: Path, variables: Mapping[str, str]) -> Record:
+    """Return the only record that a shell script of the page makes in a folder."""
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**variables, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [record] = read_records(folder / "run")
+    assert validate([folder / "run"]) == []
+    return record
+
+
+def test_the_batch_script_of_the_page_runs(bench: Bench, tmp_path: Path, port: int, installed: Path) -> None:
+    [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    slurms = tmp_path / "bin"
+    write_program(slurms / "srun", SRUN)
+    write_program(slurms / "scontrol", "#!/bin/sh\nprintf '127.0.0.1\\nnode1\\n'\n")
     variables = {
         "PATH": f"{slurms}{os.pathsep}{bench.env['PATH']}",
         "SLURM_CPUS_PER_TASK": "2",
@@ -349,18 +375,47 @@ def test_the_batch_script_of_the_page_runs(
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_SUBMIT_DIR": str(tmp_path),
         "SLURM_TMPDIR": str(tmp_path / "local"),
-        "GLOO_SOCKET_IFNAME": "lo",
     }
-    done = subprocess.run(
-        ["bash", "batch.sh"],
-        cwd=tmp_path,
-        env={**bench.env, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    [record] = read_records(tmp_path / "run")
+    record = made_by(script.replace("/shared/", f"{tmp_path}/shared/"), tmp_path, bench.env | variables)
     assert not record.failed
     assert record.cell.ranks == 2
+
+
+REMOTE_SHELL = """#!/bin/sh
+echo "$1" >> {log}
+shift
+exec sh -c "$*"
+"""
+
+
+def open_mpi() -> bool:
+    """Return True if `mpirun` is that of Open MPI."""
+    try:
+        done = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return False
+    return "Open MPI" in done.stdout
+
+
+def test_the_mpirun_line_of_the_page_runs(bench: Bench, tmp_path: Path, port: int, installed: Path) -> None:
+    """Open MPI starts its daemon on each of two nodes by a remote shell that stays on this machine."""
+    if not open_mpi():
+        pytest.skip("there is no mpirun of Open MPI here (Debian: apt-get install openmpi-bin)")
+    [line] = re.findall(r"```text\n(mpirun .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert "node0:29400" in line
+    write_program(tmp_path / "remote", REMOTE_SHELL.format(log=tmp_path / "reached"))
+    (tmp_path / "nodes").write_text("node0 slots=1\nnode1 slots=1\n")
+    variables = {
+        "PATH": f"{installed}{os.pathsep}{bench.env['PATH']}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_orte_default_hostfile": str(tmp_path / "nodes"),
+        "OMPI_MCA_plm_rsh_agent": str(tmp_path / "remote"),
+    }
+    record = made_by(line.replace("node0:29400", f"127.0.0.1:{port}"), tmp_path, bench.env | variables)
+    assert sorted((tmp_path / "reached").read_text().split()) == ["node0", "node1"]
+    assert not record.failed
+    assert record.job is not None
+    assert (record.cell.ranks, record.job.nodes) == (2, 2)
+    cores = (tmp_path / "cores").read_text().split()
+    assert cores == [str(len(os.sched_getaffinity(0)))] * 2, "the ranks of a node share a core"
