@@ -8,7 +8,7 @@ from storebench.results import Game, JobFacts, RankFacts, Record, TrainerFacts, 
 from storebench.settings.words import Sync
 from tests.support.planted import make_record
 
-TRAINERS, EVERY, STEPS = 4, 20, 100
+TRAINERS, EVERY, STEPS, HELD_OUT = 4, 20, 100, 100
 
 
 def trainers_record(
@@ -18,7 +18,7 @@ def trainers_record(
     facts = TrainersFacts(
         per_trainer=tuple(
             TrainerFacts(
-                training_samples=900, held_out_samples=100, held_out_score=0.5, test_accuracy=accuracy
+                training_samples=900, held_out_samples=HELD_OUT, held_out_score=0.5, test_accuracy=accuracy
             )
             for _ in range(TRAINERS)
         ),
@@ -26,6 +26,7 @@ def trainers_record(
         tournaments=STEPS // every if every else 0,
         games=tuple(_games(seed, every)) if every else (),
         tournament_s=1.0 if every else 0.0,
+        tournament_samples=2 * TRAINERS * HELD_OUT * (STEPS // every) if every else 0,
     )
     return make_record(
         "lmdb",
@@ -65,7 +66,7 @@ def _games(seed: int, every: int) -> list[Game]:
                         step=(number + 1) * every,
                         trainer=trainer,
                         partner=partner,
-                        samples=100,
+                        samples=HELD_OUT,
                         own_score=own,
                         partner_score=others,
                         winner=max(trainer, partner),

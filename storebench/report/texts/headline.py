@@ -29,6 +29,7 @@ from storebench.report.texts.labels import (
 from storebench.report.texts.rank_answers import rank_sentences
 from storebench.report.texts.roofline import roofline_sentences
 from storebench.report.texts.sentence import Sentence, joined
+from storebench.report.texts.tournaments import tournament_sentences
 from storebench.report.texts.verdicts import bounded, doubt_words, more_rounds
 from storebench.report.texts.worth import worth
 from storebench.settings.words import ComputeKind
@@ -86,7 +87,7 @@ def headline(
     place = next((index for index, claim in enumerate(leads) if claim is not None and claim.decided), 0)
     panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
     other = _other(facts, panel)
-    ranked = rank_sentences(facts)
+    ranked = [*tournament_sentences(facts), *rank_sentences(facts)]
     told = [*(Sentence(text=text) for text in _feeding(facts, unsound, accelerators)), *ranked]
     shown, several = joined(told).text, any(panel.first.cell.ranks > 1 for panel in facts.ordered)
     sentences: list[Sentence | None] = [*told]

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import pytest
 from matplotlib.figure import Figure
 
 from storebench.report.cells import summarise
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.plots.selection import Selection
-from storebench.report.plots.tournament import QUESTION, contest, drawn, tournament_answer
+from storebench.report.plots.tournament import QUESTION, drawn
+from storebench.report.texts.headline import headline
+from storebench.report.texts.tournaments import contest, tournament_answer
 from storebench.results import Record
 from tests.support.planted_trainers import contest as planted
 from tests.support.planted_trainers import trainers_record
@@ -62,6 +65,34 @@ def test_one_seed_proves_nothing() -> None:
 def test_trainers_without_a_control_are_not_judged() -> None:
     said = answer(trainers_record(0.9))
     assert said == "Unknown: the same trainers were not measured without tournaments."
+
+
+@pytest.mark.parametrize(
+    ("gains", "begins"),
+    [
+        (
+            [0.010, 0.012, 0.008],
+            "tournaments make the best trainer better; they change its test accuracy by +1.00",
+        ),
+        (
+            [-0.010, -0.012, -0.008],
+            "tournaments make the best trainer worse; they change its test accuracy by -1.00",
+        ),
+        ([0.010, -0.012], "tournaments are not shown to make the best trainer better; they change its test"),
+        ([0.02], "tournaments are not shown to make the best trainer better; they change its test"),
+    ],
+)
+def test_a_page_of_trainers_begins_with_what_tournaments_change(gains: list[float], begins: str) -> None:
+    first, second = headline(facts_of(*planted(gains))).sentences
+    assert first.text.startswith(f"ImageNet, 4,000 images, 4 trainers: {begins}")
+    assert second.text == (
+        "Games read 1.25 held-out samples per training sample, send 7.81 KiB per trainer and game, and take 42% of the"
+        " time of training and games together."
+    )
+
+
+def test_a_page_without_tournaments_says_nothing_about_them() -> None:
+    assert "tournament" not in headline(facts_of(trainers_record(0.9, every=0))).answer
 
 
 def test_records_without_games_make_no_plot() -> None:
