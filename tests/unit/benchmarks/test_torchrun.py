@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.torchrun import differs, together, words
+from benchmarks.torchrun import answer_to, differs, lines, together, words
 from storebench.stats import Comparison, compare_family
 
 Pair = tuple[list[float], list[float]]
@@ -50,3 +50,20 @@ def test_a_single_round_has_no_interval_and_fails_nothing() -> None:
     found = compared(pair(0.5, 0.01, rounds=1))
     assert "no interval: more rounds" in words(found)
     assert not differs(found)
+
+
+def test_only_training_cells_answer() -> None:
+    training = {f"lenet, {workers} workers": pair(1.0, 0.01, seed=workers) for workers in (0, 1)}
+    loading = {"loader only, 0 workers": pair(0.5, 0.01)}
+    first, *cells, alone = lines(training, loading)
+    assert first.startswith("training, one rank over plain process: ")
+    assert first.endswith("20 rounds: equal within 3%")
+    assert not differs(answer_to(training))
+    assert [line.partition(":")[0].strip() for line in cells] == list(training)
+    assert alone.startswith("  loader only, 0 workers, a single interval: 0.5")
+    assert len(list(lines(training, {}))) == 3
+
+
+def test_a_difference_of_the_training_cells_fails_whatever_loading_does() -> None:
+    training = {str(seed): pair(0.9, 0.01, seed=seed) for seed in range(2)}
+    assert differs(answer_to(training))
