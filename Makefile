@@ -20,7 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference \
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference reference-nodes validations \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -191,7 +191,7 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore lmdbio-ranks)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
@@ -200,7 +200,16 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/ranks.toml --out results/reference/ranks
 	$(BIN)/storebench bench scenarios/datastore.toml --out results/reference/datastore
 	$(BIN)/storebench bench scenarios/overlap.toml --out results/reference/overlap
+	$(BIN)/storebench bench scenarios/ltfb.toml --out results/reference/ltfb
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out results/reference/lmdbio-ranks
+	$(BIN)/python -m tests.docs.validations
+
+validations: setup ## Write what 'storebench validate' says of each run in results/reference, beside its records
+	$(BIN)/python -m tests.docs.validations
+
+reference-nodes: setup ## Measure results/reference/nodes again, and print the tables of docs/nodes.md (about ten minutes; root)
+	$(BIN)/python -m benchmarks.nodes all --keep results/reference/nodes
+	$(BIN)/python -m benchmarks.nodes tables
 
 figures: setup ## Draw the plots of the README and of docs/ from results/reference
 	$(BIN)/python -m tests.docs.figures

@@ -9,6 +9,9 @@ copy of the stores, and limited memory. Every node runs the ordinary ``storebenc
     python -m benchmarks.nodes skew      the skew caused by a slower disk, measured and predicted from its limit
     python -m benchmarks.nodes store     the bytes that a data store moves over the links
     python -m benchmarks.nodes model     rates of jobs, measured and predicted by the model
+    python -m benchmarks.nodes tables    the tables of docs/nodes.md, from results/reference/nodes
+
+`skew`, `store`, `model` and `all` write their results to a folder with --keep FOLDER.
 
 An interrupt removes everything. The next start removes the leftovers of a kill.
 """
@@ -17,13 +20,14 @@ import argparse
 import datetime as dt
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.nodes import caches, estimates, exchange, skew
+from benchmarks.nodes import caches, estimates, exchange, kept, skew
 from benchmarks.nodes.cluster import FEWEST_NODES, MOST_NODES, Cluster, emulated, say
 from benchmarks.nodes.limits import MB, Limits
 from benchmarks.nodes.report import exit_code, print_epochs, probed
+from benchmarks.nodes.tables import tables
 from storebench.errors import EXIT_OK, StorebenchError, UsageError, from_os_error
 from storebench.scenario import load_scenario
 from storebench.scenario_files import find_scenario
@@ -35,8 +39,8 @@ LEAST_MB_PER_S = 0.5
 LEAST_MEMORY_BYTES = 256 << 20
 """The memory of a process that imports torch."""
 
-_CHECKS = {
-    "caches": caches.main,
+_CHECKS: dict[str, Callable[[Path | None], int]] = {
+    "caches": lambda _folder: caches.main(),
     "skew": skew.main,
     "store": exchange.main,
     "model": estimates.main,
@@ -66,10 +70,16 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         )
         verb.add_argument("--memory", default="2 GiB", help="memory of each node, page cache included")
     verbs.add_parser("caches", help="does a cold cell fail if one node is not cold?")
-    verbs.add_parser("skew", help="do the limits of disks predict the skew?")
-    verbs.add_parser("store", help="does a data store move the bytes of (N - 1) / N of the samples?")
-    verbs.add_parser("model", help="is the model of docs/nodes.md right?")
-    verbs.add_parser("all", help="all four checks")
+    for name, words_of in (
+        ("skew", "do the limits of disks predict the skew?"),
+        ("store", "does a data store move the bytes of (N - 1) / N of the samples?"),
+        ("model", "is the model of docs/nodes.md right?"),
+        ("all", "all four checks"),
+    ):
+        check = verbs.add_parser(name, help=words_of)
+        check.add_argument("--keep", type=Path, metavar="FOLDER", help="write the results to FOLDER")
+    printed = verbs.add_parser("tables", help="print the tables of docs/nodes.md")
+    printed.add_argument("folder", type=Path, nargs="?", default=kept.FOLDER, help="folder of kept results")
     return parser.parse_args(words)
 
 
@@ -143,9 +153,15 @@ def _announce(cluster: Cluster) -> None:
     say("ready; an interrupt ends them")
 
 
-def _checks(*names: str) -> int:
+def print_tables(options: argparse.Namespace) -> int:
+    """Print the tables of kept results."""
+    print("\n\n".join(tables(options.folder)))
+    return EXIT_OK
+
+
+def _checks(folder: Path | None, *names: str) -> int:
     """Run checks, and return the first exit code that is not 0."""
-    codes = [_CHECKS[name]() for name in names]
+    codes = [_CHECKS[name](folder) for name in names]
     return next((code for code in codes if code), EXIT_OK)
 
 
@@ -153,11 +169,13 @@ def main(words: Sequence[str]) -> int:
     """Run a command; an error is one line and an exit code, as in storebench itself."""
     interrupts.install()
     options = parsed(words)
-    verbs = {"run": run, "up": up}
+    verbs = {"run": run, "up": up, "tables": print_tables}
     names = tuple(_CHECKS) if options.verb == "all" else (options.verb,)
     try:
         with interrupts.Raised():
-            return verbs[options.verb](options) if options.verb in verbs else _checks(*names)
+            if options.verb in verbs:
+                return verbs[options.verb](options)
+            return _checks(getattr(options, "keep", None), *names)
     except StorebenchError as error:
         print(f"emulated nodes: {error}", file=sys.stderr)
         return error.exit_code

@@ -4,11 +4,12 @@ The model gets the rate, the processor time and the read amplification of one pr
 probed rates of links and disks under the limits, and the bytes of the gradients. It gets no rate of a job.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.nodes.cluster import Cluster, Epoch, emulated, say
+from benchmarks.nodes.kept import Check, Replicate, keep
 from benchmarks.nodes.limits import MB, Limits, Probed
 from benchmarks.nodes.model import Hardware, Work, rate_of
 from benchmarks.nodes.report import cell_words, print_epochs, probed
@@ -172,15 +173,20 @@ def estimate(setting: str, epoch: Epoch, way: Way, found: Probed) -> Estimate:
     )
 
 
-def main() -> int:
-    """Measure the cells, and print predicted and measured rates."""
+def main(folder: Path | None = None) -> int:
+    """Measure the cells, print predicted and measured rates, and keep them in a folder, if one is given."""
+    replicates: list[Replicate] = []
     with scratch_folder("nodes") as scratch:
         paths = scenarios_in(scratch)
         with emulated(FREE, list(paths.values())) as cluster:
             ways = _ways(cluster, paths["alone"], scratch / "alone")
-            estimates = [
-                one for name in SETTINGS for one in _measured(cluster, name, paths[name], scratch, ways)
-            ]
+            estimates: list[Estimate] = []
+            for name in SETTINGS:
+                for one, replicate in _measured(cluster, name, paths[name], scratch, ways):
+                    estimates += [] if one is None else [one]
+                    replicates.append(replicate)
+    named = {f"{backend}, {workers} workers": way for (backend, workers), way in ways.items()}
+    keep(folder, Check(name="model", replicates=tuple(replicates), ways=named))
     print_table(estimates)
     return concluded(estimates)
 
@@ -200,14 +206,25 @@ def _ways(cluster: Cluster, scenario: Path, folder: Path) -> dict[tuple[str, int
 
 def _measured(
     cluster: Cluster, name: str, scenario: Path, scratch: Path, ways: Mapping[tuple[str, int], Way]
-) -> list[Estimate]:
+) -> Iterator[tuple[Estimate | None, Replicate]]:
+    """Yield each job under some limits: its estimate, None if it failed, and its replicate."""
     limits, _ = SETTINGS[name]
     cluster.limit(limits)
     found = probed(cluster)
     epochs = cluster.run(scenario, scratch / f"run-{name}", found)
     print_epochs(epochs)
-    cells = ((epoch, (epoch.record.cell.backend.name, epoch.record.cell.workers)) for epoch in epochs)
-    return [estimate(name, one, ways[key], found) for one, key in cells if not one.record.failed]
+    for epoch in epochs:
+        cell = epoch.record.cell
+        if epoch.record.failed:
+            yield None, Replicate.of(epoch, limits, found)
+            continue
+        one = estimate(name, epoch, ways[cell.backend.name, cell.workers], found)
+        yield (
+            one,
+            Replicate.of(
+                epoch, limits, found, predicted=one.predicted, measured=one.measured, error=one.error
+            ),
+        )
 
 
 def print_table(estimates: Sequence[Estimate]) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.nodes.cluster import Cluster, emulated, say
-from benchmarks.nodes.limits import MB, Limits
+from benchmarks.nodes.cluster import Cluster, Epoch, emulated, say
+from benchmarks.nodes.kept import Check, Replicate, keep
+from benchmarks.nodes.limits import MB, Limits, Probed
 from benchmarks.nodes.report import print_epochs, probed
 from benchmarks.nodes.scenarios import scenario_text
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
@@ -87,10 +88,31 @@ class Exchange:
         )
 
 
-def exchanged(cluster: Cluster, scenario: Path, folder: Path) -> Exchange | None:
-    """Run the scenario and return the bytes of its second epoch; None if it failed."""
-    epochs = cluster.run(scenario, folder, probed(cluster))
+def measured(cluster: Cluster, scenario: Path, folder: Path) -> tuple[Exchange | None, list[Replicate]]:
+    """Run the scenario and return the bytes of its second epoch, None if it failed, and both epochs."""
+    found = probed(cluster)
+    epochs = cluster.run(scenario, folder, found)
     print_epochs(epochs)
+    exchange = exchanged(cluster, epochs)
+    return exchange, [_replicate(epoch, cluster.limits, found, exchange) for epoch in epochs]
+
+
+def _replicate(epoch: Epoch, limits: Limits, found: Probed, exchange: Exchange | None) -> Replicate:
+    """Return the replicate of an epoch; the bytes of the second one are compared."""
+    if exchange is None or not epoch.record.epoch:
+        return Replicate.of(epoch, limits, found)
+    return Replicate.of(
+        epoch,
+        limits,
+        found,
+        predicted=exchange.predicted_bytes,
+        measured=exchange.received_bytes,
+        error=exchange.error,
+    )
+
+
+def exchanged(cluster: Cluster, epochs: Sequence[Epoch]) -> Exchange | None:
+    """Return the bytes of the second of two epochs; None if it failed."""
     first, second = epochs
     job = second.record.job
     if first.window is None or second.window is None or cluster.watched is None or job is None:
@@ -105,9 +127,10 @@ def exchanged(cluster: Cluster, scenario: Path, folder: Path) -> Exchange | None
     )
 
 
-def main() -> int:
-    """Measure two and three nodes, and print predicted and measured bytes."""
+def main(folder: Path | None = None) -> int:
+    """Measure two and three nodes, print predicted and measured bytes, and keep them in a folder, if one is given."""
     found: list[Exchange | None] = []
+    replicates: list[Replicate] = []
     with scratch_folder("nodes") as scratch:
         for nodes in NODES:
             scenario = scratch / f"exchange-{nodes}.toml"
@@ -116,7 +139,10 @@ def main() -> int:
             )
             limits = Limits(link_bytes_per_s=LINK, device_bytes_per_s=(40 * MB,) * nodes)
             with emulated(limits, [scenario]) as cluster:
-                found.append(exchanged(cluster, scenario, scratch / f"run-{nodes}"))
+                exchange, epochs = measured(cluster, scenario, scratch / f"run-{nodes}")
+                found.append(exchange)
+                replicates += epochs
+    keep(folder, Check(name="store", replicates=tuple(replicates)))
     return _concluded(found)
 
 

@@ -6,9 +6,11 @@ disk takes as long as the disk needs for the delivered bytes. So the limits alon
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.nodes.cluster import Epoch, emulated, say
-from benchmarks.nodes.limits import MB, Limits
+from benchmarks.nodes.kept import Check, Replicate, keep
+from benchmarks.nodes.limits import MB, Limits, Probed
 from benchmarks.nodes.report import print_epochs, probed
 from benchmarks.nodes.scenarios import scenario_text
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
@@ -65,10 +67,9 @@ def error_of(epoch: Epoch, limits: Limits) -> tuple[float, float] | None:
     return predicted, job.skew / predicted - 1
 
 
-def main() -> int:
-    """Measure the skew for each limit and print predicted and measured."""
-    errors: list[float] = []
-    marked = failed = 0
+def main(folder: Path | None = None) -> int:
+    """Measure the skew for each limit, print predicted and measured, and keep them in a folder, if one is given."""
+    replicates: list[Replicate] = []
     with scratch_folder("nodes") as scratch:
         scenario = scratch / "skew.toml"
         scenario.write_text(SCENARIO, encoding="utf-8")
@@ -79,21 +80,27 @@ def main() -> int:
                 found = probed(cluster)
                 epochs = cluster.run(scenario, scratch / f"run-{slow / MB:g}", found)
                 print_epochs(epochs)
-                for epoch in epochs:
-                    error = error_of(epoch, limits)
-                    if error is None or epoch.record.job is None:
-                        failed += 1
-                        continue
-                    marked += bool(epoch.marks)
-                    errors += [] if epoch.marks else [error[1]]
-                    say(
-                        f"  skew {epoch.record.job.skew:.3f}, predicted by the limits {error[0]:.3f}: {error[1]:+.1%}"
-                        f"{' (marked: it does not count)' if epoch.marks else ''}"
-                    )
-    return _concluded(errors, marked, failed)
+                replicates += [_told(epoch, limits, found) for epoch in epochs]
+    keep(folder, Check(name="skew", replicates=tuple(replicates)))
+    return _concluded(replicates)
 
 
-def _concluded(errors: Sequence[float], marked: int, failed: int) -> int:
+def _told(epoch: Epoch, limits: Limits, found: Probed) -> Replicate:
+    """Return the replicate of an epoch, and print predicted and measured skew."""
+    error, job = error_of(epoch, limits), epoch.record.job
+    if error is None or job is None:
+        return Replicate.of(epoch, limits, found)
+    say(
+        f"  skew {job.skew:.3f}, predicted by the limits {error[0]:.3f}: {error[1]:+.1%}"
+        f"{' (marked: it does not count)' if epoch.marks else ''}"
+    )
+    return Replicate.of(epoch, limits, found, predicted=error[0], measured=job.skew, error=error[1])
+
+
+def _concluded(replicates: Sequence[Replicate]) -> int:
+    errors = [one.error for one in replicates if one.counts and one.error is not None]
+    failed = sum(one.error is None for one in replicates)
+    marked = sum(bool(one.marks) for one in replicates if one.error is not None)
     if failed or not errors:
         say(f"not decided: {failed} failed, {marked} marked, {len(errors)} measured")
         return EXIT_INCONCLUSIVE
