@@ -72,7 +72,7 @@ class RankFailure:
 
 
 def write_exits(folder: Path, exits: Mapping[int, int]) -> None:
-    """Write the exit code of each rank that failed on this node, negative for a signal, by rank."""
+    """Write the exit code of each rank that failed on this node, negative for a signal, in the order in which they ended."""
     write_message(folder / _EXITS_NAME, {str(rank): code for rank, code in exits.items()})
 
 
@@ -89,7 +89,8 @@ def failure_of(folder: Path, team: Team) -> RankFailure | None:
     """Return the failure that ended a job: that of the first rank that failed by itself; None if no rank says why.
 
     A rank that was killed writes nothing, and those that notice fail for that reason alone. So a rank that gives a
-    reason of its own comes first, then one that ended without a word, then one that has lost another.
+    reason of its own comes first, then one that ended without a word, then one that another program has asked to end, then
+    one that has lost another.
 
     Parameters
     ----------
@@ -100,20 +101,34 @@ def failure_of(folder: Path, team: Team) -> RankFailure | None:
     """
     failures = read_failures(folder, team.here)
     causes = [failure for failure in failures if not failure.consequence]
-    silent = _ended_silently(
-        folder, team.node, {failure.rank for failure in failures if failure.rank is not None}
-    )
+    reported = {failure.rank for failure in failures if failure.rank is not None}
+    exits = {int(rank): code for rank, code in (_read(folder / _EXITS_NAME) or {}).items()}
+    silent = [
+        RankFailure(rank=rank, node=team.node, failure=_ended(code, folder), see_log=code != EXIT_NOT_WRITTEN)
+        for rank, code in _unasked(exits, lost=team.nodes == 1 and bool(failures)).items()
+        if rank not in reported
+    ]
     return next(iter([*causes, *silent, *failures]), None)
 
 
-def _ended_silently(folder: Path, node: int, reported: set[int]) -> list[RankFailure]:
-    """Return the ranks that ended without a word and were not asked to end."""
-    exits = {int(rank): code for rank, code in (_read(folder / _EXITS_NAME) or {}).items()}
-    return [
-        RankFailure(rank=rank, node=node, failure=_ended(code, folder), see_log=code != EXIT_NOT_WRITTEN)
-        for rank, code in sorted(exits.items())
-        if rank not in reported and code not in (0, -signal.SIGTERM)
-    ]
+def _unasked(exits: Mapping[int, int], *, lost: bool) -> dict[int, int]:
+    """Return the exits of ranks that their agent had not asked to end, by SIGTERM, because another one had failed.
+
+    The agent asks when the first one has ended, so another program has sent that one its signal.
+
+    Parameters
+    ----------
+    exits
+        Exit codes in the order in which the ranks ended.
+    lost
+        Whether a rank of this node has lost another one of this node: if no other reason is known, the first that was asked.
+    """
+    failed = [(rank, code) for rank, code in exits.items() if code]
+    asked = [(rank, code) for rank, code in failed if code == -signal.SIGTERM]
+    if asked[:1] == failed[:1]:
+        return dict(failed[:1])
+    by_itself = [(rank, code) for rank, code in failed if code != -signal.SIGTERM]
+    return dict([*by_itself, *(asked[:1] if lost else [])])
 
 
 def _ended(code: int, folder: Path) -> str:

@@ -44,6 +44,8 @@ progress.begin("epoch 0")
 print("hello from", me.rank, flush=True)
 if me.rank == 1 and fault == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
+if me.rank == 1 and fault == "terminated":
+    os.kill(os.getpid(), signal.SIGTERM)
 if me.rank == 1 and fault == "stopped":
     os.kill(os.getpid(), signal.SIGSTOP)
 if me.rank == 1 and fault == "raises":
@@ -166,6 +168,7 @@ def test_the_output_of_each_rank_goes_to_the_log(folder: Path) -> None:
         ("killed", "rank 1 on node 0: it was killed by SIGKILL"),
         ("raises", "rank 1 on node 0: a bug"),
         ("exits", "rank 1 on node 0: it ended with exit code 3"),
+        ("terminated", "rank 1 on node 0: it was killed by SIGTERM"),
     ],
 )
 def test_the_rank_that_fails_is_named_and_the_others_end(fault: str, failure: str, folder: Path) -> None:

@@ -17,8 +17,13 @@ def fail(folder: Path, rank: int, why: str, *, consequence: bool = False) -> Non
 
 def test_a_job_whose_ranks_say_nothing_has_no_failure(tmp_path: Path) -> None:
     assert failure_of(tmp_path, TEAM) is None
-    write_exits(tmp_path, {0: 0, 1: -15})
-    assert failure_of(tmp_path, TEAM) is None, "a rank that was asked to end is not to blame"
+    write_exits(tmp_path, {})
+    assert failure_of(tmp_path, TEAM) is None
+
+
+def test_a_rank_that_was_asked_to_end_is_not_to_blame(tmp_path: Path) -> None:
+    write_exits(tmp_path, {2: 3, 1: -15})
+    assert str(failure_of(tmp_path, TEAM)) == "rank 2 on node 0: it ended with exit code 3"
 
 
 def test_the_first_reason_counts(tmp_path: Path) -> None:
@@ -41,6 +46,24 @@ def test_a_killed_rank_comes_before_those_that_lost_it(tmp_path: Path) -> None:
     assert str(failure) == "rank 1 on node 0: it was killed by SIGKILL"
     assert failure is not None
     assert failure.see_log
+
+
+def test_the_first_rank_to_end_was_not_asked_to_by_its_agent(tmp_path: Path) -> None:
+    write_exits(tmp_path, {1: -15, 0: -15, 2: -9})
+    assert str(failure_of(tmp_path, TEAM)) == "rank 1 on node 0: it was killed by SIGTERM"
+
+
+def test_a_rank_that_was_asked_to_end_is_named_if_others_only_lost_it(tmp_path: Path) -> None:
+    fail(tmp_path, 0, "connection closed by peer", consequence=True)
+    write_exits(tmp_path, {0: 5, 1: -15, 2: -15})
+    assert str(failure_of(tmp_path, TEAM)) == "rank 1 on node 0: it was killed by SIGTERM"
+
+
+def test_a_rank_that_was_asked_to_end_is_not_to_blame_for_another_node(tmp_path: Path) -> None:
+    fail(tmp_path, 2, "connection closed by peer", consequence=True)
+    write_exits(tmp_path, {2: 5, 3: -15})
+    team = Team(ranks=4, nodes=2, node=1, rendezvous="alpha:4001")
+    assert str(failure_of(tmp_path, team)) == "rank 2 on node 0: connection closed by peer"
 
 
 def test_the_loss_of_a_rank_is_told_where_nothing_else_is(tmp_path: Path) -> None:
