@@ -8,8 +8,8 @@ so this is the rate that the launcher could change. It was chosen before the run
 one comparison that answers the question, so its interval holds with 95% by itself. The two training cells show where a
 difference would come from; their intervals hold together with 95%.
 
-Cells that only load (``--loading``) are printed as single lines, and answer nothing: their epochs take a second, and the
-processes of one cell vary three times as much.
+Cells that only load (``--loading``) are printed as single lines, and answer nothing: their epochs take about a second, and the
+processes of one cell vary more.
 
 torch has one thread, as in the scenarios. With a thread per core, processes of one cell vary by 8% on two cores, and 3% takes
 a hundred rounds.

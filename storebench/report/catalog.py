@@ -35,6 +35,7 @@ from storebench.report.texts.labels import file_name
 
 PLOTS: tuple[Callable[[Selection], Iterator[Plot]], ...] = (
     roofline.drawn,
+    tournament.drawn,
     throughput.drawn,
     step_time.drawn,
     container_codec.drawn,
@@ -43,7 +44,6 @@ PLOTS: tuple[Callable[[Selection], Iterator[Plot]], ...] = (
     ranks.drawn,
     rank_steps.drawn,
     overlap.drawn,
-    tournament.drawn,
     amplification.drawn,
     size.drawn,
     break_even.drawn,

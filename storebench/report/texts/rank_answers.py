@@ -76,7 +76,9 @@ def rank_steps_answer(cells: Sequence[CellSummary], claims: Claims) -> Sentence:
     """Return a sentence on the jobs whose steps are proven to be longer because gradients are exchanged."""
     exposed = claims.each(ClaimKind.EXPOSED, cells)
     if not exposed:
-        return Sentence(text="Exposed communication was not measured in these jobs.")
+        alone = all(cell.cell.ranks == cell.cell.trainers for cell in cells)
+        why = "Each trainer has one rank, so no gradients are exchanged."
+        return Sentence(text=why if alone else "Exposed communication was not measured in these jobs.")
     proven = [claim for claim in exposed if claim.decided]
     if not proven:
         text = "Exchanging gradients is not proven to lengthen the steps of any job."

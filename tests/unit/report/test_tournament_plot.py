@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from storebench.report.catalog import plots
 from storebench.report.cells import summarise
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.tournament import QUESTION, drawn
 from storebench.report.texts.headline import headline
+from storebench.report.texts.rank_answers import rank_steps_answer
 from storebench.report.texts.tournaments import contest, tournament_answer
 from storebench.results import Record
 from tests.support.planted_trainers import contest as planted
@@ -89,6 +91,14 @@ def test_a_page_of_trainers_begins_with_what_tournaments_change(gains: list[floa
         "Games read 1.25 held-out samples per training sample, send 7.81 KiB per trainer and game, and take 42% of the"
         " time of training and games together."
     )
+
+
+def test_the_plot_of_games_leads_the_page_and_no_exchange_is_missed() -> None:
+    facts = facts_of(*planted([0.01, 0.02]))
+    drawn_plots = plots(facts, "imagenet")
+    assert drawn_plots[0].question == QUESTION
+    said = rank_steps_answer(facts.cells, facts.claims).text
+    assert said == "Each trainer has one rank, so no gradients are exchanged."
 
 
 def test_a_page_without_tournaments_says_nothing_about_them() -> None:
