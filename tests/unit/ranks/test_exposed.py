@@ -1,5 +1,6 @@
 """Exposed communication: pairs of steps with known durations, and ranks that really wait for each other."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,9 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from storebench.arrays import ImageShape
 from storebench.ranks.communication import Communication
-from storebench.ranks.data_parallel import Exchanging, make_rank_step
+from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
 from storebench.ranks.exposed import BARRIERS, FEWEST_PAIRS, communication
 from storebench.ranks.group import Alone, Group
 from storebench.settings.words import Compute, Sync
@@ -155,3 +158,32 @@ def test_an_emulated_step_exchanges_all_gradients_when_its_cell_says(
     assert step.gradient_bytes == 4 * sum(
         parameter.numel() for parameter in Network(MODELS["tiny"], SHAPE, 10).parameters()
     )
+
+
+def with_statistics(shape: ImageShape, classes: int) -> nn.Module:
+    """Return a network with statistics that every forward pass changes, and with random numbers."""
+    parts = (nn.BatchNorm2d(shape[2]), nn.Flatten(), nn.Dropout())
+    return nn.Sequential(*parts, nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+def state_of(step: RankStep) -> list[bytes]:
+    """Return weights, statistics and torch's random state."""
+    tensors = [*step.network.parameters(), *step.network.buffers(), torch.get_rng_state()]
+    return [tensor.detach().numpy().tobytes() for tensor in tensors]
+
+
+def unchanged(group: Group) -> tuple[bool, bool]:
+    """Return whether the measurement leaves everything as it was, and whether a rehearsal alone does."""
+    spec = dataclasses.replace(MODELS["tiny"], build=with_statistics)
+    step = make_rank_step(Compute("real"), spec, SHAPE, 10, "cpu", sync=Sync.AFTER)
+    assert isinstance(step, RankStep)
+    warm_up(step, (4, *SHAPE))
+    before = state_of(step)
+    communication(step, group, 4)
+    after = state_of(step)
+    step.rehearsal_s(synchronised=True)
+    return before == after, before == state_of(step)
+
+
+def test_the_measurement_changes_no_weight_no_statistic_and_no_random_state() -> None:
+    assert in_ranks(2, unchanged) == [(True, False)] * 2
