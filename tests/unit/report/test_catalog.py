@@ -108,7 +108,7 @@ def test_names_of_plots_are_unique_and_end_with_the_dataset(drawn: list[Plot]) -
     names = [plot.name for plot in drawn]
     assert len(set(names)) == len(names)
     assert all(name.endswith("-planted") for name in names)
-    assert names[:2] == ["roofline-planted", "throughput-planted"]
+    assert names[:3] == ["roofline-planted", "tournament-planted", "throughput-planted"]
 
 
 def another(selection: Selection) -> Iterator[Plot]:
