@@ -24,7 +24,7 @@ def test_every_folder_of_reference_results_is_known() -> None:
     assert folders == {run.name for run in runs()} | {kept.FOLDER.name}
 
 
-def test_the_page_on_emulated_nodes_has_the_figures_of_the_committed_results() -> None:
+def test_the_page_on_emulated_nodes_has_the_committed_figures() -> None:
     page = (ROOT / "docs" / "nodes.md").read_text(encoding="utf-8")
     for part in tables(ROOT / kept.FOLDER):
         assert part in page, "print the tables with 'python -m benchmarks.nodes tables'"

@@ -185,5 +185,5 @@ def unchanged(group: Group) -> tuple[bool, bool]:
     return before == after, before == state_of(step)
 
 
-def test_the_measurement_changes_no_weight_no_statistic_and_no_random_state() -> None:
+def test_measuring_communication_changes_no_weight_and_no_random_state() -> None:
     assert in_ranks(2, unchanged) == [(True, False)] * 2
