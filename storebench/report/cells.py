@@ -198,12 +198,18 @@ class CellSummary:
     def unsteady(self) -> bool:
         """Whether its limited rate is not shown to be steady: it drifts in most replicates, or a drift is unknown.
 
-        A single replicate may be disturbed; with many replicates, one of them nearly always is.
+        A single replicate may be disturbed; with many replicates, one of them nearly always is. It is named beside the
+        figures (`unsteady_replicates`).
         """
         if self.portion_kind is not PortionKind.STEADY:
             return False
         moved = self.drifts
         return moved is None or (bool(moved) and not steady(math.exp(statistics.median(moved))))
+
+    @functools.cached_property
+    def unsteady_replicates(self) -> tuple[int, int]:
+        """The number of replicates of a limited cell whose rate was not steady, and of all of them."""
+        return states.unsteady(self.usable, self.cell)
 
     @property
     def drifts(self) -> list[float] | None:

@@ -14,7 +14,7 @@ from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim
 from storebench.report.plots.plot import Plot
-from storebench.report.tables import MOST_TABLES, Table, mark
+from storebench.report.tables import MOST_TABLES, Table, mark, remark
 from storebench.report.texts.advice import RULES
 from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import QUESTION, Headline
@@ -236,7 +236,7 @@ def _raw_row(cell: CellSummary) -> list[str]:
         _plain(cell.median("samples_per_s")),
         *figures,
         str(len(cell.values("samples_per_s"))),
-        mark(cell) or "ok",
+        remark(cell) or "ok",
     ]
 
 

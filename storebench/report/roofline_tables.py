@@ -8,7 +8,7 @@ from storebench.report.roofline import Roofline, error_summary
 from storebench.report.roofline_curve import Point, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.roofline_model import BUSY_FRAC
-from storebench.report.tables import Table
+from storebench.report.tables import Table, named
 from storebench.report.texts.feeding import feeding_words, more_prep_s, trained_words
 from storebench.report.texts.labels import (
     SIMULTANEOUS,
@@ -85,8 +85,8 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
     names += [f"{accelerator.title}, {number(accelerator.images_per_s)}/s" for accelerator in accelerators]
     listed = [(roofline, curve) for roofline in rooflines for curve in roofline.curves]
     loaders = [curve.loader for _, curve in listed]
-    named = f"{dataset_label(loaders[0])}, {batch_words(loaders)}"
-    caption_sentences = [f"{named}: the fastest accelerator that each store feeds", *caveats(loaders)]
+    measured = f"{dataset_label(loaders[0])}, {batch_words(loaders)}"
+    caption_sentences = [f"{measured}: the fastest accelerator that each store feeds", *caveats(loaders)]
     return Table(
         caption=". ".join(caption_sentences),
         head=(
@@ -100,7 +100,7 @@ def starving_table(rooflines: Sequence[Roofline], accelerators: Sequence[Acceler
         rows=tuple(
             (
                 _setting(roofline),
-                backend_label(curve.backend),
+                named(curve.loader),
                 ("at most " if curve.at_most else "") + with_interval(curve.supply),
                 *_use(curve.loader),
                 starving_words(curve),

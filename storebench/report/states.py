@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
+from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind, steady
 from storebench.settings.words import BOUNDED_STATES, CacheState, Fill
 
 EpochRow = Mapping[str, Any]
@@ -94,11 +94,28 @@ def counted(rows: Sequence[EpochRow], cell: Cell) -> tuple[EpochRow, ...]:
     For a limited cell, and for a data store filled in the first epoch, only the last epoch of each replicate counts, because
     earlier epochs fill the page cache or the data store.
     """
-    if cell.cache == CacheState.LIMITED or cell.store_fill is Fill.FIRST_EPOCH:
-        last: dict[Any, EpochRow] = {}
-        for row in rows:
-            key = (row["run_id"], row["replicate"])
-            if key not in last or row["epoch"] > last[key]["epoch"]:
-                last[key] = row
-        rows = tuple(last.values())
-    return tuple(row for row in rows if not bounded(row, cell) or has_portion(row))
+    return tuple(row for row in _last(rows, cell) if not bounded(row, cell) or has_portion(row))
+
+
+def unsteady(rows: Sequence[EpochRow], cell: Cell) -> tuple[int, int]:
+    """Return the number of replicates of a limited cell whose rate was not steady, and of all of them.
+
+    A replicate was steady if the two halves of its steady part had about the same rate. A replicate whose cache had not
+    filled, or whose halves are not known, was not.
+    """
+    if cell.cache != CacheState.LIMITED:
+        return 0, 0
+    judged = [row for row in _last(rows, cell) if bounded(row, cell)]
+    return sum(not (has_portion(row) and steady(row["portion_drift"])) for row in judged), len(judged)
+
+
+def _last(rows: Sequence[EpochRow], cell: Cell) -> tuple[EpochRow, ...]:
+    """Return the rows that may count: all of them, or the last epoch of each replicate if earlier ones fill a cache."""
+    if cell.cache != CacheState.LIMITED and cell.store_fill is not Fill.FIRST_EPOCH:
+        return tuple(rows)
+    last: dict[Any, EpochRow] = {}
+    for row in rows:
+        key = (row["run_id"], row["replicate"])
+        if key not in last or row["epoch"] > last[key]["epoch"]:
+            last[key] = row
+    return tuple(last.values())

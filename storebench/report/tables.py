@@ -31,6 +31,7 @@ from storebench.report.texts.labels import (
 from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.verdicts import decision_words, told_ratio, verdict_notes
 from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.units import number_of
 
 MOST_TABLES = 40
 """Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files."""
@@ -130,7 +131,7 @@ RAW_HEAD = (
     "replicates", "cache_verdict", "status", "cell_id",
     "state", "upper_bound", "whole_samples_per_s", "base", "compared", "cpu_s_per_sample", "cores_used",
     "compute_inflation", "compute_inflation_lo", "compute_inflation_hi", "memory_bytes", "readahead_kib",
-    "filesystem", "storage_device", "environment_key",
+    "filesystem", "storage_device", "environment_key", "unsteady_replicates",
 )  # fmt: skip
 
 _WITHIN = "Within this run"
@@ -288,11 +289,22 @@ def mark(cell: CellSummary) -> str:
     return ""
 
 
+def remark(cell: CellSummary) -> str:
+    """Return what must be known of a cell's figures beside its name: its mark, and replicates that were not steady; or ""."""
+    moving, of = cell.unsteady_replicates
+    unsteady = f"{moving} of {number_of(of, 'replicate')} not steady" if moving else ""
+    return "; ".join(filter(None, (mark(cell), unsteady)))
+
+
+def named(cell: CellSummary) -> str:
+    """Return a cell's backend in words, with the remark on its figures."""
+    note = remark(cell)
+    return backend_label(cell.backend) + (f" ({note})" if note else "")
+
+
 def _row(entry: _Listed, shown: Sequence[tuple[str, Callable[[_Listed], str]]]) -> tuple[str, ...]:
-    note = mark(entry.cell)
-    name = backend_label(entry.cell.backend) + (f" ({note})" if note else "")
     texts = (text(entry) if entry.cell.usable or head in _STORE else "" for head, text in shown)
-    return (name, *texts)
+    return (named(entry.cell), *texts)
 
 
 def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
@@ -324,6 +336,7 @@ def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
         cell.cell.memory_bytes,
         cell.cell.readahead_kib,
         *(cell.fact(name) for name in PLACE_COLUMNS),
+        cell.unsteady_replicates[0],
     )
 
 

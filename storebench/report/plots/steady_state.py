@@ -51,17 +51,25 @@ def steady_answer(cells: Sequence[CellSummary]) -> str:
     if drifts:
         # A cell is steady by its median replicate, so that figure leads; single replicates may be disturbed.
         usual, name = max((math.expm1(stats.median(known)), name) for name, known in drifts.items())
-        most, disturbed = max((math.expm1(max(known)), name) for name, known in drifts.items())
         several = any(len(known) > 1 for known in drifts.values())
         median = ", in the median replicate of each," if several else ""
         clauses.append(
             f"the second half of the steady part{median} differs from the first by at most {percent(usual)} ({name})"
         )
-        if percent(most) != percent(usual):
-            clauses.append(f"in a single replicate, by {percent(most)} ({disturbed})")
+    if single := [words for cell in steady if (words := _moving(cell))]:
+        clauses.append(f"of these, single replicates were not steady: {', '.join(single)}")
     if unsteady:
         clauses.append(f"not shown: {', '.join(unsteady)}")
     return "; ".join(clauses) + "."
+
+
+def _moving(cell: CellSummary) -> str:
+    """Return the replicates of a steady cell that were not steady: "LMDB (1 of 3, by up to 400%)"; "" if all were."""
+    moving, of = cell.unsteady_replicates
+    if not moving:
+        return ""
+    most = percent(math.expm1(max(cell.drifts or (0.0,))))
+    return f"{backend_label(cell.backend)} ({moving} of {of}, by up to {most})"
 
 
 def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:

@@ -263,7 +263,7 @@ def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
 
 
 def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
-    """Return the caveats that belong beside any figure of these cells: data or compute that is not real.
+    """Return the caveats that belong beside any figure of these cells: what is not real, and replicates that were not steady.
 
     What the text that they stand beside already says is left out.
     """
@@ -285,7 +285,18 @@ def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if compute_label(cell.cell.compute):
             sleeps.add(cell.cell.compute)
-    return [caveat for caveat in (*noted, *_sleeps_label(sleeps)) if caveat not in shown]
+    return [caveat for caveat in (*noted, *_sleeps_label(sleeps), *_unsteady(cells)) if caveat not in shown]
+
+
+def _unsteady(cells: Iterable[CellSummary]) -> list[str]:
+    """Return one caveat with every backend of which a replicate was not steady; none if all were."""
+    counts: dict[str, tuple[int, int]] = {}
+    for cell in cells:
+        before, name = counts.get(backend_label(cell.backend), (0, 0)), backend_label(cell.backend)
+        moving, of = cell.unsteady_replicates
+        counts[name] = (before[0] + moving, before[1] + of)
+    named = [f"{moving} of {of} replicates of {name}" for name, (moving, of) in counts.items() if moving]
+    return [f"NOT STEADY: {', '.join(named)}"] if named else []
 
 
 def _served_clause(cell: CellSummary) -> str:

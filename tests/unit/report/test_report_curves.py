@@ -201,7 +201,8 @@ def test_a_disturbed_replicate_is_told_beside_the_median_one() -> None:
     said = steady_answer(summarise(to_frame((record, Path("run/records.jsonl")) for record in records)))
     assert said == (
         "1 of 1 backends are shown to be steady with a page cache of 286 MiB; the second half of the steady part, in the median"
-        " replicate of each, differs from the first by at most 11% (LMDB); in a single replicate, by 400% (LMDB)."
+        " replicate of each, differs from the first by at most 11% (LMDB); of these, single replicates were not steady: LMDB (1 of 3,"
+        " by up to 400%)."
     )
 
 
