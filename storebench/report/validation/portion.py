@@ -52,13 +52,29 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
     if part.kind is PortionKind.COLD and part.first_step != timed[0]:
         message = f"cold from step {part.first_step} on, but step {timed[0]} is the first timed one"
         yield finding(Rule.STEPS, record, "portion.first_step", message)
-    if part.edge_steps and part.kind is PortionKind.COLD:
-        message = f"{part.edge_steps} steps at either end are no part of the drift of a cold portion"
+    if part.edge_steps and (part.kind is PortionKind.COLD or not may_look_ahead(record.cell)):
+        message = f"{part.edge_steps} steps at either end are no part of the drift, but its reader is not told the order"
+        if part.kind is PortionKind.COLD:
+            message = f"{part.edge_steps} steps at either end are no part of the drift of a cold portion"
         yield finding(Rule.STEPS, record, "portion.edge_steps", message)
+    if part.kind is PortionKind.STEADY:
+        yield from _whole(record, part, int(timed[0]), int(timed[-1]))
     yield from _sums(record, part, steps)
     if part.kind is PortionKind.COLD and not part.upper_bound and record.store is not None:
         yield from _curve(record, part, record.store, steps)
         yield from _device(record, part, steps)
+
+
+def _whole(record: Record, part: Portion, first: int, last: int) -> Iterator[Finding]:
+    """Find a steady portion that leaves out steps: its end, or the beginning of an epoch that began with a full cache."""
+    if part.first_step + part.steps - 1 != last:
+        message = (
+            f"steady up to step {part.first_step + part.steps - 1}, but step {last} is the last timed one"
+        )
+        yield finding(Rule.STEPS, record, "portion.steps", message)
+    if record.epoch and part.first_step != first:
+        message = f"steady from step {part.first_step} on, but an earlier epoch had filled the cache before step {first}"
+        yield finding(Rule.STEPS, record, "portion.first_step", message)
 
 
 def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:

@@ -193,10 +193,8 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
 
 
 def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
-    """Find usable records of a run that checks pixels in which no timed sample was compared."""
+    """Find usable records in which too few timed samples were compared, or none of a run that checks pixels."""
     replayed = about.get("scenario", {}).get("check_pixels", True)
-    if not replayed:
-        return
     replayed_cells = {
         record.cell.cell_id
         for record in records
@@ -207,7 +205,9 @@ def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fi
         if record.status is not Status.OK or record.code is None or record.cell.backend.is_null:
             continue
         checked = seen is not None and (
-            seen.pixels_checked or (replayed == "once" and record.cell.cell_id in replayed_cells)
+            not replayed
+            or seen.pixels_checked
+            or (replayed == "once" and record.cell.cell_id in replayed_cells)
         )
         if seen is None or not seen.timed_checked or not checked:
             message = "no sample of the timed batches was compared with the dataset"

@@ -12,6 +12,7 @@ from storebench.ranks.merging import RANK, job_steps, rank_count
 from storebench.report.analysis import RunFolders, find_runs
 from storebench.report.intervals import Ratio, Round, ratio
 from storebench.report.texts.labels import with_interval
+from storebench.report.validation.agreement import check_agreement
 from storebench.report.validation.data_store import check_data_store
 from storebench.report.validation.findings import Finding, Rule, finding, record_name
 from storebench.report.validation.job import check_job, check_ranks
@@ -116,6 +117,7 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
 def _alone(record: Record, memory_bytes_per_s: float | None) -> Iterator[Finding]:
     """Yield the findings about one usable record; its machine copied so many bytes per second at best."""
     yield from check_record(record)
+    yield from check_agreement(record)
     yield from check_job(record)
     yield from check_data_store(record)
     yield from check_limits(record, memory_bytes_per_s)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 def limited(
-    backend: str, wait_ms: float, drifts: list[float | None | str], compute: str = "none"
+    backend: str, wait_ms: float, drifts: list[float | str | None], compute: str = "none"
 ) -> list[Record]:
     """Plant two epochs of a limited cell per drift; the last one has a steady part with it, or none for a word."""
     records = []
@@ -43,7 +43,7 @@ def page_of(folder: Path, records: list[Record]) -> tuple[str, list[dict[str, st
         return (folder / "report" / "report.md").read_text(encoding="utf-8"), list(csv.DictReader(file))
 
 
-def outside(rng: random.Random) -> float | None | str:
+def outside(rng: random.Random) -> float | str | None:
     """Return a drift that no steady rate has: too small, too large, unknown, or of a cache that did not fill."""
     low, high = STEADY_DRIFT
     return rng.choice([rng.uniform(0.01, low * 0.99), rng.uniform(high * 1.01, 50.0), None, "not filled"])
@@ -56,7 +56,7 @@ def test_one_unsteady_replicate_of_five_is_never_hidden(case: int, tmp_path: Pat
     moving, place = rng.choice(backends), rng.randrange(ROUNDS)
     records = []
     for backend in backends:
-        drifts: list[float | None | str] = [rng.uniform(*STEADY_DRIFT) for _ in range(ROUNDS)]
+        drifts: list[float | str | None] = [rng.uniform(*STEADY_DRIFT) for _ in range(ROUNDS)]
         if backend == moving:
             drifts[place] = outside(rng)
         records += limited(backend, rng.uniform(5, 50), drifts)

@@ -1,0 +1,112 @@
+"""Attacks on single facts of a reference run: each contradicts another fact of its record, or the steps of its epoch."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.report.validation.validate import validate
+from tests.docs.doc_files import ROOT
+
+Raw = dict[str, Any]
+
+REFERENCE = ROOT / "results" / "reference" / "roofline"
+MIB = 1 << 20
+
+
+def put(path: str, value: Any) -> Callable[[Raw], None]:
+    """Return an attack that puts a value at a dotted path."""
+
+    def attack(record: Raw) -> None:
+        *parts, last = path.split(".")
+        for part in parts:
+            record = record[part]
+        record[last] = value(record[last]) if callable(value) else value
+
+    return attack
+
+
+ATTACKS = {
+    "a cache below is denied": put("cache.below", "not seen"),
+    "a cache below is forgotten": put("cache.below", "unknown"),
+    "first reads are made as fast as second ones": put("cache.below_ratio", 1.0),
+    "residency is understated": put("cache.resident_max_frac", 0.01),
+    "the device is made faster": put("ceilings.device_best_bytes_per_s", lambda rate: 3 * rate),
+    "one rate of the device is made faster": put(
+        "ceilings.device_random_1_bytes_per_s", lambda rate: 5 * rate
+    ),
+    "a yardstick exceeds its ceiling": put("ceilings.gather_samples_per_s", lambda rate: 10 * rate),
+    "another read-ahead was set": put("environment.notes.own_device.read_ahead_kb", "8192"),
+    "amplification is denied": put("counters.read_amplification", 1.0),
+    "steps of a drift are left out": put("portion.edge_steps", 2),
+    "hardly a timed sample was compared": put("coverage.timed_checked", 1),
+}
+"""Name -> a change of a record of LMDB in the second epoch with a limited page cache; the figure that must be named is its path."""
+
+FIGURES = {
+    "a cache below is denied": "cache.below",
+    "a cache below is forgotten": "cache.below",
+    "first reads are made as fast as second ones": "cache.below_ratio",
+    "residency is understated": "cache.resident_max_frac",
+    "the device is made faster": "ceilings.device_best_bytes_per_s",
+    "one rate of the device is made faster": "ceilings.device_best_bytes_per_s",
+    "a yardstick exceeds its ceiling": "ceilings.gather_samples_per_s",
+    "another read-ahead was set": "environment.notes.own_device.read_ahead_kb",
+    "amplification is denied": "counters.read_amplification",
+    "steps of a drift are left out": "portion.edge_steps",
+    "hardly a timed sample was compared": "coverage.timed_checked",
+}
+
+
+def limited(record: Raw, backend: str) -> bool:
+    cell = record["cell"]
+    return (
+        cell["backend"] == backend
+        and cell["cache"] == "limited"
+        and cell["compute"] == "none"
+        and record["epoch"] == 1
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(REFERENCE, tmp_path / "run"))
+
+
+def attacked(run: Path, backend: str, attack: Callable[[Raw], None]) -> set[str]:
+    """Change the first limited record of a backend, and return the figures that validation names."""
+    lines = (run / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    attack(next(record for record in records if limited(record, backend)))
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (run / "records.jsonl").write_text(text, encoding="utf-8")
+    return {problem.figure for problem in validate(run)}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_fact_that_another_one_contradicts_is_found(run: Path, name: str) -> None:
+    assert FIGURES[name] in attacked(run, "lmdb", ATTACKS[name])
+
+
+@pytest.mark.parametrize("backend", ["lmdb", "lmdb:direct", "png"])
+@pytest.mark.parametrize(
+    ("first", "steps", "figure"),
+    [
+        pytest.param(20, 20, "portion.first_step", id="the fast second half"),
+        pytest.param(0, 20, "portion.steps", id="the first half"),
+        pytest.param(5, 30, "portion.steps", id="the middle"),
+    ],
+)
+def test_a_steady_portion_of_chosen_steps_is_found(
+    run: Path, backend: str, first: int, steps: int, figure: str
+) -> None:
+    def attack(record: Raw) -> None:
+        share = steps / record["timed_steps"]
+        record["portion"] |= {"first_step": first, "steps": steps}
+        for name in ("samples", "payload_bytes"):
+            record["portion"][name] = round(record["portion"][name] * share)
+
+    assert figure in attacked(run, backend, attack)
