@@ -371,14 +371,15 @@ def _memory_sentence(lead: Roofline, whole: Whole | None) -> str:
 
 
 def _price(cell: CellSummary, whole: Whole | None) -> str:
-    """Return the cost of converting everything, extrapolated from the measured store."""
+    """Return the cost of converting everything, extrapolated from the only build of the measured store."""
     count, size, seconds = (cell.fact(name) for name in ("store_count", "bytes_on_disk", "build_s"))
     if whole is None or not (count and size and seconds):
         return ""
     share = whole.count / count
     return (
         f"Converting all {whole.count:,} images takes about {duration(seconds * share)} and"
-        f" {rounded_bytes(size * share)} of disk."
+        f" {rounded_bytes(size * share)} of disk. This is scaled from one conversion of {int(count):,} images, so the time"
+        " has no interval."
     )
 
 
