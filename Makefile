@@ -21,6 +21,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference reference-nodes validations \
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -129,6 +130,13 @@ bench-readers: setup ## Each reader's shuffled warm rate as a share of the gathe
 bench-direct: setup ## The direct readers compared with the libraries and the device, cold and warm
 	$(BIN)/python -m benchmarks.direct
 
+bench-conversion: setup ## After how many epochs converting PNG files pays, with its interval (about five minutes)
+	$(BIN)/storebench bench scenarios/conversion.toml --out $(RUNS)/$(NOW)-conversion
+	$(BIN)/storebench report $(RUNS)/$(NOW)-conversion --allow-invalid --out $(REPORT)-conversion
+
+bench-touches: setup ## First touch against second touch: which ways defeat a cache below this kernel (writes 14 GiB, 5 minutes)
+	$(BIN)/python -m benchmarks.touches
+
 bench-window: setup ## How far a reader should ask ahead where memory is limited (root)
 	$(BIN)/storebench bench scenarios/window.toml --out $(RUNS)/$(NOW)-window
 	$(BIN)/storebench report $(RUNS)/$(NOW)-window --allow-invalid --out $(REPORT)-window
@@ -192,6 +200,7 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
 	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore lmdbio-ranks conversion)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
@@ -210,6 +219,7 @@ validations: setup ## Write what 'storebench validate' says of each run in resul
 reference-nodes: setup ## Measure results/reference/nodes again, and print the tables of docs/nodes.md (about ten minutes; root)
 	$(BIN)/python -m benchmarks.nodes all --keep results/reference/nodes
 	$(BIN)/python -m benchmarks.nodes tables
+	$(BIN)/storebench bench scenarios/conversion.toml --out results/reference/conversion
 
 figures: setup ## Draw the plots of the README and of docs/ from results/reference
 	$(BIN)/python -m tests.docs.figures
