@@ -67,6 +67,7 @@ def limited(record: Raw, backend: str) -> bool:
         cell["backend"] == backend
         and cell["cache"] == "limited"
         and cell["compute"] == "none"
+        and cell["readahead_kib"] == 128
         and record["epoch"] == 1
     )
 
