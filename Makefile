@@ -20,8 +20,7 @@ PER_FORMAT := --cache warm --max-steps 50
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-ci check gate-selftest mutation reference reference-nodes validations \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference \
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference reference-nodes validations \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -199,8 +198,7 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore lmdbio-ranks conversion)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks conversion)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
