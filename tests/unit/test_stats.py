@@ -380,3 +380,38 @@ def test_a_stricter_interval_of_a_median_is_never_narrower(values: list[float], 
     assert narrow is not None
     assert wide.low <= narrow.low * (1 + 1e-12)
     assert wide.high >= narrow.high * (1 - 1e-12)
+
+
+def test_all_looks_at_a_run_together_spend_no_more_than_the_permitted_error() -> None:
+    assert [stats.look_alpha(looks, 0.05) for looks in range(1, 5)] == pytest.approx(
+        [0.04, 0.005, 0.0025, 0.00125]
+    )
+    assert sum(stats.look_alpha(looks) for looks in range(1, 60)) == pytest.approx(stats.ALPHA)
+    halves = [stats.look_alpha(looks, by_precision=True) for looks in range(1, 5)]
+    assert halves == pytest.approx([stats.look_alpha(looks) / 2 for looks in range(1, 5)])
+
+
+def test_two_values_have_an_interval_of_their_mean_and_of_their_median() -> None:
+    expected = scipy.stats.ttest_1samp([1.0, 3.0], 0).confidence_interval(0.95)
+    mean, middle = stats.mean_interval([1.0, 3.0]), median_interval([-1.0, 3.0])
+    assert mean is not None
+    assert middle is not None
+    assert (mean.low, mean.high) == pytest.approx((expected.low, expected.high))
+    assert (middle.low + middle.high) / 2 == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 7])
+@pytest.mark.parametrize("factor", [1e-6, 0.5, 1e6])
+def test_an_interval_of_a_median_does_not_depend_on_the_unit(count: int, factor: float) -> None:
+    values = np.random.default_rng(8).lognormal(0, 0.4, count)
+    plain, scaled = median_interval(values), median_interval(factor * values)
+    assert plain is not None
+    assert scaled is not None
+    assert (scaled.low, scaled.high) == pytest.approx((factor * plain.low, factor * plain.high))
+
+
+def test_rounds_are_paired_unless_told_otherwise_and_fewer_then() -> None:
+    alone = stats.rounds_needed(0.3, 0.25)
+    assert alone == stats.rounds_needed(0.3, 0.25, paired=True)
+    assert alone is not None
+    assert alone < (stats.rounds_needed(0.3, 0.25, paired=False) or 0)

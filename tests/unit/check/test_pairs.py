@@ -99,6 +99,15 @@ def test_why_times_cannot_be_compared_is_said(
     assert reason in why_not
 
 
+def test_two_environments_differ_by_every_fact_that_one_lacks_or_has_otherwise() -> None:
+    there = MachineAndStorage(key="there", match={"cpu": "planted", "kernel": "6.9", "disk": "sda"})
+    _, why_not = basis_of(pair(cell(), cell(environment=there), basis="seconds"))
+    assert why_not == ("seconds were asked for, and another environment: kernel 6.8 -> 6.9; disk None -> sda")
+    unnamed = MachineAndStorage(key="elsewhere", match=HERE.match)
+    _, why_not = basis_of(pair(cell(), cell(environment=unnamed), basis="seconds"))
+    assert why_not == "seconds were asked for, and another environment: here -> elsewhere"
+
+
 def test_more_rounds_than_the_baselines_are_no_obstacle() -> None:
     assert basis_of(pair(cell(), cell(rounds=9)))[0] == "seconds"
 
@@ -135,6 +144,11 @@ def test_a_lost_cell_is_found_again_under_the_name_that_changed_least() -> None:
     far = cell(asked={"backend": "png", "workers": 2, "batch_size": 32})
     assert resembling(lost, [far, near]) == "the contender has it with workers 0 -> 2"
     assert resembling(lost, [far]).count("->") == 3
+    assert resembling(lost, [far]) == (
+        "the contender has it with backend lmdb -> png, workers 0 -> 2, batch_size 64 -> 32"
+    )
+    as_near = cell(asked={"backend": "png", "workers": 0, "batch_size": 64})
+    assert resembling(lost, [as_near, near]) == "the contender has it with backend lmdb -> png"
     other = cell(asked={"backend": "png", "workers": 2, "batch_size": 32, "cache": "cold"})
     assert resembling(lost, [other]) == ""
     assert resembling(lost, [cell()]) == "", "nothing is known of how it was asked for"
@@ -236,6 +250,15 @@ def test_the_slowest_tenth_has_one_value_at_least(values: list[float], mean: flo
             "cifar10/lmdb/warm/processes-2/batch-64/tiny-real",
         ),
         ({"device": "cuda"}, "cifar10/lmdb/warm/processes-0/batch-64/none/cuda"),
+        ({"ranks": 2}, "cifar10/lmdb/warm/processes-0/batch-64/none/ranks-2-overlapped"),
+        (
+            {"ranks": 4, "share": "store", "store_fill": "first-epoch"},
+            "cifar10/lmdb/warm/processes-0/batch-64/none/ranks-4-overlapped/share-store/fill-first-epoch",
+        ),
+        (
+            {"ranks": 2, "trainers": 2, "tournament_steps": 5},
+            "cifar10/lmdb/warm/processes-0/batch-64/none/ranks-2-overlapped/trainers-2-partitioned-every-5",
+        ),
     ],
 )
 def test_a_cell_of_a_run_is_called_by_what_a_policy_may_match(fields: dict[str, Any], label: str) -> None:

@@ -1,5 +1,6 @@
 """One side of a check, part by part: pairings, empty places for baselines, sessions and impossible numbers."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from storebench.check.baseline import HISTORY, is_free
 from storebench.check.revisions import read_project
 from storebench.check.sides.baseline import BASELINE_VERSION, side_of_baseline
 from storebench.check.sides.benchmarks import SKIPPED_KEY, side_of_sessions
-from storebench.check.sides.model import CellData, Replicate, Side, read_json, read_pairing
+from storebench.check.sides.model import FEWEST_FOR_TAIL, CellData, Replicate, Side, read_json, read_pairing
 from storebench.check.sides.records import side_of_records
 from storebench.check.sides.rules import checked_side
 from storebench.errors import CorruptDataError, SchemaVersionError
+from storebench.results import Ceilings, CodeFacts, Percentiles, Record
 from storebench.runs.records import PAIRING_NAME
 from tests.support.planted_sides import failed, record, session, write_run
 
@@ -158,6 +160,116 @@ def test_records_of_two_machines_have_no_environment(tmp_path: Path) -> None:
     records = [record("lmdb", number, 1e-3, key=key) for number, key in enumerate(("here", "there"))]
     [cell] = side_of_records(write_run(tmp_path / "run", records)).cells.values()
     assert cell.environment.key == ""
+
+
+def one_cell(folder: Path, *records: Record) -> CellData:
+    [cell] = side_of_records(write_run(folder / "run", list(records))).cells.values()
+    return cell
+
+
+def test_a_replicate_counts_everything_that_is_known_of_its_records(tmp_path: Path) -> None:
+    counted = record("lmdb", 0, 1e-3, open_s=0.5, time_to_first_batch_s=0.25, epoch_s=3.0, timed_s=2.0)
+    assert one_cell(tmp_path, counted).replicates[0].counters == {
+        "samples_served": 1000,
+        "payload_bytes": 3_072_000,
+        "bytes_on_disk": 4_000_000,
+        "read_calls": 1000,
+        "major_faults": 0,
+        "open_s": 0.5,
+        "time_to_first_batch_s": 0.25,
+        "warmup_s": 1.0,
+    }
+
+
+@pytest.mark.parametrize(("cache", "workers", "counted"), [("cold", 0, True), ("warm", 2, False)])
+def test_bytes_of_the_device_count_only_cold_and_warm_up_only_without_workers(
+    cache: str, workers: int, counted: bool, tmp_path: Path
+) -> None:
+    one = record("lmdb", 0, 1e-3, cell={"cache": cache, "workers": workers})
+    names = one_cell(tmp_path, one).replicates[0].counters
+    assert ("device_read_bytes" in names, "warmup_s" in names) == (counted, counted)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ceilings", "calibration", "relative"),
+    [
+        ({}, {"gather_samples_per_s": 5e5}, "memory", 1e-3 * 5e5),
+        ({"cache": "cold"}, {"device_random_1_bytes_per_s": 1e8}, "device", 1e-3 * 1e8 / 3072),
+        (
+            {"compute": "real", "model": "tiny"},
+            {"matrix_products_per_s": 200.0},
+            "matrix product",
+            1e-3 * 200,
+        ),
+        ({}, {}, "", None),
+    ],
+)
+def test_the_ceiling_of_a_cells_own_work_calibrates_it(
+    fields: dict[str, Any],
+    ceilings: dict[str, float],
+    calibration: str,
+    relative: float | None,
+    tmp_path: Path,
+) -> None:
+    cell = one_cell(tmp_path, record("lmdb", 0, 1e-3, cell=fields, ceilings=Ceilings(**ceilings)))
+    assert cell.calibration == calibration
+    assert cell.replicates[0].relative == (relative if relative is None else pytest.approx(relative))
+
+
+def test_five_epochs_have_a_tail_and_four_have_none(tmp_path: Path) -> None:
+    def epochs(count: int) -> list[Record]:
+        slow = {number: 5e-3 if number == 1 else 1e-3 for number in range(count)}
+        return [dataclasses.replace(record("lmdb", 0, slow[n]), epoch=n) for n in range(count)]
+
+    five = one_cell(tmp_path / "five", *epochs(FEWEST_FOR_TAIL))
+    assert (five.tail_of, five.replicates[0].tail_s) == ("slowest tenth of the epochs", pytest.approx(5e-3))
+    assert one_cell(tmp_path / "four", *epochs(FEWEST_FOR_TAIL - 1)).tail_of == ""
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "tail_of", "tail_s"),
+    [
+        (1, 19, "", None),
+        (1, 20, "p95 of the steps", 0.012),
+        (1, 99, "p95 of the steps", 0.012),
+        (1, 100, "p99 of the steps", 0.032),
+        (3, 100, "p99 of the steps", 0.132),
+        (5, 100, "p99 of the steps", 0.432),
+    ],
+)
+def test_the_tail_of_enough_steps_is_that_of_their_waits(
+    epochs: int, steps: int, tail_of: str, tail_s: float | None, tmp_path: Path
+) -> None:
+    """A step takes 2 ms beside its wait. Of few epochs the median counts, of five the slowest."""
+
+    def waiting(epoch: int) -> Record:
+        return dataclasses.replace(
+            record("lmdb", 0, 1e-3),
+            epoch=epoch,
+            timed_steps=steps,
+            timed_s=steps * 0.003,
+            data_wait_s=steps * 0.001,
+            data_wait_ns=Percentiles(p50=10**6, p95=10**7, p99=3 * 10**7 + 10**8 * epoch, max=2 * 10**9),
+        )
+
+    cell = one_cell(tmp_path, *map(waiting, range(epochs)))
+    assert cell.tail_of == tail_of
+    assert cell.replicates[0].tail_s == (None if tail_s is None else pytest.approx(tail_s))
+
+
+def test_records_of_other_code_than_their_side_has_fail_their_cell(tmp_path: Path) -> None:
+    code = CodeFacts(digest="d1", commit="c", plugin="")
+    run = write_run(tmp_path / "run", [record("lmdb", 0, 1e-3, code=code)])
+    for digest, failure in (("d1", ""), ("d2", "it ran other code than its side: digest d1, not d2")):
+        (run / PAIRING_NAME).write_text(
+            json.dumps({"pairing": "p1", "commit": "c", "code": {"digest": digest}})
+        )
+        side = side_of_records(run)
+        [cell] = side.cells.values()
+        assert (side.pairing, cell.failure) == (
+            "p1",
+            failure or "no sample of its timed batches was compared with the dataset",
+        )
 
 
 def baseline(**changes: Any) -> dict[str, Any]:

@@ -184,5 +184,19 @@ def test_samples_of_ranks_are_joined_and_identical_copies_count_once() -> None:
     assert copies.digests[:, 0].tolist() == [30, 10, 31, 20]
 
 
+def test_digests_of_prepared_pixels_are_joined_in_the_same_order() -> None:
+    def part(*samples: int, prepared: bool = True) -> ServedPixels:
+        digests = np.repeat(np.array(samples, np.uint8)[:, None], 16, axis=1)
+        return ServedPixels(
+            indices=np.array(samples, np.int64), digests=digests, prepared=digests + 100 if prepared else None
+        )
+
+    joined = joined_pixels([part(3, 1), part(1, 2)])
+    assert joined.prepared is not None
+    assert joined.indices.tolist() == [3, 1, 2]
+    assert joined.prepared[:, 0].tolist() == [103, 101, 102]
+    assert joined_pixels([part(3, prepared=False), part(1, prepared=False)]).prepared is None
+
+
 def test_an_epoch_that_served_nothing_is_not_complete() -> None:
     assert not coverage([indices(0)], [], PixelCheck()).complete

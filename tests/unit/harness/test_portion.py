@@ -74,6 +74,10 @@ def honest(every_ms: float = 5, until_ms: float = 100) -> list[tuple[float, floa
     return list(zip(moments.tolist(), shares.tolist(), strict=True))
 
 
+def test_of_a_store_of_one_sample_all_is_asked_for_at_once() -> None:
+    assert asked_frac(table(steps=1, samples=1), at(-1, 0, 100), 1).tolist() == [0, 1, 1]
+
+
 def test_a_batch_counts_as_asked_for_from_the_moment_it_is_begun() -> None:
     assert asked_frac(table(), at(-1, 0, 9.999, 10, 95, 1000), 100).tolist() == [0, 0.1, 0.1, 0.2, 1, 1]
 

@@ -110,3 +110,53 @@ def test_only_a_cold_cell_drops_the_machines_caches(
     assert cache.drops is drops
     assert ("drop" in kernel.asked, "drop_caches" in facts.method) == (drops, drops)
     assert facts.metadata == ("cold" if drops else "hot")
+
+
+def test_a_backend_that_reads_nothing_has_no_files_and_nothing_to_verify(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    cache = cache_of(CacheState.COLD, tmp_path, "null", drops=True)
+    facts = cache.prepare("epoch")
+    cache.drop()
+    assert (cache.files, cache.drops, kernel.asked) == ([], False, [])
+    assert (facts.requested, facts.verdict, facts.method) == (
+        CacheState.COLD,
+        CacheVerdict.UNVERIFIED,
+        "none",
+    )
+    assert (facts.resident_frac_before, facts.reason) == (None, "nothing is read")
+
+
+def test_a_store_that_stays_resident_fails_with_the_cause_of_its_files(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    facts = cache_of(CacheState.COLD, tmp_path).prepare("open")
+    assert (facts.verdict, facts.applies_to) == (CacheVerdict.FAILED, "open")
+    assert facts.reason.startswith(
+        "100.0% of the store was resident, cold allows 1%; likely cause: another process"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "drops", "metadata"),
+    [
+        (CacheState.COLD, True, "cold"),
+        (CacheState.COLD, False, "hot"),
+        (CacheState.WARM, True, "hot"),
+        (CacheState.ANY, False, "unknown"),
+    ],
+)
+def test_directory_entries_are_cold_only_after_dropping_and_unknown_where_nothing_was_opened(
+    state: CacheState, drops: bool, metadata: str, kernel: Kernel, tmp_path: Path
+) -> None:
+    assert cache_of(state, tmp_path, drops=drops).prepare("epoch").metadata == metadata
+
+
+def test_a_memory_backend_is_prepared_before_it_opens(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.resident = PAGES
+    store = tmp_path / "store"
+    store.mkdir()
+    facts = StoreCache(CacheState.WARM, parse_backend("memory:native"), store, drops=False).before_opening()
+    assert facts is not None
+    assert (facts.applies_to, facts.verdict) == ("open", CacheVerdict.VERIFIED)
+    assert kernel.asked == ["read anew", "count"]

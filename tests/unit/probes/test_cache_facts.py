@@ -104,3 +104,40 @@ def test_without_the_kernels_file_dropping_is_refused_before_work_begins(
         f"{control}: dropping the caches of the whole machine needs root. "
         "Leave out --drop-caches: evicting single files needs no root."
     )
+
+
+@pytest.mark.parametrize(("pages", "advised"), [(1, True), (64, True), (65, False), (5000, False)])
+def test_a_store_of_few_pages_is_told_to_have_more_samples(disk: Path, pages: int, advised: bool) -> None:
+    """An open reader maps up to 64 pages, which are more than 1% of a small store."""
+    path = disk / "small"
+    path.write_bytes(b"x" * PAGE_BYTES)
+    total = pages * 50
+    reason = cache_facts(CacheState.COLD, counted(pages, total=total), paths=[path]).reason
+    assert reason.startswith("2.0% of the store was resident, cold allows 1%; likely cause: ")
+    advice = reason.partition(";")[2].partition("; ")[2]
+    assert bool(advice) is advised
+    if advised:
+        noun = "1 page" if pages == 1 else f"{pages} pages"
+        assert re.fullmatch(
+            rf"the store has only [\d.]+ [KM]iB, of which {noun} are too many: "
+            r"use more samples \(--size N extends a dataset\)",
+            advice,
+        ), advice
+
+
+def test_more_samples_are_no_advice_in_memory_or_for_a_warm_cell(shm: Path) -> None:
+    for state, paths in ((CacheState.COLD, [shm]), (CacheState.WARM, [])):
+        assert "more samples" not in cache_facts(state, counted(10, total=500), paths=paths).reason
+
+
+def test_a_count_of_exactly_the_limit_is_within_it() -> None:
+    verdicts = [
+        cache_facts(CacheState(state), counted(pages)).verdict.value
+        for state, pages in (("cold", 100), ("cold", 101), ("warm", 9900), ("warm", 9899))
+    ]
+    assert verdicts == ["verified", "failed", "verified", "failed"]
+
+
+def test_the_count_after_the_epoch_is_kept_beside_the_one_before() -> None:
+    facts = cache_facts(CacheState.ANY, counted(2500), counted(7500))
+    assert (facts.resident_frac_before, facts.resident_frac_after) == (0.25, 0.75)

@@ -107,6 +107,17 @@ def test_many_files_are_written_back_together(disk: Path, counts: list[int], syn
     assert set(synced) == {"many-7"}
 
 
+@pytest.mark.parametrize(("count", "together"), [(64, False), (65, True)])
+def test_more_than_64_files_are_many(
+    count: int, together: bool, disk: Path, counts: list[int], synced: list[str]
+) -> None:
+    files = [disk / f"some-{number}" for number in range(count)]
+    for path in files:
+        path.write_bytes(bytes(PAGE_BYTES))
+    evict(files)
+    assert len(synced) == (0 if together else count)
+
+
 def test_only_files_that_have_pages_left_are_evicted_again(
     file: Path, disk: Path, counts: list[int], synced: list[str]
 ) -> None:

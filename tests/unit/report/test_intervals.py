@@ -1,5 +1,7 @@
 """Figures with intervals: units, medians, ratios turned round, and families of them."""
 
+import math
+
 import pytest
 
 from storebench import stats
@@ -11,6 +13,8 @@ from storebench.report.intervals import (
     median_interval,
     ratio,
     ratios,
+    telling,
+    unpaired_ratio,
     unpaired_ratios,
 )
 from storebench.stats import Verdict
@@ -112,3 +116,59 @@ def test_separate_runs_are_compared_without_pairing_their_rounds() -> None:
     assert found is not None
     assert found.mid == pytest.approx(2.0, rel=0.01)
     assert found.verdict is Verdict.FASTER
+
+
+def test_each_ratio_of_separate_runs_is_as_wide_as_their_number_demands() -> None:
+    pair = (rounds(20.0, 22.0, 24.0, run="a"), rounds(12.0, 11.0, 10.0, run="b"))
+    for count in (1, 2, 5):
+        found = unpaired_ratios([pair] * count, alpha=0.05)
+        assert found == [unpaired_ratio([20, 22, 24], [12, 11, 10], alpha=0.05 / count)] * count
+    assert unpaired_ratios([({}, pair[1]), pair], alpha=0.05)[0] is None
+
+
+def test_the_other_sign_exchanges_the_ends() -> None:
+    whole = Estimate(mid=2.0, lo=-1.0, hi=3.0, n=5)
+    turned = whole.negated()
+    assert (turned.mid, turned.lo, turned.hi, turned.n) == (-2.0, -3.0, 1.0, 5)
+    assert turned.negated() == whole
+    low, high = Estimate(mid=2.0, lo=1.0).negated(), Estimate(mid=2.0, hi=3.0).negated()
+    assert (low.lo, low.hi, high.lo, high.hi) == (None, -1.0, -3.0, None)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "of_times"),
+    [
+        (Verdict.FASTER, Verdict.SLOWER),
+        (Verdict.SLOWER, Verdict.FASTER),
+        (Verdict.NO_DIFFERENCE, Verdict.NO_DIFFERENCE),
+        (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_verdict_on_rates_is_the_opposite_one_on_times(verdict: Verdict, of_times: Verdict) -> None:
+    one = Ratio(mid=2.0, lo=1.6, hi=2.5, n=4, verdict=verdict)
+    assert (one.in_times().verdict, one.inverted().verdict) == (of_times, of_times)
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "known"),
+    [
+        (None, None, False),
+        (1.0, None, False),
+        (None, 1.0, False),
+        (1.0, math.inf, False),
+        (-math.inf, 1.0, False),
+        (math.nan, 1.0, False),
+        (1.0, 100.0, True),
+        (1.0, 100.1, False),
+        (0.5, 50.0, True),
+        (0.0, 5000.0, True),
+        (-1.0, 5000.0, True),
+    ],
+)
+def test_ends_that_differ_by_more_than_a_hundredfold_tell_nothing(
+    lo: float | None, hi: float | None, known: bool
+) -> None:
+    assert telling(lo, hi) is known
+    assert Estimate(mid=1.0, lo=lo, hi=hi).known is known
+    assert Ratio(mid=1.0, lo=lo, hi=hi).known is known
+    assert Ratio(mid=1.0, lo=lo, hi=hi, verdict=Verdict.FASTER).known
