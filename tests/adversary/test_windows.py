@@ -32,10 +32,6 @@ COPIES = {
 }  # fmt: skip
 """The same for whole samples."""
 
-FEW_KERNELS = [
-    pytest.param(name, marks=pytest.mark.full if number % 2 else ()) for number, name in enumerate(KERNELS)
-]
-
 
 def planted_kernel(honest: Path, cache: Path, scratch: Path, name: str) -> None:
     """Put a compiled kernel with a fault where the honest one would be kept, as its owner."""
@@ -81,7 +77,7 @@ def honest(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize("name", FEW_KERNELS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_with_a_fault_fails_the_cell(images: Path, honest: Path, tmp_path: Path, name: str) -> None:
     planted_kernel(honest, tmp_path / "cache", tmp_path / "scratch", name)
     done = run_of_windows(tmp_path, images, tmp_path / "cache")

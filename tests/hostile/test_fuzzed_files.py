@@ -87,7 +87,6 @@ def table_file(run: Path, layout: str) -> Path:
     return next((run / "steps").glob("*e0.parquet"))
 
 
-@pytest.mark.thinned
 @pytest.mark.parametrize("name", RAW)
 @pytest.mark.parametrize("file", ["records.jsonl", "run.json", "conversions.jsonl", "against.json", *LAYOUTS])
 def test_a_file_of_a_run_with_other_content_is_one_line(here: Here, run: Path, file: str, name: str) -> None:
@@ -118,7 +117,6 @@ COLUMNS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.thinned
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_a_table_of_steps_with_another_column_is_one_line(

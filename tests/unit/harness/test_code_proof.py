@@ -77,7 +77,6 @@ def only_code(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return dict(record["code"])
 
 
-@pytest.mark.full
 def test_a_package_in_the_working_directory_is_not_what_a_cell_runs(tmp_path: Path) -> None:
     other = tmp_path / "storebench"
     other.mkdir()

@@ -254,7 +254,6 @@ def test_the_image_holds_the_same_store_and_is_not_cached_itself(
     assert float(frac) < 0.01, "the device reads its image with direct I/O"
 
 
-@pytest.mark.full
 def test_an_image_is_copied_again_when_its_store_changes(
     read_ahead: dict[int, dict[str, Any]], photos: str, bench: Bench, tmp_path: Path
 ) -> None:

@@ -30,14 +30,6 @@ SHARES: dict[str, dict[str, Any]] = {
 }
 
 
-SOME_SHARES = [
-    "node",
-    "store",
-    *(pytest.param(name, marks=pytest.mark.full) for name in SHARES if name not in ("node", "store")),
-]
-"""One reader per node and a data store; with --full also their other ways, and a reader per rank."""
-
-
 def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
     """Run a rank; on one of them, batches of the timed pass have the pixels of one sample throughout."""
     if group.membership.rank == faulty:
@@ -88,7 +80,7 @@ def test_a_reader_that_is_wrong_when_cold_fails_the_job(
         )
 
 
-@pytest.mark.parametrize("share", SOME_SHARES)
+@pytest.mark.parametrize("share", SHARES)
 def test_a_fault_in_the_timed_pass_of_the_last_rank_fails_the_job(
     share: str, bench: Bench, run_folder: Path
 ) -> None:
@@ -101,7 +93,7 @@ def test_a_fault_in_the_timed_pass_of_the_last_rank_fails_the_job(
         assert record.status is Status.FAILED
 
 
-@pytest.mark.parametrize("share", SOME_SHARES)
+@pytest.mark.parametrize("share", SHARES)
 def test_a_right_job_compares_every_sample_it_kept(share: str, bench: Bench, run_folder: Path) -> None:
     for record in job_of(bench, run_folder, "lmdb", share):
         served = coverage_of(record)

@@ -54,7 +54,6 @@ def produce(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., LoadedBa
     return plant
 
 
-@pytest.mark.thinned("loader workers")
 @pytest.mark.parametrize(("loader", "workers"), LOADERS)
 @pytest.mark.parametrize("cache", ["cold", "any"])
 def test_a_right_reader_passes_and_its_timed_samples_were_compared(
@@ -67,7 +66,6 @@ def test_a_right_reader_passes_and_its_timed_samples_were_compared(
     assert 0 < coverage_of(record).proof_s < record.timed_s
 
 
-@pytest.mark.thinned("loader workers")
 @pytest.mark.parametrize(("loader", "workers"), LOADERS)
 @pytest.mark.parametrize(
     ("fault", "wrong"),
