@@ -115,5 +115,6 @@ def test_all_looks_together_spend_five_percent() -> None:
 
 def test_two_runs_of_a_cell_are_two_looks() -> None:
     first, second = make_record("lmdb"), make_record("lmdb", run_id="run-b")
+    assert looks_at([]) == 1
     assert looks_at([summary(first)]) == 1
     assert looks_at([summary(first, second)]) == 2
