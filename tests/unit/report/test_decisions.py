@@ -172,14 +172,16 @@ def test_the_error_of_a_comparison_decides_how_many_rounds_would_tell() -> None:
     assert rounds_to_tell(decisions, [strict, loose]) == rounds_to_tell(decisions, [strict])
 
 
-def test_a_later_look_at_a_run_takes_more_rounds_to_tell() -> None:
+def test_the_next_look_at_a_run_decides_how_many_rounds_would_tell() -> None:
+    """The second look spends an eighth of the first's error, the third half of the second's."""
     facts = undecided(9.0)
-    asked = list(facts.decisions.found.values())
-    needed = [
-        rounds_to_tell(dataclasses.replace(facts.decisions, looks=looks), asked) or 0 for looks in (1, 2)
-    ]
-    # The second look spends an eighth of the first's error, the third half of the second's.
-    assert needed[0] > needed[1] > 0
+    decision = next(iter(facts.decisions.found.values()))
+    first, second = (dataclasses.replace(facts.decisions, looks=looks) for looks in (1, 2))
+    strict, stricter = (dataclasses.replace(decision, alpha=alpha) for alpha in (0.02, 0.005))
+    needed = rounds_to_tell(first, [strict])
+    assert needed is not None
+    assert needed == rounds_to_tell(second, [stricter])
+    assert needed > (rounds_to_tell(second, [strict]) or 0)
 
 
 def test_the_noisiest_comparison_and_the_shortest_decide_the_number() -> None:
