@@ -190,12 +190,13 @@ check: bench-ci ## The regression gate: this tree compared with the committed ba
 gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (35 minutes; root)
 	$(BIN)/python -m benchmarks.gate_selftest
 
-# SAMPLE mutants per module, drawn by a fixed seed; SAMPLE=0 tries all of them, which takes hours.
+# SAMPLE mutants per module, drawn by SEED; SAMPLE=0 tries all of them, which takes hours.
 SAMPLE ?= 40
+SEED ?= 0
 MUTATE ?=
 mutation: setup ## Plant small faults in the code that draws conclusions, and count those that the tests notice
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
-	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE)
+	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE) --seed $(SEED)
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
 	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks conversion)
