@@ -206,7 +206,7 @@ def test_bytes_of_the_device_count_only_cold_and_warm_up_only_without_workers(
 )
 def test_the_ceiling_of_a_cells_own_work_calibrates_it(
     fields: dict[str, Any],
-    ceilings: dict[str, float],
+    ceilings: dict[str, Any],
     calibration: str,
     relative: float | None,
     tmp_path: Path,
