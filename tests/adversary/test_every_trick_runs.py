@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "adversary.md"
 FEWEST = 60
 HARNESS, CHECK, HOSTILE = "tests/unit/harness", "tests/unit/check", "tests/hostile"
 
-TRICKS = {
+TRICKS: dict[str, dict[str, tuple[str, ...]]] = {
     "a reader": {
         f"{HARNESS}/test_timed_proof.py": (
             "test_a_fault_in_the_timed_pass_alone_fails_the_cell",

@@ -236,9 +236,9 @@ def test_no_distribution_is_drawn_of_a_few_steps(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_pictures")
 def test_warm_cells_show_no_read_amplification(tmp_path: Path) -> None:
-    warm = make_record(
-        "lmdb", cache="warm", counters=Counters(device_read_bytes=1000, read_amplification=1e-5)
-    )
+    warm = make_record("lmdb", cache="warm")
+    read = Counters(device_read_bytes=1000, read_amplification=1000 / warm.payload_bytes)
+    warm = dataclasses.replace(warm, counters=read)
     write_report(write_run(tmp_path / "run", [warm]), tmp_path / "out")
     assert not list((tmp_path / "out").glob("read-amplification*"))
 
