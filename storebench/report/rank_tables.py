@@ -53,8 +53,15 @@ _CORNERS = (
 
 
 def rank_tables(facts: Facts) -> list[Table]:
-    """Return the tables of one dataset: communication, and interactions if all four corners were measured."""
-    jobs = [cell for cell in facts.cells if cell.cell.ranks > 1 and cell.median("job_barrier_s") is not None]
+    """Return the tables of one dataset: communication, and interactions if all four corners were measured.
+
+    Trainers of one rank exchange no gradients, so they are in neither.
+    """
+    jobs = [
+        cell
+        for cell in facts.cells
+        if cell.cell.ranks > cell.cell.trainers and cell.median("job_barrier_s") is not None
+    ]
     if not jobs:
         return []
     measured = interferences(facts.cells)

@@ -322,6 +322,12 @@ def test_the_tables_hold_bytes_link_bound_and_interaction() -> None:
     assert parts == ["step", "data wait", "compute"]
 
 
+def test_trainers_of_one_rank_have_no_cost_of_communication() -> None:
+    assert rank_tables(facts_of(job(ranks=4, trainers=4, exposed_ms=None))) == []
+    [communication] = rank_tables(facts_of(job(ranks=4, trainers=2)))
+    assert len(communication.rows) == 1
+
+
 def test_the_page_has_the_jobs_section_with_both_tables() -> None:
     content = page_content(derive_page(cells_of(*corners())))
     for page in (html(content), markdown(content)):
