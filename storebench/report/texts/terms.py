@@ -142,12 +142,12 @@ _BOUNDS = tuple(
 _RANKS = (
     Term(
         name="rank, job",
-        meaning="one of several processes that train one network together, each on its own part of the samples; all of them are a job",
+        meaning="a training process that works together with others, each on its own part of the samples; all of them are a job",
         pattern=r"\b\d+ ranks\b|\branks of\b",
     ),
     Term(
         name="exchange of gradients",
-        meaning="ranks average their gradients in every step: overlapped with the backward pass, or after it",
+        meaning="ranks add up their gradients in every step: overlapped with the backward pass, or after it",
         pattern=r"\bgradients\b|\bexchange\b",
     ),
     Term(
