@@ -136,9 +136,9 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
 
 
 def _state_words(there: CellSummary, here: CellSummary) -> str:
-    """Return words for the difference in the store's state: "with a read-ahead of 8,192 KiB", "warm"."""
+    """Return words for the difference in the store's state: "with a read-ahead of 8192 KiB", "warm"."""
     ahead = there.cell.readahead_kib
-    words = "the machine's own read-ahead" if ahead is None else f"a read-ahead of {ahead:,} KiB"
+    words = "the machine's own read-ahead" if ahead is None else f"a read-ahead of {ahead} KiB"
     same = (there.cell.cache, there.cell.memory_bytes) == (here.cell.cache, here.cell.memory_bytes)
     if same:
         return f"with {words}"

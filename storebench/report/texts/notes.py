@@ -51,7 +51,7 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[EpochRow]) -> Iterator[st
         {int(row["machine_readahead_kib"]) for row in rows if row["machine_readahead_kib"] is not None}
     )
     if sizes and all(cell.cell.readahead_kib is None for cell in cells):
-        yield f"the device's read-ahead was the machine's own: {', '.join(f'{kib:,}' for kib in sizes)} KiB"
+        yield f"the device's read-ahead was the machine's own: {', '.join(map(str, sizes))} KiB"
     bounded = [cell for cell in cells if cell.upper_bound]
     if bounded:
         reasons = "; ".join(filter(None, (_early(bounded), _risen(bounded))))

@@ -159,7 +159,7 @@ def test_the_sentence_prefers_a_store_larger_than_memory() -> None:
         " (page cache limited to 128 MiB, read-ahead 128 KiB), reader and decoder alone: LMDB loads 2.5 times"
     )
     assert "What decides: " in told
-    assert "with a read-ahead of 8,192 KiB, LMDB is 9.0 times [9.0, 9.0] as fast as PNG files" in told
+    assert "with a read-ahead of 8192 KiB, LMDB is 9.0 times [9.0, 9.0] as fast as PNG files" in told
     assert "Training CaffeNet, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times" in answer
     fits = two([60] * 3, [24] * 3, **(LIMITED | {"memory_bytes": 2**30}))
     assert "larger than memory" not in headline(facts_of(fits)).answer
