@@ -389,8 +389,8 @@ def _fixed(cell: CellSummary, base: RooflineCurve) -> str:
         return ""
     high, wide, _ = str(cell.fact("store_image_shape")).split("x")
     return (
-        f"Raw pixels are fixed at {wide} x {high}: random crops of the whole image are then no longer possible, and a part of"
-        " the gain is that they are left out."
+        f"Raw pixels are fixed at {wide} x {high}: random crops of the whole image are then no longer possible, and part of"
+        " the gain comes from leaving them out."
     )
 
 

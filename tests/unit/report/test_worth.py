@@ -91,7 +91,7 @@ def test_a_store_of_unchanged_files_that_helps_is_named_as_well() -> None:
         line.startswith("With the files unchanged, LMDB+original: up to 2,000") for line in found.sentences
     )
     assert any(
-        "no longer possible, and a part of the gain is that they are left out" in line
+        "no longer possible, and part of the gain comes from leaving them out" in line
         for line in found.sentences
     )
 
