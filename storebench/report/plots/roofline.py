@@ -148,8 +148,8 @@ def _draw(group: Sequence[Roofline], marks: Sequence[Mark], question: str, ax: A
     ]
     with styled():
         ax = new_axes(4.6, ax)
-        ax.set_xlabel("what the accelerator can train (images/s)")
-        ax.set_ylabel("what it does train (images/s)")
+        ax.set_xlabel("rate of the accelerator without waits (images/s)")
+        ax.set_ylabel("delivered training rate (images/s)")
         if not curves:
             ax.text(0.5, 0.5, "no cell only loads (compute none)", ha="center", transform=ax.transAxes)
             title(ax, question)

@@ -275,7 +275,7 @@ def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
             noted["SYNTHETIC images, a stand-in"] = None
         elif origin == "derived":
             noted[
-                f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightenings"
+                f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightness changes"
             ] = None
         if clause := resize_clause(cell.fact("store_provenance_note") or ""):
             noted[f"RESIZED images: {clause}"] = None

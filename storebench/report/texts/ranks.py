@@ -9,7 +9,7 @@ from storebench.report.texts.labels import backend_label, setting_label, with_in
 
 JOB_INTERVALS = (
     "The next sentences compare whole epochs of a job that loads with those of one that loads nothing. Their intervals hold for"
-    " one job each, so an exchange may be proven here whose exposed communication is not proven by the wider intervals of the page."
+    " one job each and are narrower than those of the page, so they may prove a cost of the exchange that the page does not prove."
 )
 
 

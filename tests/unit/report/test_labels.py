@@ -251,7 +251,7 @@ def test_each_caveat_is_told_once() -> None:
     )
     assert set(caveats(cells)) == {
         "SYNTHETIC images, a stand-in",
-        "DERIVED images: 95% are crops, flips and brightenings",
+        "DERIVED images: 95% are crops, flips and brightness changes",
         "compute EMULATED by a sleep of 5 ms",
     }
     assert len(caveats(cells)) == 3
