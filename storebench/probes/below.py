@@ -335,7 +335,7 @@ def below_sentence(facts: CacheFacts) -> str:
     if facts.below is BelowCache.UNKNOWN or facts.below_ratio is None:
         why = facts.below_reason or "it was not checked"
         return f"{start}; whether a cache below it answers is unknown: {why}"
-    ratio = f"{facts.below_ratio:.3g} times [{facts.below_low:.3g}, {facts.below_high:.3g}]"
+    ratio = f"{facts.below_ratio:.2f} times [{facts.below_low:.2f}, {facts.below_high:.2f}]"
     reads = f"first reads take {ratio} as long as second reads"
     if facts.below is BelowCache.SEEN:
         return f"{start}; a cache below it answers: {reads}"

@@ -99,8 +99,8 @@ def test_a_few_slow_reads_among_many_fast_ones_are_seen() -> None:
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (BelowCache.SEEN, "a cache below it answers: first reads take 3 times"),
-        (BelowCache.NOT_SEEN, "no cache below it was seen: first reads take 3 times"),
+        (BelowCache.SEEN, "a cache below it answers: first reads take 3.00 times"),
+        (BelowCache.NOT_SEEN, "no cache below it was seen: first reads take 3.00 times"),
         (BelowCache.UNKNOWN, "whether a cache below it answers is unknown: first over second reads"),
     ],
 )

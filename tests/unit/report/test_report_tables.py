@@ -205,7 +205,7 @@ def test_a_cold_table_has_a_column_for_the_whole_epoch(tmp_path: Path) -> None:
     assert column(table, "samples/s") == {"LMDB": "400", "LevelDB": "at most 400", "HDF5": ""}
     assert set(column(table, "whole epoch").values()) == {"2,290"}
     said = "\n".join(table.notes)
-    assert "a cache below it answers: first reads take 3 times [2, 4]" in said
+    assert "a cache below it answers: first reads take 3.00 times [2.00, 4.00]" in said
     assert "Metadata hot" in said  # one cell of three is not cold
     assert "At most = " in said
     assert "Without a rate = " in said
