@@ -14,6 +14,7 @@ from storebench.report.texts.labels import (
     caveats,
     dataset_label,
     here,
+    number,
     percent,
     state_label,
     with_interval,
@@ -207,12 +208,21 @@ def data_store_answer(facts: Facts) -> Sentence:
         most = max(gains, key=_times)
         text = (
             f"A data store in the memory of the ranks is proven to be faster than ranks that read for themselves in {len(gains)} of"
-            f" {jobs}; the largest gain is {bounded(most)}{with_interval(most.figure)} times, with {_job_words(most.subject, several)}"
+            f" {jobs}; the largest gain is {bounded(most)}{with_interval(most.figure)} times, with {_job_words(most.subject, several)}{_whole_epochs(most)}"
         )
     else:
         text = f"In none of {jobs} is a data store in the memory of the ranks proven to be faster than ranks that read for themselves"
     text += f"; it is proven to be slower in {len(losses)}." if losses else "."
     return Sentence(text=text, claims=asserted)
+
+
+def _whole_epochs(claim: Claim) -> str:
+    """Return the rates of whole epochs if the ratio is one of the cold steps; "" if it covers them."""
+    separate = claim.object
+    if separate is None or not separate.upper_bound:
+        return ""
+    kept, read = (number(cell.median("whole_samples_per_s")) for cell in (claim.subject, separate))
+    return f", in the steps that were cold; over whole epochs the medians are {kept} and {read} samples/s"
 
 
 def _times(claim: Claim) -> float:
