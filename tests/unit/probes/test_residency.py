@@ -58,7 +58,7 @@ def test_the_curve_follows_the_clock_of_the_reading_process(big_file: Path, samp
     time.sleep(0.05)
     read_part(big_file, 0, size // 2)
     half_ns = time.perf_counter_ns()
-    time.sleep(0.3)
+    time.sleep(0.8)
     rest_ns = time.perf_counter_ns()
     read_part(big_file, size // 2, size // 2)
     end_ns = time.perf_counter_ns()
@@ -70,7 +70,9 @@ def test_the_curve_follows_the_clock_of_the_reading_process(big_file: Path, samp
     assert points[0][1] == 0
     assert points[-1] == (points[-1][0], 1.0)
     assert points[-1][0] > end_ns
-    paused = [frac for at_ns, frac in points if half_ns < at_ns < rest_ns - 20_000_000]
+    paused = [
+        frac for at_ns, frac in points if half_ns < at_ns < rest_ns - 400_000_000
+    ]  # a count may be late beside other work
     assert paused
     assert set(paused) == {0.5}
 
@@ -107,7 +109,7 @@ def test_many_points_are_thinned_and_both_ends_stay(big_file: Path) -> None:
         out, _ = one.communicate(b"s")
     moments = json.loads(out.removeprefix(b"c"))["at_ns"]
     assert len(moments) <= MOST_POINTS
-    assert moments[0] - began_ns < 100_000_000
+    assert moments[0] - began_ns < 1_000_000_000
     assert moments[-1] >= ended_ns
 
 
