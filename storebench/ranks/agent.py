@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from storebench.ranks.endings import LOGS_NAME, RankFailure, write_exits
 from storebench.ranks.team import MEET_S, Team
 from storebench.system.imports import uncollected
-from storebench.system.processes import end_with_parent
+from storebench.system.processes import end_with_starter
 
 if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent
     from torch.distributed.launcher.api import LaunchConfig
@@ -31,7 +31,7 @@ _LOOPBACK = Path("/sys/class/net/lo")
 
 def main(arguments: Sequence[str]) -> int:
     """Run a job of ranks, and return 0 if all of them did."""
-    end_with_parent(signal.SIGTERM)
+    end_with_starter(signal.SIGTERM)
     text, folder, *program = arguments
     team = Team.of_text(text)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_S)

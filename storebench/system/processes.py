@@ -18,6 +18,9 @@ from storebench.system.libc import LIBC
 MARK = "STOREBENCH_SCRATCH"
 """Environment variable with the name of the temporary folder for which a process was started."""
 
+_STARTER = "STOREBENCH_STARTER"
+"""Environment variable with the id of the process that started this one; descendants do not inherit it."""
+
 EXPENDABLE = 500
 """Added to oom_score_adj: counts as half of the memory in addition to the process's own."""
 
@@ -43,6 +46,19 @@ def expend(pid: int | None = None) -> None:
 def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when the thread that started it ends."""
     LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def end_with_starter(number: signal.Signals) -> None:
+    """Do the same, and send the signal now if the process that started this one has already ended (`started_here`)."""
+    end_with_parent(number)
+    starter = os.environ.pop(_STARTER, None)
+    if starter is not None and os.getppid() != int(starter):
+        os.kill(os.getpid(), number)
+
+
+def started_here(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables for a child of this process that calls `end_with_starter`."""
+    return {**variables, _STARTER: str(os.getpid())}
 
 
 def signal_name(code: int) -> str:

@@ -35,7 +35,7 @@ from storebench.ranks.team import Team
 from storebench.results.time_limit import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
-from storebench.system.processes import end_processes, expend, marked, signal_name
+from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
 from storebench.worker.job import WAIT, CellJob, write_job
 
@@ -302,7 +302,7 @@ def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    variables = marked(scratch, cell_environment())
+    variables = started_here(marked(scratch, cell_environment()))
     # torch puts its sockets into the folder for temporary files, and the kernel accepts no longer path for one.
     if len(os.fsencode(scratch)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
         variables["TMPDIR"] = str(scratch)

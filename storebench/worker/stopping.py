@@ -6,7 +6,7 @@ import sys
 import time
 from typing import NoReturn
 
-from storebench.system.processes import end_with_parent
+from storebench.system.processes import end_with_starter
 
 _PRODUCERS_END_S = 1.0
 """Seconds that producers may take to end before they are killed."""
@@ -19,7 +19,7 @@ def end_with_the_runner() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
-    end_with_parent(signal.SIGTERM)
+    end_with_starter(signal.SIGTERM)
 
 
 def end_at_once() -> None:

@@ -21,7 +21,7 @@ from storebench.probes.cgroup import find_controller
 from storebench.runs.records import RECORDS_NAME
 from storebench.system.processes import MARK, end_processes, started_ticks
 from storebench.system.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
-from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score, survivors, wait_for
+from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score, started, survivors, wait_for
 
 SEGMENT = "-".join((f"{PREFIX}pixels", str(os.getuid())))
 
@@ -63,6 +63,32 @@ def test_the_next_start_ends_and_removes_what_a_killed_run_left(
         assert here.cli("formats").returncode == 0
         assert survivors(family) == []
         assert list(temporary.iterdir()) == []
+
+
+def runs(process: psutil.Process, program: str) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return program in process.cmdline()
+    return False
+
+
+@pytest.mark.parametrize(("ranks", "program"), [(1, "storebench.worker"), (2, "storebench.ranks.agent")])
+def test_a_process_that_is_still_starting_ends_with_a_killed_run(
+    ranks: int, program: str, here: Bench, tmp_path: Path
+) -> None:
+    """It has a session of its own, so a kill of the run's process group does not reach it."""
+    stores = tmp_path / "stores"
+    options = (*SMALL, "--ranks", str(ranks), "--stores", stores, "--out", tmp_path / "run")
+    with started(here, "run", "planted:patient", *options) as process:
+        cells = wait_for(
+            lambda: [child for child in psutil.Process(process.pid).children() if runs(child, program)]
+        )
+        with killed(cells):
+            cells[0].suspend()  # in the middle of its imports
+            process.kill()
+            process.wait()
+            cells[0].resume()
+            assert survivors(cells, 20.0) == []
+    assert not any(stores.glob("*/begun-*"))
 
 
 def test_a_start_beside_a_run_leaves_it_alone_and_an_interrupt_ends_it(
