@@ -56,13 +56,13 @@ class Exchange:
     received_bytes
         Bytes that the links delivered to all nodes.
     read_bytes
-        Bytes that the disks delivered to the ranks during the epoch.
+        Bytes that the disks delivered to the ranks during the epoch; None if they were not counted.
     """
 
     nodes: int
     payload_bytes: int
     received_bytes: float
-    read_bytes: int
+    read_bytes: int | None
 
     @property
     def predicted_bytes(self) -> float:
@@ -77,14 +77,15 @@ class Exchange:
     @property
     def right(self) -> bool:
         """Whether the links moved the predicted bytes, and the disks delivered none."""
-        quiet = self.read_bytes <= MOST_READ_FRAC * self.payload_bytes
+        quiet = self.read_bytes is not None and self.read_bytes <= MOST_READ_FRAC * self.payload_bytes
         return quiet and abs(self.error) <= MOST_ERROR_FRAC
 
     def __str__(self) -> str:
         """Return a line with the bytes."""
+        read = "uncounted bytes" if self.read_bytes is None else f"{self.read_bytes / MB:.2f} MB"
         return (
             f"second epoch on {self.nodes} nodes: links moved {self.received_bytes / MB:.2f} MB, predicted "
-            f"{self.predicted_bytes / MB:.2f} MB: {self.error:+.1%}; ranks read {self.read_bytes / MB:.2f} MB from disks"
+            f"{self.predicted_bytes / MB:.2f} MB: {self.error:+.1%}; ranks read {read} from disks"
         )
 
 
@@ -123,8 +124,14 @@ def exchanged(cluster: Cluster, epochs: Sequence[Epoch]) -> Exchange | None:
         nodes=len(cluster.nodes),
         payload_bytes=second.record.payload_bytes,
         received_bytes=sum(seen.received_bytes),
-        read_bytes=sum(rank.device_read_bytes or 0 for rank in job.per_rank),
+        read_bytes=read_by_ranks([rank.device_read_bytes for rank in job.per_rank]),
     )
+
+
+def read_by_ranks(counts: Sequence[int | None]) -> int | None:
+    """Return the sum of the bytes that disks delivered to each rank; None if one rank did not count them."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def main(folder: Path | None = None) -> int:
@@ -149,7 +156,7 @@ def main(folder: Path | None = None) -> int:
 def _concluded(found: Sequence[Exchange | None]) -> int:
     for one in found:
         say("a cell failed" if one is None else str(one))
-    if None in found:
+    if any(one is None or one.read_bytes is None for one in found):
         return EXIT_INCONCLUSIVE
     right = all(one is not None and one.right for one in found)
     say(

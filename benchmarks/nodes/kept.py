@@ -37,7 +37,7 @@ class Replicate:
     cell
         The settings in which the cells of these checks differ.
     samples_per_s, skew, payload_bytes, device_read_bytes
-        Figures of storebench's record; the last are the bytes that the disks delivered to each rank.
+        Figures of storebench's record; the last are the bytes that the disks delivered to each rank, None if not counted.
     failure
         The reason if it failed; "" if not.
     marks
@@ -55,7 +55,7 @@ class Replicate:
     samples_per_s: float
     skew: float | None
     payload_bytes: int
-    device_read_bytes: tuple[int, ...]
+    device_read_bytes: tuple[int | None, ...]
     failure: str
     marks: tuple[str, ...]
     predicted: float | None = None
@@ -98,9 +98,7 @@ class Replicate:
             samples_per_s=record.samples_per_s,
             skew=None if job is None else job.skew,
             payload_bytes=record.payload_bytes,
-            device_read_bytes=()
-            if job is None
-            else tuple(rank.device_read_bytes or 0 for rank in job.per_rank),
+            device_read_bytes=() if job is None else tuple(rank.device_read_bytes for rank in job.per_rank),
             failure=record.failure or "",
             marks=epoch.marks,
             predicted=predicted,

@@ -57,11 +57,13 @@ def predicted_skew(read_bytes: Sequence[float], bytes_per_s: Sequence[float]) ->
 
 
 def error_of(epoch: Epoch, limits: Limits) -> tuple[float, float] | None:
-    """Return the predicted skew of an epoch, and measured over predicted less 1; None if it was not measured."""
+    """Return the predicted skew of an epoch, and measured over predicted less 1; None if they are unknown."""
     job = epoch.record.job
     if job is None or epoch.record.failed:
         return None
-    counts = [float(rank.device_read_bytes or 0) for rank in job.per_rank]
+    counts = [float(rank.device_read_bytes) for rank in job.per_rank if rank.device_read_bytes is not None]
+    if len(counts) < len(job.per_rank):
+        return None
     rates = [limits.device_bytes_per_s[rank.node] for rank in job.per_rank]
     predicted = predicted_skew(counts, rates)
     return predicted, job.skew / predicted - 1

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.nodes import kept
+from benchmarks.nodes.exchange import read_by_ranks
 from benchmarks.nodes.kept import Check, Replicate
 from benchmarks.nodes.limits import MB
 from storebench.settings.words import Sync
@@ -47,7 +48,7 @@ def _store(check: Check) -> Iterator[str]:
             f"{(one.predicted or 0) / MB:.2f}",
             f"{(one.measured or 0) / MB:.2f}{_mark(one)}",
             f"{one.error:+.1%}",
-            f"{sum(one.device_read_bytes) / MB:.2f}",
+            _megabytes(read_by_ranks(one.device_read_bytes)),
         ]
         for one in check.replicates
         if one.error is not None
@@ -73,12 +74,19 @@ def _model(check: Check) -> Iterator[str]:
 def _concluded(check: Check, what: str) -> str:
     counted = [one for one in check.replicates if one.counts]
     marked = sum(bool(one.marks) for one in check.replicates)
-    marks = f"{marked or 'none'} {'is' if marked < 2 else 'are'} marked"
+    failed = sum(bool(one.failure) for one in check.replicates)
+    marks = f"{marked or 'none'} {'is' if marked < 2 else 'are'} marked" + (
+        f", {failed} failed" if failed else ""
+    )
     busy = max((one.observed.busy_frac for one in counted if one.observed is not None), default=0.0)
     return (
         f"The largest error of {number_of(len(counted), what)} is {kept.worst(counted):.1%}; {marks}, and the cores were at"
         f" most {busy:.0%} busy."
     )
+
+
+def _megabytes(count: int | None) -> str:
+    return "not counted" if count is None else f"{count / MB:.2f}"
 
 
 def _job(one: Replicate) -> str:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.nodes import kept
 from benchmarks.nodes.__main__ import main
 from benchmarks.nodes.cluster import Epoch
+from benchmarks.nodes.exchange import Exchange, read_by_ranks
 from benchmarks.nodes.kept import Check, Replicate
 from benchmarks.nodes.limits import MB, Limits, Observed, Probed
 from benchmarks.scaling_io import Way
@@ -98,6 +99,28 @@ def test_marked_replicates_are_printed_and_do_not_count(
     assert (
         "The largest error of 1 replicate is 5.0%; 1 is marked, and the cores were at most 25% busy." in lines
     )
+
+
+def test_replicates_that_failed_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = replicate(0, 0, None, observed=None, failure="it was killed")
+    checks = {name: [replicate(0.667, 0.7, 0.05), failed] for name in ("skew", "model")}
+    text = printed(capsys, written(tmp_path, **checks))
+    assert text.count("of 1 replicate is 5.0%; none is marked, 1 failed, and") == 1
+    assert text.count("of 1 cell is 5.0%; none is marked, 1 failed, and") == 1
+
+
+def test_bytes_that_a_rank_did_not_count_are_not_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    epoch = replicate(13.82e6, 13.86e6, 0.003, device_read_bytes=(0, None))
+    assert "| 2 | 13.82 | 13.86 | +0.3% | not counted |" in printed(capsys, written(tmp_path, store=[epoch]))
+    moved = Exchange(nodes=2, payload_bytes=20_000_000, received_bytes=1e7, read_bytes=0)
+    assert moved.right
+    assert not dataclasses.replace(moved, read_bytes=200_001).right
+    assert not dataclasses.replace(moved, received_bytes=1.051e7).right
+    unknown = dataclasses.replace(moved, read_bytes=read_by_ranks((0, None)))
+    assert not unknown.right
+    assert str(unknown).endswith("ranks read uncounted bytes from disks")
 
 
 def test_epochs_that_compare_nothing_are_not_printed(
