@@ -76,8 +76,11 @@ def _control_key(cell: CellSummary) -> object:
 
 
 def _accuracy(cell: CellSummary) -> float | None:
-    """Return the test accuracy of the best trainer after the last epoch, in percent; the mean over replicates."""
-    last = max((row["epoch"] for row in cell.usable), default=0)
+    """Return the test accuracy of the best trainer after the last epoch, in percent; the mean over replicates.
+
+    None if no replicate reached that epoch: a shorter training is not comparable.
+    """
+    last = cell.cell.epochs - 1
     accuracies = [row["test_accuracy"] for row in cell.usable if row["epoch"] == last]
     known = [float(accuracy) for accuracy in accuracies if accuracy is not None]
     return _POINTS * statistics.fmean(known) if known else None

@@ -60,6 +60,15 @@ def test_seeds_without_a_control_and_replicates_do_not_count() -> None:
     assert len(found.cells) == 3
 
 
+def test_a_seed_whose_last_epoch_is_missing_on_one_side_does_not_count() -> None:
+    """Its accuracy after the first epoch would be held against one after the second."""
+    epochs = [planted([0.01, 0.03, 0.02], epochs=2, epoch=number) for number in range(2)]
+    shortened = [*epochs[0], *epochs[1][1:]]
+    found = contest(facts_of(*shortened))
+    assert found is not None
+    assert [round(gain, 6) for gain in found.gains] == [3.0, 2.0]
+
+
 def test_one_seed_proves_nothing() -> None:
     assert answer(*planted([0.02])).startswith("One seed is not enough: ")
 
