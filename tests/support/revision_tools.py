@@ -39,10 +39,10 @@ def _copy_cells():
 
     from storebench.worker import launch
 
-    def copied(job, output):
+    def copied(job, variables, output):
         from storebench.worker import replicate
 
-        os.environ.update(launch._environment(job.parent))
+        os.environ.update(variables)
         for standard in (1, 2):
             os.dup2(output, standard)
         sys.exit(replicate.main([str(job)]))
@@ -55,8 +55,10 @@ def _copy_cells():
         environment(job.parent)  # which libraries there are, each copy would find out again
         gc.freeze()
         gc.enable()
+        variables = launch._environment(job.parent)  # here: they may name the process that starts the cell
         with log.open("ab") as output:
-            process = multiprocessing.get_context("fork").Process(target=copied, args=(job, output.fileno()))
+            arguments = (job, variables, output.fileno())
+            process = multiprocessing.get_context("fork").Process(target=copied, args=arguments)
             process.start()
         process.join(timeout_s)
         return process.exitcode

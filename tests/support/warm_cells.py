@@ -42,8 +42,10 @@ def warm_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -
     """
     if around.group is not None or around.image is not None:
         return _fresh(job, log, around, timeout_s)
+    variables = launch._environment(job.parent)  # here: they name the process that starts the cell
     with log.open("ab") as output:
-        process = multiprocessing.get_context("fork").Process(target=_cell, args=(job, output.fileno()))
+        arguments = (job, variables, output.fileno())
+        process = multiprocessing.get_context("fork").Process(target=_cell, args=arguments)
         _start(process)
     try:
         expend(process.pid)
@@ -64,8 +66,8 @@ def _start(process: ForkProcess) -> None:
         process.start()
 
 
-def _cell(job: Path, output: int) -> None:
-    os.environ.update(launch._environment(job.parent))
+def _cell(job: Path, variables: Mapping[str, str], output: int) -> None:
+    os.environ.update(variables)
     tempfile.tempdir = None
     for standard in (1, 2):
         os.dup2(output, standard)

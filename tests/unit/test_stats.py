@@ -382,7 +382,7 @@ def test_a_stricter_interval_of_a_median_is_never_narrower(values: list[float], 
     assert wide.high >= narrow.high * (1 - 1e-12)
 
 
-def test_all_looks_at_a_run_together_spend_no_more_than_the_permitted_error() -> None:
+def test_all_looks_together_spend_no_more_than_the_error() -> None:
     assert [stats.look_alpha(looks, 0.05) for looks in range(1, 5)] == pytest.approx(
         [0.04, 0.005, 0.0025, 0.00125]
     )

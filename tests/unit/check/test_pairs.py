@@ -99,7 +99,7 @@ def test_why_times_cannot_be_compared_is_said(
     assert reason in why_not
 
 
-def test_two_environments_differ_by_every_fact_that_one_lacks_or_has_otherwise() -> None:
+def test_two_environments_differ_by_each_fact_that_is_not_the_same() -> None:
     there = MachineAndStorage(key="there", match={"cpu": "planted", "kernel": "6.9", "disk": "sda"})
     _, why_not = basis_of(pair(cell(), cell(environment=there), basis="seconds"))
     assert why_not == ("seconds were asked for, and another environment: kernel 6.8 -> 6.9; disk None -> sda")

@@ -182,7 +182,7 @@ def test_a_replicate_counts_everything_that_is_known_of_its_records(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("cache", "workers", "counted"), [("cold", 0, True), ("warm", 2, False)])
-def test_bytes_of_the_device_count_only_cold_and_warm_up_only_without_workers(
+def test_which_bytes_and_which_steps_of_warm_up_count(
     cache: str, workers: int, counted: bool, tmp_path: Path
 ) -> None:
     one = record("lmdb", 0, 1e-3, cell={"cache": cache, "workers": workers})

@@ -85,7 +85,7 @@ def test_the_batches_of_all_ranks_are_what_their_trainers_should_serve(
         (None, None, "original", {"crop": None, "mirror": True, "resized": 40}),
     ],
 )
-def test_samples_are_prepared_for_the_size_that_was_asked_for_or_the_network_takes(
+def test_samples_get_the_size_asked_for_or_that_of_the_network(
     own: str | None, size: int | None, codec: str, expected: dict[str, Any]
 ) -> None:
     manifest: Any = SimpleNamespace(codec=codec, dataset=SimpleNamespace(image_shape=(40, 60, 3)))

@@ -146,7 +146,7 @@ def test_a_store_that_stays_resident_fails_with_the_cause_of_its_files(
         (CacheState.ANY, False, "unknown"),
     ],
 )
-def test_directory_entries_are_cold_only_after_dropping_and_unknown_where_nothing_was_opened(
+def test_directory_entries_are_cold_only_after_dropping(
     state: CacheState, drops: bool, metadata: str, kernel: Kernel, tmp_path: Path
 ) -> None:
     assert cache_of(state, tmp_path, drops=drops).prepare("epoch").metadata == metadata
