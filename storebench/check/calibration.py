@@ -23,13 +23,14 @@ VALIDATED: dict[LimitingWork, bool] = {
     LimitingWork.MEMORY: False,
     LimitingWork.INFLATE: False,
     LimitingWork.INTERPRETER: False,
-    LimitingWork.MATRIX_PRODUCT: True,
+    LimitingWork.MATRIX_PRODUCT: False,
     LimitingWork.DEVICE: False,
 }
 """Limiting work -> whether ratios to it were shown to stay within `Policy.other_environment_frac` on other machines.
 
 ``python -m benchmarks.gate_selftest --parts machines`` measures this on four emulated machines, and
-fails if this table promises more than it finds. Kinds that are False here or missing are not compared
+fails if this table promises more than it finds. Emulated machines have the CPU of the real one: ratios to a matrix product
+carried over to all four, and were off by 49% between an AMD EPYC and an Intel Xeon (docs/ci.md). Kinds that are False here or missing are not compared
 across environments unless the policy's ``trust_calibration`` names them.
 """
 
