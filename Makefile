@@ -210,6 +210,7 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/overlap.toml --out results/reference/overlap
 	$(BIN)/storebench bench scenarios/ltfb.toml --out results/reference/ltfb
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out results/reference/lmdbio-ranks
+	$(BIN)/storebench bench scenarios/conversion.toml --out results/reference/conversion
 	$(BIN)/python -m tests.docs.validations
 
 validations: setup ## Write what 'storebench validate' says of each run in results/reference, beside its records
@@ -218,7 +219,6 @@ validations: setup ## Write what 'storebench validate' says of each run in resul
 reference-nodes: setup ## Measure results/reference/nodes again, and print the tables of docs/nodes.md (about ten minutes; root)
 	$(BIN)/python -m benchmarks.nodes all --keep results/reference/nodes
 	$(BIN)/python -m benchmarks.nodes tables
-	$(BIN)/storebench bench scenarios/conversion.toml --out results/reference/conversion
 
 figures: setup ## Draw the plots of the README and of docs/ from results/reference
 	$(BIN)/python -m tests.docs.figures
