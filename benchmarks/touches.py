@@ -113,7 +113,7 @@ def _twice(parts: Sequence[Sequence[Request]], in_flight: int) -> tuple[list[flo
 
 
 def ratio_words(later: Sequence[float], earlier: Sequence[float]) -> str:
-    """Return how many times as long the first reads took as the second ones, in words."""
+    """Return the time of first reads over that of second reads, with its interval; "too few" without one."""
     if len(later) < FEWEST:
         return f"too few ({len(later)})"
     ratio: Comparison = compare(earlier, later, better=Better.LOWER)

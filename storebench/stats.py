@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from storebench.arrays import Floats
 from storebench.results import Percentiles
-from storebench.student_t import t_quantile, t_two_sided
+from storebench.student_t import t_quantile, t_test
 from storebench.units import Better
 
 ALPHA = 0.05
@@ -265,7 +265,7 @@ def comparison_of(
         Replicates of the side that has fewer.
     """
     blank = _undecided(rounds, better, practical_frac, alpha)
-    return _with_interval(blank, centre, *_t_test(centre, error, freedom, alpha))
+    return _with_interval(blank, centre, *t_test(centre, error, freedom, alpha))
 
 
 def _undecided(rounds: int, better: Better, practical_frac: float, alpha: float) -> Comparison:
@@ -433,7 +433,7 @@ def _student(values: Floats, alpha: float) -> tuple[float, float, float]:
     """Return mean, half-width of its interval, and p-value of "the mean is 0" (one-sample t-test)."""
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean, *_t_test(mean, error, len(values) - 1, alpha)
+    return mean, *t_test(mean, error, len(values) - 1, alpha)
 
 
 def _welch(first: Floats, second: Floats, alpha: float) -> tuple[float, float]:
@@ -445,10 +445,4 @@ def _welch(first: Floats, second: Floats, alpha: float) -> tuple[float, float]:
     error = math.sqrt(sum(parts))
     below = sum(part**2 / (len(side) - 1) for part, side in zip(parts, (first, second), strict=True))
     freedom = max(1, math.floor(sum(parts) ** 2 / below)) if below else len(first) + len(second) - 2
-    return _t_test(float(second.mean() - first.mean()), error, freedom, alpha)
-
-
-def _t_test(centre: float, error: float, freedom: int, alpha: float) -> tuple[float, float]:
-    if error == 0:  # counters that repeat exactly: any difference is real
-        return 0.0, 1.0 if centre == 0 else 0.0
-    return t_quantile(1 - alpha / 2, freedom) * error, t_two_sided(centre / error, freedom)
+    return t_test(float(second.mean() - first.mean()), error, freedom, alpha)

@@ -1,4 +1,4 @@
-"""Student's t distribution with whole degrees of freedom: probabilities and quantiles, without scipy."""
+"""Student's t distribution with whole degrees of freedom: probabilities, quantiles and the test, without scipy."""
 
 import functools
 import math
@@ -36,3 +36,10 @@ def t_quantile(share: float, freedom: int) -> float:
         else:
             high = middle
     return high
+
+
+def t_test(centre: float, error: float, freedom: int, alpha: float) -> tuple[float, float]:
+    """Return the half-width of the interval around a mean with a standard error, and the p-value of "the mean is 0"."""
+    if error == 0:  # counters that repeat exactly: any difference is real
+        return 0.0, 1.0 if centre == 0 else 0.0
+    return t_quantile(1 - alpha / 2, freedom) * error, t_two_sided(centre / error, freedom)

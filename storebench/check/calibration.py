@@ -30,8 +30,8 @@ VALIDATED: dict[LimitingWork, bool] = {
 
 ``python -m benchmarks.gate_selftest --parts machines`` measures this on four emulated machines, and
 fails if this table promises more than it finds. Emulated machines have the CPU of the real one: ratios to a matrix product
-carried over to all four, and were off by 49% between an AMD EPYC and an Intel Xeon (docs/ci.md). Kinds that are False here or missing are not compared
-across environments unless the policy's ``trust_calibration`` names them.
+carried over to all four, and were off by 49% between an AMD EPYC and an Intel Xeon (docs/ci.md). Kinds that are False here
+or missing are not compared across environments unless the policy's ``trust_calibration`` names them.
 """
 
 

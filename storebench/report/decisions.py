@@ -265,11 +265,11 @@ def decide(
     alpha = stats.look_alpha(looks, by_precision=by_precision)
     waits = {(WAIT, cell.key) for panel in leads for cell in panel.stored}
     shown = _shown_figures(ordered) - waits
-    lead_size, rest_size = max(1, len(lead) + len(waits)), max(1, len(rest) + ratios)
-    lead_alpha, other_alpha = alpha * LEAD_FRAC / lead_size, alpha * OTHER_RATIOS_FRAC / rest_size
+    lead_size, other_size = max(1, len(lead) + len(waits)), max(1, len(rest) + ratios)
+    lead_alpha, other_alpha = alpha * LEAD_FRAC / lead_size, alpha * OTHER_RATIOS_FRAC / other_size
     answers = [
         *_decided(list(lead.values()), lead_size, alpha * LEAD_FRAC),
-        *_decided(list(rest.values()), rest_size, alpha * OTHER_RATIOS_FRAC),
+        *_decided(list(rest.values()), other_size, alpha * OTHER_RATIOS_FRAC),
     ]
     rest_alpha = alpha * (1 - LEAD_FRAC - OTHER_RATIOS_FRAC) / max(1, len(shown) + others)
     return Decisions(

@@ -55,7 +55,7 @@ _CORNERS = (
 def rank_tables(facts: Facts) -> list[Table]:
     """Return the tables of one dataset: communication, and interactions if all four corners were measured.
 
-    Trainers of one rank exchange no gradients, so they are in neither.
+    Neither has trainers of one rank, because these exchange no gradients.
     """
     jobs = [
         cell

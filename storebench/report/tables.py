@@ -290,7 +290,7 @@ def mark(cell: CellSummary) -> str:
 
 
 def remark(cell: CellSummary) -> str:
-    """Return what must be known of a cell's figures beside its name: its mark, and replicates that were not steady; or ""."""
+    """Return the note beside a cell's name: its mark, and how many replicates were not steady; "" if there is nothing to note."""
     moving, of = cell.unsteady_replicates
     unsteady = f"{moving} of {number_of(of, 'replicate')} not steady" if moving else ""
     return "; ".join(filter(None, (mark(cell), unsteady)))

@@ -12,12 +12,11 @@ from storebench.report.cells import summarise
 from storebench.report.facts import Facts, derive
 from storebench.report.plots.style import svg_bytes
 from storebench.report.roofline import error_summary
-from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import setting_label, with_interval
 from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.papers import gain_of
-from storebench.report.texts.resting import precision_lines, precision_words
+from storebench.report.texts.resting import precision_lines, precision_words, told
 from storebench.report.texts.roofline import error_words
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,10 +83,7 @@ def _print_answer(facts: Facts) -> None:
     if errors is not None:
         print(f"    {error_words(errors)}")
     print(f"    {cache_notes(facts.cells)[0]}")
-    claims = [*headline(facts).claims]
-    claims += [
-        claim for part in facts.datasets.values() for advice in recommend(part) for claim in advice.claims
-    ]
+    claims = told(facts)
     print(f"    {precision_words(claims)}")
     for line in precision_lines(claims):
         print(f"        {line}")

@@ -1,5 +1,7 @@
 """The reference runs, from which documents, plots and notebooks follow, obey the rules of today."""
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,18 @@ def test_a_reference_run_is_valid_and_its_file_says_so(run: Path) -> None:
 def test_every_folder_of_reference_results_is_known() -> None:
     folders = {path.name for path in (ROOT / "results" / "reference").iterdir() if path.is_dir()}
     assert folders == {run.name for run in runs()} | {kept.FOLDER.name}
+
+
+def test_make_reference_measures_every_run_that_it_removes() -> None:
+    """Before the files of validation are written: those cover all runs."""
+    done = subprocess.run(
+        ["make", "-n", "reference"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    removed = {word for line in done.splitlines() if line.startswith("rm -rf") for word in line.split()[2:]}
+    before, validated, _ = done.partition("tests.docs.validations")
+    measured = set(re.findall(r"bench \S+ --out (results/reference/\S+)", before))
+    assert validated
+    assert removed == measured == {str(run) for run in runs()}
 
 
 def test_the_page_on_emulated_nodes_has_the_committed_figures() -> None:

@@ -27,7 +27,7 @@ def validation(run: Path, printed: str, code: int) -> str:
     printed, code
         Output and exit code of ``storebench validate`` on it.
     """
-    files = [path for path in sorted((ROOT / run).iterdir()) if path.name != NAME]
+    files = [path for path in sorted((ROOT / run).iterdir()) if path.is_file() and path.name != NAME]
     records = len((ROOT / run / RECORDS_NAME).read_text(encoding="utf-8").splitlines())
     lines = [f"$ storebench validate {run}", printed.strip(), f"exit code {code}; {records} records", ""]
     lines += [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]

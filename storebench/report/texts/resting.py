@@ -3,12 +3,21 @@
 from collections.abc import Iterable, Iterator
 
 from storebench.report.claims import COMPARED, Claim
+from storebench.report.facts import Facts
+from storebench.report.texts.advice import recommend
+from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import percent, setting_label, store_label, with_interval
 from storebench.stats import half_width_frac
 from storebench.units import number_of
 
 NARROW_FRAC = 0.15
 """A ratio is called precise if the ends of its interval are at most so far from its middle."""
+
+
+def told(facts: Facts) -> list[Claim]:
+    """Return the claims of the first screen and of the advice, as far as records that validate support them."""
+    advice = (one for part in facts.datasets.values() for one in recommend(part))
+    return [*headline(facts).claims, *(claim for one in advice for claim in one.claims)]
 
 
 def rested_on(claims: Iterable[Claim]) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""Trainers with tournaments beside the same trainers without: what games change, and what they read, send and take."""
+"""Trainers with tournaments beside the same trainers without: the gain of the games, and their cost."""
 
 import statistics
 from collections.abc import Sequence
@@ -106,10 +106,8 @@ def tournament_answer(tournaments: Contest) -> str:
 
 def _change(tournaments: Contest) -> str:
     """Return the change of the best trainer's test accuracy with its interval, the number of seeds and both accuracies."""
-    gain, figures = (
-        tournaments.gain,
-        f"{tournaments.with_games:.2f}% with, {tournaments.without:.2f}% without",
-    )
+    gain = tournaments.gain
+    figures = f"{tournaments.with_games:.2f}% with, {tournaments.without:.2f}% without"
     if gain.lo is None or gain.hi is None:
         return f"{gain.mid:+.2f} percentage points ({figures})"
     above = "" if gain.lo > 0 or gain.hi < 0 else ", which is not above 0"
@@ -120,7 +118,7 @@ def _change(tournaments: Contest) -> str:
 
 
 def tournament_sentences(facts: Facts) -> list[Sentence]:
-    """Return what tournaments change, and what they read, send and take; nothing if there were none."""
+    """Return sentences on the gain of tournaments and on their cost; none if no games were played."""
     tournaments = contest(facts)
     rows = [row for cell in tournaments.cells for row in cell.usable if games_of(row)] if tournaments else []
     if tournaments is None or not rows:
@@ -145,13 +143,11 @@ def _finding(tournaments: Contest) -> str:
 
 
 def _cost(rows: Sequence[EpochRow]) -> str:
-    """Return what tournaments read, send and take, over all epochs that had some."""
+    """Return a sentence on the samples, messages and time of games, over all epochs that had some."""
     facts = [row["job_trainers"] for row in rows]
     known = [trainers for trainers in facts if isinstance(trainers, TrainersFacts)]
-    read, trained = (
-        sum(trainers.tournament_samples for trainers in known),
-        sum(int(row["samples"]) for row in rows),
-    )
+    read = sum(trainers.tournament_samples for trainers in known)
+    trained = sum(int(row["samples"]) for row in rows)
     sent = statistics.fmean(game.sent_bytes for trainers in known for game in trainers.games)
     paused_s = sum(trainers.tournament_s for trainers in known)
     share = percent(paused_s / (paused_s + sum(float(row["epoch_s"]) for row in rows)))

@@ -53,9 +53,10 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
         message = f"cold from step {part.first_step} on, but step {timed[0]} is the first timed one"
         yield finding(Rule.STEPS, record, "portion.first_step", message)
     if part.edge_steps and (part.kind is PortionKind.COLD or not may_look_ahead(record.cell)):
-        message = f"{part.edge_steps} steps at either end are no part of the drift, but its reader is not told the order"
-        if part.kind is PortionKind.COLD:
-            message = f"{part.edge_steps} steps at either end are no part of the drift of a cold portion"
+        why = (
+            "a cold portion has none" if part.kind is PortionKind.COLD else "its reader is not told the order"
+        )
+        message = f"{part.edge_steps} steps at either end are left out of the drift, but {why}"
         yield finding(Rule.STEPS, record, "portion.edge_steps", message)
     if part.kind is PortionKind.STEADY:
         yield from _whole(record, part, int(timed[0]), int(timed[-1]))

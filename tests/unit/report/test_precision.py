@@ -8,14 +8,11 @@ import pytest
 
 from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.claims import Claim
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.precision import page_precision, run_precision
-from storebench.report.texts.advice import recommend
-from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import percent
-from storebench.report.texts.resting import NARROW_FRAC, precision_lines, precision_words, rested_on
+from storebench.report.texts.resting import NARROW_FRAC, precision_lines, precision_words, rested_on, told
 from storebench.results import Record
 from storebench.rounds import PanelPrecision, RunRounds, StoppingRule
 from storebench.stats import ADDED_ROUNDS_FRAC, half_width_frac
@@ -112,16 +109,9 @@ def pair_of(spread: float) -> Facts:
     )
 
 
-def claims_of_page(facts: Facts) -> list[Claim]:
-    claims = [*headline(facts).claims]
-    return claims + [
-        claim for part in facts.datasets.values() for advice in recommend(part) for claim in advice.claims
-    ]
-
-
 @pytest.mark.parametrize(("spread", "narrow"), [(0.001, "1 has"), (0.5, "0 have")])
 def test_a_page_says_how_many_of_its_comparisons_are_narrow(spread: float, narrow: str) -> None:
-    claims = claims_of_page(pair_of(spread))
+    claims = told(pair_of(spread))
     (compared,) = rested_on(claims)
     assert compared.figure is not None
     assert compared.figure.lo is not None
@@ -137,5 +127,5 @@ def test_a_page_says_how_many_of_its_comparisons_are_narrow(spread: float, narro
 
 def test_a_page_that_compares_nothing_says_nothing_of_precision() -> None:
     facts = derive(cells_of(*replicates("png", [40.0] * 5)))
-    assert precision_words(claims_of_page(facts)) == ""
-    assert list(precision_lines(claims_of_page(facts))) == []
+    assert precision_words(told(facts)) == ""
+    assert list(precision_lines(told(facts))) == []
