@@ -137,7 +137,7 @@ def show(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def main() -> None:
     """Print every table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pages", type=int, default=90, help="pages per row")
+    parser.add_argument("--pages", type=int, default=60, help="pages per row")
     parser.add_argument("--trials", type=int, default=1000, help="comparisons per figure")
     options = parser.parse_args()
     alpha = page_alpha()
