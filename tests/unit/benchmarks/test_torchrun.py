@@ -1,10 +1,12 @@
 """What the benchmark of a single rank says of rates whose ratio is known."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import torchrun as torchrun_benchmark
 from benchmarks.torchrun import answer_to, differs, lines, together, words
 from storebench.stats import Comparison, compare_family
 
@@ -67,3 +69,20 @@ def test_only_training_cells_answer() -> None:
 def test_a_difference_of_the_training_cells_fails_whatever_loading_does() -> None:
     training = {str(seed): pair(0.9, 0.01, seed=seed) for seed in range(2)}
     assert differs(answer_to(training))
+
+
+def test_each_round_runs_both_sides_of_every_cell_and_begins_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[str, bool]] = []
+
+    def rate_of(job: str, *, torchrun: bool) -> float:
+        runs.append((job, torchrun))
+        return 10.0 * len(runs) + torchrun
+
+    monkeypatch.setattr(torchrun_benchmark, "rate_of", rate_of)
+    jobs: list[Any] = ["first", "second"]
+    pairs = torchrun_benchmark.pairs_of(jobs, rounds=2)
+    assert [len(rates) for pair in pairs for rates in pair] == [2] * 4, "the first round does not count"
+    assert all(rate % 10 == 0 for plain, _ in pairs for rate in plain)
+    assert all(rate % 10 == 1 for _, ranked in pairs for rate in ranked)
+    begins = [torchrun for job, torchrun in runs[::2] if job == "first"]
+    assert begins == [True, False, True]

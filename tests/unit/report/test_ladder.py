@@ -10,6 +10,7 @@ from matplotlib.text import Annotation
 from storebench.formats.lmdb.ladder import RUNGS
 from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.decisions import OTHER_RATIOS_FRAC
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.ladder import by_state, rates
@@ -269,6 +270,20 @@ def test_the_gains_of_a_ladder_share_the_error_of_the_whole_page() -> None:
         return step.gain.ratio.hi / step.gain.ratio.lo
 
     assert width({}, {"workers": 4}, {"workers": 8}) > width({}) > 1
+
+
+def test_a_page_pays_for_every_gain_of_its_ladders() -> None:
+    facts = facts_of([record for workers in (1, 4, 8) for record in climb(*WAITS_MS, workers=workers)])
+    made = facts.decisions
+    gains = [
+        gain
+        for ladder in facts.ladders
+        for gain in (*(step.gain for step in ladder.steps), ladder.top_gain, *ladder.best_gains.values())
+    ]
+    own = [gain for gain in gains if gain is not None and made.between(gain.cell, gain.base) is None]
+    others = [decision for decision in made.found.values() if decision.alpha == made.other_alpha]
+    assert own
+    assert (len(own) + len(others)) * made.other_alpha <= OTHER_RATIOS_FRAC * made.alpha * (1 + 1e-9)
 
 
 def bounded_climb(*bounded: str) -> list[Record]:
