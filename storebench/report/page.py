@@ -17,7 +17,7 @@ from storebench.report.plots.plot import Plot
 from storebench.report.tables import MOST_TABLES, Table, mark, remark
 from storebench.report.texts.advice import RULES
 from storebench.report.texts.choosing import Advice
-from storebench.report.texts.headline import QUESTION, Headline
+from storebench.report.texts.headline import Headline
 from storebench.report.texts.labels import (
     BRACKETS,
     backend_label,
@@ -270,7 +270,7 @@ def _context(content: PageContent, explained: Sequence[tuple[str, str]]) -> dict
     return {
         "terms": explained,
         "content": content,
-        "question": QUESTION,
+        "question": content.headline.question,
         "flags": flags(content),
         "states": _states(content),
         "measured": _measured(content),

@@ -36,6 +36,7 @@ from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
 QUESTION = "Does it matter how you store the training images?"
+RANKS_QUESTION = "What does training with several ranks gain, and what does it cost?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +51,13 @@ class Headline:
         the first one is the answer for those who read no further.
     panel
         The panel that it rests on; None if nothing was measured.
+    question
+        The question that the first sentence answers: about stores, or about jobs of several ranks.
     """
 
     sentences: tuple[Sentence, ...]
     panel: Panel | None = None
+    question: str = QUESTION
 
     @property
     def answer(self) -> str:
@@ -88,7 +92,8 @@ def headline(
     panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
     other = _other(facts, panel)
     ranked = [*tournament_sentences(facts), *rank_sentences(facts)]
-    told = [*(Sentence(text=text) for text in _feeding(facts, unsound, accelerators)), *ranked]
+    feeding = [Sentence(text=text) for text in _feeding(facts, unsound, accelerators)]
+    told = [*feeding, *ranked]
     shown, several = joined(told).text, any(panel.first.cell.ranks > 1 for panel in facts.ordered)
     sentences: list[Sentence | None] = [*told]
     if claim is not None or not ranked:
@@ -96,7 +101,11 @@ def headline(
     sentences += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
     sentences += [_beside(other, facts.claims)] if other is not None and other not in before else []
     sentences += [_undecided(before, facts.claims)] if before else []
-    return Headline(sentences=tuple(sentence for sentence in sentences if sentence is not None), panel=panel)
+    return Headline(
+        sentences=tuple(sentence for sentence in sentences if sentence is not None),
+        panel=panel,
+        question=RANKS_QUESTION if ranked and not feeding else QUESTION,
+    )
 
 
 def _feeding(facts: Facts, unsound: Sequence[CellSummary], accelerators: Sequence[Accelerator]) -> list[str]:

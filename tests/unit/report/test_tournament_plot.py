@@ -11,10 +11,12 @@ from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.plots.selection import Selection
 from storebench.report.plots.tournament import QUESTION, drawn
-from storebench.report.texts.headline import headline
+from storebench.report.texts.headline import QUESTION as STORES_QUESTION
+from storebench.report.texts.headline import RANKS_QUESTION, headline
 from storebench.report.texts.rank_answers import rank_steps_answer
 from storebench.report.texts.tournaments import contest, tournament_answer
 from storebench.results import Record
+from tests.support.planted import make_record
 from tests.support.planted_trainers import contest as planted
 from tests.support.planted_trainers import trainers_record
 
@@ -100,6 +102,11 @@ def test_a_page_of_trainers_begins_with_what_tournaments_change(gains: list[floa
         "Games read 1.25 held-out samples per training sample, send 7.81 KiB per trainer and game, and take 42% of the"
         " time of training and games together."
     )
+
+
+def test_a_page_asks_the_question_that_its_first_sentence_answers() -> None:
+    assert headline(facts_of(*planted([0.01, 0.02]))).question == RANKS_QUESTION
+    assert headline(facts_of(make_record("lmdb"))).question == STORES_QUESTION
 
 
 def test_the_plot_of_games_leads_the_page_and_no_exchange_is_missed() -> None:
