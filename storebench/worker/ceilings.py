@@ -13,13 +13,16 @@ from storebench.training.calibration import matrix_products_per_s
 from storebench.worker.setup import Setup
 
 GATHER_S = 0.5
-"""Duration of the measurement of memory, once per round for all cells with the same batches."""
+"""Duration of the measurement of memory, for all cells of a round with the same batches."""
+
+GATHER_ROUNDS = 5
+"""Memory is measured in each of the first five rounds and in every fifth later one: cells with more rounds wait for a disk."""
 
 DEVICE_S = 0.8
-"""Duration of each measurement of the device, once in `DEVICE_ROUNDS` rounds for all loader-only cells."""
+"""Duration of each measurement of the device, for all loader-only cells of a round."""
 
-DEVICE_ROUNDS = 5
-"""The device is measured in every fifth round, because this takes as long as several cells."""
+DEVICE_ROUNDS = 10
+"""The device is measured in the first round and in every tenth later one, because this takes as long as several cells."""
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:
@@ -42,7 +45,7 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         cell.batch_size,
         count=manifest.count,
         kept=setup.job.run / PROBES_DIR / "gather.json",
-        replicate=setup.job.replicate,
+        replicate=gathered_in(setup.job.replicate),
         limit_s=GATHER_S,
         shuffle=cell.shuffle,
     )
@@ -63,6 +66,11 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         memory_bytes_per_s=gather.memory_bytes_per_s,
         **dataclasses.asdict(device),
     )
+
+
+def gathered_in(replicate: int) -> int:
+    """Return the round whose rate of memory counts for a replicate."""
+    return replicate if replicate < GATHER_ROUNDS else replicate - replicate % GATHER_ROUNDS
 
 
 def with_cache_below(setup: Setup, facts: CacheFacts) -> CacheFacts:

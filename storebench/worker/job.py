@@ -1,15 +1,19 @@
 """The messages between the runner and a cell's process: the job, the answer, and the files that carry them."""
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, write_message
 from storebench.names import name_of_text, text_of_name
 from storebench.ranks.stalls import MOST_WAIT_S
 from storebench.results import Cell
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 WAIT = "--wait"
 """Argument of a cell's process that is to wait for its job on standard input."""
@@ -78,11 +82,17 @@ class CellJob:
         return self.torchrun or self.cell.ranks > 1
 
 
-def read_job(path: Path) -> CellJob:
-    """Read a job that the runner wrote."""
+@functools.cache
+def job_reader() -> "TypeAdapter[CellJob]":
+    """Return what checks the fields of a job; a process that waits for one has made it before."""
     from pydantic import TypeAdapter
 
-    job: CellJob = TypeAdapter(CellJob).validate_json(path.read_bytes())
+    return TypeAdapter(CellJob)
+
+
+def read_job(path: Path) -> CellJob:
+    """Read a job that the runner wrote."""
+    job = job_reader().validate_json(path.read_bytes())
     paths = {name: value for name, value in vars(job).items() if isinstance(value, Path)}
     changed: dict[str, Any] = {name: Path(name_of_text(str(path))) for name, path in paths.items()}
     return dataclasses.replace(job, **changed)

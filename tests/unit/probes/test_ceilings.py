@@ -15,6 +15,7 @@ from storebench.probes.device_rate import KEYS, DeviceRates, device_rates, devic
 from storebench.probes.direct_reads import ASYNCHRONOUS, THREADS, opened_direct, read_direct
 from storebench.probes.fio import fio_path, fio_rate, read_rate
 from storebench.probes.gather import WAYS, GatherRate, gather_rate, gather_rate_once
+from storebench.worker.ceilings import gathered_in
 from tests.support.copies import run_code
 from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
 
@@ -131,6 +132,10 @@ def test_the_memory_rate_is_measured_once_per_batch_and_replicate(tmp_path: Path
     assert rate(4, 0) == first
     assert rate(8, 0) != first
     assert rate(4, 1) != first
+
+
+def test_later_rounds_count_with_the_memory_rate_of_a_round_that_measures_it() -> None:
+    assert [gathered_in(replicate) for replicate in range(12)] == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5, 10, 10]
 
 
 def test_samples_are_gathered_in_the_order_of_the_cell(
