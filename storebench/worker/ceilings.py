@@ -21,8 +21,8 @@ GATHER_ROUNDS = 5
 DEVICE_S = 0.8
 """Duration of each measurement of the device, for all loader-only cells of a round."""
 
-DEVICE_ROUNDS = 10
-"""The device is measured in the first round and in every tenth later one, because this takes as long as several cells."""
+DEVICE_ROUNDS = 20
+"""The device is measured in the first round and in every twentieth later one, because this takes as long as several cells."""
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:

@@ -294,8 +294,10 @@ def steady_portion(
     """Return the timed steps after a limited page cache had filled.
 
     In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum or,
-    for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. Later
-    epochs of the same process begin with a full cache, so all of their steps count.
+    for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. If they are
+    no more than twice the batches that producers begin ahead of the loop, there is no portion: up to half of them were
+    read earlier, and the loop only took them over. Later epochs of the same process begin with a full cache, so all of
+    their steps count.
 
     Parameters
     ----------
@@ -329,6 +331,12 @@ def steady_portion(
         return Judgement(
             reason="the cache had not filled before the last step began: use more steps or epochs"
         )
+    begun = _begun_ahead(timed)
+    if first and steps - first <= 2 * begun:
+        return Judgement(
+            reason=f"the cache had filled when {steps - first} of {steps} steps were left, and producers had begun {begun} "
+            "batches ahead of the loop: use more steps or epochs"
+        )
     end = step_ends(timed)[-1:]
     return Judgement(
         portion=_portion(
@@ -339,6 +347,12 @@ def steady_portion(
             reason=why,
         )
     )
+
+
+def _begun_ahead(timed: StepTable) -> int:
+    """Return the most batches that producers had begun beyond the one that the loop was asking for."""
+    begun = np.searchsorted(np.sort(timed["fetch_start_ns"]), timed["start_ns"], side="left")
+    return int(max(0, (begun - np.arange(len(begun)) - 1).max()))
 
 
 def _edge_steps(timed: StepTable, ahead_samples: float) -> int:

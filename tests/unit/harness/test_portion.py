@@ -387,6 +387,18 @@ def test_a_cache_that_never_filled_has_no_steady_portion() -> None:
     assert unknown.reason == "no kernel"
 
 
+@pytest.mark.parametrize(("ahead_ms", "steps"), [(0, 6), (20, 6), (31, 0), (40, 0), (80, 0)])
+def test_what_producers_had_read_before_the_cache_filled_has_no_rate(ahead_ms: int, steps: int) -> None:
+    """One step of 32 images that a worker had ready was once called a steady rate of 93,729 samples per second."""
+    judged = steady_portion(table(ahead_ms=ahead_ms), curve(*FILLING), OWN, epoch=0, memory_bytes=LIMIT)
+    assert (judged.portion.steps if judged.portion else 0) == steps
+    assert ("ahead of the loop: use more steps or epochs" in judged.reason) == (not steps)
+    later = steady_portion(
+        table(ahead_ms=ahead_ms), curve(*FILLING), OWN, epoch=1, memory_bytes=LIMIT
+    ).portion
+    assert later is not None, "a full cache at its start leaves nothing to wait for"
+
+
 def reading_ahead(steps: int = 20, *, ahead: int = 2) -> StepTable:
     """Return steps whose reader waits for `ahead` more batches in the first, and has nothing to wait for in the last ones."""
     found = table(steps, samples=5)
