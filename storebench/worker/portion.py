@@ -30,6 +30,11 @@ files (`storebench.probes.residency.MOST_FILES`) and from batches in progress.""
 EXCESS_FLOOR_BYTES = 2 << 20
 """The same in bytes, used if it is more: pages of labels, branch pages and headers, which no sample requests by itself."""
 
+SPARE_MOST = 2
+"""A store may have this many pages per page of payload. Residency is a share of no more than these pages.
+
+A file that was made larger than its content would otherwise hide that everything else in it is resident."""
+
 KEPT_POINTS = 60
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
@@ -61,15 +66,32 @@ class StorePages:
     @property
     def samples_per_page(self) -> float:
         """Average number of samples that overlap one page: 1 if each sample has pages of its own."""
-        mean = max(1.0, self.payload_bytes / max(1, self.count))
-        if self.pages >= self.count * np.ceil(mean / PAGE_BYTES):
-            return 1.0
-        return PAGE_BYTES / mean + 1
+        return 1.0 if self.pages >= self._own_pages else PAGE_BYTES / self._mean_bytes + 1
+
+    @property
+    def used_pages(self) -> float:
+        """Pages that can hold samples: all of them, unless the files are much larger than the payload."""
+        payload = self._own_pages if self.pages >= self._own_pages else self.payload_bytes / PAGE_BYTES
+        return min(self.pages, SPARE_MOST * payload) or self.pages
 
     @property
     def tolerated_frac(self) -> float:
-        """Share of the pages that may be resident without having been requested."""
-        return max(EXCESS_MAX_FRAC, EXCESS_FLOOR_BYTES / max(1, self.pages * PAGE_BYTES))
+        """Share of `used_pages` that may be resident without having been requested."""
+        return max(EXCESS_MAX_FRAC, EXCESS_FLOOR_BYTES / max(1, self.used_pages * PAGE_BYTES))
+
+    def of_used(self, resident_frac: npt.ArrayLike) -> Floats:
+        """Return shares of all pages as shares of `used_pages`, float64, at most 1."""
+        shares: Floats = np.asarray(resident_frac, np.float64) * (self.pages / max(1, self.used_pages))
+        return np.minimum(shares, 1.0)
+
+    @property
+    def _mean_bytes(self) -> float:
+        return max(1.0, self.payload_bytes / max(1, self.count))
+
+    @property
+    def _own_pages(self) -> float:
+        """Pages of a store in which each sample has pages of its own."""
+        return float(self.count * np.ceil(self._mean_bytes / PAGE_BYTES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +207,7 @@ def cold_portion(
         return Judgement(reason=curve.reason or "residency was not sampled")
     at_ns = np.asarray(curve.at_ns, np.int64)
     asked = asked_frac(table, at_ns, store.count, ahead_frac=ahead_frac)
-    resident = np.asarray(curve.resident_frac, np.float64)
+    resident = store.of_used(curve.resident_frac)
     excess = np.maximum(resident - expected_frac(asked, store.samples_per_page), 0.0)
     over = np.flatnonzero(excess > store.tolerated_frac)
     good = int(over[0]) if len(over) else len(at_ns)
@@ -247,7 +269,7 @@ def shared_drift(
     resident = np.interp(
         (moments - int(table["start_ns"][0])) / 1e9,
         [point.elapsed_s for point in points],
-        [point.resident_frac for point in points],
+        store.of_used([point.resident_frac for point in points]),
     )
     likely = expected_frac(asked_frac(table, moments - 1, store.count), store.samples_per_page)
     samples = np.array([part["samples"][:half].sum(), part["samples"][half:].sum()])

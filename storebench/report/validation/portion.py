@@ -121,7 +121,8 @@ def _curve(record: Record, part: Portion, store: StoreFacts, steps: _Steps) -> I
         message = f"{part.shared_drift:.4g}, but pages that samples share explain {shared:.4g} at most"
         yield finding(Rule.CACHE, record, "portion.shared_drift", message)
     asked = _asked(record, steps, store)
-    excess = np.array([point.resident_frac for point in curve]) - expected_frac(asked, pages.samples_per_page)
+    resident = pages.of_used([point.resident_frac for point in curve])
+    excess = resident - expected_frac(asked, pages.samples_per_page)
     within = _within(record, curve, end_s)
     over = within & (excess > pages.tolerated_frac + ROUNDING)
     if over.any():
