@@ -31,7 +31,7 @@ from storebench.results import Cell, Record, Status
 from storebench.rounds import Costs, NextRound, PanelPrecision, next_round
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
-from storebench.runs.records import LOGS_DIR, record_from_dict
+from storebench.runs.records import LOGS_DIR, RecordError, record_from_dict
 from storebench.runs.schedule import PendingReplicate
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
@@ -376,8 +376,15 @@ class _Attempts:
         if "records" in answer:
             if log.is_file() and not log.stat().st_size:
                 log.unlink()
-            records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
-            return [proven(record, answer.get("package", "")) for record in records]
+            try:
+                records = [record_from_dict(raw, where=str(log)) for raw in answer["records"]]
+            except RecordError as error:
+                # A reader gives figures of its own, and other cells must not pay for a mistake in them.
+                answer = {
+                    "failure": f"{error.what}; a reader's decode_ns, payload_bytes and notes() must be right"
+                }
+            else:
+                return [proven(record, answer.get("package", "")) for record in records]
         return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
 
 
