@@ -17,6 +17,7 @@ from storebench.formats.windows import Windows
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
 from storebench.loading.decoded import BatchContent, decoded_by, seen_files, seen_pixels
 from storebench.loading.original_files import prepare_files
+from storebench.loading.process_settings import ProcessSettings
 from storebench.loading.ready import ReadyBatches
 from storebench.manifest import Manifest
 from storebench.probes.batch_io import METER
@@ -90,6 +91,7 @@ class Producer:
             Take the memory of the largest batch as well, so that no step pays for its page faults.
         """
         load_kernel()  # the first process of a machine compiles it, which is no part of the opening
+        settings = ProcessSettings.now()
         start = time.perf_counter_ns()
         if self._reader is None:
             self._reader = open_backend(self.job)
@@ -97,6 +99,7 @@ class Producer:
             self._ready = self._ready_batches(self._reader)
             self._ready.prepare(self.job.batch_size)
         open_ns = time.perf_counter_ns() - start
+        settings.require_unchanged(self.job.backend.name)
         get_codec(self._reader.payload_codec)  # imports the decoder's library, so that no step does
         if take_memory and self.job.batch_size and not self._ready_made:
             self._take_memory(self._reader, self.job.batch_size)

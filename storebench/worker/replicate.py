@@ -13,6 +13,7 @@ from pathlib import Path
 
 from storebench.errors import StorebenchError
 from storebench.loading.loader import Loader
+from storebench.loading.process_settings import ProcessSettings
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
@@ -45,9 +46,11 @@ def run(setup: Setup) -> list[Record]:
     link = _link(setup)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
+    settings = ProcessSettings.now()
     setup.opened = setup.loader.open()
     with _closed_after_an_error(setup.loader):
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
+        settings.require_unchanged(setup.cell.backend.name)
         cost = _communication(setup, link) if any(epoch.measured for epoch in epochs) else None
     closed = setup.loader.close()
     if setup.limit is not None:
