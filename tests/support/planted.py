@@ -103,7 +103,7 @@ def make_record(
     compute_ms: float = 10.0,
     overhead_ms: float = 0.0,
     fetch_ms: float = 3.0,
-    decode_ms: float = 0.0,
+    decode_ms: float | None = None,
     prep_ms: float = 1.0,
     handoff_ms: float = 0.0,
     build_s: float = 10.0,
@@ -114,9 +114,11 @@ def make_record(
 ) -> Record:
     """Return a consistent record whose steps all took what is planted, in milliseconds a step.
 
-    Fields of the cell and of the record go through `changes`.
+    Fields of the cell and of the record go through `changes`. By default, encoded samples take a short time to decode.
     """
     cell = make_cell(backend, **{name: changes.pop(name) for name in set(CELL_FIELDS) & set(changes)})
+    if decode_ms is None:
+        decode_ms = 0.0 if cell.backend.codec == "raw" else 0.02
     samples = steps * cell.batch_size
     step_s = (wait_ms + h2d_ms + compute_ms + overhead_ms) / 1000
     timed_s = steps * step_s

@@ -26,10 +26,14 @@ _SPANS_FRAC = 0.02
 _SPANS_STEP_S = 50e-6
 """Excess of the producers' spans over the loop's wait that is allowed: the clocks are read at slightly different moments."""
 
+_DECODE_STEP_S = 2e-6
+_DECODE_SAMPLE_S = 1e-7
+"""Decoding takes longer than this, per batch and per sample; without any, two clock readings lie between its ends."""
+
 
 def check_record(record: Record) -> list[Finding]:
     """Return the findings about the arithmetic, the coverage and the cache state of one usable record."""
-    checks = (_shares, _sums, _computed, _spans, _rates, _payload, _order, _coverage, _cache)
+    checks = (_shares, _sums, _computed, _spans, _rates, _decoded, _payload, _order, _coverage, _cache)
     return [problem for check in checks for problem in check(record)]
 
 
@@ -101,6 +105,26 @@ def _spans(record: Record) -> Iterator[Finding]:
             f"{record.data_wait_s:.4g} s, but fetch, decode and prep in the same process took {worked:.4g} s"
         )
         yield finding(Rule.ARITHMETIC, record, "data_wait_s", message)
+
+
+def decodes(record: Record) -> bool:
+    """Return whether every sample of the epoch had to be decoded: neither its opening nor a data store decoded it."""
+    cell, cache = record.cell, record.cache
+    by_opening = cache is None or cache.applies_to == "open"
+    return not (
+        cell.backend.codec == "raw" or cell.backend.is_null or cell.share is Share.STORE or by_opening
+    )
+
+
+def _decoded(record: Record) -> Iterator[Finding]:
+    """Find samples that took no time to decode: kept from an earlier time, or decoded within a fetch that does not say so."""
+    least_s = _DECODE_STEP_S * record.timed_steps + _DECODE_SAMPLE_S * record.timed_samples
+    if decodes(record) and record.timed_samples and record.decode_s < least_s:
+        message = (
+            f"{record.decode_s:.2g} s for {record.timed_samples} samples stored as {record.cell.backend.codec}: the reader"
+            " keeps decoded pixels, or does not report its decoding"
+        )
+        yield finding(Rule.ARITHMETIC, record, "decode_s", message)
 
 
 def _payload(record: Record) -> Iterator[Finding]:

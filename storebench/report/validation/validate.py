@@ -18,7 +18,7 @@ from storebench.report.validation.findings import Finding, Rule, finding, record
 from storebench.report.validation.job import check_job, check_ranks
 from storebench.report.validation.limits import check_limits, machine_and_cell, memory_ceilings
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
-from storebench.report.validation.record import check_record
+from storebench.report.validation.record import check_record, decodes
 from storebench.report.validation.run import check_run
 from storebench.results import Record, Status
 from storebench.runs.records import (
@@ -39,6 +39,10 @@ _COMPUTE_HEADROOM = 1.15
 
 _FEW_ROUNDS_HEADROOM = 2.0
 """With fewer than three rounds a busy machine may explain more: 1.54 was seen in a single round of a smoke run."""
+
+_DECODE_MOST_RATIO = 5.0
+_DECODE_LEAST_S = 5e-3
+"""Decoding a sample takes as long in each epoch of a process. A busy machine explains less than this, in epochs this long."""
 
 _STEP_SUMS = ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
 _STEP_COLUMNS = ("warmup", "samples", *(f"{name}_ns" for name in _STEP_SUMS))
@@ -109,6 +113,7 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
         *findings,
         *_duplicates(usable),
         *_copies(sound),
+        *_kept_pixels(usable),
         *_above_compute(usable),
         *_disagreements(usable),
     ]
@@ -184,6 +189,29 @@ def _copies(records: Iterable[Sourced]) -> Iterator[Finding]:
         if other.run_id != record.run_id:
             message = f"run {other.run_id} has an epoch of exactly the same times: one of them is a copy"
             yield finding(Rule.RUN, record, "run_id", message)
+
+
+def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
+    """Find epochs whose samples an earlier epoch of the same process had decoded."""
+    processes: dict[Hashable, list[Record]] = {}
+    for record in filter(decodes, records):
+        if record.timed_samples and record.decode_s:
+            key = (record.run_id, record.cell.cell_id, record.replicate)
+            processes.setdefault(key, []).append(record)
+    for epochs in processes.values():
+        slowest = max(epochs, key=_decode_sample_s)
+        for record in epochs:
+            ratio_to_slowest = _decode_sample_s(slowest) / _decode_sample_s(record)
+            if slowest.decode_s >= _DECODE_LEAST_S and ratio_to_slowest > _DECODE_MOST_RATIO:
+                message = (
+                    f"decoding a sample took {ratio_to_slowest:.1f} times as long in epoch {slowest.epoch} of the same"
+                    " process: the reader keeps decoded pixels"
+                )
+                yield finding(Rule.ARITHMETIC, record, "decode_s", message)
+
+
+def _decode_sample_s(record: Record) -> float:
+    return record.decode_s / record.timed_samples
 
 
 def _ceiling_keys(record: Record) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
