@@ -30,6 +30,8 @@ PAUSED_FRAC = 0.005
 LATE_FRAC = 0.05
 """Share of the steps from which one sample is kept even if pauses took longer, so that any step may be checked."""
 
+WINDOWS_AGAIN = 16
+"""Samples whose windows are fetched again after an epoch, as one batch; few, because their memory counts in a limited cell."""
 
 _RANDOM = random.SystemRandom()  # has no state that could be read
 
@@ -239,16 +241,33 @@ class Truth:
         used only if its digest is the one in the table.
         """
         with opened_again(self.store, self.backend) as reader:
-            wrong = [
-                int(index)
+            right = [
+                self._is_right(reader, epoch, pixels, int(label), int(index))
                 for pixels, label, index in zip(kept.pixels, kept.labels, kept.indices, strict=True)
-                if not self._is_right(reader, epoch, pixels, int(label), int(index))
             ]
+            late = self._late(reader, kept, np.flatnonzero(right)[:WINDOWS_AGAIN], epoch)
+        wrong = sorted({*np.flatnonzero(np.logical_not(right)).tolist(), *late})
         return TimedCheck(
             checked=len(kept.indices) + kept.absent,
             wrong=len(wrong) + kept.absent,
-            first_wrong=wrong[0] if wrong else None,
+            first_wrong=int(kept.indices[wrong[0]]) if wrong else None,
         )
+
+    def _late(self, reader: Reader, kept: Kept, rows: Indices, epoch: int) -> list[int]:
+        """Return those of `rows`, which are right, that are not yet right when the reader returns from fetching their windows.
+
+        Samples are kept when their step is done, so a reader that copies on in a thread of its own has had time until then.
+        The replay fetches whole images only.
+        """
+        no_windows = self.augment.identity or self.augment.resized is not None
+        if no_windows or not len(rows) or not reader.serves_windows:
+            return []
+        indices, out = kept.indices[rows], ~kept.pixels[rows]  # no byte is right before
+        windows = self.augment.windows(indices, reader.image_shape, seed=self.seed, epoch=epoch)
+        reader.fetch_windows(indices, windows, out)
+        # The last row first: a thread that copies meanwhile begins with the first.
+        again = zip(rows[::-1].tolist(), out[::-1], strict=True)
+        return [row for row, pixels in again if not np.array_equal(pixels, kept.pixels[row])]
 
     def _is_right(self, reader: Reader, epoch: int, pixels: Batch, label: int, index: int) -> bool:
         if not 0 <= index < len(self.table):
