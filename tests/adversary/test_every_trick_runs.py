@@ -31,6 +31,7 @@ TRICKS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         f"{HARNESS}/test_share_node.py": ("test_ranks_that_get_the_pieces_of_each_other_fail_the_job",),
     },
+    "the author of a format": {"tests/adversary/test_careless.py": ()},
     "a loader": {
         f"{HARNESS}/test_timed_proof.py": (
             "test_indices_come_from_the_producer_that_read_them",
