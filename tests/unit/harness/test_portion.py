@@ -388,7 +388,7 @@ def test_a_cache_that_never_filled_has_no_steady_portion() -> None:
 
 
 @pytest.mark.parametrize(("ahead_ms", "steps"), [(0, 6), (20, 6), (31, 0), (40, 0), (80, 0)])
-def test_what_producers_had_read_before_the_cache_filled_has_no_rate(ahead_ms: int, steps: int) -> None:
+def test_what_was_read_before_the_cache_filled_has_no_rate(ahead_ms: int, steps: int) -> None:
     """One step of 32 images that a worker had ready was once called a steady rate of 93,729 samples per second."""
     judged = steady_portion(table(ahead_ms=ahead_ms), curve(*FILLING), OWN, epoch=0, memory_bytes=LIMIT)
     assert (judged.portion.steps if judged.portion else 0) == steps

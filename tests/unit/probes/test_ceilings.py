@@ -134,7 +134,7 @@ def test_the_memory_rate_is_measured_once_per_batch_and_replicate(tmp_path: Path
     assert rate(4, 1) != first
 
 
-def test_later_rounds_count_with_the_memory_rate_of_a_round_that_measures_it() -> None:
+def test_later_rounds_count_with_the_memory_rate_of_an_earlier_one() -> None:
     assert [gathered_in(replicate) for replicate in range(12)] == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5, 10, 10]
 
 
