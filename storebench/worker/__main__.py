@@ -6,6 +6,7 @@ socket that is its standard input, and waits there for the name of its job. If t
 """
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -18,8 +19,9 @@ _LONGEST_NAME = 1 << 16
 def _leave(code: int) -> None:
     """End the process as `sys.exit` does, but do not take its modules apart, which takes a tenth of a second."""
     atexit._run_exitfuncs()  # noqa: SLF001 - nothing public runs them; multiprocessing does the same in its children
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a log on a full disk: the answer is complete
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 

@@ -112,7 +112,7 @@ def test_a_reader_that_changes_its_process_fails_the_cell(
     assert f"the reader of careless:{reader} changed {setting}" in failed["failure"]
 
 
-def test_a_reader_that_changes_the_loops_process_in_a_fetch_fails_the_cell(run: Run) -> None:
+def test_a_reader_that_changes_the_loops_process_fails_the_cell(run: Run) -> None:
     code, _, records = run("careless:later", *SMALL)
     assert code == 5
     assert "changed its priority from 0 to" in records["later"][0]["failure"]

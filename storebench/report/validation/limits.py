@@ -1,6 +1,7 @@
 """The limits of one record: rates below every ceiling, and bytes whose origin is accounted for."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
 from storebench.matrix import MODEL_CROPS
 from storebench.report.texts.labels import size
@@ -22,37 +23,65 @@ _LIMIT_HEADROOM = 1.02
 """A page cache is counted in whole pages, and its limit is kept by reclaim, which lags a little."""
 
 
-def machine_and_cell(record: Record) -> Hashable:
-    """Return the machine and the cell of a record: its replicates share one ceiling of memory."""
-    return record.environment and record.environment.key, record.cell.cell_id
+@dataclass(frozen=True, kw_only=True)
+class BestRates:
+    """What memory and device can do at best, in bytes per second; None where no record says.
 
+    Other work slows single measurements down, and a ceiling is the best that a machine can do.
 
-def memory_ceilings(records: Iterable[Record]) -> dict[Hashable, float]:
-    """Return the fastest memory, in bytes per second, that any replicate of a cell found, by `machine_and_cell`.
-
-    Memory that other work uses, too, is slower in some replicates than in others. A ceiling is the best that it can do.
+    Attributes
+    ----------
+    memory
+        The fastest memory that any replicate of the cell found.
+    device
+        The fastest device that any cell on the same device found; a run measures it once in many rounds.
     """
-    best: dict[Hashable, float] = {}
+
+    memory: float | None = None
+    device: float | None = None
+
+
+def best_rates(records: Sequence[Record]) -> list[BestRates]:
+    """Return the best rates that count for each of some records."""
+    memory: dict[Hashable, float] = {}
+    device: dict[Hashable, float] = {}
     for record in records:
-        key, rate = machine_and_cell(record), record.ceilings.memory_bytes_per_s
-        if rate is not None:
-            best[key] = max(rate, best.get(key, 0.0))
-    return best
+        _keep_best(memory, _cell_of(record), record.ceilings.memory_bytes_per_s)
+        _keep_best(device, _place_of(record), record.ceilings.device_best_bytes_per_s)
+    return [
+        BestRates(memory=memory.get(_cell_of(record)), device=device.get(_place_of(record)))
+        for record in records
+    ]
 
 
-def check_limits(record: Record, memory_bytes_per_s: float | None = None) -> Iterator[Finding]:
+def _keep_best(best: dict[Hashable, float], key: Hashable, rate: float | None) -> None:
+    if rate is not None:
+        best[key] = max(rate, best.get(key, 0.0))
+
+
+def _place_of(record: Record) -> Hashable:
+    """Return the machine, file system and device of a record."""
+    return record.environment and record.environment.key
+
+
+def _cell_of(record: Record) -> Hashable:
+    return _place_of(record), record.cell.cell_id
+
+
+def check_limits(record: Record, best: BestRates | None = None) -> Iterator[Finding]:
     """Yield a finding for each figure of a usable record that is impossibly high or low.
 
     Parameters
     ----------
     record
         A record of a cell that ended.
-    memory_bytes_per_s
-        The ceiling of memory (`memory_ceilings`); None is the record's own.
+    best
+        The best rates that count for it (`best_rates`); None for the record's own.
     """
+    [best] = best_rates([record]) if best is None else [best]
     if not record.cell.backend.is_null:
-        yield from _memory_ceiling(record, memory_bytes_per_s or record.ceilings.memory_bytes_per_s)
-        yield from _device_ceiling(record)
+        yield from _memory_ceiling(record, best.memory)
+        yield from _device_ceiling(record, best.device)
         yield from _device_floor(record)
         yield from _warm_reads(record)
         yield from _limit(record)
@@ -109,9 +138,9 @@ def _copying_s(record: Record, busy_s: float) -> float:
     return side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))
 
 
-def _device_ceiling(record: Record) -> Iterator[Finding]:
+def _device_ceiling(record: Record, best: float | None) -> Iterator[Finding]:
     """Find cold bytes that arrived faster than the device delivers at best."""
-    cache, best, cold = record.cache, record.ceilings.device_best_bytes_per_s, record.portion
+    cache, cold = record.cache, record.portion
     if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD or not cold.seconds:
         return
     if cache.below is BelowCache.SEEN and record.counters.device_read_bytes is not None:

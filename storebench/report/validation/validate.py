@@ -16,7 +16,7 @@ from storebench.report.validation.agreement import check_agreement
 from storebench.report.validation.data_store import check_data_store
 from storebench.report.validation.findings import Finding, Rule, finding, record_name
 from storebench.report.validation.job import check_job, check_ranks
-from storebench.report.validation.limits import check_limits, machine_and_cell, memory_ceilings
+from storebench.report.validation.limits import BestRates, best_rates, check_limits
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
 from storebench.report.validation.record import check_record, decodes
 from storebench.report.validation.run import check_run
@@ -100,15 +100,16 @@ def validate(paths: RunFolders) -> list[Finding]:
 def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     """Return every finding about records, taken one by one and all together."""
     sound = [(record, file) for record, file in records if record.status is Status.OK]
-    memory = memory_ceilings(record for record, _ in sound)
+    usable = [record for record, _ in sound]
     findings = [
-        finding for record, _ in sound for finding in _alone(record, memory.get(machine_and_cell(record)))
+        finding
+        for record, best in zip(usable, best_rates(usable), strict=True)
+        for finding in _alone(record, best)
     ]
     for record, file in sound:
         findings += _check_steps(record, file.parent)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
         findings += check_run(folder, [record for record, file in records if file.parent == folder])
-    usable = [record for record, _ in sound]
     return [
         *findings,
         *_duplicates(usable),
@@ -119,13 +120,13 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     ]
 
 
-def _alone(record: Record, memory_bytes_per_s: float | None) -> Iterator[Finding]:
-    """Yield the findings about one usable record; its machine copied so many bytes per second at best."""
+def _alone(record: Record, best: BestRates) -> Iterator[Finding]:
+    """Yield the findings about one usable record; its machine reached the best rates."""
     yield from check_record(record)
     yield from check_agreement(record)
     yield from check_job(record)
     yield from check_data_store(record)
-    yield from check_limits(record, memory_bytes_per_s)
+    yield from check_limits(record, best)
 
 
 def _check_steps(record: Record, run: Path) -> list[Finding]:

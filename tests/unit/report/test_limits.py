@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from storebench.report.validation.limits import check_limits
+from storebench.report.validation.limits import best_rates, check_limits
 from storebench.results import BelowCache, Counters, PortionKind, Record, ResidencyPoint
 from tests.support.planted import ENVIRONMENT, make_record, portion_of, with_job
 
@@ -121,6 +121,21 @@ def test_cold_bytes_arrive_no_faster_than_the_device_delivers(best: float, kept:
     )
     bounded = with_portion(dataclasses.replace(record, ceilings=ceilings), upper_bound=True)
     assert broken(bounded) == []
+
+
+def test_the_best_rate_that_any_cell_found_on_the_device_counts() -> None:
+    record = dataclasses.replace(whole("lmdb"), environment=ENVIRONMENT)
+    assert record.portion is not None
+    rate = record.portion.payload_bytes / record.portion.seconds
+    slow, fast = (
+        dataclasses.replace(record.ceilings, device_best_bytes_per_s=best * rate) for best in (0.5, 1.0)
+    )
+    disturbed = dataclasses.replace(record, ceilings=slow)
+    other = dataclasses.replace(whole("png"), ceilings=fast, environment=ENVIRONMENT)
+    elsewhere = dataclasses.replace(other, environment=dataclasses.replace(ENVIRONMENT, key="another disk"))
+    for beside, figures in ((other, []), (elsewhere, ["portion.samples_per_s"])):
+        best, _ = best_rates([disturbed, beside])
+        assert [finding.figure for finding in check_limits(disturbed, best)] == figures
 
 
 @pytest.mark.parametrize(("below", "kept"), [("seen", True), ("not seen", False), ("unknown", False)])
