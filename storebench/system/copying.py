@@ -7,6 +7,7 @@ digest of the code that a record carries covers Python files.
 
 import ctypes
 import functools
+import struct
 
 import numpy as np
 
@@ -26,6 +27,22 @@ typedef struct {
     intptr_t *shape, *strides;
     void *data;
 } array;
+
+/* The arguments of the functions below, as they are packed. */
+typedef struct {
+    const array *source;
+    int64_t source_bytes;
+    const array *offsets, *places;
+    int64_t count, rows, columns, channels, height, width;
+    const array *out;
+} cut;
+
+typedef struct {
+    uint64_t stream;
+    const array *indices;
+    int64_t count, tops, lefts, mirrors;
+    const array *places;
+} draw;
 
 #if defined(__x86_64__)
 
@@ -152,13 +169,14 @@ static inline void ask_for_head(const uint8_t *from, int64_t bytes)
 /* Cuts one window per place (top, left, mirrored) out of images of rows x columns x channels that begin at offsets.
    Without a source, offsets are addresses. Returns how many were cut: fewer than count if a window is not in its image, or
    an image not in the source. */
-int64_t storebench_cut(
-    const array *sources, int64_t source_bytes, const array *all_offsets, const array *all_places, int64_t count,
-    int64_t rows, int64_t columns, int64_t channels, int64_t height, int64_t width, const array *outs)
+int64_t storebench_cut(const cut *asked)
 {
-    const uint8_t *source = sources ? sources->data : 0;
-    const int64_t *offsets = all_offsets->data, *places = all_places->data;
-    uint8_t *out = outs->data;
+    const uint8_t *source = asked->source ? asked->source->data : 0;
+    const int64_t source_bytes = asked->source_bytes, count = asked->count;
+    const int64_t rows = asked->rows, columns = asked->columns, channels = asked->channels;
+    const int64_t height = asked->height, width = asked->width;
+    const int64_t *offsets = asked->offsets->data, *places = asked->places->data;
+    uint8_t *out = asked->out->data;
     const int64_t image_bytes = rows * columns * channels, row_bytes = width * channels;
     const int shuffle = can_shuffle();
     for (int64_t n = 0; n < count; n++, places += 3) {
@@ -233,12 +251,12 @@ static uint64_t mixed(uint64_t value)
 }
 
 /* Draws a place (top, left, mirrored) for each index, as storebench.loading.augment does with numpy. */
-void storebench_draw(
-    uint64_t stream, const array *all_indices, int64_t count, int64_t tops, int64_t lefts, int64_t mirrors,
-    const array *all_places)
+void storebench_draw(const draw *asked)
 {
-    const int64_t *indices = all_indices->data;
-    int64_t *places = all_places->data;
+    const uint64_t stream = asked->stream;
+    const int64_t count = asked->count, tops = asked->tops, lefts = asked->lefts, mirrors = asked->mirrors;
+    const int64_t *indices = asked->indices->data;
+    int64_t *places = asked->places->data;
     for (int64_t n = 0; n < count; n++, places += 3) {
         const uint64_t bits = mixed(stream + UINT64_C(0x9E3779B97F4A7C15) * ((uint64_t)indices[n] + 1));
         places[0] = (uint32_t)(bits & 0xFFFF) % (uint32_t)tops;
@@ -257,6 +275,9 @@ _struct_in = ctypes.pythonapi.PyCapsule_GetPointer
 _struct_in.restype = ctypes.c_void_p
 _struct_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
+# Each argument of a call takes ctypes 0.1 us, and all of them packed into one take 0.3 us.
+_CUT, _DRAW = struct.Struct("@PqPPqqqqqqP"), struct.Struct("@QPqqqqP")
+
 
 class Kernel:
     """The functions of the compiled library. They release the GIL and take C-contiguous arrays."""
@@ -265,13 +286,13 @@ class Kernel:
         number, pointer = ctypes.c_int64, ctypes.c_void_p
         self._cut = library.storebench_cut
         self._cut.restype = number
-        self._cut.argtypes = [pointer, number, pointer, pointer, *[number] * 6, pointer]
+        self._cut.argtypes = [ctypes.c_char_p]
         self._rows = library.storebench_rows
         self._rows.restype = number
         self._rows.argtypes = [pointer, number, pointer, number, number, pointer]
         self._draw = library.storebench_draw
         self._draw.restype = None
-        self._draw.argtypes = [ctypes.c_uint64, pointer, *[number] * 4, pointer]
+        self._draw.argtypes = [ctypes.c_char_p]
 
     def cut(
         self,
@@ -300,8 +321,8 @@ class Kernel:
         held = None if source is None else source.__array_struct__
         offset, place, batch = offsets.__array_struct__, places.__array_struct__, out.__array_struct__
         _, height, width, _ = out.shape
-        cut: int = self._cut(
-            held if source is None else _struct_in(held, None),
+        packed = _CUT.pack(
+            0 if source is None else _struct_in(held, None),
             _ANYWHERE if source is None else source.size,
             _struct_in(offset, None),
             _struct_in(place, None),
@@ -311,6 +332,7 @@ class Kernel:
             width,
             _struct_in(batch, None),
         )
+        cut: int = self._cut(packed)
         return cut
 
     def rows(self, source: Bytes, offsets: Integers, out: Bytes) -> int:
@@ -340,7 +362,11 @@ class Kernel:
         """Draw a place for each index, int64 [n, 3], below `ranges` (top, left), from a stream of random bits."""
         places = np.empty((len(indices), 3), np.int64)
         index, place = indices.__array_struct__, places.__array_struct__
-        self._draw(stream, _struct_in(index, None), len(indices), *ranges, mirror, _struct_in(place, None))
+        self._draw(
+            _DRAW.pack(
+                stream, _struct_in(index, None), len(indices), *ranges, mirror, _struct_in(place, None)
+            )
+        )
         return places
 
 
