@@ -10,7 +10,7 @@ from storebench.formats.common import checked_labels, damaged
 from storebench.formats.keyvalue import LABEL_KEY
 from storebench.formats.lmdb.index import PageIndex, kept_indexes, open_index
 from storebench.formats.lmdb.ladder import LmdbDirectOptions
-from storebench.formats.lmdb.pages import DATA_FILE, transactions
+from storebench.formats.lmdb.pages import DATA_FILE, mapped_transactions, transactions
 from storebench.formats.lmdb.walk import TreeWalk
 from storebench.formats.reads.extents import ExtentReader, locator
 from storebench.manifest import Manifest
@@ -48,6 +48,9 @@ class LmdbDirectReader(ExtentReader):
         return {**super().notes(), "positions": "page index" if self._walk is None else "tree walk"}
 
     def _close(self) -> None:
+        self._mapped_transactions = np.empty(
+            0, np.uint8
+        )  # the file cannot be unmapped as long as there is a view of it
         super()._close()
         # Only after the look-ahead has stopped, because it walks the tree in its own thread.
         if self._walk is not None:
@@ -71,6 +74,7 @@ class LmdbDirectReader(ExtentReader):
         mean = int(lengths.mean()) if count else 0
         self._page_bytes = index.page_bytes
         self._serve(self._path, locate, mean_bytes=mean, check=self._check)
+        self._mapped_transactions = mapped_transactions(self.reads.file.bytes, index.page_bytes)
         self._seen = transactions(self.reads.file.fd, index.page_bytes)
         if index.identity.transaction.to_bytes(8, "little") not in (self._seen[:8], self._seen[8:]):
             raise self._changed()
@@ -87,9 +91,15 @@ class LmdbDirectReader(ExtentReader):
 
     def _check(self) -> None:
         """Refuse to serve pages that a writer may have reused, because this reader is not in LMDB's reader table."""
-        file = self.reads.file
-        if transactions(file.fd, self._page_bytes) != self._seen or file.shrank():
+        # The length first: touching a mapping beyond the end of its file kills the process.
+        if self.reads.file.shrank() or self._transactions() != self._seen:
             raise self._changed()
+
+    def _transactions(self) -> bytes:
+        # A call reads a page for 16 bytes. The mapping has them at once, but a page that is mapped cannot be evicted.
+        if self.reads.maps_pages:
+            return self._mapped_transactions.tobytes()
+        return transactions(self.reads.file.fd, self._page_bytes)
 
     def _changed(self) -> CorruptStoreError:
         return CorruptStoreError(

@@ -330,6 +330,11 @@ def transactions(fd: int, page_bytes: int) -> bytes:
     return raw[_TRANSACTION_AT:_META_BYTES] + raw[page_bytes + _TRANSACTION_AT :]
 
 
+def mapped_transactions(mapped: Bytes, page_bytes: int) -> Bytes:
+    """Return a view, uint8 [2, 8], of what `transactions` reads, in a mapping of the file."""
+    return mapped[: META_PAGES * page_bytes].reshape(META_PAGES, page_bytes)[:, _TRANSACTION_AT:_META_BYTES]
+
+
 def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
     if len(raw) < _META_BYTES:
         return None

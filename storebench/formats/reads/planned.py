@@ -104,6 +104,11 @@ class PlannedReads:
         Approximate bytes per sample.
     check
         Called before and after bytes are copied; raises an error if the file has changed.
+
+    Attributes
+    ----------
+    maps_pages
+        Whether this process maps the file's pages, because all that a plan needs were resident.
     """
 
     def __init__(
@@ -124,7 +129,7 @@ class PlannedReads:
         self._ahead: _Lookahead | None = None
         self._was_resident = False
         self._resident_until = 0.0
-        self._mapped = False
+        self.maps_pages = False
         self._to_map = (0, 0)
         readers = policy.readers_at_a_time
         self._turns: Turns | None = Turns(file.path, readers) if readers else None
@@ -233,15 +238,15 @@ class PlannedReads:
         if not dense and not (self._was_resident and pages < _MOST_PAGES):
             return None
         began = time.monotonic()
-        mapped = self._mapped and self.file.is_mapped(start, stop)
+        mapped = self.maps_pages and self.file.is_mapped(start, stop)
         frac = 1.0 if mapped else self.file.resident_frac(start, stop)
         self._was_resident = frac == 1.0
         if self._was_resident:
             now = time.monotonic()
             # Everything that this plan can touch is resident. Asking again would cost time, so trust it for a moment.
             self._resident_until = now + min(_TRUSTED_S, _TRUSTED_TIMES * (now - began))
-            if not self._mapped:
-                self._mapped, self._to_map = True, (start, stop)
+            if not self.maps_pages:
+                self.maps_pages, self._to_map = True, (start, stop)
         return frac
 
     def _read(self, pieces: Pieces) -> bool:

@@ -250,11 +250,13 @@ def test_a_file_that_shrinks_under_a_walk_of_its_tree_is_called_damaged(tmp_path
             reader.fetch(np.arange(10))
 
 
-def test_a_store_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("explicit", ["on", "off"])
+def test_a_store_that_is_written_to_meanwhile_is_an_error(tmp_path: Path, explicit: str) -> None:
     (tmp_path / "store").mkdir()
     store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store")
-    with opened(store) as reader:
+    with opened(store, explicit=explicit) as reader:
         assert_serves(reader, store, np.arange(5))
+        assert reader.reads.maps_pages == (explicit == "on")  # type: ignore[attr-defined]
         with lmdb.open(str(store.path), map_size=1 << 30) as env, env.begin(write=True) as txn:
             txn.put(b"00000003", b"other")
         with pytest.raises(CorruptStoreError, match="written to"):
@@ -263,13 +265,32 @@ def test_a_store_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> Non
         opened(store)
 
 
-def test_a_file_that_shrinks_meanwhile_is_an_error_and_not_a_dead_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 8192])
+@pytest.mark.parametrize("served", [0, 5])
+def test_a_file_that_shrinks_meanwhile_is_an_error_and_not_a_dead_process(
+    tmp_path: Path, served: int, size: int
+) -> None:
     (tmp_path / "store").mkdir()
     store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store")
     with opened(store) as reader:
-        os.truncate(store.path / "data.mdb", 8192)
+        reader.fetch(np.arange(served))
+        os.truncate(store.path / "data.mdb", size)
         with pytest.raises(CorruptStoreError):
             reader.fetch(np.arange(5))
+
+
+def test_a_reader_of_cold_samples_lets_all_pages_be_evicted(store: SmallStore) -> None:
+    """Until it has found everything resident, nothing of the file is mapped; pages that are mapped stay."""
+    if store.manifest.dataset.image_bytes < SMALL_BYTES:
+        pytest.skip("small samples are copied from the mapping")
+    make_cold(store)
+    with opened(store) as reader:
+        evict(store.format.data_files(store.path))  # opening read the labels and what the kernel read ahead
+        batch = np.arange(0, store.manifest.count, 50)
+        reader.plan([batch])
+        assert_serves(reader, store, batch)
+        evict(store.format.data_files(store.path))
+        assert resident(store.format.data_files(store.path)).pages_resident == 0
 
 
 @pytest.mark.parametrize(
