@@ -77,7 +77,9 @@ class BatchRequest:
     plan: list[Indices] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    kw_only=True, slots=True
+)  # not frozen: one is made per batch, and each frozen field would take 0.1 us
 class Spans:
     """When a batch was made, by ``time.perf_counter_ns`` (one clock for all processes on Linux).
 

@@ -10,7 +10,7 @@ from storebench.probes.batch_io import BatchIo
 from storebench.training.steps import Step
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StepTimes:
     """Times of one step, by ``time.perf_counter_ns``: batch requested, received, copied, device done.
 
@@ -45,31 +45,32 @@ def run_epoch(
 
     Nothing that costs time happens between the clock readings: no ``.item()``,
     no printing, no writing. The loss of each step stays on the device until
-    the epoch is over.
+    the epoch is over, and the records are made then.
     """
     clock = time.perf_counter_ns
-    times: list[StepTimes] = []
+    rows: list[tuple[int, int, int, int, Spans, int, int, Indices, int, BatchIo | None]] = []
     while True:
         asked = clock()
         batch = next(batches, None)
         got = clock()
         if batch is None:
-            return times
+            return [StepTimes(*row) for row in rows]
         step.copy(batch)
         step.compute()
         done = clock()
         resumed = clock() if keep(batch) else done
-        times.append(
-            StepTimes(
-                asked_ns=asked,
-                got_ns=got,
-                copied_ns=min(got + step.h2d_ns(), done),
-                done_ns=done,
-                spans=batch.spans,
-                worker=batch.worker,
-                payload_bytes=batch.payload_bytes,
-                indices=batch.indices,
-                paused_ns=resumed - done,
-                io=batch.io,
+        copied = min(got + step.h2d_ns(), done)
+        rows.append(
+            (
+                asked,
+                got,
+                copied,
+                done,
+                batch.spans,
+                batch.worker,
+                batch.payload_bytes,
+                batch.indices,
+                resumed - done,
+                batch.io,
             )
         )
