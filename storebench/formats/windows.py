@@ -22,7 +22,8 @@ FlatPixels = npt.NDArray[np.uint8]
 """Raw pixels of one or more images as they are stored, uint8 [bytes], C order."""
 
 
-@dataclass(kw_only=True, slots=True)  # not frozen, like Spans: one is made per batch
+# Not frozen, because one is made per batch.
+@dataclass(kw_only=True, slots=True)
 class Windows:
     """One window into each image of a batch, all of one size.
 

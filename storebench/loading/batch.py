@@ -77,9 +77,8 @@ class BatchRequest:
     plan: list[Indices] | None = None
 
 
-@dataclass(
-    kw_only=True, slots=True
-)  # not frozen: one is made per batch, and each frozen field would take 0.1 us
+# Not frozen: one is made per batch, and each frozen field would take 0.1 us.
+@dataclass(kw_only=True, slots=True)
 class Spans:
     """When a batch was made, by ``time.perf_counter_ns`` (one clock for all processes on Linux).
 

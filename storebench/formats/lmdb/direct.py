@@ -48,9 +48,8 @@ class LmdbDirectReader(ExtentReader):
         return {**super().notes(), "positions": "page index" if self._walk is None else "tree walk"}
 
     def _close(self) -> None:
-        self._mapped_transactions = np.empty(
-            0, np.uint8
-        )  # the file cannot be unmapped as long as there is a view of it
+        # The file cannot be unmapped as long as there is a view of it.
+        self._mapped_transactions = np.empty(0, np.uint8)
         super()._close()
         # Only after the look-ahead has stopped, because it walks the tree in its own thread.
         if self._walk is not None:
