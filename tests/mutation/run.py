@@ -9,6 +9,7 @@ is that of a fresh draw only if no test was written for its survivors, so each p
 import argparse
 import dataclasses
 import json
+import os
 import random
 import re
 import shutil
@@ -21,6 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+HITS = "mutation_hits"
+"""Name of `tests.mutation.hits` in the copy's package."""
 COPIED = (
     "storebench",
     "tests",
@@ -87,12 +90,9 @@ def run_group(
     with tempfile.TemporaryDirectory(prefix="storebench-mutation-") as scratch:
         copy = Path(scratch)
         modules = [name for name in target["modules"] if (ROOT / name).is_file()]
-        tests = [name for name in target["tests"] if (ROOT / name).exists()]
+        tests = [name for name in target["tests"] if (ROOT / name.partition("::")[0]).exists()]
         _copy_tree(copy, modules, tests, target.get("left_out", []))
-        _mutmut(
-            copy, "run", "no-such-mutant"
-        )  # makes the mutants and learns which test reaches which function
-        _also_run(copy, modules, target.get("in_copies", []))
+        learn(copy)
         chosen = {module: _chosen(copy, module, sample, seed) for module in modules}
         names = [name for picked in chosen.values() for name in picked]
         print(f"{len(names)} mutants of {', '.join(modules)}", flush=True)
@@ -110,6 +110,14 @@ def _copy_tree(copy: Path, modules: Sequence[str], tests: Sequence[str], left_ou
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif source.is_file():
             shutil.copy(source, copy / name)
+    shutil.copy(HERE / "hits.py", copy / "storebench" / f"{HITS}.py")
+    hooks = f"from storebench.{HITS} import pytest_runtest_setup, pytest_runtest_teardown"
+    for name, line in (
+        ("storebench/__init__.py", f"import storebench.{HITS}"),
+        ("tests/conftest.py", hooks),
+    ):
+        with (copy / name).open("a", encoding="utf-8") as file:
+            file.write(f"\n{line}\n")
     settings = {
         "source_paths": ["storebench"],
         "only_mutate": list(modules),
@@ -125,10 +133,17 @@ def _copy_tree(copy: Path, modules: Sequence[str], tests: Sequence[str], left_ou
         file.writelines(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
 
 
-def _mutmut(copy: Path, *arguments: str, quiet: bool = True) -> str:
-    """Run mutmut in the copy and return what it printed."""
+def learn(copy: Path) -> str:
+    """Make the mutants, learn which test reaches which function, in whichever process, and return what mutmut printed."""
+    return _mutmut(copy, "run", "no-such-mutant", STOREBENCH_MUTATION_HITS=str(copy / "hits.txt"))
+
+
+def _mutmut(copy: Path, *arguments: str, quiet: bool = True, **variables: str) -> str:
+    """Run mutmut in the copy, with further variables, and return what it printed."""
     command = [sys.executable, "-m", "mutmut", *arguments]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=copy, capture_output=True, text=True, check=False, env={**os.environ, **variables}
+    )
     if done.returncode and not quiet and "🎉" not in done.stdout:
         raise SystemExit(f"mutmut {arguments[0]} failed:\n{done.stdout[-3000:]}\n{done.stderr[-2000:]}")
     return done.stdout
@@ -147,22 +162,6 @@ def _chosen(copy: Path, module: str, sample: int, seed: int) -> list[str]:
     if not sample or len(names) <= sample:
         return names
     return sorted(random.Random(f"{seed}:{module}").sample(names, sample))
-
-
-def _also_run(copy: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
-    """Run tests for every mutant of the modules, because what reaches them runs in copies of the process.
-
-    mutmut learns which test reaches which function in its own process only.
-    """
-    path = copy / "mutants" / "mutmut-stats.json"
-    if not tests or not path.is_file():
-        return
-    stats = json.loads(path.read_text(encoding="utf-8"))
-    reached = stats["tests_by_mangled_function_name"]
-    for module in modules:
-        for function in {name.partition("__mutmut_")[0] for name in _results(copy, module)}:
-            reached[function] = sorted({*reached.get(function, ()), *tests})
-    path.write_text(json.dumps(stats), encoding="utf-8")
 
 
 def _score(copy: Path, group: str, module: str, names: Sequence[str]) -> Score:
