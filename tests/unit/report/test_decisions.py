@@ -151,6 +151,8 @@ def test_a_larger_spread_takes_more_rounds_to_tell() -> None:
     assert needed[0] is not None
     assert needed[1] is not None
     assert 1 <= needed[0] < needed[1]
+    enough = pair([50.0, 50.1, 50.0], [10.0, 10.1, 10.0])
+    assert rounds_to_tell(enough.decisions, list(enough.decisions.found.values())) == 1, "never none"
 
 
 def test_the_error_of_a_comparison_decides_how_many_rounds_would_tell() -> None:

@@ -78,6 +78,21 @@ def test_a_share_is_taken_round_by_round_and_has_an_interval() -> None:
     assert low is not None
     assert high is not None
     assert low < 0.3 < high
+    alone = facts([one for one in with_steps() if one.cell.backend.name != "lmdb+jpeg:simplejpeg"])
+    [single] = (one.figure for one in alone.claims.found if one.kind is ClaimKind.CLOSES)
+    assert single is not None
+    assert single.mid == shares["lmdb+jpeg:opencv"].mid
+    assert (single.lo or 0.0) > low, "two shares of a panel hold at once, so each is wider"
+
+
+def test_a_share_rests_on_the_comparison_of_the_two_decoders() -> None:
+    found = facts(with_steps())
+    for one in found.claims.found:
+        if one.kind is ClaimKind.CLOSES:
+            assert one.object is not None
+            change = found.claims.between(one.subject, one.object)
+            assert change is not None
+            assert one.decision is change.decision is not None
 
 
 def told(**changes: float) -> str:

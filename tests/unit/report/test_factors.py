@@ -64,6 +64,10 @@ def test_both_sides_of_a_square_are_shown_and_what_they_disagree_by() -> None:
         found.container_encoded,
         found.interaction,
     )
+    assert (found.slow.backend, found.fast.backend) == ("png", "lmdb")
+    assert found.raw_files is not None
+    assert found.encoded is not None
+    assert (found.raw_files.backend, found.encoded.backend) == ("files+raw", "lmdb+png")
     assert [side and side.mid * 1e6 for side in sides] == pytest.approx([140, 100, 300, 40, -160, -200])
     sentence = factor_sentence(found).replace(".0", "")
     assert "PNG instead of raw pixels costs 100 [100, 100] in files; 300 [300, 300] in LMDB" in sentence
@@ -237,6 +241,7 @@ def test_the_epochs_carry_both_uncertainties(tmp_path: Path) -> None:
     converted(tmp_path, [11.0, 12.0, 13.0, 12.0])
     (one,) = paid(steps("png", [58, 60, 62, 60]) + steps("lmdb", [20] * 4), tmp_path)
     assert one.epochs is not None
+    assert one.epochs.n == 4
     assert one.convert_s.lo is not None
     assert one.convert_s.hi is not None
     assert one.saved_s.lo is not None
@@ -244,6 +249,10 @@ def test_the_epochs_carry_both_uncertainties(tmp_path: Path) -> None:
     assert one.epochs.lo == pytest.approx(one.convert_s.lo / one.saved_s.hi)
     assert one.epochs.hi == pytest.approx(one.convert_s.hi / one.saved_s.lo)
     assert one.epochs.hi > 1.1 * one.epochs.mid > 1.2 * (one.epochs.lo or 0)
+    converted(tmp_path, [12.0])
+    [again] = paid(steps("png", [58, 60, 62, 60]) + steps("lmdb", [20] * 4), tmp_path)
+    assert again.epochs is not None
+    assert (again.convert_s.n, again.saved_s.n, again.epochs.n) == (5, 4, 4), "those of the shorter side"
 
 
 def test_a_saving_that_is_not_proven_pays_for_nothing(tmp_path: Path) -> None:

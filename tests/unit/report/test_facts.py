@@ -149,3 +149,15 @@ def test_the_paying_panel_is_the_first_whose_rate_is_that_of_whole_epochs() -> N
     panel = derive(cells_of(cold + warm)).paying_panel
     assert panel is not None
     assert panel.first.cell.cache == "warm"
+
+
+def test_a_dataset_without_a_sound_cell_is_decided_as_the_page_is() -> None:
+    cells = cells_of(
+        [*replicates("png", [50.0] * 3), *replicates("lmdb", [10.0] * 3, dataset="mnist", size=None)]
+    )
+    page = derive_page([dataclasses.replace(one, invalid="wrong" * (one.backend == "lmdb")) for one in cells])
+    sound, unsound = (next(one for one in cells if one.backend == name) for name in ("png", "lmdb"))
+    assert [one.backend for one in page.sound_part(sound.dataset_key).cells] == ["png"]
+    assert page.sound_part(unsound.dataset_key).cells == ()
+    for cell in (sound, unsound):
+        assert page.sound_part(cell.dataset_key).decisions is page.sound.decisions

@@ -175,10 +175,14 @@ def test_the_devices_rate_is_taken_from_any_cell_of_the_same_payload() -> None:
 
 
 def test_the_reader_that_would_mend_waiting_is_named() -> None:
-    cells = cells_of([make_record(backend) for backend in ("lmdb", "lmdb:direct", "leveldb", "png")])
+    names = ("lmdb", "lmdb:direct", "lmdb:shared", "leveldb", "png")
+    asked = make_record("lmdb", reader_options=(("readahead", "off"),))
+    cells = cells_of([*map(make_record, names), asked])
     assert {cell.backend: mending_reader(cell) for cell in cells} == {
         "lmdb": "lmdb:direct",
+        "lmdb?readahead=off": "lmdb:direct",
         "lmdb:direct": "",
+        "lmdb:shared": "lmdb:direct",
         "leveldb": "",
         "png": "png:threads",
     }
@@ -227,7 +231,21 @@ def test_a_limit_beyond_which_the_handoff_limits_says_so() -> None:
 
 
 def test_a_warm_cell_that_fetches_slowly_is_bound_by_its_reader() -> None:
-    assert verdict_of([fetching(ARRIVING, cache="warm")]).bound is Bound.READER
+    verdict = verdict_of([fetching(ARRIVING, cache="warm")])
+    assert verdict.bound is Bound.READER
+    assert verdict.arriving_frac is None, "the device is not in question"
+
+
+def test_of_a_cold_fetch_the_device_has_the_part_that_a_warm_one_saves() -> None:
+    parts: dict[str, Any] = {"wait_ms": 20.0, "compute_ms": 1.0, "prep_ms": 0.0, "decode_ms": 5.0}
+    cold = make_record("lmdb", fetch_ms=15.0, **parts)
+    warm = make_record("lmdb", cache="warm", fetch_ms=3.0, **parts)
+    verdict = verdict_of([cold, warm], cache="cold")
+    assert verdict.bound is Bound.FETCH
+    assert verdict.batch_s == pytest.approx(0.012)
+    assert verdict.feeding_frac == pytest.approx(12 / 20), (
+        "fetching is 15 of 20 ms, and 3 of them are the reader's"
+    )
 
 
 def test_a_cold_cell_with_data_in_memory_is_not_device_bound() -> None:
@@ -269,6 +287,7 @@ def test_the_handoff_limits_what_mending_another_stage_gains() -> None:
     }
     verdict = verdict_of([make_record("lmdb", wait_ms=14, compute_ms=1, **parts)])
     assert verdict.bound is Bound.READER
+    assert verdict.batch_s == pytest.approx(0.015), "two workers fetch side by side"
     assert verdict.gain == pytest.approx(15 / 8)
 
 

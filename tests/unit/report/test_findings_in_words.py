@@ -1,0 +1,384 @@
+"""Findings as they are printed: each planted error gives the whole line, and the smallest error that counts gives one."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.report.validation.findings import Finding, Rule
+from storebench.report.validation.validate import validate, validate_records
+from storebench.results import (
+    CacheVerdict,
+    Ceilings,
+    Counters,
+    Percentiles,
+    PortionKind,
+    Record,
+)
+from tests.support.planted import ENVIRONMENT, make_record, portion_of, steps_table, with_job, write_run
+
+
+def part(record: Record, name: str, **changes: Any) -> Record:
+    return dataclasses.replace(record, **{name: dataclasses.replace(getattr(record, name), **changes)})
+
+
+def changed(**changes: Any) -> Callable[[Record], Record]:
+    return lambda record: dataclasses.replace(record, **changes)
+
+
+def found(folder: Path, *records: Record, with_steps: bool = False) -> list[Finding]:
+    return validate(write_run(folder / "run", list(records), with_steps=with_steps))
+
+
+PLANTED: dict[str, tuple[Callable[[Record], Record], tuple[Rule, str, str]]] = {
+    # A record of 100 steps of 32 images, 14 ms each: 4 ms of waiting and 10 ms of computing; 3 ms of fetching, 1 ms of prep.
+    "a share above 1": (
+        changed(test_accuracy=1.5),
+        (Rule.ARITHMETIC, "test_accuracy", "1.5 is no share between 0 and 1"),
+    ),
+    "a utilization above 1": (
+        changed(accelerator_util_frac=1.2),
+        (Rule.CEILING, "accelerator_util_frac", "1.2 is no share between 0 and 1"),
+    ),
+    "parts that do not add up": (
+        changed(overhead_s=0.005),
+        (
+            Rule.ARITHMETIC,
+            "timed_s",
+            "wait, copy, compute and overhead add up to 1.405 s, not 1.4 s",
+        ),
+    ),
+    "an epoch shorter than its steps": (
+        changed(epoch_s=0.7),
+        (Rule.ARITHMETIC, "epoch_s", "the epoch is shorter than its timed steps"),
+    ),
+    "another kind of compute": (
+        changed(au_kind="emulated"),
+        (Rule.ARITHMETIC, "au_kind", "emulated, but real was asked for"),
+    ),
+    "a wait shorter than the work in it": (
+        changed(fetch_s=0.5),
+        (
+            Rule.ARITHMETIC,
+            "data_wait_s",
+            "0.4 s, but fetch, decode and prep in the same process took 0.6 s",
+        ),
+    ),
+    "nothing timed": (
+        changed(timed_samples=0, samples_per_s=0.0, portion=None),
+        (Rule.ARITHMETIC, "timed_samples", "no sample was timed, so there is no rate"),
+    ),
+    "a rate that its figures do not give": (
+        changed(samples_per_s=2000.0),
+        (Rule.ARITHMETIC, "samples_per_s", "2000, but the raw figures give 2285.71"),
+    ),
+    "nominal bytes per second": (
+        changed(payload_bytes_per_s=5e8),
+        (
+            Rule.ARITHMETIC,
+            "payload_bytes_per_s",
+            "5e+08, but all payload over the timed seconds is 4.4939e+08",
+        ),
+    ),
+    "percentiles out of order": (
+        changed(data_wait_ns=Percentiles(p50=5, p95=4, p99=6, max=7)),
+        (Rule.ARITHMETIC, "data_wait_ns", "p50 5, p95 4, p99 6 and max 7 are not in order"),
+    ),
+    "a wait longer than all": (
+        changed(data_wait_ns=Percentiles(p50=5, p95=5, p99=6, max=500_000_000)),
+        (
+            Rule.ARITHMETIC,
+            "data_wait_ns",
+            "the longest wait (500000000 ns) is longer than all of them (0.4 s)",
+        ),
+    ),
+    "no coverage": (
+        changed(coverage=None),
+        (Rule.COVERAGE, "coverage", "nothing says which samples were served"),
+    ),
+    "a sample left out": (
+        lambda record: part(record, "coverage", missing=1, unique=3199),
+        (
+            Rule.COVERAGE,
+            "coverage",
+            "0 duplicates, 1 missing, 0 with wrong pixels among 3200 served",
+        ),
+    ),
+    "samples that never came": (
+        lambda record: part(record, "coverage", served=3199, unique=3199),
+        (Rule.COVERAGE, "samples", "3199 indices came, 3200 samples are counted"),
+    ),
+    "a payload that the store does not have": (
+        changed(payload_bytes=3200 * 196_608 + 400_000),
+        (
+            Rule.ARITHMETIC,
+            "payload_bytes",
+            "629545600 bytes, but 3200 samples of this store are 629145600",
+        ),
+    ),
+    "no count of pages": (
+        changed(cache=None),
+        (Rule.CACHE, "cache", "the cell is cold, but no resident pages were counted"),
+    ),
+    "a failed cache state": (
+        lambda record: part(record, "cache", verdict=CacheVerdict.FAILED),
+        (Rule.CACHE, "cache.verdict", "the cache state failed, but the record is not failed"),
+    ),
+    "verified without a count": (
+        lambda record: part(record, "cache", resident_frac_before=None),
+        (Rule.CACHE, "resident_frac_before", "called verified, but nothing was counted"),
+    ),
+    "cold with pages resident": (
+        lambda record: part(record, "cache", resident_frac_before=0.02),
+        (Rule.CACHE, "resident_frac_before", "called cold with 2.0% resident"),
+    ),
+    "bytes from nowhere": (
+        changed(counters=Counters(device_read_bytes=100 << 20)),
+        (
+            Rule.CEILING,
+            "device_read_bytes",
+            (
+                "100 MiB came from the device, but 532 MiB were requested and only 0.0% of the store was resident:"
+                " something else held the data"
+            ),
+        ),
+    ),
+    "more than memory can give": (
+        changed(fetch_s=1e-3),
+        (
+            Rule.CEILING,
+            "payload_bytes_per_s",
+            "461 GiB per second of fetching and decoding, above the 91.6 GiB that memory can give there",
+        ),
+    ),
+    "faster than the device": (
+        lambda record: part(record, "ceilings", device_best_bytes_per_s=100 * 2**20),
+        (
+            Rule.CEILING,
+            "portion.samples_per_s",
+            "380 MiB of cold data per second, but the device delivers 100 MiB at best",
+        ),
+    ),
+    "a portion of another kind": (
+        lambda record: part(record, "portion", kind=PortionKind.STEADY),
+        (Rule.CACHE, "portion.kind", "a steady portion in a cell whose cache state is cold"),
+    ),
+    "a portion beyond its epoch": (
+        lambda record: part(record, "portion", steps=101),
+        (Rule.ARITHMETIC, "portion.steps", "101 steps of 800 samples, in an epoch of 100 timed ones"),
+    ),
+    "a portion's rate that its samples do not give": (
+        lambda record: part(record, "portion", samples_per_s=1000.0),
+        (Rule.ARITHMETIC, "portion.samples_per_s", "1000, but 800 samples took 0.35 s"),
+    ),
+    "a portion of parts longer than it": (
+        lambda record: part(record, "portion", compute_s=0.3),
+        (
+            Rule.ARITHMETIC,
+            "portion.seconds",
+            "wait, copy and compute add up to 0.4 s, more than the 0.35 s",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_finding_says_what_is_wrong(tmp_path: Path, name: str) -> None:
+    plant, expected = PLANTED[name]
+    told = [(one.kind, one.figure, one.message) for one in found(tmp_path, plant(make_record("lmdb")))]
+    assert expected in told
+    assert len(told) <= 2
+
+
+@pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", ["timed_s", "h2d_s", "prep_s", "open_s", "time_to_first_batch_s"])
+def test_records_that_were_not_read_from_a_file_have_durations_too(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    record = changed(**{name: value})(make_record("lmdb"))
+    told = {(one.kind, one.figure, one.message) for one in validate_records([(record, tmp_path / "none")])}
+    assert (Rule.ARITHMETIC, name, f"{value} is no duration") in told
+
+
+def test_unexplained_time_is_told_with_its_share(tmp_path: Path) -> None:
+    [problem] = found(tmp_path, make_record("lmdb", overhead_ms=2.0))
+    assert (problem.kind, problem.figure) == (Rule.ARITHMETIC, "overhead_s")
+    assert problem.message == "12% of the time (200 ms) is explained by nothing"
+
+
+def test_a_warm_epoch_that_read_a_device_is_told_with_its_share(tmp_path: Path) -> None:
+    record = make_record("lmdb", cache="warm")
+    read = dataclasses.replace(record, counters=Counters(device_read_bytes=record.payload_bytes // 2))
+    [problem] = found(tmp_path, read)
+    assert (problem.kind, problem.figure) == (Rule.CACHE, "device_read_bytes")
+    assert problem.message == "called warm, but the device delivered 50% of the requested bytes"
+
+
+LIMITED: dict[str, Any] = {"cache": "limited", "memory_bytes": 400 << 20}
+
+
+@pytest.mark.parametrize(
+    ("changes", "figure", "message"),
+    [
+        (
+            {"limit_bytes": None},
+            "cache.limit_bytes",
+            "called limited to 400 MiB, but no limit was in force",
+        ),
+        (
+            {"limit_bytes": 800 << 20},
+            "cache.limit_bytes",
+            "called limited to 400 MiB, but 800 MiB was in force",
+        ),
+        (
+            {"resident_frac_after": 0.9},
+            "resident_frac_after",
+            "called limited to 400 MiB with 90.0% of the store resident, which is 687 MiB",
+        ),
+        (
+            {"resident_max_frac": 0.9},
+            "resident_max_frac",
+            "687 MiB of the store were resident, above the limit of 400 MiB",
+        ),
+    ],
+)
+def test_a_page_cache_beyond_its_limit_is_told(
+    tmp_path: Path, changes: dict[str, Any], figure: str, message: str
+) -> None:
+    record = make_record("lmdb", **LIMITED)
+    right = {"limit_bytes": 400 << 20, "resident_frac_before": 0.3, "resident_frac_after": 0.4}
+    verified = part(record, "cache", verdict=CacheVerdict.VERIFIED, **(right | changes))
+    read = dataclasses.replace(verified, counters=Counters(device_read_bytes=record.payload_bytes))
+    [problem] = found(tmp_path, read)
+    assert (problem.kind, problem.figure, problem.message) == (Rule.CACHE, figure, message)
+
+
+@pytest.mark.parametrize(
+    ("part_of_sleep", "short"), [(1.0, False), (0.995, False), (0.985, True), (0.5, True)]
+)
+def test_emulated_steps_are_as_long_as_they_sleep(tmp_path: Path, part_of_sleep: float, short: bool) -> None:
+    record = make_record("lmdb", compute="emulated:10", model="none", compute_ms=10 * part_of_sleep)
+    problems = found(tmp_path, record)
+    assert [problem.figure for problem in problems] == ["compute_s"] * short
+    if part_of_sleep == 0.5:
+        assert problems[0].message == "0.5 s, but 100 steps of emulated:10 take 1 s"
+        assert problems[0].kind is Rule.ARITHMETIC
+
+
+def on_two_nodes(cache: str, *resident: float | None) -> Record:
+    """Plant a job of two ranks, each on a node of its own, with so much resident before the epoch."""
+    record = with_job(make_record("lmdb", ranks=2, cache=cache))
+    assert record.job is not None
+    ranks = [
+        dataclasses.replace(rank, node=number, resident_frac_before=frac)
+        for number, (rank, frac) in enumerate(zip(record.job.per_rank, resident, strict=True))
+    ]
+    return dataclasses.replace(record, job=dataclasses.replace(record.job, per_rank=tuple(ranks), nodes=2))
+
+
+@pytest.mark.parametrize(
+    ("cache", "resident", "message"),
+    [
+        ("cold", 0.005, ""),
+        ("cold", 0.02, "called cold with 2.0% resident on node 1"),
+        ("warm", 0.995, ""),
+        ("warm", 0.98, "called warm with 98.0% resident on node 1"),
+        ("cold", None, ""),
+    ],
+)
+def test_the_page_cache_of_every_node_is_in_the_state_of_the_cell(
+    tmp_path: Path, cache: str, resident: float | None, message: str
+) -> None:
+    first = 0.0 if cache == "cold" else 1.0
+    problems = [
+        problem
+        for problem in found(tmp_path, on_two_nodes(cache, first, resident))
+        if problem.figure.endswith("resident_frac_before")
+    ]
+    assert [problem.message for problem in problems] == ([message] if message else [])
+    for problem in problems:
+        assert (problem.kind, problem.figure) == (Rule.CACHE, "job.per_rank[1].resident_frac_before")
+
+
+# Several records
+
+
+def test_a_replicate_that_is_recorded_twice_is_told(tmp_path: Path) -> None:
+    [problem] = found(tmp_path, make_record("lmdb"), make_record("lmdb"))
+    assert (problem.kind, problem.figure) == (Rule.SCHEMA, "replicate")
+    assert problem.message == "the same replicate and epoch is recorded twice"
+
+
+def test_steps_that_are_not_there_are_told(tmp_path: Path) -> None:
+    record = dataclasses.replace(make_record("lmdb"), steps_file="steps/none.parquet")
+    [problem] = found(tmp_path, record)
+    assert (problem.kind, problem.figure) == (Rule.STEPS, "steps_file")
+    assert problem.message == "steps/none.parquet is not there"
+
+
+def test_a_sum_that_its_steps_do_not_give_is_told(tmp_path: Path) -> None:
+    record = make_record("lmdb", cache="warm")
+    run = write_run(tmp_path / "run", [record], with_steps=True)
+    assert validate(run) == []
+    table = steps_table(record)
+    table["prep_ns"] = 2 * table["prep_ns"]
+    table.to_parquet(run / "steps" / "00000.parquet")
+    [problem] = validate(run)
+    assert (problem.kind, problem.figure) == (Rule.STEPS, "prep_s")
+    assert problem.message == "0.1, but its steps add up to 0.2"
+
+
+def test_a_rate_above_compute_alone_is_told_with_its_ratio(tmp_path: Path) -> None:
+    null = [make_record("null", wait_ms=0, compute_ms=28, replicate=n) for n in range(3)]
+    problems = found(tmp_path, *null, *(make_record("lmdb", replicate=n) for n in range(3)))
+    assert [(problem.kind, problem.figure) for problem in problems] == [(Rule.CEILING, "samples_per_s")]
+    assert problems[0].message == "2.00 [2.00, 2.00] times what compute alone reaches in the same rounds"
+
+
+def test_a_digest_that_most_records_do_not_have_is_told(tmp_path: Path) -> None:
+    odd = part(make_record("hdf5"), "digests", samples="bb")
+    [problem] = found(tmp_path, make_record("png"), make_record("lmdb"), odd)
+    assert (problem.kind, problem.figure) == (Rule.DISAGREEMENT, "digests.samples")
+    assert problem.message.startswith("bb, where 2 of 3 say aa (imagenet png cold workers=0 [")
+
+
+def test_jobs_of_equal_global_batches_have_one_order_and_padded_ones_their_own(tmp_path: Path) -> None:
+    alone = make_record("lmdb", batch_size=64)
+    order = alone.digests
+    assert order is not None
+    job = part(with_job(make_record("png", ranks=2, batch_size=32)), "digests", order="another")
+    figures = [problem.figure for problem in found(tmp_path / "plain", alone, job)]
+    assert "digests.order" in figures
+    padded = part(with_job(make_record("png", ranks=2, batch_size=32, pad=True)), "digests", order="another")
+    once = make_record("lmdb", batch_size=64, pad=True)
+    figures = [problem.figure for problem in found(tmp_path / "padded", once, padded)]
+    assert "digests.order" not in figures
+
+
+def test_the_fastest_memory_of_a_cell_is_the_ceiling_of_all_its_replicates(tmp_path: Path) -> None:
+    def rated(replicate: int, rate: float | None, **changes: Any) -> Record:
+        record = make_record("lmdb", replicate=replicate, **changes)
+        return dataclasses.replace(record, ceilings=Ceilings(memory_bytes_per_s=rate))
+
+    fast, slow = 400_000.0 * 196_608, 1e8
+    for rates in ((fast, slow, None), (slow, fast, slow), (None, slow, fast)):
+        records = [rated(number, rate) for number, rate in enumerate(rates)]
+        assert found(tmp_path / str(rates.index(fast)), *records) == []
+    elsewhere = rated(1, fast, environment=dataclasses.replace(ENVIRONMENT, key="e2"))
+    [problem] = found(tmp_path / "elsewhere", rated(0, slow), elsewhere)
+    assert (problem.figure, problem.kind) == ("payload_bytes_per_s", Rule.CEILING)
+
+
+def test_a_cold_portion_without_a_device_or_its_cache_facts_has_no_ceiling(tmp_path: Path) -> None:
+    record = part(make_record("lmdb", cache="any"), "ceilings", device_best_bytes_per_s=1.0)
+    assert found(tmp_path / "none", record) == []
+    unknown = dataclasses.replace(
+        part(make_record("lmdb"), "ceilings", device_best_bytes_per_s=1.0), cache=None
+    )
+    assert [problem.figure for problem in found(tmp_path / "unknown", unknown)] == ["cache"]
+    cold = portion_of(record, kind=PortionKind.STEADY)
+    other = dataclasses.replace(record, portion=cold)
+    assert "portion.samples_per_s" not in [problem.figure for problem in found(tmp_path / "steady", other)]
