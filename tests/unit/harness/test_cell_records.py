@@ -178,6 +178,27 @@ def test_ready_made_batches_are_neither_kept_nor_replayed(bench: Bench, run_fold
     assert one.cache.reason == "nothing is read"
 
 
+def test_the_notes_of_all_readers_stand_in_the_record(bench: Bench, run_folder: Path) -> None:
+    [one] = records_of(bench, run_folder, "lmdb:direct", loader="threads", workers=1)
+    opened = records_of(bench, run_folder, "lmdb:direct")[0].reader_notes
+    assert opened, "what the reader says on opening"
+    assert one.reader_notes.keys() == opened.keys() | {"made_by_loop"}, "and what the loader says on closing"
+    assert records_of(bench, run_folder)[0].reader_notes == {"readahead": "on"}
+
+
+def test_a_cell_without_a_network_is_neither_trained_nor_tested(bench: Bench, run_folder: Path) -> None:
+    [one] = records_of(bench, run_folder, model="none", compute="none", test_limit=20)
+    assert (one.status, one.au_kind) == (Status.OK, "none")
+    assert (one.test_samples, one.test_accuracy) == (0, None)
+    assert one.loss is None
+
+
+def test_ceilings_are_left_out_where_none_are_asked_for(bench: Bench, run_folder: Path) -> None:
+    [one] = records_of(bench, run_folder, ceilings=False)
+    assert one.ceilings.matrix_products_per_s is None
+    assert one.status is Status.OK
+
+
 RIGHT = Coverage(
     expected=50,
     served=50,

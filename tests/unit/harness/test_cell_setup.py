@@ -1,6 +1,8 @@
 """What a cell is made of: the preparation of its samples, its weights, and the batches of each of its ranks."""
 
+import contextlib
 import dataclasses
+import os
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import torch
 from storebench.loading.augment import Augment
 from storebench.ranks.membership import Membership
 from storebench.ranks.trainers import Trainer
-from storebench.settings.words import TrainerData
+from storebench.settings.words import Share, TrainerData
 from storebench.training.models import get_model
 from storebench.worker.setup import Setup, augment_of, device_of
 from tests.support.harness_tools import Bench, cell_job, scenario
@@ -71,6 +73,64 @@ def test_the_batches_of_all_ranks_are_what_their_trainers_should_serve(
             sizes = [len(rank.batches(epoch)[step]) for rank in shared[: ranks // trainers]]
             assert sum(sizes) == size
     assert not np.array_equal(shared[0].batches(0)[0], shared[0].batches(1)[0]), "each epoch has an order"
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [({}, None), ({"pad": True}, None), ({"max_steps": 2}, None), ({"passes": 2}, None), ({"passes": 3}, 1)],
+)
+def test_a_data_store_is_told_the_batches_of_all_ranks_step_by_step(
+    changes: dict[str, Any], passes: int | None, bench: Bench, run_folder: Path
+) -> None:
+    setup, ranks = setup_of(bench, run_folder), 3
+    shared = [as_rank(setup, rank, ranks, share=Share.STORE, **changes) for rank in range(ranks)]
+    for epoch in (0, 1):
+        of_each = [rank.batches(epoch, passes) for rank in shared]
+        plan = shared[1].plan(epoch, of_each[1], passes=passes, check=True)
+        assert (plan.epoch, plan.batches, plan.check) == (epoch, of_each[1], True)
+        assert plan.everyone is not None
+        everyone = [[batch.tolist() for batch in step] for step in plan.everyone]
+        assert everyone == [[batch.tolist() for batch in step] for step in zip(*of_each, strict=True)]
+        turns = passes or changes.get("passes", 1)
+        assert len(everyone) == turns * len(shared[0].global_sizes()) / changes.get("passes", 1)
+    alone = as_rank(setup, 1, ranks, **changes)
+    plan = alone.plan(0, alone.batches(0))
+    assert (plan.check, plan.everyone) == (False, None), "other readers need to know their own batches only"
+
+
+def test_a_rank_without_a_sample_in_a_step_is_served_an_empty_batch(bench: Bench, run_folder: Path) -> None:
+    setup = as_rank(setup_of(bench, run_folder), 2, 3)
+    batches = setup.batches(0)
+    sizes = [len(batch) for batch in batches]
+    assert sizes[-1] == 0, "50 samples in steps of 12 leave 2 for the last one"
+    setup.opened = setup.loader.open()
+    with contextlib.closing(setup.loader):
+        assert setup.pids == {os.getpid(), *(producer.pid for producer in setup.opened)}
+        served = [
+            (batch.pixels.shape, batch.indices.tolist()) for batch in setup.served(setup.plan(0, batches))
+        ]
+    assert [indices for _, indices in served] == [batch.tolist() for batch in batches]
+    assert [tuple(shape) for shape, _ in served] == [(size, 28, 28, 1) for size in sizes]
+
+
+@pytest.mark.parametrize(("backend", "held"), [("lmdb", False), ("memory:python", True)])
+def test_a_reader_that_holds_all_pixels_serves_from_memory(
+    backend: str, held: bool, bench: Bench, run_folder: Path
+) -> None:
+    setup = setup_of(bench, run_folder, backends=[backend])
+    assert setup.from_memory is held
+    assert setup.limit is None
+    with setup.outside_limit() as nothing:
+        assert nothing is None
+
+
+def test_the_processes_of_a_cell_are_the_loop_and_its_workers(bench: Bench, run_folder: Path) -> None:
+    setup = setup_of(bench, run_folder, workers=2)
+    assert setup.pids == {os.getpid()}
+    setup.opened = setup.loader.open()
+    with contextlib.closing(setup.loader):
+        assert len(setup.pids) == 3
+        assert os.getpid() in setup.pids
 
 
 @pytest.mark.parametrize(
