@@ -27,6 +27,7 @@ def test_missing_cells_fail_unless_they_are_allowed_to_be(tmp_path: Path) -> Non
     code, text = run(every, fewer)
     assert code == 5
     assert "missing, 2 of 5 cells" in text
+    assert "the baseline has it, the contender has not" in text
     assert "--allow-missing" in text
     allowed = ("--allow-missing", CELLS[3], "--allow-missing", CELLS[4])
     assert run(every, fewer, *allowed[:2])[0] == 5

@@ -15,8 +15,9 @@ from storebench.check.sides.model import FEWEST_FOR_TAIL, CellData, Replicate, S
 from storebench.check.sides.records import side_of_records
 from storebench.check.sides.rules import checked_side
 from storebench.errors import CorruptDataError, SchemaVersionError
-from storebench.results import Ceilings, CodeFacts, Percentiles, Record
+from storebench.results import CacheFacts, CacheVerdict, Ceilings, CodeFacts, Percentiles, Record
 from storebench.runs.records import PAIRING_NAME
+from storebench.settings.words import CacheState
 from tests.support.planted_sides import failed, record, session, write_run
 
 
@@ -154,6 +155,44 @@ def test_the_first_failed_record_fails_its_cell(tmp_path: Path) -> None:
     records = [record("lmdb", 0, 1e-3), failed(record("lmdb", 1, 1e-3), "the store is gone")]
     [cell] = side_of_records(write_run(tmp_path / "run", records)).cells.values()
     assert (cell.failure, len(cell.replicates)) == ("the store is gone", 1)
+    untimed = dataclasses.replace(record("hdf5", 0, 1e-3), samples_per_s=0.0)
+    assert one_cell(tmp_path / "untimed", untimed).failure == "no step was timed"
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (None, "it was not checked"),
+        (
+            CacheFacts(
+                requested=CacheState.COLD,
+                method="none",
+                resident_frac_before=None,
+                resident_frac_after=None,
+                verdict=CacheVerdict.UNVERIFIED,
+                reason="pages cannot be counted",
+            ),
+            "pages cannot be counted",
+        ),
+    ],
+)
+def test_a_cell_that_was_not_shown_to_be_cold_has_failed(
+    facts: CacheFacts | None, why: str, tmp_path: Path
+) -> None:
+    cold = record("lmdb", 0, 1e-3)
+    cold = dataclasses.replace(cold, cell=dataclasses.replace(cold.cell, cache=CacheState.COLD), cache=facts)
+    assert one_cell(tmp_path, cold).failure == f"the cache was not verified to be cold: {why}"
+
+
+def test_records_of_two_codes_of_a_plugin_fail_their_cell(tmp_path: Path) -> None:
+    def of(number: int, plugin: str) -> Record:
+        code = CodeFacts(digest="d1", commit="c", plugin=plugin)
+        return record("lmdb", number, 1e-3, code=code)
+
+    old, new = "storebench-planted c1 d1", "storebench-planted c1 d2"
+    assert one_cell(tmp_path / "two", of(0, old), of(1, new)).failure == "its records are of different code"
+    other = "storebench-planted c2 d1"
+    assert "different code" not in one_cell(tmp_path / "same", of(0, old), of(1, other)).failure
 
 
 def test_records_of_two_machines_have_no_environment(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from storebench.report.cells import summarise
 from storebench.report.claims import ClaimKind
+from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import recommend
@@ -176,6 +177,25 @@ def test_stores_that_never_met_in_a_round_are_said_to_have_not() -> None:
     )
 
 
+def test_an_open_choice_rests_on_what_is_beaten_and_on_what_is_open() -> None:
+    records = rounds("lmdb", [20, 20.1, 20]) + rounds("jpeg", [29.8, 29.9, 29.8])
+    claims = advice_of(records + rounds("lmdb+jpeg", [30.2, 21.0, 43.0]))["R0"].claims
+    told = [(claim.kind, {claim.subject.backend, claim.object and claim.object.backend}) for claim in claims]
+    assert told == [
+        (ClaimKind.FASTER, {"lmdb", "jpeg"}),
+        (ClaimKind.UNDECIDED, {"lmdb", "lmdb+jpeg"}),
+    ]
+
+
+def test_advice_on_workers_rests_on_the_comparisons_that_it_tells() -> None:
+    base = rounds("png", [60.0] * 3) + rounds("lmdb", [30.0, 30.1, 30.0])
+    faster = advice_of(base + rounds("lmdb", [15.0, 15.1, 15.0], workers=2))["R6"]
+    [claim] = faster.claims
+    assert (claim.kind, claim.topic, claim.subject.cell.workers) == (ClaimKind.FASTER, Topic.WORKERS, 2)
+    equal = advice_of(base + rounds("lmdb", [30.1, 30.0, 30.0], workers=2))["R6"]
+    assert [(claim.kind, claim.topic) for claim in equal.claims] == [(ClaimKind.EQUAL, Topic.WORKERS)]
+
+
 def test_what_keeps_a_choice_open_is_told_before_the_number_of_rounds() -> None:
     bounded = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in two(NOISY)]
     text = advice_of(bounded)["R0"].text
@@ -228,6 +248,10 @@ def test_an_emulated_accelerator_is_not_called_by_the_networks_name() -> None:
     [
         ({}, "Training CaffeNet, cold, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times"),
         ({"cache": "warm"}, "Training CaffeNet, warm, ImageNet, 4,000 images: LMDB feeds CaffeNet 3.0 times"),
+        (
+            {"model": "squeezenet"},
+            "Training squeezenet, cold, ImageNet, 4,000 images: LMDB feeds squeezenet 3.0 times",
+        ),
         (
             {"model": "tiny"},
             "Training the tiny network, cold, ImageNet, 4,000 images: LMDB feeds the tiny network 3.0 times",

@@ -255,6 +255,34 @@ def test_a_loop_is_called_fed_only_if_the_page_spent_error_on_it() -> None:
     assert (share.mid, share.lo, share.hi) == (pytest.approx(0.0479, abs=1e-3), None, None)
 
 
+def test_workers_and_cache_states_are_asked_about_in_the_lead_setting_only() -> None:
+    kinds: list[dict[str, Any]] = [
+        {"cache": cache, "workers": workers} for cache in ("cold", "warm") for workers in (0, 2)
+    ]
+    facts = facts_of(
+        [
+            record
+            for kind in kinds
+            for name in ("png", "lmdb")
+            for record in replicates(name, [4.0] * 3, **kind)
+        ]
+    )
+    asked = [
+        (
+            one.topic,
+            one.base.backend,
+            *((str(side.cell.cache), side.cell.workers) for side in (one.cell, one.base)),
+        )
+        for one in facts.decisions.found.values()
+        if one.topic in (Topic.WORKERS, Topic.CACHE)
+    ]
+    assert sorted(asked) == [
+        (topic, backend, other, ("cold", 0))
+        for topic, other in ((Topic.CACHE, ("warm", 0)), (Topic.WORKERS, ("cold", 2)))
+        for backend in ("lmdb", "png")
+    ]
+
+
 @pytest.mark.parametrize("looks", [1, 3])
 def test_comparisons_and_figures_spend_no_more_than_the_pages_error(looks: int) -> None:
     waits = [4.0, 4.1, 4.2]
@@ -307,7 +335,11 @@ def test_stores_that_beat_each_other_in_a_circle_make_no_choice() -> None:
     facts = facts_of(records)
     assert facts.main is not None
     assert sum(one.ratio.proven for one in facts.decisions.found.values()) == 3
-    assert choice_of(facts.main, facts.claims).cell is None
+    choice = choice_of(facts.main, facts.claims)
+    assert choice.cell is None
+    assert {claim.kind for claim in choice.advice.claims} == {ClaimKind.UNDECIDED}, (
+        "nothing is out of the race"
+    )
 
 
 def test_stores_of_which_two_never_met_in_a_round_are_not_called_equal() -> None:

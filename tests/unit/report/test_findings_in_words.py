@@ -18,7 +18,15 @@ from storebench.results import (
     PortionKind,
     Record,
 )
-from tests.support.planted import ENVIRONMENT, make_record, portion_of, steps_table, with_job, write_run
+from tests.support.planted import (
+    COPY_BYTES_PER_S,
+    ENVIRONMENT,
+    make_record,
+    portion_of,
+    steps_table,
+    with_job,
+    write_run,
+)
 
 
 def part(record: Record, name: str, **changes: Any) -> Record:
@@ -257,7 +265,7 @@ def test_a_page_cache_beyond_its_limit_is_told(
 
 
 @pytest.mark.parametrize(
-    ("part_of_sleep", "short"), [(1.0, False), (0.995, False), (0.985, True), (0.5, True)]
+    ("part_of_sleep", "short"), [(1.0, False), (0.99, False), (0.985, True), (0.5, True)]
 )
 def test_emulated_steps_are_as_long_as_they_sleep(tmp_path: Path, part_of_sleep: float, short: bool) -> None:
     record = make_record("lmdb", compute="emulated:10", model="none", compute_ms=10 * part_of_sleep)
@@ -303,7 +311,74 @@ def test_the_page_cache_of_every_node_is_in_the_state_of_the_cell(
         assert (problem.kind, problem.figure) == (Rule.CACHE, "job.per_rank[1].resident_frac_before")
 
 
+@pytest.mark.parametrize("name", ["resident_frac_before", "resident_frac_after"])
+def test_a_residency_above_1_is_told(name: str, tmp_path: Path) -> None:
+    [problem] = found(tmp_path, part(make_record("lmdb", cache="any"), "cache", **{name: 1.5}))
+    assert (problem.kind, problem.figure) == (Rule.ARITHMETIC, name)
+    assert problem.message == "1.5 is no share between 0 and 1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "again"),
+    [({"passes": 2}, True), ({"pad": True}, True), ({"trainer_data": "replicated"}, True), ({}, False)],
+)
+def test_samples_may_come_again_only_where_the_cell_serves_them_again(
+    changes: dict[str, Any], again: bool, tmp_path: Path
+) -> None:
+    record = part(make_record("lmdb", **changes), "coverage", unique=1600)
+    told = [problem for problem in found(tmp_path, record) if problem.kind is Rule.COVERAGE]
+    assert [problem.figure for problem in told] == ([] if again else ["coverage"])
+
+
+@pytest.mark.parametrize(("share", "readers"), [("none", 2), ("node", 1)])
+def test_memory_serves_as_many_readers_as_a_job_has(share: str, readers: int, tmp_path: Path) -> None:
+    record = with_job(make_record("lmdb", model="lenet", cache="warm", ranks=2, share=share))
+    copying_s = record.payload_bytes / COPY_BYTES_PER_S
+    for factor, kept in ((1.2, True), (1.3, False)):
+        busy = dataclasses.replace(record, fetch_s=copying_s / factor / readers)
+        figures = [problem.figure for problem in found(tmp_path / str(factor), busy)]
+        assert ("payload_bytes_per_s" not in figures) is kept
+
+
 # Several records
+
+
+def test_steps_of_fewer_ranks_than_the_job_has_are_told(tmp_path: Path) -> None:
+    record = with_job(make_record("lmdb", cache="warm", ranks=2))
+    told = [(one.kind, one.figure, one.message) for one in found(tmp_path, record, with_steps=True)]
+    assert (Rule.STEPS, "steps_file", "its steps are those of 1 rank, not of 2") in told
+
+
+def test_a_copy_of_a_run_is_told_and_equal_times_in_one_run_are_not(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / name, [make_record("lmdb", replicate=n, run_id=name) for n in range(2)])
+        for name in ("a", "b")
+    ]
+    for run in runs:
+        (run / "run.json").write_text("{", encoding="utf-8")  # what it says is judged by other rules
+    told = [problem for problem in validate(runs) if problem.figure == "run_id"]
+    message = "run a has an epoch of exactly the same times: one of them is a copy"
+    assert [(problem.kind, problem.run_id, problem.message) for problem in told] == [
+        (Rule.RUN, "b", message)
+    ] * 2
+    assert not [problem for problem in validate(runs[0]) if problem.figure == "run_id"]
+    (runs[1] / "run.json").unlink()
+    assert not [problem for problem in validate(runs) if problem.figure == "run_id"], "no run of its own"
+
+
+@pytest.mark.parametrize(("null_s", "above"), [(100.0, False), (250.0, True)])
+def test_cells_of_less_than_a_sample_per_second_have_a_ceiling_too(
+    null_s: float, above: bool, tmp_path: Path
+) -> None:
+    parts: dict[str, Any] = {"cache": "warm", "steps": 20, "fetch_ms": 0.0, "prep_ms": 0.0}
+    records = [
+        make_record(name, replicate=n, wait_ms=0.0, compute_ms=1000 * seconds, **parts)
+        for name, seconds in (("null", null_s), ("lmdb", 100.0))
+        for n in range(3)
+    ]
+    assert records[0].samples_per_s < 1
+    figures = [problem.figure for problem in found(tmp_path, *records) if problem.kind is Rule.CEILING]
+    assert figures == ["samples_per_s"] * above
 
 
 def test_a_replicate_that_is_recorded_twice_is_told(tmp_path: Path) -> None:
