@@ -1,5 +1,6 @@
 """The storage roofline: the delivered training rate against the ingestion rate of the accelerator."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from storebench.accelerators import Accelerator, find_accelerator, landmarks
 from storebench.arrays import Floats
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
+from storebench.report.intervals import Estimate
 from storebench.report.plots.arrows import mark_cut
 from storebench.report.plots.looks import shaded
 from storebench.report.plots.plot import Plot
@@ -36,6 +38,7 @@ from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import backend_label, dataset_label, number, state_label
 from storebench.report.texts.roofline import loader_words, one_roofline_answer, state_words, trained_label
 from storebench.settings.words import CacheState
+from storebench.stats import MIN_ROUNDS
 
 QUESTION = "How fast an accelerator does each store feed"
 
@@ -217,7 +220,7 @@ def _draw_curve(
     if curve.supply.known:
         lows, highs = ([getattr(estimate, end) for estimate in delivered] for end in ("lo", "hi"))
         ax.fill_between(rates, lows, highs, color=colour, alpha=0.15, linewidth=0, zorder=2)
-    measured = [point.delivered for point in curve.points]
+    measured = _delivered(curve)
     if measured:
         ax.errorbar(
             [point.ingestion.mid for point in curve.points],
@@ -275,9 +278,17 @@ def _label(curve: RooflineCurve, state: str) -> str:
 def _mark_cut_points(ax: Axes, curve: RooflineCurve, colour: Any) -> str:
     """Mark the intervals of points that end beyond the plot; return the note on that."""
     places = [point.ingestion.mid for point in curve.points]
-    return mark_cut(
-        ax, places, [point.delivered for point in curve.points], ax.get_ylim(), upright=True, colour=colour
-    )
+    return mark_cut(ax, places, _delivered(curve), ax.get_ylim(), upright=True, colour=colour)
+
+
+def _delivered(curve: RooflineCurve) -> list[Estimate]:
+    """Return the rates of a curve's points; those of fewer than `MIN_ROUNDS` rounds without an interval, which spans decades."""
+    return [
+        point.delivered
+        if point.delivered.n >= MIN_ROUNDS
+        else dataclasses.replace(point.delivered, lo=None, hi=None)
+        for point in curve.points
+    ]
 
 
 def _draw_mark(ax: Axes, mark: Mark) -> Annotation:
@@ -309,12 +320,17 @@ def _draw_mark(ax: Axes, mark: Mark) -> Annotation:
 def _note(group: Sequence[Roofline]) -> str:
     lead = group[0]
     states = [state_words(roofline) for roofline in group]
+    points = [point for roofline in group for curve in roofline.curves for point in curve.points]
+    rounds = [point.delivered.n for point in points]
     clauses = [
         f"{dataset_label(lead.first)}, {loader_words(lead)}",
         f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
         "Upright bar, and figure behind the name: the fastest accelerator that the store keeps busy 90% of its time",
         "" if lead.overlap else "Without workers that is a ninth of the rate at which the store loads",
-        "Points: measured, compute EMULATED by sleeps" if any(roofline.points for roofline in group) else "",
+        "Points: measured, compute EMULATED by sleeps" if points else "",
+        f"Points without a bar have fewer than {MIN_ROUNDS} rounds"
+        if min(rounds, default=MIN_ROUNDS) < MIN_ROUNDS
+        else "",
         "Dotted: an accelerator that never waits",
     ]
     return ". ".join(part for part in clauses if part)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 import storebench
 from storebench.accelerators import find_accelerator
@@ -355,6 +355,20 @@ def test_each_backend_has_its_curve_and_its_points(axes: Axes) -> None:
     assert "LMDB (direct), warm: up to 22,200/s" in texts
     assert any(text.startswith("this CPU, CaffeNet: 25") for text in texts)
     assert len(axes.containers) == 4, "four backends have points"
+
+
+@pytest.mark.parametrize(("spread", "bars"), [((0.97, 1.03), 0), ((0.97, 1.0, 1.03), 1)])
+def test_points_of_two_rounds_have_no_bar_and_the_note_says_so(spread: tuple[float, ...], bars: int) -> None:
+    """The interval of two rounds spans a factor of 40 and would hide where the point is."""
+    found = storebench.plot_roofline(
+        cells_of(*loader_records("png", 500.0), *point_records("png", 10.0, 400.0, spread=spread))
+    )
+    (container,) = [one for one in found.containers if isinstance(one, ErrorbarContainer)]
+    assert len(container.lines[2]) == bars
+    figure = found.get_figure(root=True)
+    assert figure is not None
+    words = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
+    assert ("Points without a bar have fewer than 3 rounds" in words) == (not bars)
 
 
 def test_readers_of_one_format_have_shades_of_its_colour() -> None:
