@@ -119,7 +119,7 @@ def test_a_reader_that_changes_the_loops_process_fails_the_cell(run: Run) -> Non
 
 
 def test_windows_that_are_copied_after_the_fetch_fail_the_cell(run: Run) -> None:
-    code, _, records = run("careless:hasty", *LARGE, "--compute", "emulated:20")
+    code, _, records = run("careless:hasty", *LARGE, "--compute", "emulated:80")
     assert code == 5
     [failed] = records["hasty"]
     assert (failed["coverage"]["pixels_wrong"], failed["status"]) == (0, "failed")

@@ -257,7 +257,6 @@ def test_both_sides_run_every_replicate_side_by_side(
         read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False), Policy()
     )
     assert result.basis == "seconds, interleaved"
-    assert result.low is None or result.low < 1.08  # two replicates are too few to prove a slow-down
     with pytest.raises(OutputError, match="already a run here"):
         run_against(Revision(ref="HEAD"), scenario, sides.baseline.parent, sides.baseline.parent / "stores")
 

@@ -97,7 +97,7 @@ def test_the_bottleneck_is_told_of_the_chosen_store_with_its_claims() -> None:
         ),
     ],
 )
-def test_what_a_conversion_saves_is_told_with_the_work_that_it_was_measured_in(
+def test_what_a_conversion_saves_is_told_with_the_work_it_was_measured_in(
     changes: dict[str, Any], where: str, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -206,7 +206,7 @@ def test_what_keeps_a_choice_open_is_told_before_the_number_of_rounds() -> None:
 # The headline
 
 
-def test_a_first_comparison_that_is_undecided_is_told_after_one_that_is_decided() -> None:
+def test_an_undecided_comparison_is_told_after_one_that_is_decided() -> None:
     records = two(([20.0, 20.1, 20.0], [16.0, 25.0, 19.5])) + rounds("hdf5", [90.0] * 3)
     answer = headline(facts_of(records)).answer
     assert ": PNG files feed CaffeNet" in answer

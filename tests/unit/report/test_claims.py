@@ -48,7 +48,7 @@ def test_a_limit_is_claimed_with_the_gain_of_lifting_it() -> None:
 
 
 @pytest.mark.parametrize("slower", [1.2, 1.0])
-def test_contention_is_claimed_with_the_time_that_the_network_takes_longer(slower: float) -> None:
+def test_contention_is_claimed_with_the_time_that_the_network_loses(slower: float) -> None:
     null = replicates("null", [0.0] * 4, fetch_ms=0, prep_ms=0)
     times = [slower * one for one in (1.0, 1.001, 1.0, 0.999)]
     lmdb = [
@@ -74,7 +74,7 @@ def spiking(backend: str, steps: int, replicate: int = 0) -> Record:
     )
 
 
-def test_the_longest_wait_is_told_beside_the_median_one_where_steps_are_enough() -> None:
+def test_the_longest_wait_is_told_beside_the_median_if_steps_are_enough() -> None:
     records = [spiking("lmdb", 20, 0), spiking("lmdb", 20, 1)]
     records += [spiking("hdf5", 19, 0), spiking("png", 40, 0), spiking("png", 19, 1)]
     found = claims_of(facts_of(records), ClaimKind.SPIKE)
@@ -127,7 +127,7 @@ def test_loops_are_claimed_to_be_fed_in_the_main_panel_of_every_dataset() -> Non
     assert fed == {(dataset, "cold", name) for dataset in ("imagenet", "mnist") for name in names}
 
 
-def test_the_larger_store_is_claimed_with_how_many_times_the_space_it_takes() -> None:
+def test_the_larger_store_is_claimed_with_how_many_times_the_space() -> None:
     sizes = {"png": 300, "lmdb": 600, "hdf5": 750}
     facts = facts_of([make_record(name, bytes_on_disk=size) for name, size in sizes.items()])
     [claim] = claims_of(facts, ClaimKind.LARGER).values()

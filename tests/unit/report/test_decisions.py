@@ -255,7 +255,7 @@ def test_a_loop_is_called_fed_only_if_the_page_spent_error_on_it() -> None:
     assert (share.mid, share.lo, share.hi) == (pytest.approx(0.0479, abs=1e-3), None, None)
 
 
-def test_workers_and_cache_states_are_asked_about_in_the_lead_setting_only() -> None:
+def test_workers_and_cache_states_are_asked_about_in_the_lead_setting() -> None:
     kinds: list[dict[str, Any]] = [
         {"cache": cache, "workers": workers} for cache in ("cold", "warm") for workers in (0, 2)
     ]

@@ -420,7 +420,7 @@ def test_a_digest_that_most_records_do_not_have_is_told(tmp_path: Path) -> None:
     assert problem.message.startswith("bb, where 2 of 3 say aa (imagenet png cold workers=0 [")
 
 
-def test_jobs_of_equal_global_batches_have_one_order_and_padded_ones_their_own(tmp_path: Path) -> None:
+def test_jobs_of_equal_batches_have_one_order_and_padded_ones_their_own(tmp_path: Path) -> None:
     alone = make_record("lmdb", batch_size=64)
     order = alone.digests
     assert order is not None
@@ -433,7 +433,7 @@ def test_jobs_of_equal_global_batches_have_one_order_and_padded_ones_their_own(t
     assert "digests.order" not in figures
 
 
-def test_the_fastest_memory_of_a_cell_is_the_ceiling_of_all_its_replicates(tmp_path: Path) -> None:
+def test_the_fastest_memory_of_a_cell_is_the_ceiling_of_its_replicates(tmp_path: Path) -> None:
     def rated(replicate: int, rate: float | None, **changes: Any) -> Record:
         record = make_record("lmdb", replicate=replicate, **changes)
         return dataclasses.replace(record, ceilings=Ceilings(memory_bytes_per_s=rate))
@@ -447,7 +447,7 @@ def test_the_fastest_memory_of_a_cell_is_the_ceiling_of_all_its_replicates(tmp_p
     assert (problem.figure, problem.kind) == ("payload_bytes_per_s", Rule.CEILING)
 
 
-def test_a_cold_portion_without_a_device_or_its_cache_facts_has_no_ceiling(tmp_path: Path) -> None:
+def test_a_cold_portion_without_a_device_or_cache_facts_has_no_ceiling(tmp_path: Path) -> None:
     record = part(make_record("lmdb", cache="any"), "ceilings", device_best_bytes_per_s=1.0)
     assert found(tmp_path / "none", record) == []
     unknown = dataclasses.replace(

@@ -99,7 +99,7 @@ def test_contention_is_told_with_the_time_that_the_network_takes_longer() -> Non
     )
 
 
-def test_without_the_network_a_loop_with_workers_is_as_fast_as_its_producers() -> None:
+def test_without_a_network_a_loop_with_workers_is_as_fast_as_producers() -> None:
     verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=0.2, compute_ms=9.8, fetch_ms=9, prep_ms=1)])
     assert (verdict.bound, verdict.gain) == (Bound.COMPUTE, pytest.approx(10 / 5))
 
@@ -120,7 +120,7 @@ def test_of_a_steady_rate_all_bytes_that_the_device_delivered_arrive(times: floa
     ("cold", "warm", "stall"),
     [((30.0, 10.0), (10.0, 10.0), 0.5), ((5.0, 35.0), (1.0, 9.0), 5 / 40), ((10.0, 10.0), (20.0, 10.0), 0.0)],
 )
-def test_a_fetch_stall_is_what_a_warm_cell_saves_and_no_more_than_the_wait(
+def test_a_fetch_stall_is_what_a_warm_cell_saves_and_at_most_the_wait(
     cold: tuple[float, float], warm: tuple[float, float], stall: float
 ) -> None:
     records = [
