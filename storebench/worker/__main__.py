@@ -17,7 +17,7 @@ _LONGEST_NAME = 1 << 16
 
 
 def _leave(code: int) -> None:
-    """End the process as `sys.exit` does, but do not take its modules apart, which takes a tenth of a second."""
+    """End the process as `sys.exit` does, but skip the teardown of its modules, which takes a tenth of a second."""
     atexit._run_exitfuncs()  # noqa: SLF001 - nothing public runs them; multiprocessing does the same in its children
     with contextlib.suppress(OSError):  # a log on a full disk: the answer is complete
         sys.stdout.flush()
@@ -38,12 +38,6 @@ def _ready_for(line: int) -> str | None:
     return os.fsdecode(job) or None
 
 
-def _get_ready() -> None:
-    """Do what every job would begin with: make the reader of jobs, and ask git for the commit."""
-    job_reader()
-    running_checkout()
-
-
 if __name__ == "__main__":
     job: str | None = sys.argv[1]
     waits = job == "--wait"
@@ -54,8 +48,9 @@ if __name__ == "__main__":
         from storebench.worker.job import job_reader
         from storebench.worker.replicate import main
 
-        if waits:
-            _get_ready()
+        if waits:  # every job begins with these
+            job_reader()
+            running_checkout()
     if waits:
         job = _ready_for(sys.stdin.fileno())
     _leave(main([job]) if job else 0)

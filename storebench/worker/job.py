@@ -84,7 +84,7 @@ class CellJob:
 
 @functools.cache
 def job_reader() -> "TypeAdapter[CellJob]":
-    """Return what checks the fields of a job; a process that waits for one has made it before."""
+    """Return the validator of jobs. A waiting process builds it before its job arrives, because that takes 80 ms."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(CellJob)

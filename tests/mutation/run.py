@@ -135,12 +135,12 @@ def _copy_tree(copy: Path, modules: Sequence[str], tests: Sequence[str], left_ou
 
 
 def learn(copy: Path) -> str:
-    """Make the mutants, learn which test reaches which function, in whichever process, and return what mutmut printed."""
+    """Make the mutants, record which tests reach which functions in any process, and return mutmut's output."""
     return _mutmut(copy, "run", "no-such-mutant", STOREBENCH_MUTATION_HITS=str(copy / "hits.txt"))
 
 
 def _mutmut(copy: Path, *arguments: str, quiet: bool = True, **variables: str) -> str:
-    """Run mutmut in the copy, with further variables, and return what it printed."""
+    """Run mutmut in the copy, with further environment variables, and return its output."""
     command = [sys.executable, "-m", "mutmut", *arguments]
     done = subprocess.run(
         command, cwd=copy, capture_output=True, text=True, check=False, env={**os.environ, **variables}

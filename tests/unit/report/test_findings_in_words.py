@@ -355,7 +355,7 @@ def test_a_copy_of_a_run_is_told_and_equal_times_in_one_run_are_not(tmp_path: Pa
         for name in ("a", "b")
     ]
     for run in runs:
-        (run / "run.json").write_text("{", encoding="utf-8")  # what it says is judged by other rules
+        (run / "run.json").write_text("{", encoding="utf-8")  # other rules check its content
     told = [problem for problem in validate(runs) if problem.figure == "run_id"]
     message = "run a has an epoch of exactly the same times: one of them is a copy"
     assert [(problem.kind, problem.run_id, problem.message) for problem in told] == [
