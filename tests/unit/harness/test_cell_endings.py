@@ -15,10 +15,21 @@ from typing import Any
 import psutil
 import pytest
 
-from storebench.errors import UsageError
+from storebench.errors import EXIT_INTEGRITY, UsageError
+from storebench.fileio.whole_files import EXIT_NOT_WRITTEN
 from storebench.probes.cgroup import memory_group
 from storebench.runs.records import read_records
-from tests.support.harness_tools import SMALL, Bench, busy_run, score, survivors
+from storebench.worker.job import write_job
+from tests.support.harness_tools import (
+    SMALL,
+    SMALL_MATRIX,
+    Bench,
+    busy_run,
+    cell_job,
+    scenario,
+    score,
+    survivors,
+)
 
 MIB = 1 << 20
 
@@ -30,6 +41,23 @@ def family_of(pid: int) -> list[psutil.Process]:
 def only(records: list[dict[str, Any]]) -> dict[str, Any]:
     [record] = records
     return record
+
+
+@pytest.mark.parametrize(("stored", "code"), [(True, 0), (False, EXIT_INTEGRITY), (None, EXIT_NOT_WRITTEN)])
+def test_a_cells_process_ends_with_the_code_of_its_answer(
+    stored: bool | None, code: int, bench: Bench, run_folder: Path, tmp_path: Path
+) -> None:
+    [cell] = scenario(**SMALL_MATRIX, backends=["lmdb"]).cells()
+    job = cell_job(cell, bench.stores, run_folder)
+    job = job if stored else dataclasses.replace(job, store=tmp_path / "no-store")
+    job = job if stored is not None else dataclasses.replace(job, out=tmp_path / "no-folder" / "out.json")
+    write_job(job, tmp_path / "job.json")
+    command = [sys.executable, "-P", "-m", "storebench.worker", str(tmp_path / "job.json")]
+    done = subprocess.run(
+        command, env={**os.environ, **bench.env}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert job.out.is_file() == (stored is not None)
 
 
 class TestACellThatRunsOutOfTime:

@@ -17,6 +17,7 @@ from storebench.report.texts.rank_answers import rank_steps_answer
 from storebench.report.texts.tournaments import contest, tournament_answer
 from storebench.results import Record
 from tests.support.planted import make_record
+from tests.support.planted_roofline import curve_records
 from tests.support.planted_trainers import contest as planted
 from tests.support.planted_trainers import trainers_record
 
@@ -107,6 +108,9 @@ def test_a_page_of_trainers_begins_with_what_tournaments_change(gains: list[floa
 def test_a_page_asks_the_question_that_its_first_sentence_answers() -> None:
     assert headline(facts_of(*planted([0.01, 0.02]))).question == RANKS_QUESTION
     assert headline(facts_of(make_record("lmdb"))).question == STORES_QUESTION
+    both = headline(facts_of(*curve_records("png", 560.0), *planted([0.01, 0.02])))
+    assert "feed accelerators" in both.sentences[0].text
+    assert both.question == STORES_QUESTION, "what stores feed is told first"
 
 
 def test_the_plot_of_games_leads_the_page_and_no_exchange_is_missed() -> None:
