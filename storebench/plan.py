@@ -26,8 +26,9 @@ PROCESS_START_S = 3.0
 RANK_START_S = 2.0
 """The same for each rank of several, which share the cores while they import torch; and for what starts them."""
 
-DEVICE_ROUND_S = 2.0
-"""Seconds per round for the rates of the device: measured once in twenty rounds, some 6 s for each sample size."""
+DEVICE_ROUND_S = 4.0
+"""Seconds per round for the rates of memory and device in a run of few rounds; one of many rounds takes less. The device
+is measured once in twenty rounds, some 6 s for each sample size."""
 
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
 """One training step on 2 cores, at batches of the size used here (CaffeNet: 32)."""
