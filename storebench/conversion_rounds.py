@@ -31,7 +31,8 @@ from storebench.stores.samples import StoreSamples
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked
 from storebench.system.scratch import scratch_folder
-from storebench.worker.launch import end, ending, out_of_time
+from storebench.worker.cell_process import end
+from storebench.worker.launch import ending, out_of_time
 
 FIRST_SOURCE = "files+png"
 

@@ -41,8 +41,9 @@ from storebench.surroundings import check_network, check_parts, check_size, refu
 from storebench.system.scratch import scratch_folder
 from storebench.worker.ahead import Start, Together, groups
 from storebench.worker.job import CellJob
-from storebench.worker.launch import Waiting, answer_of
+from storebench.worker.launch import answer_of
 from storebench.worker.leading import Leader
+from storebench.worker.waiting import Waiting
 
 # Run has been imported from here since before it had its own module (`check/against_side.py`).
 __all__ = ["Assess", "Prepared", "Run", "Silent", "Watcher", "execute", "prepare"]

@@ -1,8 +1,8 @@
 """The program of a replicate's process: import everything, then run the job.
 
-The runner starts ``python -P -m storebench.worker JOB.json``, a fresh process for every replicate; in a job of ranks,
-torchrun starts it once per rank. With ``--wait`` instead of a job, the process imports everything, says so on the
-socket that is its standard input, and waits there for the name of its job. If the runner ends first, so does the process.
+``python -P -m storebench.worker JOB.json`` is a process for one job; in a job of ranks, torchrun starts one per rank. With
+``--wait REQUESTS.json`` instead of a job, the interpreter imports everything and forks a process for each place in the
+file, which says so on a socket and waits there for the name of its job. If the runner ends first, so do they.
 """
 
 import atexit
@@ -10,10 +10,9 @@ import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 
 from storebench.system.imports import uncollected
-
-_LONGEST_NAME = 1 << 16
 
 
 def _leave(code: int) -> None:
@@ -25,32 +24,21 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _ready_for(line: int) -> str | None:
-    """Say on a socket that everything is imported, and return the job that comes back; None if the runner has ended."""
-    try:
-        os.write(line, b".")
-        job = os.read(line, _LONGEST_NAME)
-    except OSError:
-        return None
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, line)
-    os.close(nothing)
-    return os.fsdecode(job) or None
-
-
 if __name__ == "__main__":
-    job: str | None = sys.argv[1]
-    waits = job == "--wait"
+    waits = sys.argv[1] == "--wait"
     if waits and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to clean up yet, and nothing to say
     with uncollected():
-        from storebench.probes.code import running_checkout
-        from storebench.worker.job import job_reader
         from storebench.worker.replicate import main
 
-        if waits:  # every job begins with these
+        if waits:  # every job needs these
+            import pyarrow.parquet  # noqa: F401
+
+            from storebench.probes.code import running_checkout
+            from storebench.worker.forks import job_of_a_fork
+            from storebench.worker.job import job_reader
+
             job_reader()
             running_checkout()
-    if waits:
-        job = _ready_for(sys.stdin.fileno())
+    job = job_of_a_fork(Path(sys.argv[2])) if waits else sys.argv[1]
     _leave(main([job]) if job else 0)

@@ -1,12 +1,12 @@
-"""Start the processes of the next replicates together: they import at the same time, and then wait, idle, for their jobs.
+"""Start the processes of the next replicates together: one interpreter imports everything, then each waits for its job.
 
-A replicate of seconds spends most of them importing torch on one core. In a group, every process has imported everything
-before the first gets its job, and the jobs run one after the other. If a process ends or is late before it has its job, its
-replicate gets a process of its own when its turn comes. So do all of a group if the package changed while they imported it.
+A replicate of seconds would spend most of them importing torch. In a group, an interpreter imports it once and forks the
+processes of all replicates, which then wait, idle; the jobs run one after the other. If a process ends or is late before
+it has its job, its replicate gets an interpreter of its own when its turn comes. So do all of a group if the package
+changed in the meantime. The replicates of different rounds never have an interpreter in common.
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,21 +18,22 @@ from storebench.probes.cgroup import memory_room_bytes
 from storebench.probes.code import code_digest, package_folder, running_digest
 from storebench.probes.machine import memory_bytes
 from storebench.runs.schedule import PendingReplicate, ReplicateKey
+from storebench.system.forking import can_own_pages
 from storebench.system.scratch import scratch_folder
-from storebench.worker.launch import Waiting, waiting_process
+from storebench.worker.waiting import Place, Waiting, forked
 
-MOST = 4
-ROOM_BYTES = 2 << 30
-"""Free memory for each process that waits. It holds some 160 MB, which the cell that works must not lack."""
+MOST = 16
+ROOM_BYTES = 1 << 30
+"""Free memory for each process that waits. It holds some 170 MB, which the cell that works must not lack."""
 
 READY_S = 60.0
-"""Time for a group to import everything; processes that need longer are ended."""
+"""Time for a group to be ready; processes that need longer are ended."""
 
 
 def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[PendingReplicate]]:
     """Divide replicates, in their order, into those whose processes start together.
 
-    A group has at most as many as there are cores, and as memory has room for. A job of ranks is by itself, because
+    A group belongs to one round, and has at most as many as memory has room for. A job of ranks is by itself, because
     torchrun starts its processes.
 
     Parameters
@@ -42,14 +43,18 @@ def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[Pendin
     """
     rooms = (memory_bytes("MemAvailable"), memory_room_bytes())
     waiting = min((room // ROOM_BYTES for room in rooms if room is not None), default=MOST)
-    most = 1 if alone else min(MOST, len(os.sched_getaffinity(0)), 1 + waiting)
+    most = 1 if alone or not can_own_pages() else min(MOST, 1 + waiting)
     groups: list[list[PendingReplicate]] = []
     for pending in work:
-        if groups and len(groups[-1]) < most and groups[-1][-1].cell.ranks == pending.cell.ranks == 1:
+        if groups and len(groups[-1]) < most and _start_together(groups[-1][-1], pending):
             groups[-1].append(pending)
         else:
             groups.append([pending])
     return groups
+
+
+def _start_together(before: PendingReplicate, after: PendingReplicate) -> bool:
+    return before.replicate == after.replicate and before.cell.ranks == after.cell.ranks == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ class Start:
     log
         File to which its output is appended.
     mounts
-        Whether it starts in its own mount namespace, because its job mounts a device.
+        Whether it has a mount namespace of its own, because its job mounts a device.
     """
 
     log: Path
@@ -115,25 +120,36 @@ class Together:
     def _begin(self) -> None:
         """Start all, and wait until each has imported everything; end those that fail to."""
         begun_s = time.monotonic()
-        for key, start in self._starts.items():
-            its = self._all.enter_context(contextlib.ExitStack())
-            scratch = its.enter_context(scratch_folder("replicate"))
-            with contextlib.suppress(OSError):  # if it cannot be started later either, that is an error
-                process = waiting_process(scratch, start.log, mounts=start.mounts)
-                self._waiting[key] = its.enter_context(process), its
-        deadline = time.monotonic() + READY_S
-        for key, (waiting, _) in list(self._waiting.items()):
-            if not waiting.ready(deadline):
-                self._drop(key)
+        stacks = {key: self._all.enter_context(contextlib.ExitStack()) for key in self._starts}
+        places = [
+            Place(
+                scratch=stacks[key].enter_context(scratch_folder("replicate")),
+                log=start.log,
+                mounts=start.mounts,
+            )
+            for key, start in self._starts.items()
+        ]
+        with contextlib.suppress(OSError), scratch_folder("replicate") as scratch:
+            # If they cannot be started, each replicate is started by itself later, and if that fails, it is an error.
+            processes = forked(places, scratch, places[0].log, READY_S)
+            for (key, its), process in zip(stacks.items(), processes, strict=True):
+                if process is not None:
+                    self._waiting[key] = its.enter_context(process), its
         if not _same_code():
             for key in list(self._waiting):
                 self._drop(key)
+        for key in stacks.keys() - self._waiting.keys():
+            stacks[key].close()
+            self._remove_empty_log(key)
         self.start_s = (time.monotonic() - begun_s) / len(self._starts)
 
     def _drop(self, key: ReplicateKey) -> None:
         """End a process without a job, and remove its log if it said nothing."""
         _, its = self._waiting.pop(key)
         its.close()
+        self._remove_empty_log(key)
+
+    def _remove_empty_log(self, key: ReplicateKey) -> None:
         log = self._starts[key].log
         if log.is_file() and not log.stat().st_size:
             log.unlink()

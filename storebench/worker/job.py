@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 WAIT = "--wait"
-"""Argument of a cell's process that is to wait for its job on standard input."""
+"""Argument of an interpreter that forks processes that wait for their jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)

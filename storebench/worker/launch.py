@@ -1,26 +1,17 @@
-"""The process of one cell: started in a fresh interpreter, ended with its descendants, and explained if it failed.
+"""The process of one cell: it gets its job, gives its answer, and is explained if it failed.
 
 It never outlives the runner. The kernel signals it when the runner ends, and the runner locks the temporary folder that
 it works in, so the next start of storebench finds what a killed runner left and ends it (`storebench.system.scratch`).
 If memory runs out, the cell ends, not the runner.
 """
 
-import contextlib
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, not_written
 from storebench.probes.cgroup import oom_kills
-from storebench.probes.code import cell_environment
-from storebench.probes.loop_mount import own_namespace
 from storebench.probes.machine import read_text
 from storebench.ranks.launch import (
     RANKS_DIR,
@@ -34,16 +25,11 @@ from storebench.ranks.launch import (
 from storebench.ranks.team import Team
 from storebench.results.time_limit import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
-from storebench.system.interrupts import Held
-from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
+from storebench.system.processes import signal_name
 from storebench.system.scratch import sweep_segments
-from storebench.worker.job import WAIT, CellJob, write_job
-
-GRACE_S = 3.0
-"""Time for a process to end by itself before it is killed."""
-
-_SOCKET_PATH_BYTES = 107
-_SOCKET_NAME = "/pymp-12345678/listener-12345678"
+from storebench.worker.cell_process import exit_code, program, started
+from storebench.worker.job import CellJob, write_job
+from storebench.worker.waiting import Waiting
 
 
 def answer_of(
@@ -53,7 +39,7 @@ def answer_of(
     around: Surroundings,
     timeout_s: float,
     tell: Tell = tell_nobody,
-    waiting: "Waiting | None" = None,
+    waiting: Waiting | None = None,
 ) -> dict[str, Any]:
     """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line.
 
@@ -93,7 +79,7 @@ def _ending(
     around: Surroundings,
     timeout_s: float,
     tell: Tell,
-    waiting: "Waiting | None",
+    waiting: Waiting | None,
 ) -> JobEnding:
     """Run a job in one process, or in as many as it has ranks, and return how that ended."""
     path = scratch / "job.json"
@@ -152,86 +138,8 @@ def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
 
 def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
     """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us."""
-    command = [sys.executable, *_program(str(job))]
-    with _started(command, job.parent, log, around) as process:
-        return _exit_code(process, timeout_s)
-
-
-def _exit_code(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-class Waiting:
-    """A cell's process that was started without a job: it imports everything, says so, and waits, idle, for one job.
-
-    Parameters
-    ----------
-    process
-        The process.
-    line
-        The runner's end of the pair of sockets whose other end is the process's standard input.
-    scratch
-        The folder that the process was started for.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], line: socket.socket, scratch: Path) -> None:
-        self._process = process
-        self._line = line
-        self.scratch = scratch
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def alive(self) -> bool:
-        """Return whether it can still take a job."""
-        return self._process.poll() is None and self.scratch.is_dir()
-
-    def ready(self, deadline: float) -> bool:
-        """Wait until it has imported everything; return False if it ends before, or if the deadline passes."""
-        self._line.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            return bool(self._line.recv(1))
-        except OSError:
-            return False
-
-    def takes(self, job: Path) -> bool:
-        """Hand over the file of a job; return False if the process has ended."""
-        try:
-            self._line.sendall(os.fsencode(job))
-        except OSError:
-            end(self._process)  # so that its processor time is known from here on
-            return False
-        return True
-
-    def ended(self, timeout_s: float) -> int | None:
-        """Return the exit code of the process once it has run its job, None if it ran out of time."""
-        with _ending_failed(self._process, self.scratch):
-            return _exit_code(self._process, timeout_s)
-
-
-@contextlib.contextmanager
-def waiting_process(scratch: Path, log: Path, *, mounts: bool = False) -> Iterator[Waiting]:
-    """Start a process that waits for a job; it ends with the with statement, and when the runner ends.
-
-    Parameters
-    ----------
-    scratch, log
-        As in `answer_of`.
-    mounts
-        Start it in its own mount namespace, for a job that mounts a device.
-    """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, *_program(WAIT)]
-    command = own_namespace(command) if mounts else command
-    # The runner's end closes first: a process that still waits then ends by itself.
-    with ours, theirs, _started(command, scratch, log, Surroundings(), theirs.fileno()) as process, ours:
-        theirs.close()  # or the runner would not see that the process has ended
-        yield Waiting(process, ours, scratch)
+    with started([sys.executable, *program(str(job))], job.parent, log, around) as process:
+        return exit_code(process, timeout_s)
 
 
 def _ranks(
@@ -241,72 +149,11 @@ def _ranks(
     folder = path.parent / RANKS_DIR
     team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
     watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s, tell=tell)
-    command = agent_command(team, folder, _program(str(path)))
-    with _started(command, path.parent, log, around) as process:
+    command = agent_command(team, folder, program(str(path)))
+    with started(command, path.parent, log, around) as process:
         ending = watch.wait(process)
     collect_output(folder, log)
     return ending
-
-
-def _program(job: str) -> list[str]:
-    """Return the arguments with which an interpreter runs a job, or waits for one (`WAIT`)."""
-    return ["-P", "-m", "storebench.worker", job]
-
-
-@contextlib.contextmanager
-def _started(
-    command: list[str], scratch: Path, log: Path, around: Surroundings, stdin: int = subprocess.DEVNULL
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants.
-
-    They end before their control group is removed.
-
-    It has a session of its own, as each rank has that torchrun starts: Linux shares the cores between sessions
-    (``sched_autogroup_enabled``), so a cell that shared the runner's would get less time beside other work than a rank.
-    """
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            around.command(command),
-            env=_environment(scratch),
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    with _ending_failed(process, scratch):
-        expend(process.pid)
-        yield process
-
-
-@contextlib.contextmanager
-def _ending_failed(process: subprocess.Popen[bytes], scratch: Path) -> Iterator[None]:
-    """End a process and all of its descendants with the with statement, unless it has succeeded."""
-    try:
-        yield
-    finally:
-        if process.poll() != 0:
-            with Held():
-                end(process)
-                end_processes([scratch])
-
-
-def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
-    """Ask a process to end, even a stopped one, and kill it if it does not; a process that has ended is no error."""
-    process.terminate()
-    process.send_signal(signal.SIGCONT)
-    try:
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    variables = started_here(marked(scratch, cell_environment()))
-    # torch puts its sockets into the folder for temporary files, and the kernel accepts no longer path for one.
-    if len(os.fsencode(scratch)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
-        variables["TMPDIR"] = str(scratch)
-    return variables
 
 
 def out_of_time(timeout_s: float) -> str:

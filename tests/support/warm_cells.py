@@ -23,16 +23,18 @@ from unittest import mock
 
 import psutil
 
+from storebench.probes.code import cell_environment
 from storebench.ranks import agent, board, nodes
 from storebench.ranks.launch import AGENT
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import expend
 from storebench.worker import ahead, launch, replicate
+from storebench.worker.cell_process import GRACE_S, end, started, variables_of
 from tests.support.copies import Copy, become
 from tests.support.short_yardsticks import shorten
 
-_fresh, _started = launch._fresh_process, launch._started
+_fresh = launch._fresh_process
 
 
 def warm_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
@@ -42,7 +44,7 @@ def warm_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -
     """
     if around.group is not None or around.image is not None:
         return _fresh(job, log, around, timeout_s)
-    variables = launch._environment(job.parent)  # here: they name the process that starts the cell
+    variables = _variables(job.parent)  # here: they name the process that starts the cell
     with log.open("ab") as output:
         arguments = (job, variables, output.fileno())
         process = multiprocessing.get_context("fork").Process(target=_cell, args=arguments)
@@ -55,8 +57,12 @@ def warm_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -
         with Held():
             while process.exitcode is None:
                 process.terminate()
-                process.join(launch.GRACE_S)
+                process.join(GRACE_S)
                 process.kill()
+
+
+def _variables(scratch: Path) -> dict[str, str]:
+    return {**cell_environment(), **variables_of(scratch)}
 
 
 def _start(process: ForkProcess) -> None:
@@ -81,12 +87,12 @@ def warm_agent(
 ) -> Iterator[Copy | subprocess.Popen[bytes]]:
     """Start the agent of a job of ranks as a copy of this process; whatever else is started gets a fresh one."""
     if AGENT not in command or around.group is not None or around.image is not None:
-        with _started(list(command), scratch, log, around) as fresh:
+        with started(list(command), scratch, log, around) as fresh:
             yield fresh
         return
     arguments = command[command.index(AGENT) + 1 :]
     with log.open("ab") as output:
-        process = Copy(functools.partial(_agent, arguments, launch._environment(scratch), output.fileno()))
+        process = Copy(functools.partial(_agent, arguments, _variables(scratch), output.fileno()))
     try:
         expend(process.pid)
         yield process
@@ -101,7 +107,7 @@ def _end_all(process: Copy) -> None:
     ranks: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         ranks = psutil.Process(process.pid).children(recursive=True)
-    launch.end(process)  # type: ignore[arg-type]
+    end(process)  # type: ignore[arg-type]
     for rank in ranks:
         with contextlib.suppress(psutil.NoSuchProcess):
             rank.kill()
@@ -155,7 +161,7 @@ def warm_cells() -> Iterator[None]:
     with (
         mock.patch.object(ahead, "MOST", 1),  # a copy has nothing to import
         mock.patch.object(launch, "_fresh_process", warm_process),
-        mock.patch.object(launch, "_started", warm_agent),
+        mock.patch.object(launch, "started", warm_agent),
         mock.patch.object(nodes, "subprocess", copying),
     ):
         yield

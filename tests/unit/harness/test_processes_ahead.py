@@ -1,5 +1,6 @@
 """The processes of the next replicates start together and wait: what they do meanwhile, and what ends them."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,7 +22,7 @@ from storebench.scenario import make_scenario
 from storebench.system.scratch import scratch_folder
 from storebench.worker import ahead
 from storebench.worker.ahead import Start, Together, groups
-from storebench.worker.launch import waiting_process
+from storebench.worker.waiting import Place, forked
 from tests.support.harness_tools import (
     SMALL_MATRIX,
     Bench,
@@ -37,33 +38,16 @@ WITNESS = '''
 import atexit, os, signal, sys, time
 
 NOTES = os.environ["WITNESS_NOTES"]
+PLANT = os.environ.get("WITNESS_PLANTS")
+forks = 0
 
 def note(what):
     with open(NOTES, "a") as notes:
         notes.write(f"{time.monotonic()} {os.getpid()} {what}\\n")
 
-def others():
+def noted():
     with open(NOTES) as notes:
-        return {int(line.split()[1]) for line in notes} - {os.getpid()}
-
-def children():
-    runner = os.getppid()
-    with open(f"/proc/{runner}/task/{runner}/children") as listed:
-        return [int(pid) for pid in listed.read().split()]
-
-def is_second():
-    """Whether this is the second process that the runner has started, ever."""
-    with open(NOTES) as notes:
-        return children()[1:] == [os.getpid()] and " job" not in notes.read()
-
-def is_idle(pid):
-    """Wait until a process has imported torch and does nothing more."""
-    before, used = None, ""
-    while before != used:
-        before = used
-        time.sleep(0.5)
-        with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/maps") as maps:
-            used = stat.read().split()[13:15] if "libtorch" in maps.read() else time.monotonic()
+        return [(int(line.split()[1]), line.split()[2]) for line in notes]
 
 def heard(event, arguments):
     if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
@@ -71,24 +55,36 @@ def heard(event, arguments):
     path = os.fsdecode(arguments[0])
     if path.endswith("/job.json"):
         note("job")
-        if os.environ.get("WITNESS_PLANTS") == "kill" and waits:
-            for pid in others():
+        note(f"namespace {os.readlink('/proc/self/ns/mnt')}")
+        note(f"hash {hash('storebench')}")
+        if PLANT == "kill" and waits:
+            for pid in {pid for pid, what in noted() if what == "waits"} - {os.getpid()}:
                 os.kill(pid, signal.SIGKILL)
     elif "/stores/mnist-" in path:
         note("store")
 
-if "storebench.worker" in sys.orig_argv:
-    waits = sys.orig_argv[-1] == "--wait"
-    note("waits" if waits else "begins")
-    note(f"namespace {os.readlink('/proc/self/ns/mnt')}")
-    sys.addaudithook(heard)
-    atexit.register(note, "ends")
-    plant = os.environ.get("WITNESS_PLANTS")
-    if plant == "second is slow" and waits and is_second():
-        is_idle(children()[0])
+def forking():
+    global forks
+    forks += 1
+
+def forked():
+    if forks > 2 or os.getppid() != interpreter:
+        return  # a process that the cell forks
+    note("waits")
+    if PLANT == "second is slow" and forks == 2 and "job" not in {what for _, what in noted()}:
         time.sleep(0.5)  # a job that did not wait for this process would begin now
         note("slept")
-    if plant == "fail" and waits:
+    if PLANT == "fail":
+        os._exit(3)
+
+if "storebench.worker" in sys.orig_argv:
+    interpreter, waits = os.getpid(), "--wait" in sys.orig_argv
+    note("imports" if waits else "begins")
+    sys.addaudithook(heard)
+    atexit.register(note, "ends")
+    if waits:
+        os.register_at_fork(before=forking, after_in_child=forked)
+    if PLANT == "refuse" and waits:
         os._exit(3)
 '''
 
@@ -159,7 +155,12 @@ def own_namespace() -> str:
 
 def namespaces(notes: list[Note]) -> list[str]:
     """Return the mount namespace of each process."""
-    return [note.what.split()[1] for note in notes if note.what.startswith("namespace")]
+    return values(notes, "namespace")
+
+
+def values(notes: list[Note], name: str) -> list[str]:
+    """Return what the processes noted under a name when they got their jobs, in the order of the jobs."""
+    return [note.what.split()[1] for note in notes if note.what.startswith(f"{name} ")]
 
 
 def scenario_of(folder: Path, *backends: str, **keys: Any) -> Path:
@@ -176,15 +177,18 @@ def test_a_group_is_ready_before_its_first_job_and_takes_turns(
     assert len({one.pid for one in of_kind(notes, "waits")}) == 4, "each replicate has its own process"
     assert of_kind(notes, "begins") == []
     assert set(namespaces(notes)) == {own_namespace()}
+    assert len(of_kind(notes, "imports")) == 2, "each round has its own interpreter"
     [slept] = of_kind(notes, "slept")
     jobs, ends = of_kind(notes, "job"), of_kind(notes, "ends")
-    assert slept.at_s < jobs[0].at_s, "the second process had not imported everything"
+    assert slept.at_s < jobs[0].at_s, "the second process was not ready"
     assert [job.pid for job in jobs] == [end.pid for end in ends]
     assert all(end.at_s < job.at_s for end, job in zip(ends, jobs[1:], strict=False)), "two ran at once"
     first_at = {one.pid: one.at_s for one in reversed(of_kind(notes, "store"))}
     assert all(first_at[job.pid] > job.at_s for job in jobs), "a waiting process opened a store"
     order = [(note.at_s, note.what) for note in notes if note.what in {"waits", "job"}]
     assert [what for _, what in order] == ["waits", "waits", "job", "job"] * 2
+    first, second, third, fourth = values(notes, "hash")
+    assert first == second != third == fourth, "interpreters differ between rounds, and only there"
     logs = {record["failure"].rpartition("/")[2] for record in records if record["status"] == "failed"}
     assert {path.name for path in (tmp_path / "run" / LOGS_DIR).iterdir()} == logs
     assert list(temporary.iterdir()) == []
@@ -208,13 +212,13 @@ def test_processes_that_mount_a_device_wait_in_namespaces_of_their_own(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("plant", "replaced"), [("kill", 1), ("fail", 2)])
+@pytest.mark.parametrize(("plant", "replaced"), [("kill", 1), ("fail", 2), ("refuse", 2)])
 def test_a_process_that_dies_before_its_job_is_replaced(
     plant: str, replaced: int, witnessed: Witnessed, temporary: Path, tmp_path: Path
 ) -> None:
     records, notes = witnessed.run(scenario_of(tmp_path, "lmdb", "png"), tmp_path / "run", plant)
     assert [record["status"] for record in records] == ["ok", "ok"]
-    assert len(of_kind(notes, "waits")) == 2
+    assert len(of_kind(notes, "waits")) == (0 if plant == "refuse" else 2)
     assert len(of_kind(notes, "begins")) == replaced
     assert list((tmp_path / "run" / LOGS_DIR).iterdir()) == []
     assert list(temporary.iterdir()) == []
@@ -225,7 +229,7 @@ def test_a_process_that_dies_before_its_job_is_replaced(
 def test_a_waiting_process_is_idle_and_ends_with_the_run(
     number: signal.Signals, here: Bench, temporary: Path, tmp_path: Path
 ) -> None:
-    with busy_run(here, tmp_path, 0, "--replicates", "3") as (process, family):
+    with busy_run(here, tmp_path, 0, "--cache", "warm,any") as (process, family):
         [begun] = (tmp_path / "stores").glob("*/begun-*")
         [waiting] = [one for one in family if str(one.pid) != begun.name.partition("-")[2]]
         assert len(family) == 2
@@ -250,7 +254,7 @@ def test_a_waiting_process_is_idle_and_ends_with_the_run(
 def test_a_waiting_process_ends_when_nobody_can_tell_it_to(
     here: Bench, temporary: Path, tmp_path: Path
 ) -> None:
-    with busy_run(here, tmp_path, 0, "--replicates", "2") as (process, family):
+    with busy_run(here, tmp_path, 0, "--cache", "warm,any") as (process, family):
         for one in family:
             one.suspend()
         process.kill()
@@ -262,7 +266,12 @@ def test_a_waiting_process_ends_when_nobody_can_tell_it_to(
 
 def test_the_process_of_a_cell_has_a_session_of_its_own(temporary: Path, tmp_path: Path) -> None:
     """As a rank has: Linux divides the cores between sessions, and other work in the runner's would slow it more."""
-    with scratch_folder("replicate") as scratch, waiting_process(scratch, tmp_path / "log") as waiting:
+    with contextlib.ExitStack() as stack:
+        scratch, own = (stack.enter_context(scratch_folder("replicate")) for _ in range(2))
+        log = tmp_path / "log"
+        [waiting] = forked([Place(scratch=own, log=log)], scratch, log, 60.0)
+        assert waiting is not None
+        stack.enter_context(waiting)
         assert os.getsid(waiting.pid) == waiting.pid != os.getsid(0)
 
 
@@ -317,5 +326,8 @@ def test_as_many_processes_wait_as_memory_has_room_for(
     work = schedule(scenario.cells(), 2, 0)
     assert [len(group) for group in groups(work, alone=False)] == [2, 2]
     assert [len(group) for group in groups(work, alone=True)] == [1, 1, 1, 1]
+    monkeypatch.setattr(ahead, "can_own_pages", lambda: False)
+    assert [len(group) for group in groups(work, alone=False)] == [1, 1, 1, 1]
+    monkeypatch.undo()
     monkeypatch.setattr(ahead, "ROOM_BYTES", psutil.virtual_memory().total + 1)
     assert [len(group) for group in groups(work, alone=False)] == [1, 1, 1, 1]

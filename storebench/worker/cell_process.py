@@ -1,0 +1,106 @@
+"""The processes of cells and conversions: how they are started, and ended with all of their descendants."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from storebench.probes.code import cell_environment
+from storebench.surroundings import Surroundings
+from storebench.system.forking import Adopted
+from storebench.system.interrupts import Held
+from storebench.system.processes import end_processes, expend, marked, started_here
+
+GRACE_S = 3.0
+"""Time for a process to end by itself before it is killed."""
+
+_SOCKET_PATH_BYTES = 107
+_SOCKET_NAME = "/pymp-12345678/listener-12345678"
+
+
+def program(*arguments: str) -> list[str]:
+    """Return the arguments with which an interpreter becomes the process of a replicate."""
+    return ["-P", "-m", "storebench.worker", *arguments]
+
+
+@contextlib.contextmanager
+def started(
+    command: list[str],
+    scratch: Path,
+    log: Path,
+    around: Surroundings | None = None,
+    *,
+    passed: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants.
+
+    They end before their control group is removed.
+
+    It has a session of its own, as each rank has that torchrun starts: Linux shares the cores between sessions
+    (``sched_autogroup_enabled``), so a cell that shared the runner's would get less time beside other work than a rank.
+
+    Parameters
+    ----------
+    scratch, log
+        Its temporary folder, and the file to which its output is appended.
+    around
+        Its resources; None is none of its own.
+    passed
+        File descriptors that it inherits.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            (around or Surroundings()).command(command),
+            env={**cell_environment(), **variables_of(scratch)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=passed,
+        )
+    with ending_failed(process, scratch):
+        expend(process.pid)
+        yield process
+
+
+@contextlib.contextmanager
+def ending_failed(process: subprocess.Popen[bytes] | Adopted, scratch: Path) -> Iterator[None]:
+    """End a process and all of its descendants with the with statement, unless it has succeeded."""
+    try:
+        yield
+    finally:
+        if process.poll() != 0:
+            with Held():
+                end(process)
+                end_processes([scratch])
+
+
+def exit_code(process: subprocess.Popen[bytes] | Adopted, timeout_s: float) -> int | None:
+    """Return the exit code of a process once it has ended, None if it ran out of time."""
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def end(process: subprocess.Popen[Any] | Adopted, grace_s: float = GRACE_S) -> None:
+    """Ask a process to end, even a stopped one, and kill it if it does not; a process that has ended is no error."""
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def variables_of(scratch: Path) -> dict[str, str]:
+    """Return the environment variables that differ between the processes that this one starts for temporary folders."""
+    variables = started_here(marked(scratch, {}))
+    # torch puts its sockets into the folder for temporary files, and the kernel accepts no longer path for one.
+    if len(os.fsencode(scratch)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
+        variables["TMPDIR"] = str(scratch)
+    return variables
