@@ -14,6 +14,7 @@ import pytest
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import EpochPlan, LoadedBatch
+from storebench.loading.loader import ProcessLoader
 from storebench.ranks import exposed
 from storebench.ranks.communication import Communication, ideal_ring_s
 from storebench.ranks.group import Group
@@ -379,6 +380,31 @@ def test_shards_that_overlap_fail_the_job(
     assert found.record.failed
     assert found.record.failure is not None
     assert found.record.failure.startswith("wrong samples: 133 missing, ")
+
+
+class BackwardsLoader(ProcessLoader):
+    """Serve what was planned, last batch first."""
+
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        yield from super().epoch(replace(plan, batches=plan.batches[::-1]))
+
+
+@pytest.mark.parametrize("backwards", [(1,), (1, 2)])
+def test_a_rank_that_serves_its_samples_in_another_order_is_named(
+    backwards: tuple[int, ...], bench: Bench, run_folder: Path
+) -> None:
+    """The job as a whole serves every sample once, so only the order of this rank's own plan can tell."""
+
+    def work(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
+        setup = Setup.of(job, group=group)
+        if setup.membership.rank in backwards:
+            setup.loader.__class__ = BackwardsLoader
+        return run_replicate(setup), {}
+
+    found = trained(cell_of("lmdb", limit=2 * RANKS * BATCH), bench, run_folder, work)
+    assert found.record.coverage is not None
+    assert found.record.coverage.complete
+    assert found.record.failure == "rank 1 was not served the samples of its plan in the drawn order"
 
 
 def test_a_job_that_was_restarted_has_failed(

@@ -8,6 +8,7 @@ import pytest
 from storebench.report.validation.limits import best_rates, check_limits
 from storebench.results import BelowCache, Counters, PortionKind, Record, ResidencyPoint
 from tests.support.planted import ENVIRONMENT, make_record, portion_of, with_job
+from tests.support.planted_trainers import trainers_record
 
 STORE_BYTES = 800_000_000
 LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": STORE_BYTES // 2}
@@ -37,6 +38,17 @@ def test_a_sound_record_keeps_every_limit(backend: str, state: dict[str, Any]) -
 def test_cold_bytes_come_from_a_device_but_for_a_tenth(share: float, kept: bool) -> None:
     assert broken(whole("lmdb", amplification=share)) == ([] if kept else ["device_read_bytes"])
     assert broken(whole("memory:native", amplification=share)) == []
+
+
+@pytest.mark.parametrize(("games", "kept"), [(0.31, True), (0.29, False), (None, False)])
+def test_what_games_read_first_need_not_be_read_again(games: float | None, kept: bool) -> None:
+    record = trainers_record(0.9, model="lenet", cache="cold", amplification=0.6)
+    read = None if games is None else round(games * record.payload_bytes)
+    assert record.job is not None
+    assert record.job.trainers is not None
+    trainers = dataclasses.replace(record.job.trainers, tournament_device_read_bytes=read)
+    found = dataclasses.replace(record, job=dataclasses.replace(record.job, trainers=trainers))
+    assert ("device_read_bytes" in broken(found)) is not kept
 
 
 @pytest.mark.parametrize(("epoch", "nodes"), [(0, 1), (1, 1), (2, 1), (1, 2)])
