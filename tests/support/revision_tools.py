@@ -37,7 +37,9 @@ def _copy_cells():
     import os
     import sys
 
+    from storebench.probes.code import cell_environment
     from storebench.worker import launch
+    from storebench.worker.cell_process import variables_of
 
     def copied(job, variables, output):
         from storebench.worker import replicate
@@ -55,7 +57,8 @@ def _copy_cells():
         environment(job.parent)  # which libraries there are, each copy would find out again
         gc.freeze()
         gc.enable()
-        variables = launch._environment(job.parent)  # here: they may name the process that starts the cell
+        # Here: they may name the process that starts the cell.
+        variables = {**cell_environment(), **variables_of(job.parent)}
         with log.open("ab") as output:
             arguments = (job, variables, output.fileno())
             process = multiprocessing.get_context("fork").Process(target=copied, args=arguments)
