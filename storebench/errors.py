@@ -71,7 +71,8 @@ class StorebenchError(Exception):
 
     def __str__(self) -> str:
         line = self.what if self.where is None else f"{self.where}: {self.what}"
-        line = line if self.hint is None else f"{line}. {self.hint}"
+        if self.hint is not None:
+            line = f"{line} {self.hint}" if line.endswith((".", "?", "!")) else f"{line}. {self.hint}"
         return plain(" ".join(line.split()))
 
     def __reduce__(self) -> tuple[object, ...]:

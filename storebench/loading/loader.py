@@ -7,6 +7,8 @@ themselves (`open_s`) and never inside a step.
 
 import contextlib
 import importlib
+import os
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -34,6 +36,7 @@ from storebench.manifest import Manifest
 from storebench.results import DataStoreFacts
 from storebench.settings.words import LoaderKind
 from storebench.system.processes import signal_name
+from storebench.units import format_bytes
 
 LOADERS: dict[str, str] = {
     LoaderKind.PROCESSES: "storebench.loading.loader:ProcessLoader",
@@ -41,6 +44,8 @@ LOADERS: dict[str, str] = {
     LoaderKind.RING: "storebench.loading.ring:RingLoader",
 }
 """Loader name -> "module:Class"."""
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only named in messages
 
 DYING_S = 1.0
 TERMINATING_S = 1.0
@@ -167,11 +172,29 @@ def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
     """Return a uint8 tensor in shared memory, so that sending it to another process copies nothing.
 
     The DataLoader's own default_collate does the same in a worker.
+
+    Raises
+    ------
+    CellFailedError
+        There is no room for it in shared memory, which containers often limit to 64 MB.
     """
     size = torch.Size(shape).numel()
-    # What default_collate itself calls; torch has no annotation for it.
-    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    try:
+        # What default_collate itself calls; torch has no annotation for it.
+        storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    except RuntimeError as error:
+        reason = str(error).rpartition(": ")[2]
+        raise _no_shared_memory(f"a batch of {format_bytes(size)}", reason) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+
+def _no_shared_memory(purpose: str, reason: str) -> CellFailedError:
+    """Return an error for shared memory that the kernel refuses."""
+    return CellFailedError(
+        f"no shared memory for {purpose}: {reason}",
+        where=_SHARED_MEMORY,
+        hint="Enlarge it, use smaller batches, or take another loader: ring and threads do without it.",
+    )
 
 
 class _Open:
@@ -262,7 +285,14 @@ class ProcessLoader(Loader):
     def open(self) -> list[ReaderReport]:
         """Start the workers; each opens its reader."""
         self._open = True
-        return self._ask_everyone(_Open())
+        try:
+            return self._ask_everyone(_Open())
+        except OSError as error:
+            # Only the semaphores of the DataLoader's queues are made here without a file that an error would name.
+            if not self.workers or error.errno is None or error.filename is not None:
+                raise
+            self._open = False
+            raise _no_shared_memory("the queues of the workers", os.strerror(error.errno)) from error
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches through the DataLoader; without workers it would only pass them on."""
@@ -344,7 +374,7 @@ def worker_death(process: BaseProcess) -> CellFailedError:
     process.join(GRACE_S)
     code = process.exitcode or 0
     how = f"was killed by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-    return CellFailedError(
-        f"the loader's worker process {process.pid} {how}",
-        hint="If memory ran out, use fewer workers or smaller batches.",
-    )
+    hint = "If memory ran out, use fewer workers or smaller batches."
+    if code == -signal.SIGBUS:
+        hint = "A file that it had mapped was cut short, or cannot be read from its disk."
+    return CellFailedError(f"the loader's worker process {process.pid} {how}", hint=hint)

@@ -1,9 +1,12 @@
 """Bring the page cache into the state that a cell requests, and count it instead of assuming it."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
+from storebench.errors import CellFailedError
 from storebench.formats.registry import get_format, traits_of
+from storebench.probes.mounts import mount_of
 from storebench.probes.page_cache import (
     Residency,
     cache_facts,
@@ -45,6 +48,8 @@ class StoreCache:
     ------
     UsageError
         Dropping the caches was requested and is not permitted.
+    CellFailedError
+        A link leads to samples on another file system than the store's, which is the one that a record names.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class StoreCache:
         self._read_at_opening = read_at_opening or self._traits.holds_pixels
         self._reader = store_format.readers()[backend.reader].reader
         self.data_files = [] if self._traits.ready_made else store_format.data_files(store)
+        _require_one_file_system(store, self.data_files)
         self.drops = drops and requested == CacheState.COLD and not self._traits.ready_made
         if self.drops:
             require_drop_caches()
@@ -129,3 +135,16 @@ class StoreCache:
         if self.drops:
             return "cold"
         return "unknown" if self._requested == CacheState.ANY else "hot"
+
+
+def _require_one_file_system(store: Path, data_files: Sequence[Path]) -> None:
+    """Raise `CellFailedError` if a symbolic link leads from the store to data on another file system."""
+    own = mount_of(store)
+    for link in filter(Path.is_symlink, data_files):
+        other = mount_of(link)
+        if other.point != own.point:
+            raise CellFailedError(
+                f"a link to {other.fstype} on {other.point}, but the store is on {own.fstype} on {own.point}",
+                where=link,
+                hint="Move the whole store there, or copy the data back.",
+            )

@@ -19,6 +19,7 @@ from storebench.ranks.merging import (
     set_to_first_node,
     waits_for_slowest_s,
 )
+from storebench.ranks.trainers import Trainer
 from storebench.results import CacheFacts, Cell, JobFacts, Portion, RankFacts, Record, Status, TrainersFacts
 from storebench.runs.records import STEPS_DIR
 from storebench.settings.words import ComputeKind, Sync, TrainerData
@@ -72,6 +73,8 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
         cache_failure(cache)
         or _failed_elsewhere(parts)
         or proof.failure
+        or _other_code(parts)
+        or _other_weights(parts, setup.cell.trainers)
         or (f"the launcher started the ranks again ({number_of(restarts, 'time')})" if restarts else None)
     )
     record = dataclasses.replace(
@@ -130,6 +133,38 @@ def _failed_elsewhere(parts: Sequence[RankEpoch]) -> str | None:
         (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
     )
     return next((f"node {node}: {failure}" for node, failure in failures if failure), None)
+
+
+def _other_code(parts: Sequence[RankEpoch]) -> str | None:
+    """Return which rank ran other code than rank 0, as nodes with an installation of their own may; None if none did."""
+    codes = [_code(part.record) for part in parts]
+    for part, code in zip(parts, codes, strict=True):
+        if code != codes[0]:
+            me, words = part.membership, [" and ".join(text[:12] for text in its) for its in (code, codes[0])]
+            return f"rank {me.rank} on node {me.node} ran other code than rank 0: {words[0]}, not {words[1]}"
+    return None
+
+
+def _code(record: Record) -> list[str]:
+    """Return the digests of storebench and of a plugin; commits are left out, because a node may have no git."""
+    code = record.code
+    return [] if code is None else [code.digest, *code.plugin.split()[-1:]]
+
+
+def _other_weights(parts: Sequence[RankEpoch], trainers: int) -> str | None:
+    """Return which rank has other weights than a rank with which it trains; None if there is none.
+
+    Ranks of a node are compared: other processors may round in another way.
+    """
+    first: dict[tuple[int, int], tuple[int, str]] = {}
+    for part in parts:
+        me, weights = part.membership, part.proof.weights if part.proof else None
+        if weights is None:
+            continue
+        rank, expected = first.setdefault((me.node, Trainer.of(me, trainers).number), (me.rank, weights))
+        if weights != expected:
+            return f"ranks {rank} and {me.rank} train one network, but have different weights after the epoch"
+    return None
 
 
 def _losses(table: StepTable) -> list[float]:

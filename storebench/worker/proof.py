@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from storebench.digests import array_digest
+from storebench.digests import array_digest, set_digest
 from storebench.formats.base import Indices
 from storebench.loading.checks import (
     PixelCheck,
@@ -20,7 +20,9 @@ from storebench.loading.checks import (
 )
 from storebench.loading.kept import TimedCheck, Truth
 from storebench.results import Coverage, Digests
+from storebench.settings.words import Sync
 from storebench.stores.find import read_digest_table
+from storebench.training.steps import CpuStep
 from storebench.worker.epoch import Evidence
 from storebench.worker.setup import Setup
 
@@ -46,12 +48,15 @@ class Proof:
     out_of_order
         The first rank that was not served the samples of its plan in the planned order; None if all ranks were. A single
         process has rank 0.
+    weights
+        Digest of the weights of a rank after the epoch; None if no other rank has to have the same ones.
     """
 
     coverage: Coverage
     pixels: PixelCheck
     timed: TimedCheck
     digests: Digests
+    weights: str | None = None
     served: list[Indices] = field(default_factory=list)
     replayed: ServedPixels | None = None
     out_of_order: int | None = None
@@ -88,7 +93,7 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
         losses=evidence.losses,
         out_of_order=None if same_order(planned, evidence.served) else setup.membership.rank,
     )
-    return _proof(setup, planned, observed)
+    return dataclasses.replace(_proof(setup, planned, observed), weights=_weights_digest(setup))
 
 
 def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
@@ -188,6 +193,15 @@ def _replay(setup: Setup, number: int) -> ServedPixels | None:
     plan = setup.plan(number, setup.batches(number, passes=1), passes=1, check=True)
     setup.progress.begin(f"the check of epoch {number}")
     return served_pixels(batch for batch in setup.served(plan) if len(batch.indices))
+
+
+def _weights_digest(setup: Setup) -> str | None:
+    """Return the digest of this rank's weights if it trains its network together with other ranks."""
+    step = setup.step
+    if setup.trainer.ranks == 1 or setup.cell.sync is Sync.NONE or not isinstance(step, CpuStep):
+        return None
+    arrays = (parameter.detach().cpu().numpy() for parameter in step.network.parameters())
+    return set_digest(bytes.fromhex(array_digest(array)) for array in arrays)
 
 
 def _first(check: PixelCheck | TimedCheck) -> str:

@@ -28,6 +28,8 @@ TRICKS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{HARNESS}/test_shared_proof.py": (
             "test_a_reader_that_is_wrong_when_cold_fails_the_job",
             "test_a_fault_in_the_timed_pass_of_the_last_rank_fails_the_job",
+            "test_a_rank_that_skips_a_step_of_learning_fails_the_job",
+            "test_a_rank_that_runs_other_code_fails_the_job",
         ),
         f"{HARNESS}/test_share_node.py": ("test_ranks_that_get_the_pieces_of_each_other_fail_the_job",),
     },
@@ -40,6 +42,7 @@ TRICKS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         f"{HARNESS}/test_epoch_coverage.py": ("test_a_loader_that_serves_a_batch_twice_fails_the_record",),
     },
+    "the process of a loader": {"tests/adversary/test_loaders.py": ()},
     "the cache": {
         f"{HARNESS}/test_cold_cells.py": (
             "test_reading_the_whole_store_ahead_is_not_called_cold",
@@ -69,6 +72,7 @@ TRICKS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "a store": {"tests/adversary/test_stores.py": ()},
+    "shared memory": {"tests/adversary/test_surroundings.py": ()},
     "a scenario": {"tests/adversary/test_scenarios.py": ()},
     "source data": {"tests/adversary/test_inputs.py": ()},
     "a record, a step table, a run": {"tests/adversary/test_records.py": ()},
@@ -103,6 +107,7 @@ HONEST = (
     "test_names_that_are_no_utf8_go_all_the_way",
     "test_a_run_on_names_that_are_no_utf8_is_reported_and_valid",
     "test_a_run_that_was_interrupted_has_no_gap",
+    "test_a_link_within_a_file_system_is_no_fault",
 )
 """Tests in those files that plant nothing wrong: the guards must stay silent."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storebench.probes.mounts import mount_of
 from tests.support.quick_cli import storebench
 
 SIZE = ("--dataset", "cifar10", "--limit", "64", "--synthetic")
@@ -112,6 +113,29 @@ def test_a_run_from_a_changed_store_fails(stores: Path, tmp_path: Path, name: st
     else:
         assert done.returncode == 5, (done.returncode, done.stderr)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["memory+raw", "hdf5+raw", "files+raw"])
+def test_samples_on_another_file_system_fail_the_cell(
+    backend: str, stores: Path, tmp_path: Path, in_memory: Path
+) -> None:
+    """The record would name the file system of the store's folder."""
+    if mount_of(in_memory).point == mount_of(tmp_path).point:
+        pytest.skip("the temporary folder is in memory, and there is no other file system to write to")
+    path = images(stores)[0] if backend == "files+raw" else next((stores / backend).glob("data.*"))
+    shutil.move(path, in_memory / path.name)
+    path.symlink_to(in_memory / path.name)
+    done = storebench(tmp_path, "run", backend, *SIZE, *FROM_STORES, "--out", "run")
+    assert done.returncode == 5, done.stderr
+    assert f"a link to tmpfs on {mount_of(in_memory).point}, but the store is on " in done.stderr
+
+
+def test_a_link_within_a_file_system_is_no_fault(stores: Path, tmp_path: Path) -> None:
+    [path] = (stores / "memory+raw").glob("data.*")
+    path.rename(tmp_path / path.name)
+    path.symlink_to(tmp_path / path.name)
+    done = storebench(tmp_path, "run", "memory", *SIZE, *FROM_STORES, "--out", "run")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_store_that_agrees_with_itself_disagrees_with_the_others(stores: Path, tmp_path: Path) -> None:

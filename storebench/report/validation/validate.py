@@ -18,6 +18,8 @@ from storebench.report.validation.findings import Finding, Rule, finding, record
 from storebench.report.validation.job import check_job, check_ranks
 from storebench.report.validation.limits import BestRates, best_rates, check_limits
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
+from storebench.report.validation.producers import COLUMNS as PRODUCER_COLUMNS
+from storebench.report.validation.producers import check_producers
 from storebench.report.validation.record import check_record, decodes
 from storebench.report.validation.run import check_run
 from storebench.results import Record, Status
@@ -140,7 +142,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         return [finding(Rule.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
         more = (*(COLUMNS if record.portion else ()), *(_JOB_COLUMNS if record.job else ()))
-        columns = list(dict.fromkeys((*_STEP_COLUMNS, *more)))
+        columns = list(dict.fromkeys((*_STEP_COLUMNS, *PRODUCER_COLUMNS, *more)))
         steps = read_steps(path, record.steps_file, columns, later=(*LATER_COLUMNS, RANK))
         ranks = rank_count(steps)
     except CorruptDataError as error:
@@ -164,7 +166,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         message = f"its steps are those of {number_of(ranks, 'rank')}, not of {record.cell.ranks}"
         findings.append(finding(Rule.STEPS, record, "steps_file", message))
         return findings
-    findings += check_ranks(record, steps)
+    findings += [*check_ranks(record, steps), *check_producers(record, steps)]
     return [*findings, *check_portion(record, job_steps(steps) if record.portion else steps)]
 
 

@@ -1,21 +1,26 @@
 """What jobs of ranks timed is proven, however their ranks share reading: a fault in the timed pass alone fails the job."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from storebench.formats.origin import code_facts
 from storebench.loading.batch import BatchRequest, LoadedBatch
 from storebench.loading.producer import Producer
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group
-from storebench.results import Coverage, Record, Status
+from storebench.results import CodeFacts, Coverage, Record, Status
+from storebench.training.sgd import CaffeSgd
+from storebench.worker import setup as worker_setup
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job
-from tests.support.rank_cells import ranked_cell
+from tests.support.rank_cells import assert_sound, ranked_cell, run_ranks
 from tests.support.rank_processes import in_ranks
 
 SAMPLES, RANKS, BATCH = 100, 3, 11
@@ -28,6 +33,9 @@ SHARES: dict[str, dict[str, Any]] = {
     "store": {"share": "store", "store_fill": "preload"},
     "store filled while it is read": {"share": "store", "store_fill": "first-epoch", "epochs": 2},
 }
+
+
+SMALL_JOB: dict[str, Any] = {"synthetic": True, "limit": 32, "batch_size": 8, "ranks": 2, "model": "tiny"}
 
 
 def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
@@ -98,3 +106,43 @@ def test_a_right_job_compares_every_sample_it_kept(share: str, bench: Bench, run
     for record in job_of(bench, run_folder, "lmdb", share):
         served = coverage_of(record)
         assert (served.timed_checked, served.timed_wrong, record.failure) == (SAMPLES, 0, None)
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_a_rank_that_skips_a_step_of_learning_fails_the_job(
+    skipped: int, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, steps = CaffeSgd.step, iter(range(100))
+
+    def lazy(self: Any, rate: float) -> None:
+        if dist.get_rank() != 1 or next(steps) != skipped:
+            right(self, rate)
+
+    monkeypatch.setattr(CaffeSgd, "step", lazy)
+    found = run_ranks(ranked_cell("lmdb", **SMALL_JOB, sync="after"), bench, run_folder)
+    assert (
+        found.record.failure == "ranks 0 and 1 train one network, but have different weights after the epoch"
+    )
+
+
+@pytest.mark.parametrize("compute", ["real", "none"])
+def test_ranks_that_do_not_train_together_may_have_other_weights(
+    compute: str, bench: Bench, run_folder: Path
+) -> None:
+    found = run_ranks(ranked_cell("lmdb", **SMALL_JOB, sync="none", compute=compute), bench, run_folder)
+    assert_sound(found, run_folder)
+
+
+@pytest.mark.parametrize("other", ["digest", "plugin"])
+def test_a_rank_that_runs_other_code_fails_the_job(
+    other: str, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts(format_name: str) -> CodeFacts:
+        code = dataclasses.replace(code_facts(format_name), plugin="third-party - 0123")
+        changed = {"digest": "f" * 32} if other == "digest" else {"plugin": "third-party - 4567"}
+        return dataclasses.replace(code, **changed) if dist.get_rank() == 1 else code
+
+    monkeypatch.setattr(worker_setup, "code_facts", facts)
+    found = run_ranks(ranked_cell("lmdb", **SMALL_JOB, sync="after"), bench, run_folder, nodes=2)
+    assert found.record.failure is not None
+    assert found.record.failure.startswith("rank 1 on node 1 ran other code than rank 0: ")
