@@ -63,7 +63,7 @@ def test_a_right_reader_passes_and_its_timed_samples_were_compared(
     record = only_record(cell, bench.stores, run_folder)
     assert (record.status, record.failure) == (Status.OK, None)
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 0)
-    assert 0 < coverage_of(record).proof_s < record.timed_s
+    assert coverage_of(record).proof_s > 0
 
 
 @pytest.mark.parametrize(("loader", "workers"), LOADERS)
