@@ -20,8 +20,8 @@ from storebench.stores.costs import SampleCosts, sample_costs
 from storebench.stores.find import store_path
 from storebench.surroundings import permitted
 
-PROCESS_START_S = 3.0
-"""Start of a process with torch (1 to 2 s for its import), its checks and its evaluation, on 2 cores."""
+PROCESS_START_S = 1.5
+"""Start of a process with torch, its checks and its evaluation, on 2 cores. One that is forked, as in a round of several, takes half of it."""
 
 RANK_START_S = 2.0
 """The same for each rank of several, which share the cores while they import torch; and for what starts them."""
