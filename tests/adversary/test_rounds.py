@@ -124,7 +124,10 @@ def copied(run: Path, copy: Path) -> None:
 
 def test_a_copy_of_a_run_is_no_second_run(run: Path, tmp_path: Path) -> None:
     copied(run, tmp_path / "copy")
-    assert {finding.figure for finding in validate([run, tmp_path / "copy"])} == {"run_id"}
+    own = {
+        finding.figure for finding in validate([run])
+    }  # a busy machine may have measured a ceiling too low
+    assert {finding.figure for finding in validate([run, tmp_path / "copy"])} - own == {"run_id"}
     done = storebench(tmp_path, "report", run, tmp_path / "copy", "--out", "report")
     assert done.returncode == 5, done.stderr
     assert "one of them is a copy" in done.stderr

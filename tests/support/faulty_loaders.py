@@ -4,6 +4,7 @@ Its format is that of `careless_plugin`, whose right reader is the only one that
 """
 
 import dataclasses
+import importlib
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ from storebench.loading.loader import ProcessLoader
 if TYPE_CHECKING:
     from tests.support.careless_plugin import CarelessFormat
 else:
-    from careless_plugin import CarelessFormat  # installed beside this module
+    CarelessFormat = importlib.import_module("careless_plugin").CarelessFormat  # installed beside this module
 
 Serve = Callable[[ProcessLoader, EpochPlan], Iterator[LoadedBatch]]
 LATE_S = 10e-3

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.report.validation.findings import Finding
-from storebench.report.validation.limits import check_limits
+from storebench.report.validation.limits import BestRates, check_limits
 from storebench.report.validation.record import check_record
 from storebench.report.validation.validate import validate
-from storebench.results import Counters, Record
-from tests.support.planted import COPY_BYTES_PER_S, ENVIRONMENT, make_record, with_job, write_run
+from storebench.results import CacheVerdict, Counters, Record
+from tests.support.planted import COPY_BYTES_PER_S, ENVIRONMENT, make_record, portion_of, with_job, write_run
 
 LEAST_DECODE_MS = 0.0052
 """Per step: 2 microseconds, and a tenth of one for each of 32 samples."""
@@ -124,3 +125,33 @@ def test_a_limited_epoch_that_read_too_little_says_what_may_have_held_it(epoch: 
     )
     [found] = check_limits(record)
     assert words in str(found)
+
+
+@pytest.mark.parametrize(("state", "share"), [("cold", COLD_MAX_FRAC), ("warm", WARM_MIN_FRAC)])
+def test_a_share_of_resident_pages_exactly_at_its_limit_is_permitted(state: str, share: float) -> None:
+    record = make_record("lmdb", cache=state)
+    assert record.cache is not None
+    for resident, kept in ((share, True), (share + (0.001 if state == "cold" else -0.001), False)):
+        cache = dataclasses.replace(record.cache, resident_frac_before=resident)
+        assert (about(dataclasses.replace(record, cache=cache), "resident_frac_before") == []) is kept
+
+
+def test_the_store_of_a_limited_epoch_needs_a_size_to_exceed_its_limit() -> None:
+    record = make_record("lmdb", cache="limited", memory_bytes=4096)
+    assert record.cache is not None
+    cache = dataclasses.replace(
+        record.cache, limit_bytes=4096, verdict=CacheVerdict.VERIFIED, resident_frac_before=0.0
+    )
+    found = dataclasses.replace(record, cache=cache)
+    assert len(about(found, "resident_frac_after")) == 1
+    assert about(dataclasses.replace(found, store=None), "resident_frac_after") == []
+
+
+@pytest.mark.parametrize(("more", "kept"), [(0, True), (1 << 20, False)])
+def test_a_device_may_exceed_its_best_rate_by_a_quarter(more: int, kept: bool) -> None:
+    best = 1 << 28
+    record = make_record("lmdb", model="lenet", cache="cold")
+    delivered = portion_of(record, payload_bytes=5 * best + more, seconds=4.0)
+    record = dataclasses.replace(record, portion=delivered)
+    told = [str(found) for found in check_limits(record, BestRates(device=best))]
+    assert any("of cold data per second" in text for text in told) is not kept

@@ -16,6 +16,7 @@ from storebench.results import (
 from tests.support.planted import (
     make_record,
     steps_table,
+    with_job,
     write_run,
 )
 
@@ -90,3 +91,31 @@ def test_the_command_prints_findings_and_exits_5(tmp_path: Path, cli: Cli) -> No
     assert "data_wait_frac" in bad.stdout
     assert json.loads(as_json.stdout)[0]["figure"] == "data_wait_frac"
     assert len(bad.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_half_a_replicate_is_left_out_where_writing_it_was_interrupted(damaged: bool, tmp_path: Path) -> None:
+    """Where a line of the file is no record, that line may be the other half, so nothing is left out."""
+    first, second = (make_record("lmdb", cache="warm", epochs=2, epoch=epoch) for epoch in (0, 1))
+    half = dataclasses.replace(first, replicate=1, samples_per_s=2 * first.samples_per_s)
+    run = write_run(tmp_path / "run", [first, second, half])
+    if damaged:
+        with (run / "records.jsonl").open("a", encoding="utf-8") as file:
+            file.write('{"schema_version": 2}\n')
+    figures = {finding.figure for finding in validate(run)}
+    assert ("samples_per_s" in figures) is damaged
+    assert ("record" in figures) is damaged
+
+
+def test_the_portion_of_a_job_is_that_of_its_ranks_together(tmp_path: Path) -> None:
+    record = with_job(make_record("lmdb", model="lenet", ranks=2, wait_ms=4.0))
+    record = dataclasses.replace(record, steps_file="steps/0.parquet")
+    run = write_run(tmp_path / "run", [record])
+    table = steps_table(record)
+    table = table.loc[table.index.repeat(2)].reset_index(drop=True)
+    table["rank"] = [0, 1] * record.steps
+    table["samples"] //= 2
+    table["payload_bytes"] //= 2
+    table.to_parquet(run / "steps" / "0.parquet")
+    figures = [finding.figure for finding in validate(run)]
+    assert [figure for figure in figures if figure.startswith("portion.")] == []
