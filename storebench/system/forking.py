@@ -63,12 +63,23 @@ def _populate(address: int, length: int) -> None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """Inside the with statement, processes below this one whose parent ends become its children (see `Adopted`)."""
+    """Inside the with statement, processes below this one whose parent ends become its children (see `Adopted`).
+
+    Those that have ended by its end are waited for, because nobody else would.
+    """
+    before = _children()
     LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield
     finally:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in _children() - before:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
 
 
 class Adopted:

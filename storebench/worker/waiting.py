@@ -14,6 +14,7 @@ from typing import Self
 
 from storebench.names import text_of_name
 from storebench.system.forking import Adopted, adopting
+from storebench.system.processes import end_processes
 from storebench.worker.cell_process import (
     end,
     ending_failed,
@@ -110,7 +111,7 @@ def forked(places: Sequence[Place], scratch: Path, log: Path, ready_s: float) ->
         Seconds until they have to wait.
     """
     deadline = time.monotonic() + ready_s
-    with contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as kept, adopting():
         lines = [_pair(kept) for _ in places]
         requests = [
             {
@@ -126,14 +127,21 @@ def forked(places: Sequence[Place], scratch: Path, log: Path, ready_s: float) ->
         request.write_text(json.dumps(requests), encoding="utf-8")
         command = [sys.executable, *program(WAIT, str(request))]
         passed = [theirs.fileno() for _, theirs in lines]
-        with adopting(), started(command, scratch, log, passed=passed) as interpreter:
+        with started(command, scratch, log, passed=passed) as interpreter:
             forks = exit_code(interpreter, ready_s) == 0
         for _, theirs in lines:
             theirs.close()  # or nobody would see that a process has ended
-        if not forks:
-            return [None] * len(places)
-        kept.pop_all()
-    return [_ready(ours, place.scratch, deadline) for place, (ours, _) in zip(places, lines, strict=True)]
+        waiting = [
+            _ready(ours, place.scratch, deadline) if forks else None
+            for place, (ours, _) in zip(places, lines, strict=True)
+        ]
+        if failed := [
+            place.scratch for place, process in zip(places, waiting, strict=True) if process is None
+        ]:
+            end_processes([scratch, *failed])  # one may not have marked itself yet
+        if forks:
+            kept.pop_all()
+    return waiting
 
 
 def _pair(kept: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:

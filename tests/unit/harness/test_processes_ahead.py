@@ -26,7 +26,6 @@ from storebench.worker.waiting import Place, forked
 from tests.support.harness_tools import (
     SMALL_MATRIX,
     Bench,
-    alive,
     busy_run,
     started,
     survivors,
@@ -76,6 +75,12 @@ def forked():
         note("slept")
     if PLANT == "fail":
         os._exit(3)
+    if PLANT == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+def forked_one():
+    if PLANT == "first only":
+        os._exit(3)
 
 if "storebench.worker" in sys.orig_argv:
     interpreter, waits = os.getpid(), "--wait" in sys.orig_argv
@@ -83,7 +88,7 @@ if "storebench.worker" in sys.orig_argv:
     sys.addaudithook(heard)
     atexit.register(note, "ends")
     if waits:
-        os.register_at_fork(before=forking, after_in_child=forked)
+        os.register_at_fork(before=forking, after_in_child=forked, after_in_parent=forked_one)
     if PLANT == "refuse" and waits:
         os._exit(3)
 '''
@@ -96,6 +101,12 @@ class Note:
     at_s: float
     pid: int
     what: str
+
+
+def read_notes(path: Path) -> list[Note]:
+    """Return what processes noted."""
+    lines = [line.split(maxsplit=2) for line in path.read_text().splitlines()]
+    return [Note(at_s=float(at), pid=int(pid), what=what) for at, pid, what in lines]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +123,7 @@ class Witnessed:
         words = ("bench", scenario, "--stores", scenario.parent / "stores", "--out", out, "--json")
         with started(here, *words) as process:
             stdout, _ = process.communicate(timeout=240)
-        lines = [line.split(maxsplit=2) for line in self.notes.read_text().splitlines()]
-        notes = [Note(at_s=float(at), pid=int(pid), what=what) for at, pid, what in lines]
-        return json.loads(stdout), sorted(notes, key=lambda one: one.at_s)
+        return json.loads(stdout), sorted(read_notes(self.notes), key=lambda one: one.at_s)
 
 
 @pytest.fixture
@@ -134,12 +143,18 @@ def here(bench: Bench, temporary: Path, two_cores: None) -> Bench:
     return dataclasses.replace(bench, env={**bench.env, "TMPDIR": str(temporary)})
 
 
+def witness_in(folder: Path) -> Path:
+    """Write the module of witnesses, and return the file for their notes."""
+    (folder / "witness").mkdir()
+    (folder / "witness" / "sitecustomize.py").write_text(WITNESS)
+    notes = folder / "notes"
+    notes.touch()
+    return notes
+
+
 @pytest.fixture
 def witnessed(here: Bench, tmp_path: Path) -> Witnessed:
-    (tmp_path / "witness").mkdir()
-    (tmp_path / "witness" / "sitecustomize.py").write_text(WITNESS)
-    notes = tmp_path / "notes"
-    notes.touch()
+    notes = witness_in(tmp_path)
     path = os.pathsep.join([str(tmp_path / "witness"), here.env["PYTHONPATH"]])
     env = {**here.env, "PYTHONPATH": path, "WITNESS_NOTES": str(notes)}
     return Witnessed(bench=dataclasses.replace(here, env=env), notes=notes)
@@ -289,7 +304,7 @@ def offered(
             for key in starts:
                 with together.process(key) as waiting:
                     waits.append(waiting is not None)
-        assert alive(set(psutil.Process().children(recursive=True)) - before) == []
+        assert set(psutil.Process().children(recursive=True)) <= before, "a process or a zombie stayed behind"
         assert list(temporary.iterdir()) == []
         return waits
 
@@ -302,6 +317,19 @@ def test_processes_that_never_get_ready_are_ended(
     monkeypatch.setattr(ahead, "READY_S", 0.05)
     assert offered() == [False, False]
     assert list(tmp_path.glob("*.log")) == []
+
+
+@pytest.mark.parametrize("plant", ["fail", "stop", "first only"])
+def test_processes_that_end_before_they_are_ready_leave_no_zombies(
+    plant: str, offered: Callable[[], list[bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WITNESS_NOTES", str(witness_in(tmp_path)))
+    monkeypatch.setenv("WITNESS_PLANTS", plant)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "witness"))
+    if plant == "stop":
+        monkeypatch.setattr(ahead, "READY_S", 5.0)
+    assert offered() == [False, False]
+    assert of_kind(read_notes(tmp_path / "notes"), "waits") != []
 
 
 @pytest.mark.parametrize("changed", [pytest.param(False, marks=pytest.mark.full), True])
