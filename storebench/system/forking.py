@@ -5,22 +5,31 @@ of its parent, though, and would copy each when it first writes to it, in the mi
 copies all of them at once. `adopting` makes its children the children of the process that waits for them.
 """
 
+import array
 import contextlib
 import ctypes
+import itertools
 import mmap
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from storebench.system.libc import LIBC
 
-_MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
+Pages = tuple[int, int]
+"""Address and length of adjacent pages."""
+
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # linux/mman.h, since Linux 5.14
+_PAGES = Path("/proc/self/pagemap")
+_PRESENT, _SWAPPED, _FILE = 1 << 63, 1 << 62, 1 << 61  # of an entry of /proc/PID/pagemap
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_MAPPING = re.compile(r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) (?P<rights>\S+) ")
+_MAPPING = re.compile(r"(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) (?P<rights>\S+) \S+ \S+ (?P<inode>\d+)")
 _WRITABLE = "rw-p"
 _UNKNOWN = 1  # somebody else has waited for it
 
@@ -32,31 +41,80 @@ def can_own_pages() -> bool:
             page.madvise(_MADV_POPULATE_WRITE)
         except OSError:
             return False
-    return True
+    return os.access(_PAGES, os.R_OK)
 
 
-def own_pages() -> None:
+def file_pages() -> list[Pages]:
+    """Return the pages of mapped files that this process has touched; a fork of it has to map them again."""
+    return [pages for mapping in _mappings() if mapping.file for pages in _runs(mapping, _of_file)]
+
+
+def own_pages(touched: Sequence[Pages] = ()) -> None:
     """Copy every page that this process shares with the one that forked it and may write to.
 
-    A process that was started anew has such pages, and its control group is charged for none of them later on.
+    A process that was started anew has such pages, and its control group is charged for none of them later on. Pages that the
+    other has never touched are left out, as they take no memory there either.
+
+    Parameters
+    ----------
+    touched
+        The `file_pages` of the process that forked this one, to be mapped again.
 
     Raises
     ------
     OSError
         The kernel cannot (`can_own_pages`), or there is no memory for the copies.
     """
-    start, end, writable = 0, 0, False
-    with open("/proc/self/smaps", encoding="utf-8", errors="surrogateescape") as mappings:  # noqa: PTH123
-        for line in mappings:
-            if found := _MAPPING.match(line):
-                start, end = int(found["start"], 16), int(found["end"], 16)
-                writable = found["rights"] == _WRITABLE
-            elif writable and line.startswith("Shared_Dirty:") and int(line.split()[1]):
-                _populate(start, end - start)
+    for mapping in _mappings():
+        if mapping.rights == _WRITABLE:
+            for address, length in _runs(mapping, _of_memory):
+                _populate(address, length, _MADV_POPULATE_WRITE)
+    for address, length in touched:
+        with contextlib.suppress(OSError):  # a file that became shorter
+            _populate(address, length, _MADV_POPULATE_READ)
 
 
-def _populate(address: int, length: int) -> None:
-    if LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_POPULATE_WRITE):
+class _Mapping(NamedTuple):
+    start: int
+    end: int
+    rights: str
+    file: bool
+
+
+def _mappings() -> list[_Mapping]:
+    """Return the mappings of this process."""
+    text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    return [
+        _Mapping(int(found["start"], 16), int(found["end"], 16), found["rights"], found["inode"] != "0")
+        for found in map(_MAPPING.match, text.splitlines())
+        if found
+    ]
+
+
+def _of_memory(entry: int) -> bool:
+    return bool(entry & (_PRESENT | _SWAPPED)) and not entry & _FILE
+
+
+def _of_file(entry: int) -> bool:
+    return entry & (_PRESENT | _FILE) == _PRESENT | _FILE
+
+
+def _runs(mapping: _Mapping, wanted: Callable[[int], bool]) -> Iterator[Pages]:
+    """Return the runs of pages of a mapping whose entries in the kernel's list of pages are wanted."""
+    entries = array.array("Q")
+    first, end = (address // mmap.PAGESIZE * entries.itemsize for address in (mapping.start, mapping.end))
+    with _PAGES.open("rb", buffering=0) as pages:
+        entries.frombytes(os.pread(pages.fileno(), end - first, first))
+    address = mapping.start
+    for chosen, run in itertools.groupby(entries, wanted):
+        length = sum(1 for _ in run) * mmap.PAGESIZE
+        if chosen:
+            yield address, length
+        address += length
+
+
+def _populate(address: int, length: int, advice: int) -> None:
+    if LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

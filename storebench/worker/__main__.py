@@ -29,11 +29,11 @@ if __name__ == "__main__":
     if waits and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to clean up yet, and nothing to say
     with uncollected():
+        import pyarrow.parquet  # noqa: F401 - every job writes with it at its end, and each begins with the same memory
+
         from storebench.worker.replicate import main
 
         if waits:  # every job needs these
-            import pyarrow.parquet  # noqa: F401
-
             from storebench.probes.code import running_checkout
             from storebench.worker.forks import job_of_a_fork
             from storebench.worker.job import job_reader

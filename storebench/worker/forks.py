@@ -10,9 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from storebench.names import name_of_text
 from storebench.probes.loop_mount import enter_own_namespace
-from storebench.system.forking import own_pages
+from storebench.system.forking import Pages, file_pages, own_pages
 from storebench.system.processes import mark_again
 
 _LONGEST_NAME = 1 << 16
@@ -24,14 +26,15 @@ def job_of_a_fork(requests: Path) -> str | None:
     It is None if the runner has ended. The interpreter that forked them ends here.
     """
     places: list[dict[str, Any]] = json.loads(requests.read_bytes())
+    touched = file_pages()
     for place in places:
         if os.fork() == 0:
-            _become(place, [other["line"] for other in places if other is not place])
+            _become(place, [other["line"] for other in places if other is not place], touched)
             return _awaited(place["line"])
     os._exit(0)
 
 
-def _become(place: dict[str, Any], others: list[int]) -> None:
+def _become(place: dict[str, Any], others: list[int], touched: list[Pages]) -> None:
     """Make this fork a process of its own, as if it had been started for its place."""
     os.setsid()
     log = os.open(name_of_text(place["log"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -47,7 +50,8 @@ def _become(place: dict[str, Any], others: list[int]) -> None:
         tempfile.tempdir = None
     if place["mounts"]:
         enter_own_namespace()
-    own_pages()
+    np.random.seed()  # noqa: NPY002 - Python seeds its generator in a fork, NumPy leaves siblings with equal draws
+    own_pages(touched)
 
 
 def _awaited(line: int) -> str | None:

@@ -1,5 +1,6 @@
 """Forked processes: pages of their own, a mark of their own, and a parent that did not fork them."""
 
+import mmap
 import os
 import resource
 import signal
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from storebench.system import forking
-from storebench.system.forking import Adopted, adopting, can_own_pages, own_pages
+from storebench.system.forking import Adopted, adopting, can_own_pages, file_pages, own_pages
 from storebench.system.processes import MARK, end_processes, mark_again
 
 HELD_MIB = 32
@@ -53,6 +54,40 @@ def faults_of_a_fork(before: Callable[[], None]) -> int:
 def test_a_fork_with_pages_of_its_own_copies_none_later() -> None:
     assert faults_of_a_fork(lambda: None) >= PAGES
     assert faults_of_a_fork(own_pages) < PAGES / 100
+
+
+def status_mib(name: str) -> float:
+    """Return a value in the status of this process."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition(f"\n{name}:")[2].split()[0]) / 1024
+
+
+def grown_in_a_fork(name: str, touched: list[tuple[int, int]]) -> float:
+    """Return by how much a value is higher in a fork that owns its pages than it is here, in MiB."""
+    read, write = os.pipe()
+    here = status_mib(name)
+    pid = os.fork()
+    if pid == 0:
+        own_pages(touched)
+        os.write(write, str(status_mib(name) - here).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with os.fdopen(read) as answer:
+        return float(answer.read())
+
+
+@pytest.mark.skipif(not can_own_pages(), reason="this kernel is older than 5.14")
+def test_a_fork_takes_as_much_memory_as_the_process_that_forked_it(tmp_path: Path) -> None:
+    file = tmp_path / "mapped"
+    file.write_bytes(os.urandom(HELD_MIB << 20))
+    with file.open("rb") as opened, mmap.mmap(-1, HELD_MIB << 20, mmap.MAP_PRIVATE) as memory:
+        memory[0] = 1  # the other pages are never touched
+        with mmap.mmap(opened.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as mapped:
+            assert sum(mapped[:: mmap.PAGESIZE]) > 0
+            assert abs(grown_in_a_fork("RssAnon", file_pages())) < HELD_MIB / 4
+            assert abs(grown_in_a_fork("RssFile", file_pages())) < HELD_MIB / 4
+            assert grown_in_a_fork("RssFile", []) < -HELD_MIB / 2
 
 
 def test_a_kernel_that_cannot_copy_pages_at_once_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

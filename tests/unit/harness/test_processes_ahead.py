@@ -32,6 +32,9 @@ from tests.support.harness_tools import (
     write_scenario,
 )
 
+LEAST_MAPPED_KIB = 32 << 10
+"""Less than the pages of libraries that the import of torch touches; a fork alone has 6 MiB of them."""
+
 WITNESS = '''
 """Note what the processes of replicates do, and have those that wait for a job meet what a test plants."""
 import atexit, os, signal, sys, time
@@ -53,9 +56,12 @@ def heard(event, arguments):
         return
     path = os.fsdecode(arguments[0])
     if path.endswith("/job.json"):
+        import random
+        import numpy as np
         note("job")
         note(f"namespace {os.readlink('/proc/self/ns/mnt')}")
         note(f"hash {hash('storebench')}")
+        note(f"draws {random.random()},{np.random.random()}")
         if PLANT == "kill" and waits:
             for pid in {pid for pid, what in noted() if what == "waits"} - {os.getpid()}:
                 os.kill(pid, signal.SIGKILL)
@@ -204,6 +210,9 @@ def test_a_group_is_ready_before_its_first_job_and_takes_turns(
     assert [what for _, what in order] == ["waits", "waits", "job", "job"] * 2
     first, second, third, fourth = values(notes, "hash")
     assert first == second != third == fourth, "interpreters differ between rounds, and only there"
+    assert [
+        len(set(of)) for of in zip(*(pair.split(",") for pair in values(notes, "draws")), strict=True)
+    ] == [4, 4]
     logs = {record["failure"].rpartition("/")[2] for record in records if record["status"] == "failed"}
     assert {path.name for path in (tmp_path / "run" / LOGS_DIR).iterdir()} == logs
     assert list(temporary.iterdir()) == []
@@ -288,6 +297,9 @@ def test_the_process_of_a_cell_has_a_session_of_its_own(temporary: Path, tmp_pat
         assert waiting is not None
         stack.enter_context(waiting)
         assert os.getsid(waiting.pid) == waiting.pid != os.getsid(0)
+        # Its peak memory is recorded, and that of an interpreter counts the pages of libraries that the import touched.
+        mapped = Path(f"/proc/{waiting.pid}/status").read_text().partition("RssFile:")[2].split()[0]
+        assert int(mapped) > LEAST_MAPPED_KIB
 
 
 @pytest.fixture
