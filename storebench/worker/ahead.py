@@ -130,8 +130,9 @@ class Together:
             for key, start in self._starts.items()
         ]
         with contextlib.suppress(OSError), scratch_folder("replicate") as scratch:
-            # If they cannot be started, each replicate is started by itself later, and if that fails, it is an error.
-            processes = forked(places, scratch, places[0].log, READY_S)
+            # If they cannot be started, each replicate is started by itself later, and if that fails, it is an error. Until
+            # then, what went wrong is of no replicate's log.
+            processes = forked(places, scratch, scratch / "interpreter.log", READY_S)
             for (key, its), process in zip(stacks.items(), processes, strict=True):
                 if process is not None:
                     self._waiting[key] = its.enter_context(process), its

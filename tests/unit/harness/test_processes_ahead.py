@@ -86,6 +86,7 @@ def forked():
 
 def forked_one():
     if PLANT == "first only":
+        print("no more processes", file=sys.stderr)
         os._exit(3)
 
 if "storebench.worker" in sys.orig_argv:
@@ -332,7 +333,7 @@ def test_processes_that_never_get_ready_are_ended(
 
 
 @pytest.mark.parametrize("plant", ["fail", "stop", "first only"])
-def test_processes_that_end_before_they_are_ready_leave_no_zombies(
+def test_processes_that_end_before_they_are_ready_leave_nothing(
     plant: str, offered: Callable[[], list[bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WITNESS_NOTES", str(witness_in(tmp_path)))
@@ -342,6 +343,7 @@ def test_processes_that_end_before_they_are_ready_leave_no_zombies(
         monkeypatch.setattr(ahead, "READY_S", 5.0)
     assert offered() == [False, False]
     assert of_kind(read_notes(tmp_path / "notes"), "waits") != []
+    assert list(tmp_path.glob("*.log")) == [], "a replicate's log tells of the start of others"
 
 
 @pytest.mark.parametrize("changed", [pytest.param(False, marks=pytest.mark.full), True])
