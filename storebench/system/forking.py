@@ -132,8 +132,10 @@ def adopting() -> Iterator[None]:
     finally:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         for pid in _children() - before:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+            # One that is about to end has given back its memory before it closes its files.
+            with contextlib.suppress(OSError):
+                ends = Path("/proc", str(pid), "statm").read_bytes().startswith(b"0 ")
+                os.waitpid(pid, 0 if ends else os.WNOHANG)
 
 
 def _children() -> set[int]:
