@@ -71,10 +71,10 @@ def test_work_before_the_first_request_is_found(workers: int, early_ns: int, fou
 def test_the_loop_makes_no_batch_in_a_pause(workers: int, share: str, found: bool) -> None:
     """A worker may begin one ahead of its request, and so may the loop of another rank that shares its reader."""
     steps = table(workers, ranks=2)
-    steps["fetch_start_ns"][3] = steps["start_ns"][3] - 1_000_000
+    steps["fetch_start_ns"][4] = steps["start_ns"][4] - 1_000_000
     findings = told(steps, workers=workers, ranks=2, share=share)
     assert [figure for figure, _ in findings] == ["fetch_start_ns"] * found
-    words = "row 3 of its steps was made by the loop, but begun 1 ms before it was requested"
+    words = "row 4 of its steps was made by the loop, but begun 1 ms before it was requested"
     assert all(words in text for _, text in findings)
 
 
@@ -94,3 +94,11 @@ def test_a_producer_that_the_cell_does_not_have_is_found(workers: int, share: st
     findings = told(steps, workers=workers, ranks=2, share=share)
     assert [figure for figure, _ in findings] == ["worker"] * found
     assert all("producer 2 made a batch, but the cell has 2 workers" in text for _, text in findings)
+
+
+def test_the_loop_makes_no_later_batch_with_the_first_request() -> None:
+    steps = table()
+    steps["fetch_start_ns"][2] = steps["start_ns"][0]
+    [(figure, text)] = told(steps)
+    assert figure == "fetch_start_ns"
+    assert "begun 20 ms before it was requested" in text
