@@ -117,7 +117,7 @@ class RunPlan:
     most_s
         Seconds if the run adds as many rounds as its scenario allows; `estimate_s` for a fixed number of rounds.
     least_s, largest_s
-        `estimate_s` if the assumed part is `ASSUMED_OFF` times as fast, and as slow.
+        `estimate_s` if the assumed part is `ASSUMED_OFF` times as fast, and `most_s` if it is as slow.
     assumed_frac
         Share of `estimate_s` that was assumed.
     notes
@@ -198,7 +198,6 @@ def plan_run(
         cell_s += _compute_seconds(cell) * (once + again)
         round_s += cell_s * (replicates / scenario.least_replicates)  # the mean over the rounds
     estimate = convert_s + round_s * scenario.least_replicates
-    least_s, largest_s = estimate.ends
     return RunPlan(
         cells=list(allowed.cells),
         stores=list(planned.values()),
@@ -208,8 +207,8 @@ def plan_run(
         fetch_bytes=fetch_bytes,
         estimate_s=estimate.total,
         most_s=convert_s.total + _most_s(scenario, round_s.total),
-        least_s=least_s,
-        largest_s=largest_s,
+        least_s=estimate.ends[0],
+        largest_s=convert_s.ends[1] + _most_s(scenario, round_s.ends[1]),
         assumed_frac=estimate.assumed / estimate.total if estimate.total else 0.0,
         notes=[*scenario.impossible(), *allowed.lines(), *_unknown_steps(allowed.cells)],
     )
