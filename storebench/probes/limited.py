@@ -12,6 +12,7 @@ from pathlib import Path
 
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
+from storebench.probes.residency import MOST_FILES, SAMPLING_ERROR_FRAC
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 
@@ -76,11 +77,15 @@ class LimitedCache:
             limit_peak_bytes=usage.peak_bytes,
             limit_own_bytes=usage.own_bytes,
         )
-        counted = (facts.resident_frac_before, facts.resident_frac_after, facts.resident_max_frac)
-        most = max((frac for frac in counted if frac is not None), default=0.0)
         allowed = (
             self.limit_bytes / (after.pages_total * PAGE_BYTES) + TOLERATED_FRAC if after.pages_total else 1.0
         )
+        sampled = facts.resident_max_frac
+        # Of many files, some are counted. All of them are before and after the epoch.
+        if sampled is not None and len(self.files) > MOST_FILES:
+            sampled -= SAMPLING_ERROR_FRAC
+        counted = (facts.resident_frac_before, facts.resident_frac_after, sampled)
+        most = max((frac for frac in counted if frac is not None), default=0.0)
         if most <= allowed:
             return facts
         reason = f"{most:.1%} of the store was resident and the limit allows {allowed:.1%}; does another process read it, too?"

@@ -82,7 +82,8 @@ class ResidencyWatch:
         self._wanted = cell.cache in BOUNDED_STATES and served_from_store
         # Read-ahead never crosses files, so only requested data is read from such a store; and sampling it opens files.
         self._by_counts = late and len(files) >= manifest.count
-        self._sampler = Sampler(files, late=late) if self._wanted and not self._by_counts else None
+        sampled = self._wanted and not self._by_counts
+        self._sampler = Sampler(files, late=late, limit_bytes=cell.memory_bytes) if sampled else None
         self._curve = ResidencyCurve(reason="residency was not sampled")
 
     def __enter__(self) -> Self:

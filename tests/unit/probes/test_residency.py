@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
-from storebench.probes.residency import MOST_FILES, MOST_POINTS, Sampler, chosen_files
+from storebench.probes.page_count import Residency
+from storebench.probes.residency import MOST_FILES, MOST_POINTS, Sampler, chosen_files, settled
 
 pytestmark = pytest.mark.still_pages
 
@@ -212,3 +213,39 @@ def test_files_without_pages_have_no_curve_but_a_reason(disk: Path) -> None:
     curve = one.stop()
     assert curve.at_ns == ()
     assert "no pages" in curve.reason
+
+
+def test_a_count_above_the_limit_is_repeated_because_pages_move_while_it_is_made() -> None:
+    counts = iter([52, 51, 49, 60])
+
+    def count() -> Residency:
+        return Residency(pages_total=100, pages_resident=next(counts), method="cachestat")
+
+    assert settled(count, 50 * PAGE_BYTES).pages_resident == 49
+    assert next(counts) == 60, "a count within the limit stands"
+
+
+def test_what_stays_above_the_limit_is_reported_as_the_smallest_of_all_counts() -> None:
+    counts = iter([53, 52, 54, *[55] * 10])
+
+    def count() -> Residency:
+        return Residency(pages_total=100, pages_resident=next(counts), method="cachestat")
+
+    assert settled(count, 50 * PAGE_BYTES).pages_resident == 52
+    assert len(list(counts)) == 4, "nine counts at most"
+
+
+def test_without_a_limit_each_count_stands() -> None:
+    counts = iter([100, 1])
+
+    def count() -> Residency:
+        return Residency(pages_total=100, pages_resident=next(counts), method="cachestat")
+
+    assert settled(count, None).pages_resident == 100
+
+
+def test_pages_that_stay_resident_above_a_limit_are_seen_by_the_sampler(big_file: Path) -> None:
+    warm([big_file])
+    watching = Sampler([big_file], limit_bytes=big_file.stat().st_size // 2)
+    watching.begin()
+    assert watching.stop().resident_frac[0] == 1.0
