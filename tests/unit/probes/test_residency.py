@@ -215,7 +215,7 @@ def test_files_without_pages_have_no_curve_but_a_reason(disk: Path) -> None:
     assert "no pages" in curve.reason
 
 
-def test_a_count_above_the_limit_is_repeated_because_pages_move_while_it_is_made() -> None:
+def test_a_count_above_the_limit_is_repeated() -> None:
     counts = iter([52, 51, 49, 60])
 
     def count() -> Residency:
@@ -225,7 +225,7 @@ def test_a_count_above_the_limit_is_repeated_because_pages_move_while_it_is_made
     assert next(counts) == 60, "a count within the limit stands"
 
 
-def test_what_stays_above_the_limit_is_reported_as_the_smallest_of_all_counts() -> None:
+def test_of_counts_above_the_limit_the_smallest_stands() -> None:
     counts = iter([53, 52, 54, *[55] * 10])
 
     def count() -> Residency:
@@ -244,7 +244,7 @@ def test_without_a_limit_each_count_stands() -> None:
     assert settled(count, None).pages_resident == 100
 
 
-def test_pages_that_stay_resident_above_a_limit_are_seen_by_the_sampler(big_file: Path) -> None:
+def test_pages_that_stay_above_a_limit_are_seen(big_file: Path) -> None:
     warm([big_file])
     watching = Sampler([big_file], limit_bytes=big_file.stat().st_size // 2)
     watching.begin()
