@@ -79,7 +79,7 @@ bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb:
 	done
 	$(BIN)/storebench report $(foreach d,$(PAPER_DATASETS),$(RUNS)/$(NOW)-$@-$(d)) --allow-invalid --out $(REPORT)-$@
 
-bench-storage: setup ## Readers alone: warm, cold, and larger than the page cache (20 to 30 minutes)
+bench-storage: setup ## Readers alone: warm, cold, and larger than the page cache (15 to 30 minutes)
 	$(BIN)/storebench bench scenarios/storage.toml --out $(RUNS)/$(NOW)-storage
 	$(BIN)/storebench report $(RUNS)/$(NOW)-storage --allow-invalid --out $(REPORT)-storage
 
