@@ -12,7 +12,6 @@ from pathlib import Path
 
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
-from storebench.probes.residency import MOST_FILES, SAMPLING_ERROR_FRAC
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 
@@ -80,15 +79,11 @@ class LimitedCache:
         allowed = (
             self.limit_bytes / (after.pages_total * PAGE_BYTES) + TOLERATED_FRAC if after.pages_total else 1.0
         )
-        sampled = facts.resident_max_frac
-        # Of many files, some are counted. All of them are before and after the epoch.
-        if sampled is not None and len(self.files) > MOST_FILES:
-            sampled -= SAMPLING_ERROR_FRAC
-        counted = (facts.resident_frac_before, facts.resident_frac_after, sampled)
-        most = max((frac for frac in counted if frac is not None), default=0.0)
-        if most <= allowed:
+        sampled = facts.resident_max_frac or 0.0
+        most = max(facts.resident_frac_before or 0.0, facts.resident_frac_after or 0.0)
+        if most <= allowed and sampled <= allowed + facts.sampling_error_frac:
             return facts
-        reason = f"{most:.1%} of the store was resident and the limit allows {allowed:.1%}; does another process read it, too?"
+        reason = f"{max(most, sampled):.1%} of the store was resident and the limit allows {allowed:.1%}; does another process read it, too?"
         return dataclasses.replace(facts, verdict=CacheVerdict.FAILED, reason=reason)
 
     @contextmanager

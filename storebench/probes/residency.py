@@ -35,6 +35,9 @@ SAMPLING_ERROR_FRAC = 0.044
 
 MOST_POINTS = 200
 
+RECOUNTS = 8
+"""A count above the limit of a cell's page cache is repeated at most so many times."""
+
 _RANDOM = random.SystemRandom()
 """A reader that knew the selection could have all other files read ahead."""
 
@@ -44,7 +47,6 @@ _REST = 20
 _START_S = 30.0
 _STOP_S = 10.0
 _BEGIN, _STOP, _COUNTED = b"b", b"s", b"c"
-_RECOUNTS = 8
 
 # The parent's own path, so that the sampler runs exactly the same package.
 _CHILD = (
@@ -67,12 +69,18 @@ class ResidencyCurve:
         CPU seconds of the sampler from `Sampler.begin` to `Sampler.stop`.
     reason
         Why there are no points, or "".
+    recounts
+        Counts that were repeated, because they were above the limit.
+    error_frac
+        Sampling error of each share: 0 if all files were counted.
     """
 
     at_ns: tuple[int, ...] = ()
     resident_frac: tuple[float, ...] = ()
     cpu_s: float | None = None
     reason: str = ""
+    recounts: int = 0
+    error_frac: float = 0.0
 
 
 class Sampler:
@@ -96,11 +104,13 @@ class Sampler:
     ) -> None:
         self._late = late
         chosen = [str(path) for path in chosen_files(paths)]
+        all_counted = len(chosen) == len(paths)
+        self._error_frac = 0.0 if all_counted else SAMPLING_ERROR_FRAC
         job = {
             "path": sys.path,
             "files": chosen,
             "late": late,
-            "limit_bytes": limit_bytes if len(chosen) == len(paths) else None,
+            "limit_bytes": limit_bytes if all_counted else None,
         }
         # A library that only holds arrays needs no team of threads, and Ctrl-C is handled by the loop.
         self._process = subprocess.Popen(
@@ -145,6 +155,8 @@ class Sampler:
             resident_frac=tuple(curve["resident_frac"]),
             cpu_s=curve["cpu_s"],
             reason=curve["reason"],
+            recounts=curve["recounts"],
+            error_frac=self._error_frac,
         )
 
     def close(self) -> None:
@@ -175,27 +187,25 @@ def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
     return _RANDOM.sample(list(paths), MOST_FILES)
 
 
-def settled(count: Callable[[], Residency], limit_bytes: int | None) -> Residency:
-    """Count, and count again at once as long as more than `limit_bytes` are found, up to 8 times; return the smallest count.
+def settled(count: Callable[[], Residency], limit_bytes: int | None) -> tuple[Residency, int]:
+    """Count, and count again at once while more than `limit_bytes` are found; return the smallest count and the repetitions.
 
-    A count takes about a millisecond. Meanwhile the kernel may bring in a whole read-ahead window behind the place that was
-    reached, and drop pages that are counted already, so one count can hold more than there was at any moment.
+    Pages move during a count: the kernel may bring in a read-ahead window behind the place that was reached, and drop pages
+    that are counted already, so a count can hold more than there was at any moment. What stays above the limit for all
+    `RECOUNTS` repetitions is returned; what does not may have been real, and lasted some milliseconds at most.
     """
     least = count()
-    for _ in range(_RECOUNTS):
-        if (
-            limit_bytes is None
-            or least.frac is None
-            or least.frac * least.pages_total * PAGE_BYTES <= limit_bytes
-        ):
-            break
+    for repetitions in range(RECOUNTS):
+        resident = least.pages_resident
+        if limit_bytes is None or resident is None or resident * PAGE_BYTES <= limit_bytes:
+            return least, repetitions
         again = count()
-        if again.frac is not None and again.frac < least.frac:
+        if again.pages_resident is None or again.pages_resident < resident:
             least = again
-    return least
+    return least, RECOUNTS
 
 
-def sample(paths: Sequence[str], *, late: bool, limit_bytes: int | None = None) -> None:
+def sample(paths: Sequence[str], *, late: bool, limit_bytes: int | None) -> None:
     """Run in the sampler's process: count between the parent's two messages on standard input, then print the counts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)
@@ -215,17 +225,18 @@ def _counts(files: OpenFiles, limit_bytes: int | None) -> dict[str, Any]:
     began_ns = time.perf_counter_ns()
     at_ns: list[int] = []
     fracs: list[float] = []
-    sparser, going = 1.0, True
+    sparser, going, recounts = 1.0, True, 0
     while True:
         now_ns = time.perf_counter_ns()
-        residency = settled(files.resident, limit_bytes)
+        residency, repetitions = settled(files.resident, limit_bytes)
+        recounts += repetitions
         cost_s = (time.perf_counter_ns() - now_ns) / 1e9
         if residency.frac is None:
-            return {"at_ns": [], "resident_frac": [], "reason": residency.reason}
+            return {"at_ns": [], "resident_frac": [], "reason": residency.reason, "recounts": recounts}
         at_ns.append(now_ns)
         fracs.append(residency.frac)
         if not going:
-            return {"at_ns": at_ns, "resident_frac": fracs, "reason": ""}
+            return {"at_ns": at_ns, "resident_frac": fracs, "reason": "", "recounts": recounts}
         if len(at_ns) == 1:
             os.write(sys.stdout.fileno(), _COUNTED)
         if len(at_ns) >= MOST_POINTS:

@@ -64,6 +64,10 @@ class CacheFacts:
         CPU seconds of the sampler process; null without a curve.
     resident_max_frac
         Largest sampled residency; null without a curve.
+    sampling_error_frac
+        Sampling error of the curve's residency: 0 if all files were counted, 0.044 if a random 512 of them were.
+    recounts
+        Counts during the epoch that were repeated because they were above the limit of the page cache.
     metadata
         State of the directory entries and inodes of the store at the first timed access: "hot", "cold" or "unknown".
     below
@@ -92,6 +96,8 @@ class CacheFacts:
     curve: tuple[ResidencyPoint, ...] = ()
     sampling_cpu_s: float | None = None
     resident_max_frac: float | None = None
+    sampling_error_frac: float = 0.0
+    recounts: int = 0
     metadata: str = "unknown"
     below: BelowCache = BelowCache.UNKNOWN
     below_ratio: float | None = None

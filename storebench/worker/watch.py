@@ -141,6 +141,8 @@ class ResidencyWatch:
             curve=residency_points(table, self._curve, manifest.count),
             sampling_cpu_s=self._curve.cpu_s,
             resident_max_frac=max(self._curve.resident_frac, default=None),
+            sampling_error_frac=self._curve.error_frac,
+            recounts=self._curve.recounts,
             reason=cache.reason or judged.reason,
         )
         return cache, judged.portion

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.matrix import MODEL_CROPS
-from storebench.probes.residency import MOST_FILES, SAMPLING_ERROR_FRAC
+from storebench.probes.residency import SAMPLING_ERROR_FRAC
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
 from storebench.results import BelowCache, PortionKind, Record
@@ -201,8 +201,7 @@ def _limit(record: Record) -> Iterator[Finding]:
         return
     held = [point.resident_frac for point in cache.curve]
     most = max([*held, cache.resident_max_frac or 0.0]) * store.file_bytes
-    some_files = record.cell.backend.format == "files" and store.count > MOST_FILES
-    error = SAMPLING_ERROR_FRAC * store.file_bytes if some_files else 0.0
+    error = min(cache.sampling_error_frac, SAMPLING_ERROR_FRAC) * store.file_bytes
     if most > limit * _LIMIT_HEADROOM + error:
         message = f"{size(most)} of the store were resident, above the limit of {size(limit)}"
         yield finding(Rule.CACHE, record, "resident_max_frac", message)

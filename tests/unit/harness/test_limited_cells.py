@@ -311,6 +311,26 @@ def test_a_killed_cell_leaves_no_mount_device_or_group(photos: str, bench: Bench
     assert groups() == [], "the next run removes the group of the killed one"
 
 
+def test_a_store_that_another_process_holds_is_not_limited(photos: str, bench: Bench, tmp_path: Path) -> None:
+    limit = ("-d", photos, *WORK, "--cache", "limited", "--memory", "40 MiB")
+    built, _ = bench.run("lmdb", *limit, "--max-steps", "4", out=tmp_path / "built")
+    assert built.returncode == 0, built.stderr
+    data = home_of(bench) / "lmdb+raw" / "data.mdb"
+    command = bench.command(
+        "run", "lmdb", *limit, "--epochs", "30", "--stores", bench.stores, "--out", tmp_path / "run"
+    )
+    with subprocess.Popen(command, cwd=bench.root, env=dict(bench.env), stderr=subprocess.DEVNULL) as runner:
+        _inside(runner.pid)
+        while runner.poll() is None:  # what this process reads is charged to its own group
+            data.read_bytes()
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    beyond = [record for record in records if record["failure"]]
+    assert beyond, "it was seen"
+    assert "the cache was not limited: " in beyond[-1]["failure"]
+    assert any(record["cache"]["recounts"] for record in beyond), "counts above the limit were repeated"
+    assert all(record["cache"]["sampling_error_frac"] == 0 for record in records), "one file is counted whole"
+
+
 def _inside(runner: int) -> int:
     """Return the cell's process id once it is under its limit."""
     found: list[int] = []

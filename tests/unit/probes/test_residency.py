@@ -14,7 +14,15 @@ import pytest
 
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
 from storebench.probes.page_count import Residency
-from storebench.probes.residency import MOST_FILES, MOST_POINTS, Sampler, chosen_files, settled
+from storebench.probes.residency import (
+    MOST_FILES,
+    MOST_POINTS,
+    RECOUNTS,
+    SAMPLING_ERROR_FRAC,
+    Sampler,
+    chosen_files,
+    settled,
+)
 
 pytestmark = pytest.mark.still_pages
 
@@ -94,7 +102,7 @@ def test_many_points_are_thinned_and_both_ends_stay(big_file: Path) -> None:
     script = (
         "import sys, time; from storebench.probes import residency\n"
         "residency._GROWTH = 0.0\n"
-        f"residency.sample([{str(big_file)!r}], late=False)"
+        f"residency.sample([{str(big_file)!r}], late=False, limit_bytes=None)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -164,6 +172,7 @@ def test_of_many_files_some_that_nobody_knows_are_counted_and_kept_open(disk: Pa
     assert truth == pytest.approx(0.5, abs=0.05)
     assert curve.resident_frac[0] == 0
     assert curve.resident_frac[-1] == pytest.approx(truth, abs=0.09)
+    assert curve.error_frac == SAMPLING_ERROR_FRAC
 
 
 def test_the_sampler_ends_with_its_parent_even_when_that_is_killed(big_file: Path) -> None:
@@ -221,7 +230,8 @@ def test_a_count_above_the_limit_is_repeated() -> None:
     def count() -> Residency:
         return Residency(pages_total=100, pages_resident=next(counts), method="cachestat")
 
-    assert settled(count, 50 * PAGE_BYTES).pages_resident == 49
+    settled_count, repetitions = settled(count, 50 * PAGE_BYTES)
+    assert (settled_count.pages_resident, repetitions) == (49, 2)
     assert next(counts) == 60, "a count within the limit stands"
 
 
@@ -231,7 +241,8 @@ def test_of_counts_above_the_limit_the_smallest_stands() -> None:
     def count() -> Residency:
         return Residency(pages_total=100, pages_resident=next(counts), method="cachestat")
 
-    assert settled(count, 50 * PAGE_BYTES).pages_resident == 52
+    settled_count, repetitions = settled(count, 50 * PAGE_BYTES)
+    assert (settled_count.pages_resident, repetitions) == (52, RECOUNTS)
     assert len(list(counts)) == 4, "nine counts at most"
 
 
@@ -241,11 +252,15 @@ def test_without_a_limit_each_count_stands() -> None:
     def count() -> Residency:
         return Residency(pages_total=100, pages_resident=next(counts), method="cachestat")
 
-    assert settled(count, None).pages_resident == 100
+    settled_count, repetitions = settled(count, None)
+    assert (settled_count.pages_resident, repetitions) == (100, 0)
 
 
 def test_pages_that_stay_above_a_limit_are_seen(big_file: Path) -> None:
     warm([big_file])
     watching = Sampler([big_file], limit_bytes=big_file.stat().st_size // 2)
     watching.begin()
-    assert watching.stop().resident_frac[0] == 1.0
+    curve = watching.stop()
+    assert set(curve.resident_frac) == {1.0}
+    assert curve.recounts == RECOUNTS * len(curve.resident_frac)
+    assert curve.error_frac == 0

@@ -251,6 +251,11 @@ LIMITED: dict[str, Any] = {"cache": "limited", "memory_bytes": 400 << 20}
             "resident_max_frac",
             "687 MiB of the store were resident, above the limit of 400 MiB",
         ),
+        (
+            {"resident_max_frac": 0.59, "sampling_error_frac": 1.0},
+            "resident_max_frac",
+            "450 MiB of the store were resident, above the limit of 400 MiB",
+        ),
     ],
 )
 def test_a_page_cache_beyond_its_limit_is_told(
@@ -262,6 +267,24 @@ def test_a_page_cache_beyond_its_limit_is_told(
     read = dataclasses.replace(verified, counters=Counters(device_read_bytes=record.payload_bytes))
     [problem] = found(tmp_path, read)
     assert (problem.kind, problem.figure, problem.message) == (Rule.CACHE, figure, message)
+
+
+@pytest.mark.parametrize(("error_frac", "figures"), [(0.0, ["resident_max_frac"]), (0.044, [])])
+def test_a_share_of_some_files_may_exceed_a_limit_by_its_error(
+    tmp_path: Path, error_frac: float, figures: list[str]
+) -> None:
+    record = part(
+        make_record("png", **LIMITED),
+        "cache",
+        verdict=CacheVerdict.VERIFIED,
+        limit_bytes=400 << 20,
+        resident_frac_before=0.3,
+        resident_frac_after=0.4,
+        resident_max_frac=0.56,
+        sampling_error_frac=error_frac,
+    )
+    read = dataclasses.replace(record, counters=Counters(device_read_bytes=record.payload_bytes))
+    assert [problem.figure for problem in found(tmp_path, read)] == figures
 
 
 @pytest.mark.parametrize(
