@@ -82,14 +82,15 @@ class StallWatch:
     def _blamed(self, idle: list[Position]) -> list[Position]:
         """Return the ranks that the others wait for, of those without progress.
 
-        A stopped process is one in any case. Otherwise it is the rank that has come least far: in a step, the others
-        wait for it inside of a collective operation and make no progress either. If all ranks of the job wait, each for
-        the others, they hang; on several nodes, the rank that they wait for may be on another one.
+        A stopped process is one in any case, even if its own time is not over: it may have begun a phase after the others.
+        Otherwise it is the rank that has come least far: in a step, the others wait for it inside of a collective operation
+        and make no progress either. If all ranks of the job wait, each for the others, they hang; on several nodes, the rank
+        that they wait for may be on another one.
         """
         busy = [position for position in idle if not position.waiting]
         if not busy and not (self._team.nodes == 1 and len(idle) == len(self._last)):
             return []
-        stopped = [position for position in idle if _stopped(position.pid)]
+        stopped = [position for position in self.positions if _stopped(position.pid)]
         if stopped:
             return stopped
         candidates = busy or idle

@@ -191,3 +191,22 @@ def test_a_stopped_process_is_named_first(
     line = watch.failure() or ""
     assert line.startswith("rank 1 on node 0 made no progress for 5 s")
     assert "its process is stopped" in line
+
+
+def test_a_stopped_process_is_named_although_it_began_later(
+    stopped: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
+    first = RankProgress.create(tmp_path, 0)
+    start(first)
+    first.begin("epoch 0")
+    assert watch.failure() is None
+    clock.now_s = 1
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: stopped)
+        second = RankProgress.create(tmp_path, 1)
+    start(second)
+    second.begin("epoch 0")
+    assert watch.failure() is None
+    clock.now_s = 5.5
+    assert (watch.failure() or "").startswith("rank 1 on node 0 ")
