@@ -1,6 +1,6 @@
 # storebench: 'make help' lists the targets. Everything lives below this folder: .venv, data, stores, runs, report.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 STORES ?= stores
 RUNS ?= runs
@@ -36,7 +36,7 @@ TORCH_INDEX ?=
 UNCOMPILED := /tests?/|/sympy/|/networkx/|/torch/(_inductor|_dynamo|testing|onnx)/
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "storebench needs Python 3.11 or later: make PYTHON=python3.11 setup")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "storebench needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.11 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 	$(PIP_INSTALL) -e '.[dev]'
@@ -187,7 +187,7 @@ bench-ci: setup ## Five timed sessions of the pytest-benchmark suite, which 'mak
 check: bench-ci ## The regression gate: this tree compared with the committed baseline
 	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
 
-gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (35 minutes; root)
+gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (about half an hour; root)
 	$(BIN)/python -m benchmarks.gate_selftest
 
 # SAMPLE mutants per module, drawn by SEED; SAMPLE=0 tries all of them, which takes hours.
