@@ -144,7 +144,7 @@ def execute(
         )
     running_digest()  # before the first cell, so that a change of the code during the run is detected
     with claimed(run.folder):
-        run.mend()
+        run.repair()
         recorded, work = run.recorded(), run.left(retry_failed=retry_failed)
         if work and run.stopped:
             run = run.going_on()

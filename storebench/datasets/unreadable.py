@@ -97,7 +97,7 @@ def refusal(unreadable: Sequence[Unreadable], files: int, advice: str = _ADVICE)
     files
         How many files there are.
     advice
-        What else may be done than to mend the file.
+        What may be done instead of repairing the file.
     """
     first = unreadable[0].error
     count = (
@@ -276,7 +276,7 @@ def _read(listings: Listings, name: str, source: Dataset) -> dict[int, Unreadabl
         }
     except (CorruptDataError, ValueError, LookupError, TypeError):
         return None
-    # Permissions and failing disks may have been mended, which the samples' identity does not show.
+    # Permissions and failing disks may have been fixed, which the samples' identity does not show.
     unopened = [index for index, entry in known.items() if isinstance(entry.error, DataNotFoundError)]
     still = {source.locate(entry.index) for entry in find_unreadable(source, unopened)} if unopened else set()
     return known if {source.locate(index) for index in unopened} == still else None

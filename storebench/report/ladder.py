@@ -158,13 +158,13 @@ def _ladder(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Ladder:
         for rung in RUNGS
         if rung.key in rungs
     )
-    mended = [step for step in steps if step.rung.trouble]
-    best = max(mended, key=operator.attrgetter("rate.mid"), default=None)
+    avoiding = [step for step in steps if step.rung.trouble]
+    best = max(avoiding, key=operator.attrgetter("rate.mid"), default=None)
     return Ladder(
         steps=steps,
         top_gain=_top_gain(rungs, decisions),
         best=best,
-        best_gains={} if best is None else _best_gains(best, mended, rungs, decisions),
+        best_gains={} if best is None else _best_gains(best, avoiding, rungs, decisions),
     )
 
 
@@ -181,13 +181,13 @@ def _top_gain(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Decisio
 
 
 def _best_gains(
-    best: MeasuredRung, mended: Sequence[MeasuredRung], rungs: Mapping[str, CellSummary], decisions: Decisions
+    best: MeasuredRung, avoiding: Sequence[MeasuredRung], rungs: Mapping[str, CellSummary], decisions: Decisions
 ) -> dict[str, Decision]:
     """Return the decisions on the best rung over the bases that the ladder does not already compare it with.
 
     The best rung is not known beforehand, so every rung has a share of the page's error.
     """
-    pairs = [(step, base) for step in mended for base in BASES if base in rungs]
+    pairs = [(step, base) for step in avoiding for base in BASES if base in rungs]
     own = _held([(step.cell, rungs[base]) for step, base in pairs], decisions)
     gains = {
         base: _gain(step.cell, rungs[base], ratio, decisions)

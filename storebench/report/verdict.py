@@ -257,7 +257,7 @@ def _delivered(cell: CellSummary) -> float:
     return read / samples if read and samples else 0.0
 
 
-def mending_reader(cell: CellSummary) -> str:
+def planned_reader(cell: CellSummary) -> str:
     """Return the name of the backend that reads the same store with several requests in flight; "" without one."""
     planned = PLANNED.get(cell.cell.backend.format)
     if planned is None or cell.cell.backend.reader == planned:

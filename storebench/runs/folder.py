@@ -300,7 +300,7 @@ class Run:
         conditions = records[0].conditions
         return self.scenario.repeat_disturbed and conditions is not None and conditions.repeats
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Repair the folder after a killed process, so that only complete replicates stay recorded.
 
         Records of an incomplete replicate move to ``superseded.jsonl``. Unfinished step tables, and those that no record

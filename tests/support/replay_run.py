@@ -22,7 +22,7 @@ def replay(measured: Path, folder: Path) -> None:
     """Go on with the run in `folder`, with the records and step tables of `measured` in the place of cells."""
     known, run = Run.read(measured).recorded(), Run.resume(folder)
     with claimed(folder):
-        run.mend()
+        run.repair()
         recorded = run.recorded()
         for work in run.left(retry_failed=True):
             with run.attempt() as tables:

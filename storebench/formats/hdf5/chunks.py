@@ -106,8 +106,8 @@ def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | No
     if cost < COSTLY_BYTES or cost < COSTLY_TIMES * sample:
         return None
     layout = "CHUNK=" + "x".join(map(str, (1, *data.shape[1:]))) if data.compression else "CONTI"
-    mended = path.with_name(f"{path.stem}-repacked{path.suffix}")
-    command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(mended)]
+    repacked = path.with_name(f"{path.stem}-repacked{path.suffix}")
+    command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(repacked)]
     return (
         f"a random sample of {name!r} ({sample} bytes) costs {_size(cost)}: it spans "
         f"{number_of(touched, 'chunk')} of {data.chunks}; fix it with: {shlex.join(command)}"

@@ -145,7 +145,7 @@ def styled() -> Iterator[None]:
     """Make a plot in storebench's style, and leave the caller's settings unchanged.
 
     Matplotlib warns of labels that are longer than the figure, and of characters that its font lacks. Both come from
-    names in the records, so the warnings would tell the reader of a report nothing that could be mended.
+    names in the records, so the warnings would tell the reader of a report nothing that could be fixed.
     """
     with mpl.rc_context(cast("Any", _STYLE)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -21,7 +21,7 @@ from storebench.report.texts.labels import (
     with_interval,
 )
 from storebench.report.texts.verdicts import bounded, limit_sentence
-from storebench.report.verdict import PLANNED, Bound, mending_reader
+from storebench.report.verdict import PLANNED, Bound, planned_reader
 from storebench.settings.words import ComputeKind
 from storebench.stats import PRACTICAL_FRAC
 
@@ -132,7 +132,7 @@ def _bottleneck(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
 
 def _reader_words(facts: Facts, chosen: CellSummary) -> str:
     """Name the reader of the chosen store that keeps several requests in flight, or return "" if its format has none."""
-    reader = mending_reader(chosen)
+    reader = planned_reader(chosen)
     if not reader:
         own = PLANNED.get(chosen.cell.backend.format) == chosen.cell.backend.reader
         return f" ({backend_label(chosen.backend)} does so already: more of them)" if own else ""

@@ -127,5 +127,5 @@ def test_a_runs_folder_and_its_records_may_be_links(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / RECORDS_NAME).symlink_to(tmp_path / "records")
     (tmp_path / "run").symlink_to("elsewhere", target_is_directory=True)
     run = Run.resume(tmp_path / "run")
-    run.mend()
+    run.repair()
     assert len(run.left()) == 1

@@ -222,7 +222,7 @@ def test_part_of_a_replicate_that_an_older_release_left_is_set_aside(
         assert records_in(folder) == []
     before = shutil.copytree(folder, tmp_path / "before")
     run = Run.resume(folder)
-    run.mend()
+    run.repair()
     assert lines(folder / SUPERSEDED_NAME) == [first.strip()]
     assert len(run.left()) == {"at the end": 2, "in the middle": 1}[place]
     # What is measured again may come after replicates that were measured later: only the order differs.

@@ -12,7 +12,7 @@ from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.verdicts import limit_figure, limit_sentence
-from storebench.report.verdict import Bound, CellVerdict, mending_reader
+from storebench.report.verdict import Bound, CellVerdict, planned_reader
 from storebench.results import Ceilings, Counters, Record, Status
 from tests.support.planted import make_record, portion_of, replicates
 
@@ -178,7 +178,7 @@ def test_the_reader_that_would_mend_waiting_is_named() -> None:
     names = ("lmdb", "lmdb:direct", "lmdb:shared", "leveldb", "png")
     asked = make_record("lmdb", reader_options=(("readahead", "off"),))
     cells = cells_of([*map(make_record, names), asked])
-    assert {cell.backend: mending_reader(cell) for cell in cells} == {
+    assert {cell.backend: planned_reader(cell) for cell in cells} == {
         "lmdb": "lmdb:direct",
         "lmdb?readahead=off": "lmdb:direct",
         "lmdb:direct": "",
