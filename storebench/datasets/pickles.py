@@ -10,6 +10,7 @@ can describe a nested tuple that takes centuries.
 """
 
 import pickletools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -65,7 +66,10 @@ def load_dict(raw: bytes, where: str) -> dict[str, Any]:
         numpy arrays of bytes. Nothing that the pickle names has been called.
     """
     try:
-        loaded = _Machine(most_memo=len(raw)).run(raw)
+        with warnings.catch_warnings():
+            # An invalid escape in a damaged text, which Python warns of, and leaves as it is.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            loaded = _Machine(most_memo=len(raw)).run(raw)
         if not isinstance(loaded, dict):
             raise _RefusedError("it does not hold a dictionary")
         return {_text(key): _value(value) for key, value in loaded.items()}

@@ -166,6 +166,14 @@ def test_pickles_of_newer_pythons_are_read_too() -> None:
     assert found.tolist() == classes.tolist()
 
 
+def test_a_damaged_escape_is_refused_without_a_warning() -> None:
+    """Tests turn warnings into errors, so a warning would fail this."""
+    raw = bytearray(cifar_pickle(*batch(1, count=1)))
+    raw[14] = ord("\\")
+    with pytest.raises(CorruptDataError, match="not a pickle of CIFAR-10 data"):
+        parse_python(bytes(raw), "batch")
+
+
 @examples(300)
 @given(raw=damaged(cifar_pickle(*batch(1, count=1))))
 def test_a_damaged_pickle_is_refused_or_read_and_never_fails_otherwise(raw: bytes) -> None:

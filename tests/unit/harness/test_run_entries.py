@@ -68,7 +68,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("verb", ["create", "resume", "mend"])
+@pytest.mark.parametrize("verb", ["create", "resume", "repair"])
 @pytest.mark.parametrize(("name", "make", "kind"), KINDS)
 def test_what_a_run_would_not_have_is_refused(
     name: str, make: Made, kind: str, verb: str, tmp_path: Path
@@ -82,7 +82,7 @@ def test_what_a_run_would_not_have_is_refused(
     make(folder / name)
     before = tree(tmp_path)
     with pytest.raises(CorruptDataError, match=f"{folder / name}: {kind}, .* Replace it with"):
-        {"create": lambda: made(folder), "resume": lambda: Run.resume(folder), "mend": run.mend}[verb]()
+        {"create": lambda: made(folder), "resume": lambda: Run.resume(folder), "repair": run.repair}[verb]()
     assert tree(tmp_path) == before
 
 
