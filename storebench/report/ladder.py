@@ -181,7 +181,10 @@ def _top_gain(rungs: Mapping[str, CellSummary], decisions: Decisions) -> Decisio
 
 
 def _best_gains(
-    best: MeasuredRung, avoiding: Sequence[MeasuredRung], rungs: Mapping[str, CellSummary], decisions: Decisions
+    best: MeasuredRung,
+    avoiding: Sequence[MeasuredRung],
+    rungs: Mapping[str, CellSummary],
+    decisions: Decisions,
 ) -> dict[str, Decision]:
     """Return the decisions on the best rung over the bases that the ladder does not already compare it with.
 
