@@ -153,7 +153,9 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
         )
     if not root.is_dir():
         raise DataNotFoundError(
-            "no such folder", where=root, hint="Name a folder that holds one folder per class."
+            "no such folder",
+            where=root,
+            hint="Name a folder of images, or of one folder of images per class.",
         )
     folders = ClassFolders(root, seen)
     names = folders.names()
@@ -162,11 +164,11 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
     if not by_class and (loose := folders.loose()):
         return {ONE_CLASS: loose}
     if not by_class:
-        what = f"{len(names)} folders without images" if names else "no class folders"
+        what = f"only {number_of(len(names), 'folder')} without images" if names else "no images"
         raise DataNotFoundError(
             f"{what} in it",
             where=root,
-            hint=f"Put one folder per class there, with {', '.join(images.EXTENSIONS[:3])} ... files.",
+            hint=f"Put {', '.join(images.EXTENSIONS[:3])} ... files there, in one folder per class if they have classes.",
         )
     return by_class
 

@@ -198,7 +198,7 @@ def _cold_refusal(samples: Samples, machine: Machine, count: int) -> str:
         return "cold is left out: the stores' file system is in memory"
     if size < COLD_LEAST_BYTES:
         least = rounded_bytes(COLD_LEAST_BYTES)
-        return f"cold is left out: the disk reads {rounded_bytes(size)} ahead within a few steps; it needs {least}"
+        return f"cold is left out: read-ahead would cache all {rounded_bytes(size)} within a few steps; it needs {least} of images"
     return ""
 
 

@@ -53,9 +53,11 @@ def _record_files(source: Path) -> list[Path]:
     files = sorted(source.rglob(RECORDS_NAME)) if source.is_dir() else []
     if not files:
         raise DataNotFoundError(
-            f"no {RECORDS_NAME} here, so there is nothing to report",
+            f"no {RECORDS_NAME} here, so there is nothing to report"
+            if source.exists()
+            else "no such file or folder",
             where=source,
-            hint="Name a folder that 'storebench bench' wrote, or run the scenario again.",
+            hint="Name a folder that 'storebench run' or 'storebench bench' wrote.",
         )
     return files
 

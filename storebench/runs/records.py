@@ -161,7 +161,9 @@ def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
     source = source / RECORDS_NAME if source.is_dir() else source
     if not source.is_file():
         raise DataNotFoundError(
-            "no records here", where=path, hint="Name a folder that 'storebench bench' wrote."
+            "no records here" if Path(path).exists() else "no such file or folder",
+            where=path,
+            hint="Name a folder that 'storebench run' or 'storebench bench' wrote.",
         )
     records = []
     for where, raw in raw_records(source):

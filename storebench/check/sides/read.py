@@ -33,7 +33,8 @@ def read_side(path: Path, *, baseline: bool) -> Side:
     try:
         side = checked_side(_read(path))
     except FileNotFoundError:
-        raise _nothing(path, "there is nothing here", baseline=baseline) from None
+        problem = "there is nothing in this folder" if path.is_dir() else "no such file or folder"
+        raise _nothing(path, problem, baseline=baseline) from None
     if not side.cells:
         raise _nothing(path, "nothing was measured", baseline=baseline)
     return side

@@ -325,7 +325,7 @@ def _note(group: Sequence[Roofline]) -> str:
     clauses = [
         f"{dataset_label(lead.first)}, {loader_words(lead)}",
         f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
-        "Upright bar, and figure behind the name: the fastest accelerator that the store keeps busy 90% of its time",
+        "Upright bar, and figure after the name: the fastest accelerator that the store keeps busy 90% of its time",
         "" if lead.overlap else "Without workers that is a ninth of the rate at which the store loads",
         "Points: measured, compute EMULATED by sleeps" if points else "",
         f"Points without a bar have fewer than {MIN_ROUNDS} rounds"

@@ -1,7 +1,7 @@
 """Whether it is worth converting image files: the answer to a run that chose its backends itself, in words."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storebench.accelerators import Accelerator, landmarks
@@ -191,6 +191,7 @@ def _converting(
     sentences = (
         below,
         _above(base, best, gains[best]),
+        _rivals(facts, best, gains),
         _unchanged(gains) if raw else "",
         memory,
         _price(cell, whole),
@@ -333,6 +334,20 @@ def _above(base: RooflineCurve, best: RooflineCurve, claim: Claim) -> str:
     )
 
 
+def _rivals(facts: Facts, best: RooflineCurve, gains: Collection[RooflineCurve]) -> str:
+    """Return a sentence on the other stores that may feed as fast an accelerator as the best one, or "" without any."""
+    names = [
+        backend_label(curve.backend)
+        for curve in gains
+        if curve is not best
+        and (curve.starving.hi or math.inf) >= (best.starving.lo or 0.0)
+        and ((claim := _claim(facts, curve, best)) is None or claim.kind is ClaimKind.UNDECIDED)
+    ]
+    return (
+        f"Whether {' or '.join(names)} would do as well is undecided: the intervals overlap." if names else ""
+    )
+
+
 def _unchanged(gains: Mapping[RooflineCurve, Claim]) -> str:
     """Return a sentence on the starving point of a container with unchanged files, or "" if none is proven to help."""
     kept = [curve for curve in gains if curve.loader.cell.backend.codec == ORIGINAL]
@@ -376,10 +391,14 @@ def _price(cell: CellSummary, whole: Whole | None) -> str:
     if whole is None or not (count and size and seconds):
         return ""
     share = whole.count / count
+    timed = (
+        "was timed once"
+        if whole.count == count
+        else f"is scaled from one conversion of {int(count):,} images"
+    )
     return (
         f"Converting all {whole.count:,} images takes about {duration(seconds * share)} and"
-        f" {rounded_bytes(size * share)} of disk. This is scaled from one conversion of {int(count):,} images, so the time"
-        " has no interval."
+        f" {rounded_bytes(size * share)} of disk. This {timed}, so the time has no interval."
     )
 
 

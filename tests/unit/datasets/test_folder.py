@@ -48,10 +48,10 @@ def test_without_split_folders_all_is_training_data(tmp_path: Path) -> None:
 def test_missing_and_empty_folders_are_refused_and_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError, match="no such folder"):
         open_at(tmp_path / "missing")
-    with pytest.raises(DataNotFoundError, match="no class folders in it"):
+    with pytest.raises(DataNotFoundError, match="no images in it"):
         open_at(tmp_path)
     (tmp_path / "a").mkdir()
-    with pytest.raises(DataNotFoundError, match="1 folders without images"):
+    with pytest.raises(DataNotFoundError, match="only 1 folder without images in it"):
         open_at(tmp_path)
     with pytest.raises(UsageError, match="no synthetic stand-in"):
         open_at(tmp_path, synthetic=True)

@@ -73,7 +73,7 @@ def test_a_small_folder_is_measured_whole_and_never_cold() -> None:
     assert {cell.data.limit for cell in scenario_of(first).cells()} == {None}
     assert not backends(first, "cold")
     assert first.notes == (
-        "cold is left out: the disk reads 26 MiB ahead within a few steps; it needs 64 MiB",
+        "cold is left out: read-ahead would cache all 26 MiB within a few steps; it needs 64 MiB of images",
     )
 
 

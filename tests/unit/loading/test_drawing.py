@@ -54,7 +54,7 @@ def test_batches_that_depart_from_the_plan_get_their_windows() -> None:
 
 
 def test_one_call_draws_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it is for: 33 batches are drawn in three calls."""
+    """What it is for: 33 batches are drawn in three calls, the first one by itself."""
     drawn: list[int] = []
     draw = Augment.windows
 
@@ -66,4 +66,20 @@ def test_one_call_draws_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     windows.plan(batches, epoch=0)
     monkeypatch.setattr(Augment, "windows", counting)
     served(windows, batches, 0)
-    assert drawn == [64, 64, 4]
+    assert drawn == [4, 64, 64]
+
+
+def test_a_worker_that_gets_copies_draws_nothing_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The DataLoader pickles each request by itself, so only the first batch is the plan's own array there."""
+    drawn: list[int] = []
+    draw = Augment.windows
+
+    def counting(self: Augment, indices: Indices, *given: object, **named: int) -> object:
+        drawn.append(len(indices))
+        return draw(self, indices, *given, **named)  # type: ignore[arg-type]
+
+    windows, batches = PlannedWindows(AUGMENT, SHAPE, seed=3), batches_of(*[4] * 33)
+    windows.plan(batches, epoch=0)
+    monkeypatch.setattr(Augment, "windows", counting)
+    served(windows, [batches[0], *(batch.copy() for batch in batches[1:])], 0)
+    assert drawn == [4] * 33
