@@ -41,7 +41,7 @@ import atexit, os, signal, sys, time
 
 NOTES = os.environ["WITNESS_NOTES"]
 PLANT = os.environ.get("WITNESS_PLANTS")
-forks = 0
+forks, forker = 0, 0
 
 def note(what):
     with open(NOTES, "a") as notes:
@@ -69,11 +69,11 @@ def heard(event, arguments):
         note("store")
 
 def forking():
-    global forks
-    forks += 1
+    global forks, forker
+    forks, forker = forks + 1, os.getpid()  # the interpreter may have ended before its last child looks for its parent
 
 def forked():
-    if forks > 2 or os.getppid() != interpreter:
+    if forks > 2 or forker != interpreter:
         return  # a process that the cell forks
     note("waits")
     if PLANT == "second is slow" and forks == 2 and "job" not in {what for _, what in noted()}:
