@@ -13,7 +13,8 @@ page of the stores in the page cache, images of 256 and of 32 pixels. Three tabl
 Ways and backends take turns in every round. Times are medians over rounds, ratios have Student's intervals on logarithms.
 Tables 1 and 3 are in processor time of the one thread. In table 2, the steps of a round are
 taken 16 at a time, because windows are drawn for 16 batches at once, and a round's figures are means of the middle half of
-these groups by length, so that a moment in which the machine does something else does not count.
+these groups by length, so that a moment in which the machine does something else does not count. An epoch of 1,000 large images
+has 15 batches. Their windows are drawn in its first steps, which are left out: microseconds, of hundreds per batch.
 
     python -m benchmarks.prep [--rounds N] [--dataset NAME] [--size N] [BACKEND ...]
 
