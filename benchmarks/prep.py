@@ -1,7 +1,8 @@
 """What the harness adds to a warm batch: crop and mirror, and every microsecond beside fetching and decoding.
 
-``python -m benchmarks.prep``, or ``make bench-prep``. One process with one thread, no workers, nothing computed, every
-page of the stores in the page cache, images of 256 and of 32 pixels. Three tables for each size:
+``python -m benchmarks.prep``, or ``make bench-prep``. One process with one thread, no workers, nothing computed, images of
+256 and of 32 pixels. Every page of the stores is in the page cache: each was evicted, then read from start to end. Three
+tables for each size:
 
 1. Crop, mirror, and both, of one batch of whole images, over the time of the crop alone.
 2. Where the time of a batch goes, for every backend, with crop and mirror and without: fetch, decode, prep, and the loop's
@@ -11,10 +12,8 @@ page of the stores in the page cache, images of 256 and of 32 pixels. Three tabl
 3. The costs that all backends share, each by itself.
 
 Ways and backends take turns in every round. Times are medians over rounds, ratios have Student's intervals on logarithms.
-Tables 1 and 3 are in processor time of the one thread. In table 2, the steps of a round are
-taken 16 at a time, because windows are drawn for 16 batches at once, and a round's figures are means of the middle half of
-these groups by length, so that a moment in which the machine does something else does not count. An epoch of 1,000 large images
-has 15 batches. Their windows are drawn in its first steps, which are left out: microseconds, of hundreds per batch.
+Tables 1 and 3 are in processor time of the one thread. In table 2, a round's figures are means of the middle half of its
+steps by length, so that a moment in which the machine does something else does not count.
 
     python -m benchmarks.prep [--rounds N] [--dataset NAME] [--size N] [BACKEND ...]
 
@@ -33,9 +32,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.utils.data as torch_data
 
@@ -57,9 +56,6 @@ from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import NoStep
 
 BATCH = 64
-GROUP = 16
-"""Steps that count together."""
-
 LEAST_CALL_S = 0.005
 """A way that is quicker is called again until so much time has passed."""
 
@@ -266,7 +262,7 @@ def _round(loader: Loader, batches: list[Indices], number: int, array: Pixels) -
     for indices in batches:
         np.take(array, indices, axis=0, out=out)
         clock.append(time.perf_counter())
-    yardstick = BATCH / float(_steady_mean(np.diff(clock)[:, None])[0])
+    yardstick = BATCH / float(np.mean(_middle_half(np.diff(clock).tolist())))
     times = run_epoch(loader.epoch(EpochPlan(epoch=number, batches=batches)), NoStep())
     parts = parts_of(times)
     return Round(parts=parts, rate=BATCH * 1e6 / sum(parts.values()), yardstick=yardstick)
@@ -275,7 +271,7 @@ def _round(loader: Loader, batches: list[Indices], number: int, array: Pixels) -
 def parts_of(times: Sequence[StepTimes]) -> dict[str, float]:
     """Return microseconds per batch of each part, which add up to the time from one request to the next.
 
-    They are means of the middle half of the groups of steps by length. The first of at least three steps is left out, because it
+    They are means of the middle half of the steps by length. The first of at least three steps is left out, because it
     tells the reader the plan, and the last, because no request follows it.
     """
     rows = []
@@ -283,23 +279,14 @@ def parts_of(times: Sequence[StepTimes]) -> dict[str, float]:
         spans, total = step.spans, following.asked_ns - step.asked_ns
         known = (spans.fetch_ns, spans.decode_ns, spans.prep_ns)
         rows.append((total, *known, total - sum(known)))
-    means = _steady_mean(np.array(rows)) / 1000
+    means = np.mean(_middle_half(rows), axis=0) / 1000
     return dict(zip(PARTS, means[1:].tolist(), strict=True))
 
 
-def _steady_mean(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """Return the mean of the middle half of groups of consecutive steps, ordered by the first column, per column.
-
-    Parameters
-    ----------
-    rows
-        [steps, columns].
-    """
-    size = max(1, min(GROUP, len(rows) // 4))
-    groups = rows[: len(rows) // size * size].reshape(-1, size, rows.shape[1]).mean(axis=1)
-    quarter = len(groups) // 4
-    steady = groups[np.argsort(groups[:, 0])][quarter : len(groups) - quarter]
-    return steady.mean(axis=0)
+def _middle_half(values: list[Any]) -> list[Any]:
+    """Return the values but for the smallest and the largest quarter."""
+    quarter = len(values) // 4
+    return sorted(values)[quarter : len(values) - quarter]
 
 
 def _print_account(rounds: Mapping[str, Sequence[Round]], words: str) -> None:

@@ -16,7 +16,6 @@ from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
 from storebench.loading.decoded import BatchContent, decoded_by, seen_files, seen_pixels
-from storebench.loading.drawing import PlannedWindows
 from storebench.loading.original_files import prepare_files
 from storebench.loading.process_settings import ProcessSettings
 from storebench.loading.ready import ReadyBatches
@@ -130,7 +129,7 @@ class Producer:
         start = time.perf_counter_ns()
         if self._files:
             return self._produce_files(request, start)
-        windows = None if augment.identity else self._windows(request)
+        windows = self._windows(reader, request)
         drawn = time.perf_counter_ns()
         if request.plan is not None:
             reader.plan(request.plan)
@@ -262,15 +261,12 @@ class Producer:
         """Whether payloads are image files as they are."""
         return any_size(self.reader.payload_codec)
 
-    def _windows(self, request: BatchRequest) -> Windows:
-        """Draw the windows of a batch."""
-        if request.plan is not None:
-            self._planned.plan(request.plan, epoch=request.epoch)
-        return self._planned.take(request.indices, epoch=request.epoch)
-
-    @functools.cached_property
-    def _planned(self) -> PlannedWindows:
-        return PlannedWindows(self.job.augment, self.reader.image_shape, seed=self.job.seed)
+    def _windows(self, reader: Reader, request: BatchRequest) -> Windows | None:
+        """Draw the windows of a batch; None if its images stay as they are."""
+        augment = self.job.augment
+        if augment.identity:
+            return None
+        return augment.windows(request.indices, reader.image_shape, seed=self.job.seed, epoch=request.epoch)
 
     def _take_memory(self, reader: Reader, rows: int) -> None:
         """Take the memory of a batch of `rows` samples, and that of whole images where windows are cut out of them."""
