@@ -12,11 +12,12 @@ from pathlib import Path
 
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
+from storebench.probes.residency import settled
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 
-TOLERATED_FRAC = 0.01
-"""Share of the store that may be resident before the limit applies, the same tolerance as for `cold`."""
+LIMIT_HEADROOM = 1.02
+"""At most so many times the limit may be resident: pages are counted whole, and reclaim, which keeps the limit, lags a little."""
 
 
 class LimitedCache:
@@ -45,7 +46,7 @@ class LimitedCache:
         """
         how = f"cgroup-v{self.group.version}"
         if self._inside:
-            return _continued(resident(self.files), self.limit_bytes, how)
+            return _continued(self.count(), self.limit_bytes, how)
         evicted = evict(self.files)
         cold = cache_facts(CacheState.COLD, resident(self.files), paths=self.files, how=f"{how}+{evicted}")
         if cold.verdict is not CacheVerdict.FAILED:
@@ -58,6 +59,10 @@ class LimitedCache:
         if not self._inside:
             self.group.enter(pids)
             self._inside = set(pids)
+
+    def count(self) -> Residency:
+        """Count the store's resident pages between two epochs; a count above the limit is repeated."""
+        return settled(lambda: resident(self.files), self.limit_bytes)[0]
 
     def judged(self, facts: CacheFacts, after: Residency) -> CacheFacts:
         """Return the facts after an epoch: failed if more was resident at any time than the limit allows.
@@ -77,7 +82,7 @@ class LimitedCache:
             limit_own_bytes=usage.own_bytes,
         )
         allowed = (
-            self.limit_bytes / (after.pages_total * PAGE_BYTES) + TOLERATED_FRAC if after.pages_total else 1.0
+            LIMIT_HEADROOM * self.limit_bytes / (after.pages_total * PAGE_BYTES) if after.pages_total else 1.0
         )
         sampled = facts.resident_max_frac or 0.0
         most = max(facts.resident_frac_before or 0.0, facts.resident_frac_after or 0.0)

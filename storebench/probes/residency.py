@@ -240,7 +240,9 @@ def _counts(files: OpenFiles, limit_bytes: int | None) -> dict[str, Any]:
         if len(at_ns) == 1:
             os.write(sys.stdout.fileno(), _COUNTED)
         if len(at_ns) >= MOST_POINTS:
-            sparser, at_ns, fracs = 2 * sparser, at_ns[::2], fracs[::2]
+            # The largest stays: it decides whether a limit was kept.
+            kept = sorted({*range(0, len(fracs), 2), fracs.index(max(fracs))})
+            sparser, at_ns, fracs = 2 * sparser, [at_ns[n] for n in kept], [fracs[n] for n in kept]
         pause_s = sparser * max(_FIRST_S, _GROWTH * (now_ns - began_ns) / 1e9)
         # Any message, or the end of the input if the parent has ended, stops the sampling.
         going = _word(max(pause_s, _REST * cost_s)) is None

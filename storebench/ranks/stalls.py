@@ -87,12 +87,12 @@ class StallWatch:
         and make no progress either. If all ranks of the job wait, each for the others, they hang; on several nodes, the rank
         that they wait for may be on another one.
         """
+        stopped = [position for position in self.positions if _stopped(position.pid)] if idle else []
+        if stopped:
+            return stopped
         busy = [position for position in idle if not position.waiting]
         if not busy and not (self._team.nodes == 1 and len(idle) == len(self._last)):
             return []
-        stopped = [position for position in self.positions if _stopped(position.pid)]
-        if stopped:
-            return stopped
         candidates = busy or idle
         least = min(position.order for position in candidates)
         return [position for position in candidates if position.order == least]
@@ -101,8 +101,10 @@ class StallWatch:
         names = " and ".join(f"rank {position.rank} on node {self._team.node}" for position in blamed)
         place = f"{blamed[0]}"
         stopped = "; its process is stopped" if _stopped(blamed[0].pid) else ""
+        # A stopped process may be blamed before its time is over.
+        idle_s = min(self._limit_s(blamed[0]), self._clock() - self._last[blamed[0].rank][1])
         return (
-            f"{names} made no progress for {self._limit_s(blamed[0]):g} s {place}{stopped}; if its work takes longer, "
+            f"{names} made no progress for {idle_s:.3g} s {place}{stopped}; if its work takes longer, "
             "raise stall_s in the scenario"
         )
 

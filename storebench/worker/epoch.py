@@ -115,7 +115,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
     data_store = setup.loader.close_epoch()
-    after = resident(setup.pages.files)
+    after = resident(setup.pages.files) if setup.limit is None else setup.limit.count()
     setup.group.barrier()  # until no rank counts any more: the proofs read from the store
     losses = setup.step.losses()
     table = _with_known_counters(step_table(times, losses, warmup_steps=setup.cell.warmup_steps), counters)

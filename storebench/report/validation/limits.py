@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.matrix import MODEL_CROPS
+from storebench.probes.limited import LIMIT_HEADROOM
 from storebench.probes.residency import SAMPLING_ERROR_FRAC
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
@@ -19,9 +20,6 @@ DEVICE_LEAST_FRAC = 0.9
 _WARM_MOST_FRAC = 0.05
 _WARM_MOST_BYTES = 16 << 20
 """A warm epoch that took more than this from a device was not warm; less may be pages of libraries."""
-
-_LIMIT_HEADROOM = 1.02
-"""A page cache is counted in whole pages, and its limit is kept by reclaim, which lags a little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +200,7 @@ def _limit(record: Record) -> Iterator[Finding]:
     held = [point.resident_frac for point in cache.curve]
     most = max([*held, cache.resident_max_frac or 0.0]) * store.file_bytes
     error = min(cache.sampling_error_frac, SAMPLING_ERROR_FRAC) * store.file_bytes
-    if most > limit * _LIMIT_HEADROOM + error:
+    if most > LIMIT_HEADROOM * limit + error:
         message = f"{size(most)} of the store were resident, above the limit of {size(limit)}"
         yield finding(Rule.CACHE, record, "resident_max_frac", message)
 

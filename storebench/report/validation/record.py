@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from storebench.probes.limited import TOLERATED_FRAC
+from storebench.probes.limited import LIMIT_HEADROOM
 from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, agree, finding
@@ -257,7 +257,7 @@ def _limited(record: Record, cache: CacheFacts) -> Iterator[Finding]:
     # `validation.limits` compares the samples in between with the limit.
     most = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0)
     stored = record.store.file_bytes if record.store else 0
-    if most * stored > cache.limit_bytes + TOLERATED_FRAC * stored:
+    if most * stored > LIMIT_HEADROOM * cache.limit_bytes:
         message = (
             f"called limited to {format_bytes(cache.limit_bytes)} with {most:.1%} of the store resident,"
             f" which is {size(most * stored)}"

@@ -122,6 +122,33 @@ def test_many_points_are_thinned_and_both_ends_stay(big_file: Path) -> None:
     assert moments[-1] >= ended_ns
 
 
+def test_the_largest_count_stays_when_points_are_thinned(big_file: Path) -> None:
+    """It decides whether a limit was kept; 151 is odd, so thinning would drop it."""
+    script = (
+        "from storebench.probes import residency\n"
+        "from storebench.probes.page_count import Residency\n"
+        "shares = iter([10] * 151 + [99] + [10] * 100_000)\n"
+        "def settled(count, limit_bytes):\n"
+        "    return Residency(pages_total=100, pages_resident=next(shares), method='planted'), 0\n"
+        "residency.settled, residency._GROWTH = settled, 0.0\n"
+        f"residency.sample([{str(big_file)!r}], late=False, limit_bytes=None)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"ready\n"
+        one.stdin.write(b"b")
+        one.stdin.flush()
+        time.sleep(1.5)
+        out, _ = one.communicate(b"s")
+    curve = json.loads(out.removeprefix(b"c"))
+    assert len(curve["at_ns"]) == len(curve["resident_frac"]) <= MOST_POINTS
+    assert sorted(curve["at_ns"]) == curve["at_ns"]
+    assert max(curve["resident_frac"]) == 0.99
+
+
 def test_the_sampler_runs_without_torch_and_starts_before_it_returns(sampler: Sampler) -> None:
     maps = Path(f"/proc/{sampler.pid}/maps").read_text()
     assert "libpython" in maps or "python" in maps

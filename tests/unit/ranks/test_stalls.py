@@ -209,4 +209,25 @@ def test_a_stopped_process_is_named_although_it_began_later(
     second.begin("epoch 0")
     assert watch.failure() is None
     clock.now_s = 5.5
-    assert (watch.failure() or "").startswith("rank 1 on node 0 ")
+    line = watch.failure() or ""
+    assert line.startswith("rank 1 on node 0 made no progress for 4.5 s"), (
+        "the time that passed, not the limit"
+    )
+
+
+def test_a_stopped_process_is_named_on_its_node_although_all_ranks_there_wait(
+    stopped: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, rendezvous="alpha:4001"), 5, clock)
+    with contextlib.ExitStack() as stack:
+        for rank in range(2):
+            if rank == 1:
+                monkeypatch.setattr("os.getpid", lambda: stopped)
+            one = RankProgress.create(tmp_path, rank)
+            monkeypatch.undo()
+            start(one)
+            one.begin("epoch 0")
+            stack.enter_context(one.waiting())
+        assert watch.failure() is None
+        clock.now_s = 6
+        assert (watch.failure() or "").startswith("rank 1 on node 0 made no progress for 5 s")

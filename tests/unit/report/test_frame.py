@@ -72,6 +72,9 @@ def test_runs_are_found_in_folders_of_folders_and_each_file_once(tmp_path: Path)
 
 
 def test_a_folder_without_records_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"no records\.jsonl here") as refused:
-        find_runs([write_run(tmp_path / "run", [make_record("lmdb")]), tmp_path / "gone"])
-    assert refused.value.where == str(tmp_path / "gone")
+    (tmp_path / "empty").mkdir()
+    run = write_run(tmp_path / "run", [make_record("lmdb")])
+    for name, problem in (("empty", r"no records\.jsonl here"), ("gone", "no such file or folder")):
+        with pytest.raises(DataNotFoundError, match=problem) as refused:
+            find_runs([run, tmp_path / name])
+        assert refused.value.where == str(tmp_path / name)
