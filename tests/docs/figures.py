@@ -71,41 +71,45 @@ def _gain_of_hdf5(facts: Facts) -> str:
     return "an unknown number of"
 
 
-def _print_answer(facts: Facts) -> None:
-    """Print what make bench-all says: the answer, the ratio in memory, the errors of the model, and the cache below."""
-    print(f"make bench-all: {headline(facts).answer}")
+def _answer_lines(facts: Facts) -> Iterator[str]:
+    """Yield what make bench-all says: the answer, the ratio in memory, the errors of the model, and the cache below."""
+    yield f"make bench-all: {headline(facts).answer}"
     for panel in facts.panels:
         png, lmdb = panel.of("png"), panel.of("lmdb")
         claim = facts.claims.between(lmdb, png) if lmdb and png else None
         if claim is not None and lmdb is not None:
-            print(f"    {setting_label(lmdb)}: LMDB {with_interval(gain_of(claim, lmdb))} times PNG files")
+            yield f"    {setting_label(lmdb)}: LMDB {with_interval(gain_of(claim, lmdb))} times PNG files"
     errors = error_summary([point for one in facts.rooflines for point in one.points])
     if errors is not None:
-        print(f"    {error_words(errors)}")
-    print(f"    {cache_notes(facts.cells)[0]}")
+        yield f"    {error_words(errors)}"
+    yield f"    {cache_notes(facts.cells)[0]}"
     claims = told(facts)
-    print(f"    {precision_words(claims)}")
+    yield f"    {precision_words(claims)}"
     for line in precision_lines(claims):
-        print(f"        {line}")
+        yield f"        {line}"
+
+
+def figure_lines() -> Iterator[str]:
+    """Yield the figures of the README and of docs/results.md."""
+    yield from _answer_lines(derive(summarise(_answer())))
+    for (_, cache, readahead), results in _imagenet_panels():
+        state = f"{cache}, read-ahead {readahead:.0f} KiB" if readahead else cache
+        facts = derive(summarise(results))
+        yield f"{state}: {headline(facts).answer}"
+        yield f"    HDF5 loads {_gain_of_hdf5(facts)} times as fast as LMDB"
+        lmdb = results[(results.backend == "lmdb") & (results.epoch == results.epoch.max())]
+        yield f"    LMDB: the device delivered {lmdb.read_amplification.median():.2g} times what was asked for"
 
 
 def main() -> None:
-    """Write every plot, and print the figures of the README and of docs/results.md."""
+    """Write every plot, and print the figures."""
     FIGURES.mkdir(exist_ok=True)
     for name, draw in DRAWN.items():
         path = FIGURES / f"{name}.svg"
         path.write_bytes(svg_bytes(draw()))
         print(path.relative_to(ROOT))
-    _print_answer(derive(summarise(_answer())))
-    for (_, cache, readahead), results in _imagenet_panels():
-        state = f"{cache}, read-ahead {readahead:.0f} KiB" if readahead else cache
-        facts = derive(summarise(results))
-        print(f"{state}: {headline(facts).answer}")
-        print(f"    HDF5 loads {_gain_of_hdf5(facts)} times as fast as LMDB")
-        lmdb = results[(results.backend == "lmdb") & (results.epoch == results.epoch.max())]
-        print(
-            f"    LMDB: the device delivered {lmdb.read_amplification.median():.2g} times what was asked for"
-        )
+    for line in figure_lines():
+        print(line)
 
 
 if __name__ == "__main__":
