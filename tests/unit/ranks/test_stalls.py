@@ -215,7 +215,7 @@ def test_a_stopped_process_is_named_although_it_began_later(
     )
 
 
-def test_a_stopped_process_is_named_on_its_node_although_all_ranks_there_wait(
+def test_a_stopped_process_is_named_although_its_node_waits(
     stopped: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, rendezvous="alpha:4001"), 5, clock)
