@@ -30,7 +30,7 @@ import pydantic
 
 from storebench.datasets.base import MOST_SAMPLES
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
-from storebench.fileio.json_text import brief
+from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
 from storebench.formats.earlier_names import renamed_backend
@@ -227,7 +227,7 @@ class Scenario(Strict):
             matrices = [matrix.without_own_replicates() for matrix in self.matrix]
             return Scenario.model_validate({**self._given(), "replicates": replicates, "matrix": matrices})
         except pydantic.ValidationError as error:
-            raise ScenarioError(_message(error.errors()[0]), where="--replicates") from None
+            raise ScenarioError(wrong_value(error.errors()[0]), where="--replicates") from None
 
     def _given(self) -> dict[str, Any]:
         """Return the keys that the file has, without those by which rounds are added.
@@ -310,7 +310,7 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
         names = [part for part in first["loc"] if isinstance(part, str) and part != "matrix"]
         key = names[-1] if names else ""
         where = _ARGUMENTS.get(key, f"--{key.replace('_', '-')}") if key else None
-        raise ScenarioError(_message(first), where=where) from None
+        raise ScenarioError(wrong_value(first), where=where) from None
 
 
 _ARGUMENTS = {"backends": "BACKEND"}
@@ -328,14 +328,8 @@ def _explained(error: pydantic.ValidationError, text: str, path: Path) -> Scenar
         known = Matrix.model_fields if "matrix" in location else Scenario.model_fields
         unknown = UnknownNameError.of("key", key, known)
         return ScenarioError(unknown.what, where=where, hint=unknown.hint)
-    message = _message(first)
+    message = wrong_value(first)
     return ScenarioError(f"{key}: {message}" if key else message, where=where)
-
-
-def _message(error: Any) -> str:
-    message = str(error["msg"]).removeprefix("Value error, ")
-    given = error.get("input")
-    return message if error["type"] == "value_error" else f"{message}, not {brief(given)}"
 
 
 def _line_of(text: str, key: str, table: int | None) -> int | None:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Self, cast
 import pydantic
 
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
-from storebench.fileio.json_text import brief
+from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
 from storebench.rounds import MOST_REPLICATES
@@ -205,9 +205,7 @@ def _explained(first: dict[str, Any], text: str, path: Path) -> ScenarioError:
         known = models.get(location[0], Policy).model_fields
         unknown = UnknownNameError.of("key", key, known)
         return ScenarioError(unknown.what, where=where, hint=unknown.hint)
-    message = str(first["msg"]).removeprefix("Value error, ")
-    given = "" if first["type"] == "value_error" else f", not {brief(first['input'])}"
-    return ScenarioError(f"{key}: {message}{given}", where=where)
+    return ScenarioError(f"{key}: {wrong_value(first)}", where=where)
 
 
 def _line_of(text: str, location: tuple[str | int, ...]) -> int | None:

@@ -26,7 +26,7 @@ def finite(number: float | None) -> float | None:
         The value is infinite or not a number.
     """
     if number is not None and not math.isfinite(number):
-        raise typer.BadParameter(f"Input should be a finite number, not '{number}'")
+        raise typer.BadParameter(f"must be a finite number, not '{number}'")
     return number
 
 

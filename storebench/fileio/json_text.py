@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -67,8 +68,16 @@ def complaint(error: Any) -> str:
     """Return the first complaint of a `pydantic.ValidationError`: "NAME: what is wrong with it"."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = wrong_value(first)
     return f"{name}: {message}" if name else message
+
+
+def wrong_value(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value, and the value, of one of the errors of a `pydantic.ValidationError`."""
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in ("value_error", "missing"):
+        return message
+    return f"{message.replace('Input should be', 'must be')}, not {brief(error.get('input'))}"
 
 
 def _loads(raw: bytes | str) -> Any:

@@ -331,10 +331,10 @@ WIDE: dict[str, tuple[str, str]] = {
     ),
     "more workers than a machine has": (
         "workers = 3000",
-        "workers: Input should be less than or equal to 256",
+        "workers: must be less than or equal to 256",
     ),
-    "a size beyond every file": (f"size = {2**70}", "size: Input should be less than or equal to 1000000000"),
-    "a seed beyond 64 bits": (f"seed = {2**70}", "seed: Input should be less than or equal to"),
+    "a size beyond every file": (f"size = {2**70}", "size: must be less than or equal to 1000000000"),
+    "a seed beyond 64 bits": (f"seed = {2**70}", "seed: must be less than or equal to"),
     "steps that sleep for ever": (f'compute = "emulated:{"9" * 400}"', "emulates at most 3,600,000"),
 }
 
@@ -361,10 +361,10 @@ def test_rounds_are_bounded_by_file_and_by_option(limited: Limited, tmp_path: Pa
     [
         (
             ["run", "lmdb", "--workers", "3000"],
-            "--workers: Input should be less than or equal to 256, not 3000",
+            "--workers: must be less than or equal to 256, not 3000",
         ),
-        (["run", "lmdb", "--size", str(2**70)], "--size: Input should be less than or equal to"),
-        (["run", "lmdb", "--replicates", str(10**9)], "--replicates: Input should be less than"),
+        (["run", "lmdb", "--size", str(2**70)], "--size: must be less than or equal to"),
+        (["run", "lmdb", "--replicates", str(10**9)], "--replicates: must be less than"),
         (["convert", "lmdb", "--size", str(2**70)], "a size of 1180591620717411303424 samples"),
         (["convert", "lmdb", "--seed", str(2**70)], "1180591620717411303424 is not a seed"),
         (["convert", "lmdb", "--processes", "3000"], "--processes: no more than 256"),

@@ -59,8 +59,8 @@ def refused_here(*words: str) -> str:
         (["lmdb?readahed=off"], "readahead"),
         (["lmdb", "--model", "lenett"], "Did you mean 'lenet'?"),
         (["lmdb", "--model", "none"], "compute 'real' needs a model"),
-        (["lmdb", "--loader", "prosesses"], "--loader: Input should be 'processes', 'threads' or 'ring'"),
-        (["lmdb", "--cache", "icy"], "--cache: Input should be 'cold', 'warm', 'limited' or 'any'"),
+        (["lmdb", "--loader", "prosesses"], "--loader: must be 'processes', 'threads' or 'ring'"),
+        (["lmdb", "--cache", "icy"], "--cache: must be 'cold', 'warm', 'limited' or 'any'"),
         (["lmdb", "--compute", "fast"], "emulated:MILLISECONDS"),
         (["lmdb", "--device", "tpu"], "'cpu', 'cuda' or 'cuda:NUMBER'"),
         (["lmdb", "--split", "tain"], "'train' or 'test'"),
@@ -155,7 +155,7 @@ def test_what_cannot_be_parsed_is_refused_in_one_line(words: str, said: str) -> 
     [
         ("limit", "limmit", "bad.toml:6: no key is called 'limmit'. Did you mean 'limit'?"),
         ('"lmdb"', '"lmbd"', "bad.toml:7: backends: no format is called 'lmbd'. Did you mean 'lmdb'?"),
-        ("limit = 8", "limit = -8", "bad.toml:6: limit: Input should be greater than or equal to 1, not -8"),
+        ("limit = 8", "limit = -8", "bad.toml:6: limit: must be greater than or equal to 1, not -8"),
         ("[[matrix]]", "[[matrix]", "bad.toml: not TOML"),
     ],
 )
@@ -356,12 +356,12 @@ def test_options_that_are_axes_take_lists(cli: Cli, tmp_path: Path) -> None:
     [
         (["lmdb", "--workers", "0,two"], "--workers: 'two' is not a whole number"),
         (["lmdb", "--workers", "0,,2"], "--workers: an empty value in '0,,2'"),
-        (["lmdb", "--workers", "0,999"], "--workers: Input should be less than or equal to 256, not 999"),
-        (["lmdb", "--workers", "0,-1"], "--workers: Input should be greater than or equal to 0, not -1"),
-        (["lmdb", "--cache", "cold,icy"], "--cache: Input should be 'cold', 'warm', 'limited' or 'any', not"),
+        (["lmdb", "--workers", "0,999"], "--workers: must be less than or equal to 256, not 999"),
+        (["lmdb", "--workers", "0,-1"], "--workers: must be greater than or equal to 0, not -1"),
+        (["lmdb", "--cache", "cold,icy"], "--cache: must be 'cold', 'warm', 'limited' or 'any', not"),
         (
             ["lmdb", "--loader", "ring,rings"],
-            "--loader: Input should be 'processes', 'threads' or 'ring', not",
+            "--loader: must be 'processes', 'threads' or 'ring', not",
         ),
         (["lmdb", "--readahead", "128,3"], "--readahead: readahead is in KiB and a multiple of 4"),
         (["lmbd"], "BACKEND: no format is called 'lmbd'. Did you mean 'lmdb'?"),

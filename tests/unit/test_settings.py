@@ -217,7 +217,7 @@ def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
     assert seen["last_field"] == "gradient_steps"
     assert "3 batches per change" in seen["label"]
     assert seen["ids"][0] == "978930cca491" != seen["ids"][1]
-    assert seen["refusal"].startswith("--gradient-steps: Input should be less than or equal to 64, not 65")
+    assert seen["refusal"].startswith("--gradient-steps: must be less than or equal to 64, not 65")
     assert seen["meaning"] == [
         "gradient_steps",
         "    Batches whose gradients are added up before the weights change.",

@@ -322,9 +322,13 @@ def _note(group: Sequence[Roofline]) -> str:
     states = [state_words(roofline) for roofline in group]
     points = [point for roofline in group for curve in roofline.curves for point in curve.points]
     rounds = [point.delivered.n for point in points]
+    looks = (("Solid", "filled"), ("dashed", "hollow"))
     clauses = [
         f"{dataset_label(lead.first)}, {loader_words(lead)}",
-        f"Solid and filled: {states[0]}" + (f"; dashed and hollow: {states[1]}" if len(states) > 1 else ""),
+        "; ".join(
+            f"{line}{f' and {marks}' if any(curve.points for curve in roofline.curves) else ''}: {state}"
+            for roofline, state, (line, marks) in zip(group, states, looks, strict=False)
+        ),
         "Upright bar, and figure after the name: the fastest accelerator that the store keeps busy 90% of its time",
         "" if lead.overlap else "Without workers that is a ninth of the rate at which the store loads",
         "Points: measured, compute EMULATED by sleeps" if points else "",

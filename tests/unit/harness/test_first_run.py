@@ -246,7 +246,7 @@ def test_a_damaged_image_is_named_before_anything_is_converted(bench: Bench, tmp
         (("run",), "'--dataset PATH' names a folder of images."),
         (("run", "-d", "{tiny}/nothing"), "no such folder"),
         (("run", "-d", __file__), "a file, not a folder. Name the folder of the images, or --list FILE"),
-        (("run", "-d", "{tiny}", "--cache", "icy"), "--cache: Input should be"),
+        (("run", "-d", "{tiny}", "--cache", "icy"), "--cache: must be"),
     ],
 )
 def test_a_folder_in_the_wrong_place_gets_the_right_line(
