@@ -12,6 +12,10 @@ from storebench.probes.mounts import IN_MEMORY, mount_of
 from tests.support import careless_plugin
 from tests.support.quick_cli import storebench
 
+MANY = (
+    *("--dataset", "cifar10", "--synthetic", "--limit", "5000"),
+    *("--batch-size", "50", "--compute", "none"),
+)
 SMALL = ("--dataset", "cifar10", "--synthetic", "--limit", "400", "--batch-size", "40", "--compute", "none")
 LARGE = ("--dataset", "imagenet", "--size", "24", "--synthetic", "--batch-size", "8", "--model", "caffenet")
 LOADERS = [("processes", 0), ("processes", 1), ("threads", 1), ("ring", 1)]
@@ -54,18 +58,7 @@ def test_room_to_spare_does_not_hide_what_is_resident(run: Run, place: Path) -> 
     mount = mount_of(place)
     if mount.fstype in IN_MEMORY or mount.device is None:
         pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
-    many = (
-        "--dataset",
-        "cifar10",
-        "--synthetic",
-        "--limit",
-        "5000",
-        "--batch-size",
-        "50",
-        "--compute",
-        "none",
-    )
-    _, _, records = run("careless:ahead", *many, "--cache", "cold")
+    _, _, records = run("careless:ahead", *MANY, "--cache", "cold")
     [record] = records["ahead"]
     assert record["portion"] is None or record["portion"]["upper_bound"]
     assert record["portion"] is None or record["portion"]["steps"] == 1
@@ -73,7 +66,7 @@ def test_room_to_spare_does_not_hide_what_is_resident(run: Run, place: Path) -> 
 
 def test_pixels_that_an_earlier_epoch_decoded_are_found(run: Run) -> None:
     _, findings, records = run(
-        "careless+png:remembering", "careless+png", *SMALL, "--cache", "warm", "--epochs", "2"
+        "careless+png:remembering", "careless+png", *MANY, "--cache", "warm", "--epochs", "2"
     )
     assert [record["status"] for record in records["remembering"]] == ["ok", "ok"]
     lines = [line for line in findings.splitlines() if "decode_s" in line]
@@ -115,7 +108,7 @@ def test_a_reader_that_changes_its_process_fails_the_cell(
 def test_a_reader_that_changes_the_loops_process_fails_the_cell(run: Run) -> None:
     code, _, records = run("careless:later", *SMALL)
     assert code == 5
-    assert "changed its priority from 0 to" in records["later"][0]["failure"]
+    assert "changed its priority from" in records["later"][0]["failure"]
 
 
 def test_windows_that_are_copied_after_the_fetch_fail_the_cell(run: Run) -> None:
