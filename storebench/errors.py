@@ -98,7 +98,11 @@ class UnknownNameError(UsageError):
         """Return the error for an unknown `name` of a `kind`, with the nearest of the `known` ones."""
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'none'}."
+        several = name.split(",")
+        if len(several) > 1 and {*several} <= {*names}:
+            hint = "Name one, or put spaces between several where several are allowed."
+        else:
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'none'}."
         return cls(f"no {kind} is called {name!r}", where=where, hint=hint)
 
 
@@ -188,6 +192,10 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
         return OutputError(reason, where=place, hint="Name a folder that you may write with --out.")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return OutputError(
+            "there is no folder for it", where=place, hint="Make that folder first, or name another one."
+        )
     return OutputError(error.strerror or str(error), where=place)
 
 

@@ -206,7 +206,9 @@ class _MatrixWithoutLoop(Strict, JobKeys):
     @pydantic.model_validator(mode="after")
     def _limits(self) -> Self:
         if CacheState.LIMITED in self.cache and self.memory is None:
-            raise ValueError("cache 'limited' needs memory, the limit of the page cache, such as '400 MiB'")
+            raise ValueError(
+                "cache 'limited' needs a limit of the page cache: --memory '400 MiB', or memory in a scenario"
+            )
         if self.memory is not None and CacheState.LIMITED not in self.cache:
             raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
         if not self.most_cells or not self._any_exists():

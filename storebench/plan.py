@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,7 +210,12 @@ def plan_run(
         least_s=estimate.ends[0],
         largest_s=convert_s.ends[1] + _most_s(scenario, round_s.ends[1]),
         assumed_frac=estimate.assumed / estimate.total if estimate.total else 0.0,
-        notes=[*scenario.impossible(), *allowed.lines(), *_unknown_steps(allowed.cells)],
+        notes=[
+            *scenario.impossible(),
+            *allowed.lines(),
+            *_large_limits({cell.data: probe.count(cell) for cell in allowed.cells}),
+            *_unknown_steps(allowed.cells),
+        ],
     )
 
 
@@ -310,6 +315,15 @@ def _compute_seconds(cell: Cell) -> EstimatedSeconds:
     if cell.compute.kind is not ComputeKind.REAL:
         return EstimatedSeconds()
     return EstimatedSeconds(assumed=STEP_S[cell.model] / STEP_BATCH[cell.model])
+
+
+def _large_limits(counts: Mapping[DatasetSpec, int]) -> list[str]:
+    """Return a line for each dataset that is smaller than its limit."""
+    return [
+        f"{data.name} has {count:,} samples here, fewer than the limit of {data.limit:,}"
+        for data, count in counts.items()
+        if data.limit is not None and data.limit > count
+    ]
 
 
 def _unknown_steps(cells: Sequence[Cell]) -> list[str]:

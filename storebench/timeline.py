@@ -74,9 +74,13 @@ def choose_record(
     fitting = [record for record in stepped if wanted is None or _fits(record.cell, wanted, known)]
     cells = {record.cell.cell_id: record.cell for record in fitting}
     if not fitting:
-        names = ", ".join(sorted({record.cell.backend.name for record in records}))
-        suffix = f" for {wanted!r}" if wanted else ""
-        raise UsageError(f"no record with steps{suffix}", hint=f"Name one of: {names}.")
+        failed = [record for record in records if record.failure and not record.steps_file]
+        reason = next((r.failure for r in failed if wanted is None or _fits(r.cell, wanted, known)), None)
+        names = ", ".join(sorted({record.cell.backend.name for record in stepped}))
+        raise UsageError(
+            f"no record with steps{f' for {wanted!r}' if wanted else ''}{f': it failed ({reason})' if reason else ''}",
+            hint=f"Name one of: {names}." if names else "No record of this run has steps.",
+        )
     if wanted is not None and len(cells) > 1:
         raise UsageError(
             f"{len(cells)} cells match {wanted!r}",

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from storebench.cli.common import fail
 from storebench.errors import UsageError
+from storebench.fileio.json_text import in_few_words
 
 _UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
 """The error for an invalid command line. Its module differs between releases of typer."""
@@ -45,7 +46,7 @@ def _refusal(error: Any) -> UsageError:
     text = str(error.format_message()).rstrip(".")
     if text.startswith(_INVALID):
         where, _, what = text.removeprefix(_INVALID).partition(": ")
-        return UsageError(what + _given(error), where=where.replace("'", ""), hint=hint)
+        return UsageError(in_few_words(what) + _given(error), where=where.replace("'", ""), hint=hint)
     return UsageError(text[:1].lower() + text[1:], hint=hint)
 
 

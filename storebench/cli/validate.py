@@ -17,13 +17,16 @@ def validate(
     """Check whether results can be trusted.
 
     It checks the schema, arithmetic, coverage, cache states, ceilings and equal samples. The exit code is 5 if any check
-    fails.
+    fails. Replicates that failed have no figures to check; their number is printed.
     """
     with exit_codes():
-        from storebench.report.validation.validate import validate as find
+        from storebench.report.validation.validate import read_all, validate_records
+        from storebench.results import Status
         from storebench.units import number_of
 
-        findings = find(results)
+        records, unreadable = read_all(results)
+        findings = [*unreadable, *validate_records(records)]
+        failed = [record for record, _ in records if record.status is not Status.OK]
         if as_json:
             put_json([dataclasses.asdict(finding) for finding in findings])
         else:
@@ -35,3 +38,8 @@ def validate(
                 hint="Do not use these figures; run the cells again.",
             )
         say("no findings")
+        if failed:
+            backends = ", ".join(
+                sorted({f"{record.cell.backend.name} {record.cell.cache}" for record in failed})
+            )
+            say(f"not checked: {number_of(len(failed), 'record')} of failed replicates ({backends})")

@@ -32,7 +32,7 @@ _MOST_MARKERS = 4096
 _FILTERS = threading.Lock()
 """Held while the filters for warnings, which all threads share, are changed."""
 
-REPLACE_HINT = "Replace the file or take it out of the folder."
+REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --skip-unreadable."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,14 @@ def wrong_value(error: Mapping[str, Any]) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] in ("value_error", "missing"):
         return message
-    return f"{message.replace('Input should be', 'must be')}, not {brief(error.get('input'))}"
+    return f"{in_few_words(message)}, not {brief(error.get('input'))}"
+
+
+def in_few_words(message: str) -> str:
+    """Return pydantic's sentence about a value without what its reader knows already."""
+    return re.sub(r", unable to .*", "", message.replace("Input should be", "must be")).replace(
+        "a valid integer", "a whole number"
+    )
 
 
 def _loads(raw: bytes | str) -> Any:

@@ -89,7 +89,7 @@ def write_report(
         raise DataNotFoundError(
             "there is no whole record",
             where=_named(results),
-            hint="Run the scenario again, or with --resume.",
+            hint="If a run was interrupted here, run it again with --resume. Otherwise name the folder of a run.",
         )
     findings = [*findings, *validate_records(records)]
     if findings and not allow_invalid:

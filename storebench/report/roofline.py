@@ -100,6 +100,11 @@ class Roofline:
         return tuple(curve for curve in self.curves if curve.loader.cell.backend.format != MEMORY_FORMAT)
 
     @property
+    def decided(self) -> tuple[RooflineCurve, ...]:
+        """The curves of `stored` whose starving point is decided."""
+        return tuple(curve for curve in self.stored if curve.decided)
+
+    @property
     def points(self) -> tuple[Point, ...]:
         """The measured points of all curves."""
         return tuple(point for curve in self.curves for point in curve.points)
@@ -176,6 +181,11 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
         for key, backends in loaders.items()
     ]
     return sorted(made, key=_rank, reverse=True)
+
+
+def told_roofline(rooflines: Iterable[Roofline]) -> Roofline | None:
+    """Return the roofline that the answer of a page tells: the first one with a decided backend."""
+    return next((roofline for roofline in rooflines if roofline.decided), None)
 
 
 def point_keys(roofs: Iterable[Roofline]) -> frozenset[tuple[str, str]]:

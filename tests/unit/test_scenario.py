@@ -143,7 +143,7 @@ def test_a_cell_names_its_samples() -> None:
         ('"lmdb+jpeg"', '"lmdb+jepg"', 7, "Did you mean 'jpeg'?"),
         ('"cold"', '"icy"', 8, "'cold', 'warm', 'limited' or 'any'"),
         ("[0, 2]", "[0, -2]", 9, "greater than or equal to 0"),
-        ("[0, 2]", '"many"', 9, "valid integer"),
+        ("[0, 2]", '"many"', 9, "whole number"),
         ("replicates = 3", "replicates = 0", 3, "greater than or equal to 1"),
         ('"mnist"', '"mnits"', 6, "Did you mean 'mnist'?"),
         ('"mnist"', '"mnist"\nmodel = "lenett"', 7, "Did you mean 'lenet'?"),
@@ -296,7 +296,7 @@ def test_a_dropped_combination_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('memory = "40 MiB"\n', "", "cache 'limited' needs memory"),
+        ('memory = "40 MiB"\n', "", "cache 'limited' needs a limit of the page cache"),
         ('["cold", "limited"]', '"cold"', "add 'limited' to cache"),
         ('"40 MiB"', '"40"', "write a number with a unit, such as '400 MiB'"),
         ('"40 MiB"', '"40 apples"', "write a number with a unit"),

@@ -33,7 +33,7 @@ from storebench.report.plots.style import (
     title,
     whiskers,
 )
-from storebench.report.roofline import Roofline, rooflines
+from storebench.report.roofline import Roofline, rooflines, told_roofline
 from storebench.report.roofline_curve import RooflineCurve
 from storebench.report.texts.labels import backend_label, dataset_label, number, state_label
 from storebench.report.texts.roofline import loader_words, one_roofline_answer, state_words, trained_label
@@ -106,15 +106,18 @@ def plot_roofline(
 def grouped(rooflines: Sequence[Roofline]) -> list[list[Roofline]]:
     """Return the rooflines of each plot: a state of the page cache, and beside the first one the warm state.
 
-    Of all loaders, the first one with workers and the first one without are drawn.
+    Of all loaders, the first one with workers and the first one without are drawn, and first of all the one that the
+    answer tells.
     """
+    told = told_roofline(rooflines)
     chosen: dict[bool, tuple[Any, ...]] = {}
     families: dict[tuple[Any, ...], list[Roofline]] = {}
     for roofline in rooflines:
         key = _family(roofline)
         if chosen.setdefault(roofline.overlap, key) == key:
             families.setdefault(key, []).append(roofline)
-    return [group for family in families.values() for group in _by_state(family)]
+    groups = [group for family in families.values() for group in _by_state(family)]
+    return sorted(groups, key=lambda group: told not in group)
 
 
 def _family(roofline: Roofline) -> tuple[Any, ...]:

@@ -107,6 +107,8 @@ def dataset_label(cell: Cell | CellSummary) -> str:
     name = fields.data.name
     title = Path(name).name if name.startswith((FOLDER_PREFIX, LIST_PREFIX)) else DATASETS.get(name, name)
     count = min((number for number in (fields.data.size, fields.data.limit) if number), default=None)
+    if count and isinstance(cell, CellSummary):
+        count = min(count, cell.fact("store_count") or count)  # a limit may be larger than the dataset
     words = [title] + ([f"{count:,} images"] if count else [])
     words += [fields.data.split] if fields.data.split != Split.TRAIN else []
     words += [place] if place else []

@@ -7,7 +7,7 @@ from storebench import stats
 from storebench.accelerators import Accelerator, landmarks
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Estimate
-from storebench.report.roofline import ErrorSummary, Roofline
+from storebench.report.roofline import ErrorSummary, Roofline, told_roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
 from storebench.report.roofline_model import BUSY_FRAC
@@ -59,7 +59,7 @@ def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
         In the order of `storebench.report.roofline.rooflines`. The first one with a decided backend is told; those of
         other read-aheads and cache states of the same samples are compared with it.
     """
-    lead = next((roofline for roofline in rooflines if _decided(roofline)), None)
+    lead = told_roofline(rooflines)
     if lead is None:
         return []
     others = [roofline for roofline in rooflines if roofline is not lead]
@@ -74,7 +74,7 @@ def roofline_sentences(rooflines: Sequence[Roofline]) -> list[str]:
 
 def one_roofline_answer(roofline: Roofline) -> str:
     """Return a sentence on the accelerators that the backends of one setting feed, undecided ones included."""
-    fed = _decided(roofline)
+    fed = roofline.decided
     if not fed:
         names = ", ".join(backend_label(curve.backend) for curve in roofline.curves)
         return f"{_where(roofline)}: no starving point is decided yet ({names}); more rounds may decide it."
@@ -150,7 +150,7 @@ def _landmark_sentence(roofline: Roofline) -> str:
     """Return for how much of its time each store would keep the fastest marked accelerator busy; "" if all feed it."""
     fastest = max(landmarks(), key=lambda accelerator: accelerator.images_per_s)
     rate = fastest.images_per_s
-    busy = [(curve, curve.delivered(rate).mid / rate) for curve in _decided(roofline)]
+    busy = [(curve, curve.delivered(rate).mid / rate) for curve in roofline.decided]
     if not roofline.of_photographs or all(share >= BUSY_FRAC for _, share in busy):
         return ""
     parts = [
@@ -225,10 +225,6 @@ def explanation_words(explained: Explanation | None) -> str:
     return words if explained.error is None else f"{words}; {percent(abs(explained.error))} is left"
 
 
-def _decided(roofline: Roofline) -> list[RooflineCurve]:
-    return [curve for curve in roofline.stored if curve.decided]
-
-
 def _where(roofline: Roofline) -> str:
     caveat = "".join(f" ({note})" for note in caveats([curve.loader for curve in roofline.curves]))
     augmented = ", with the network's augmentation" if roofline.augmented else ""
@@ -238,7 +234,7 @@ def _where(roofline: Roofline) -> str:
 def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
     variants = _of_other_readahead(lead, others)
     parts: list[str] = []
-    for curve in _decided(lead):
+    for curve in lead.decided:
         verb = "" if parts else f" {agreed(curve.loader, 'feeds', 'feed')} accelerators"
         unit = "" if parts else " images/s"
         loads = (
@@ -322,7 +318,7 @@ def _on_this_machine(lead: Roofline) -> str:
     trained = next((candidate for candidate in lead.trained if candidate.cell.cell.device == "cpu"), None)
     if trained is None:
         return ""
-    curves = _decided(lead)
+    curves = lead.decided
     device, _, network = trained_label(trained).partition(", ")
     named = f"{device} ({network} at {with_interval(trained.rate)} images/s)"
     prep_s = more_prep_s(trained, lead)
@@ -369,7 +365,7 @@ def _memory(lead: Roofline, others: Sequence[Roofline]) -> str | None:
         return None
     gains = [
         (fast.starving.mid / slow.starving.mid, fast)
-        for slow in _decided(lead)
+        for slow in lead.decided
         if (fast := warm.curve(slow.backend)) is not None
         if _apart(slow, fast) and fast.starving.mid > slow.starving.mid
     ]
@@ -387,7 +383,7 @@ def _is_limited(roofline: Roofline) -> bool:
 def _readahead(lead: Roofline, others: Sequence[Roofline]) -> str | None:
     names = [
         backend_label(curve.backend)
-        for curve in _decided(lead)
+        for curve in lead.decided
         if any(
             (other := roofline.curve(curve.backend)) is not None and _apart(curve, other)
             for roofline in _of_other_readahead(lead, others)
@@ -397,9 +393,7 @@ def _readahead(lead: Roofline, others: Sequence[Roofline]) -> str | None:
 
 
 def _decoding(lead: Roofline) -> str | None:
-    shares = [
-        (share, curve) for curve in _decided(lead) if (share := _decode_share(curve.loader)) is not None
-    ]
+    shares = [(share, curve) for curve in lead.decided if (share := _decode_share(curve.loader)) is not None]
     if not shares:
         return None
     words = [

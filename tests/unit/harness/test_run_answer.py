@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from storebench.cli.main import app
 from storebench.report.build import Report, write_report
 from tests.support.harness_tools import SMALL, Bench
+from tests.support.photo_folders import write_photos
 from tests.support.warm_cells import warm_cells
 
 LOADING = ("--model", "none", "--compute", "none", "--cache", "warm", "--threads", "1")
@@ -68,3 +69,24 @@ def test_a_run_whose_cells_failed_still_shows_its_table(plugged: None, bench: Be
     assert "FAILED" in result.stdout
     assert result.stdout.rstrip().splitlines()[-1] == "Nothing was measured: every cell failed."
     assert "1 of 1 record failed" in result.stderr
+
+
+def test_a_limit_beyond_the_dataset_is_said_and_not_counted(bench: Bench, tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos", each=4)
+    words = [
+        "--dataset",
+        str(tmp_path / "photos"),
+        "--limit",
+        "1000",
+        "--image-size",
+        "32",
+        "--batch-size",
+        "4",
+    ]
+    places = ["--stores", str(tmp_path / "stores"), "--out", str(tmp_path / "run"), "--replicates", "1"]
+    with warm_cells():
+        result = CliRunner(env=dict(bench.env)).invoke(app, ["run", "png", *words, *LOADING, *places])
+    assert result.exit_code == 0, result.output
+    assert "photos has 8 samples here, fewer than the limit of 1,000" in result.stderr
+    assert "photos, 8 images" in result.stdout
+    assert "1,000 images" not in result.stdout

@@ -401,6 +401,15 @@ def test_the_warm_state_is_drawn_beside_the_first_other_one() -> None:
     ]
 
 
+def test_the_first_plot_is_of_the_roofline_that_the_answer_tells() -> None:
+    undecided = loader_records("png", 500.0, workers=2, spread=(0.3, 1.0, 3.0))
+    found = rooflines_of(*undecided, *loader_records("png", 500.0, workers=0))
+    answer = roofline_answer(found)
+    assert answer is not None
+    assert "without workers" in answer
+    assert [one.first.cell.workers for group in grouped(found) for one in group] == [0, 2]
+
+
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12).map(sorted), st.floats(1, 5))
 def test_labels_are_apart_in_order_and_inside(wanted: list[float], gap: float) -> None:
     places = spaced(wanted, gap, 0.0, 100.0)

@@ -93,6 +93,16 @@ def test_the_command_prints_findings_and_exits_5(tmp_path: Path, cli: Cli) -> No
     assert len(bad.stderr.splitlines()) == 1
 
 
+def test_the_command_names_what_failed_and_so_has_no_figures(tmp_path: Path, cli: Cli) -> None:
+    failed = make_record("lmdb", status=Status.FAILED, failure="12% resident", coverage=None, steps_file=None)
+    write_run(tmp_path / "run", [make_record("png"), failed])
+    done, traced = cli("validate", "run"), cli("trace", "run", "--cell", "lmdb", "--out", "t.json")
+    assert done.returncode == 0, done.stderr
+    assert "not checked: 1 record of failed replicates (lmdb cold)" in done.stderr
+    assert traced.returncode == 2
+    assert "no record with steps for 'lmdb': it failed (12% resident)" in traced.stderr
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_half_a_replicate_is_left_out_where_writing_it_was_interrupted(damaged: bool, tmp_path: Path) -> None:
     """Where a line of the file is no record, that line may be the other half, so nothing is left out."""
