@@ -105,6 +105,27 @@ def read_arrow(path: Path, name: str) -> Any:
         return values.drop_columns(sorted(_absent(values))) if table.is_merged else values
 
 
+def label_of(path: Path, name: str) -> tuple[str, int, int] | None:
+    """Return cell id, replicate and epoch of the record that a table was written for; None for a file of its own.
+
+    Raises
+    ------
+    CorruptDataError
+        The file is not Parquet, or it lacks the table; or its rows are of several records.
+    """
+    with _opened(path, name) as table:
+        if not table.is_merged:
+            return None
+        columns = table.file.read_row_group(table.group, columns=list(RECORD_COLUMNS[1:]), use_threads=False)
+        labels = {
+            tuple(row.values()) for row in columns.group_by(columns.column_names).aggregate([]).to_pylist()
+        }
+        if len(labels) != 1:
+            raise CorruptDataError(f"the rows of {name} are of {len(labels)} records", where=path)
+        [(cell_id, replicate, epoch)] = labels
+        return str(cell_id), int(replicate), int(epoch)
+
+
 def read_table(path: Path, name: str) -> Any:
     """Return a whole step table as a `pandas.DataFrame`.
 

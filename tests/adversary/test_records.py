@@ -113,6 +113,9 @@ ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
     "warm with half of the store evicted": (
         "hdf5", "warm", put("cache.resident_frac_before", 0.5), "resident_frac_before",
     ),
+    "a warm store that was gone at the end": (
+        "hdf5", "warm", put("cache.resident_frac_after", 0.3), "resident_frac_after",
+    ),
     "cold without a count": ("hdf5", "cold", put("cache.resident_frac_before", None), "resident_frac_before"),
     "no facts about the cache": ("hdf5", "cold", put("cache", None), "cache"),
     "a failed cache state in a usable record": ("hdf5", "cold", put("cache.verdict", "failed"), "cache.verdict"),
@@ -189,10 +192,12 @@ def test_a_changed_record_is_found(run: Path, name: str) -> None:
 def test_dropping_the_slow_replicate_is_found(run: Path) -> None:
     records = [r for r in rows(run) if (r["cell"]["backend"], r["replicate"]) != ("png", 0)]
     write(run, records)
-    assert [(str(finding.kind), finding.figure) for finding in validate(run)] == [("run", "replicate")]
+    found = [(str(finding.kind), finding.figure) for finding in validate(run)]
+    assert found == [("run", "replicate"), ("run", "records.jsonl")]
 
 
 def test_a_run_that_was_interrupted_has_no_gap(run: Path) -> None:
+    split(run)  # a finished run has one file of all steps
     write(run, rows(run)[:-1])
     assert validate(run) == []
 

@@ -10,6 +10,7 @@ import pytest
 
 from storebench.report.validation.validate import validate
 from tests.support.quick_cli import storebench
+from tests.support.step_tables import split
 
 Raw = dict[str, Any]
 
@@ -84,6 +85,80 @@ def claim_a_rule(run: Path) -> None:
     rewrite(run, records_of(run), stopping=rule, stops=[])
 
 
+def change(run: Path, backend: str, change_one: Callable[[Raw], Raw]) -> None:
+    """Replace the warm records of one backend."""
+    rewrite(
+        run,
+        [
+            change_one(record)
+            if (record["cell"]["backend"], record["cell"]["cache"]) == (backend, "warm")
+            else record
+            for record in records_of(run)
+        ],
+    )
+
+
+def repeat_the_best_round(run: Path) -> None:
+    """Put the figures of the first round of HDF5 in the place of those of the second, with its own number and time."""
+    [best] = [r for r in records_of(run) if key_of(r) == ("hdf5", "warm", 0)]
+    own = ("replicate", "started_utc")
+    change(run, "hdf5", lambda record: best | {name: record[name] for name in own})
+
+
+def repeat_the_best_round_with_other_steps(run: Path) -> None:
+    """The same, but the copy names the steps of the round that it replaces."""
+    [best] = [r for r in records_of(run) if key_of(r) == ("hdf5", "warm", 0)]
+    own = ("replicate", "started_utc", "steps_file")
+    change(run, "hdf5", lambda record: best | {name: record[name] for name in own})
+
+
+def key_of(record: Raw) -> tuple[str, str, int]:
+    return record["cell"]["backend"], record["cell"]["cache"], record["replicate"]
+
+
+def exchange_two_cells(run: Path) -> None:
+    """Give HDF5 the figures of PNG files and PNG files those of HDF5."""
+    records = records_of(run)
+    of = {key_of(record): record for record in records}
+    other = {"hdf5": "png", "png": "hdf5"}
+    own = ("cell", "store", "replicate", "started_utc")
+
+    def exchanged(record: Raw) -> Raw:
+        backend, cache, number = key_of(record)
+        if backend not in other or cache != "warm":
+            return record
+        return of[other[backend], cache, number] | {name: record[name] for name in own}
+
+    rewrite(run, [exchanged(record) for record in records])
+
+
+def renumber_the_rounds(run: Path) -> None:
+    """Count the rounds of PNG files backwards, so that they are paired with other rounds."""
+    change(run, "png", lambda record: record | {"replicate": 1 - record["replicate"]})
+
+
+def drop_the_last_round(run: Path) -> None:
+    """Leave out the last round of PNG files, as if the run had been interrupted before it."""
+    rewrite(run, [record for record in records_of(run) if key_of(record)[::2] != ("png", 1)])
+
+
+def drop_every_last_round(run: Path) -> None:
+    """Leave out the last round of all cells."""
+    rewrite(run, [record for record in records_of(run) if record["replicate"] != 1])
+
+
+def measure_with_other_code(run: Path) -> None:
+    """Say that PNG files were measured with another revision."""
+    change(run, "png", lambda record: record | {"code": record["code"] | {"digest": "0" * 32}})
+
+
+def serve_another_order(run: Path) -> None:
+    """Say of every cell that it served the same order, which is not that of the seed."""
+    rewrite(
+        run, [r | {"digests": r["digests"] | {"order": "0" * 32}} for r in records_of(run) if r["digests"]]
+    )
+
+
 ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a lost replicate is excused by an added round": (excuse_a_lost_replicate, "added_rounds"),
     "a round that the scenario does not have": (add_a_lucky_round, "replicate"),
@@ -92,6 +167,15 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "the rule for added rounds is hidden": (hide_the_rule, "stopping"),
     "the rule for added rounds is softened": (soften_the_rule, "stopping"),
     "a rule is claimed that the scenario lacks": (claim_a_rule, "stopping"),
+    "a round is a copy of a better one": (repeat_the_best_round, "steps_file"),
+    "a round has the times of a better one": (repeat_the_best_round_with_other_steps, "epoch_s"),
+    "two cells have each other's figures": (exchange_two_cells, "steps_file"),
+    "rounds are paired with others": (renumber_the_rounds, "steps_file"),
+    "the last round of a finished run is gone": (drop_the_last_round, "replicate"),
+    "the last rounds of a finished run are gone": (drop_every_last_round, "replicate"),
+    "steps are there whose records are gone": (drop_every_last_round, "records.jsonl"),
+    "a cell was measured with other code": (measure_with_other_code, "code"),
+    "an order that is not the seed's": (serve_another_order, "digests.order"),
 }
 
 
@@ -101,6 +185,7 @@ def test_the_rule_that_added_rounds_is_no_finding(run: Path) -> None:
     rule = {"until": 0.1, "min_replicates": 5, "max_replicates": 12, "budget_s": 720.0}
     scenario = scenario_of(run, until=0.1, budget="12 min")
     added = [{"replicate": 5, "cell_ids": ids_of(run)}]
+    split(run)  # the run was interrupted after two rounds
     rewrite(run, records_of(run), scenario=scenario, stopping=rule, added_rounds=added, stops=[])
     assert [str(finding) for finding in validate(run)] == []
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from storebench.probes.batch_io import IO_COLUMNS
+from storebench.report.validation.order import seeded_order
 from storebench.results import (
     CELL_FIELDS,
     CacheFacts,
@@ -157,7 +158,7 @@ def make_record(
         "handover_s": steps * handoff_ms / 1000,
         "data_wait_ns": Percentiles(p50=wait_ns, p95=wait_ns, p99=wait_ns, max=wait_ns),
         "time_to_first_batch_s": wait_ms / 1000,
-        "digests": Digests(samples="aa", order=f"order-{epoch}", loss=f"loss-{epoch}"),
+        "digests": Digests(samples="aa", order="", loss=f"loss-{epoch}"),
         "coverage": Coverage(
             expected=samples,
             served=samples,
@@ -196,6 +197,9 @@ def make_record(
         "environment": ENVIRONMENT,
     }
     record = Record(**(fields | changes))
+    if "digests" not in changes and record.digests is not None and record.store is not None:
+        order = seeded_order(cell, record.store.count, epoch)
+        record = dataclasses.replace(record, digests=dataclasses.replace(record.digests, order=order))
     wanted = cell.cache in ("cold", "limited") and not in_memory and "portion" not in changes
     return dataclasses.replace(record, portion=portion_of(record)) if wanted else record
 

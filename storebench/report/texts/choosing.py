@@ -231,7 +231,7 @@ def _undecided(
     need = doubt_words(doubt) or rounds
     slower = ", ".join(store_label(cell, stored) for cell in stored if cell.key not in keys)
     names = ", ".join(store_label(cell, stored) for cell in left)
-    out = f"proven slower than another store: {slower}. Which" if slower else "which"
+    out = f"another store is proven faster than {slower}. Which" if slower else "which"
     beaten = [claim for claim in losses if claim.object is not None and claim.object.key not in keys]
     return Advice(
         rule="R0 cannot be told yet",

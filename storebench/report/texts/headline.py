@@ -1,7 +1,7 @@
 """The page's question and its answer: what is decided, what decides the ranking, and what of it reaches training."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
@@ -97,9 +97,10 @@ def headline(
     shown, several = joined(told).text, any(panel.first.cell.ranks > 1 for panel in facts.ordered)
     sentences: list[Sentence | None] = [*told]
     if claim is not None or not ranked:
-        sentences.append(_answer(panel, _where(panel, shown, beside_jobs=several), facts.claims))
+        where = _where(panel, shown, facts.varying, beside_jobs=several)
+        sentences.append(_answer(panel, where, facts.claims))
     sentences += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
-    sentences += [_beside(other, facts.claims)] if other is not None and other not in before else []
+    sentences += [_beside(other, facts)] if other is not None and other not in before else []
     sentences += [_undecided(before, facts.claims)] if before else []
     return Headline(
         sentences=tuple(sentence for sentence in sentences if sentence is not None),
@@ -213,9 +214,10 @@ def _other(facts: Facts, main: Panel) -> Panel | None:
     return next((panel for panel in facts.ordered if panel in chosen), None)
 
 
-def _beside(panel: Panel, claims: Claims) -> Sentence | None:
+def _beside(panel: Panel, facts: Facts) -> Sentence | None:
     """Return the sentence of a further panel; None if no two of its cells can be compared."""
-    return _answer(panel, _beside_words(panel), claims) if _asked(panel, claims) else None
+    where = _beside_words(panel) + _loop_words(panel, facts.varying)
+    return _answer(panel, where, facts.claims) if _asked(panel, facts.claims) else None
 
 
 def _beside_words(panel: Panel) -> str:
@@ -243,10 +245,22 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
     return slow, fast or max(alike or others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
-def _where(panel: Panel, shown: str = "", *, beside_jobs: bool = False) -> str:
+def _loop_words(panel: Panel, varying: Collection[str]) -> str:
+    """Return the workers and the batch size of a panel in words, each if cells of the page differ in it."""
+    cell = panel.first.cell
+    words = []
+    if "workers" in varying:
+        words.append(number_of(cell.workers, "worker") if cell.workers else "without workers")
+    if "batch_size" in varying:
+        words.append(f"batch {cell.batch_size}")
+    return "".join(f", {word}" for word in words)
+
+
+def _where(panel: Panel, shown: str = "", varying: Collection[str] = (), *, beside_jobs: bool = False) -> str:
     """Return the machine and the setting of a panel in words; caveats that were `shown` before are left out.
 
-    The number of processes is named if it is several, or if the page has jobs of several `beside_jobs`.
+    The number of processes is named if it is several, or if the page has jobs of several `beside_jobs`; workers and batch
+    size are named where they vary on the page.
     """
     caveat = "".join(f" ({note})" for note in caveats(panel.cells, shown))
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
@@ -256,7 +270,7 @@ def _where(panel: Panel, shown: str = "", *, beside_jobs: bool = False) -> str:
     place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
     at, ranks = here(panel.cells), panel.first.cell.ranks
     processes = f", {ranks} ranks" if ranks > 1 else ", one process" if beside_jobs else ""
-    return f"{at[0].upper()}{at[1:]}, {place}{processes}{work}{caveat}"
+    return f"{at[0].upper()}{at[1:]}, {place}{processes}{_loop_words(panel, varying)}{work}{caveat}"
 
 
 def _beyond_memory(panel: Panel) -> str:

@@ -225,10 +225,13 @@ def explanation_words(explained: Explanation | None) -> str:
     return words if explained.error is None else f"{words}; {percent(abs(explained.error))} is left"
 
 
-def _where(roofline: Roofline) -> str:
+def _where(roofline: Roofline, others: Sequence[Roofline] = ()) -> str:
+    """Return the setting of a roofline in words, with its batch size if `others` have another one."""
+    size = roofline.first.cell.batch_size
+    batch = f", batch {size}" if any(other.first.cell.batch_size != size for other in others) else ""
     caveat = "".join(f" ({note})" for note in caveats([curve.loader for curve in roofline.curves]))
     augmented = ", with the network's augmentation" if roofline.augmented else ""
-    return f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{augmented}{caveat}"
+    return f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{batch}{augmented}{caveat}"
 
 
 def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
@@ -249,7 +252,7 @@ def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
     turns = "" if lead.overlap else _TAKE_TURNS
     open_ones = [backend_label(curve.backend) for curve in lead.stored if not curve.decided]
     parts[-1] += f"; it is undecided how much {listed(open_ones)} can feed" if open_ones else ""
-    return f"{_where(lead)}: {', '.join(parts)}{turns}{end}."
+    return f"{_where(lead, others)}: {', '.join(parts)}{turns}{end}."
 
 
 def _supply_words(curve: RooflineCurve) -> str:
@@ -393,7 +396,8 @@ def _readahead(lead: Roofline, others: Sequence[Roofline]) -> str | None:
 
 
 def _decoding(lead: Roofline) -> str | None:
-    shares = [(share, curve) for curve in lead.decided if (share := _decode_share(curve.loader)) is not None]
+    supplied = [curve for curve in lead.decided if not is_handed(curve)]
+    shares = [(share, curve) for curve in supplied if (share := _decode_share(curve.loader)) is not None]
     if not shares:
         return None
     words = [

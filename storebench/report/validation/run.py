@@ -13,10 +13,11 @@ from typing import Any
 from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Rule, finding, record_name
+from storebench.report.validation.tables import unnamed_tables
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.runs.about import fewer_replicates, read_about
-from storebench.runs.records import RUN_NAME
+from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME
 from storebench.runs.schedule import replicate_key
 from storebench.units import parse_duration
 
@@ -50,8 +51,19 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
         return [
             Finding(kind=Rule.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
         ]
-    checks = (_strangers, _rounds, _gaps, _no_steps, _portions, _not_proven, _overlaps, _environments)
-    return [problem for check in checks for problem in check(about, records)]
+    checks = (_strangers, _rounds, _no_steps, _portions, _not_proven, _overlaps, _environments, _code)
+    return [
+        *(problem for check in checks for problem in check(about, records)),
+        *_gaps(about, records, finished=_is_finished(folder, about)),
+        *unnamed_tables(folder, str(about.get("run_id"))),
+    ]
+
+
+def _is_finished(folder: Path, about: dict[str, Any]) -> bool:
+    """Return whether nothing of a run was left: its step tables are merged then. One that was extended may be interrupted."""
+    return (
+        (folder / STEPS_NAME).exists() and not (folder / STEPS_DIR).exists() and not about.get("extended_utc")
+    )
 
 
 def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
@@ -74,9 +86,8 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
     if "replicates" not in scenario:
         return
     rule = _rule(scenario)
-    least = scenario["replicates"] if rule is None else rule.min_replicates
+    least, planned = _planned(scenario, rule, about)
     added = [row["replicate"] for row in about.get("added_rounds", ())]
-    planned = least + len(added)
     if about.get("stopping") != (rule and dataclasses.asdict(rule)):
         yield _of_run(about, "stopping", "it is not the rule of the run's scenario")
     if added != list(range(least, planned)) or (added and rule is None):
@@ -91,6 +102,12 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
             what = "the cell" if record.cell.cell_id in fewer else "the run"
             message = f"round {record.replicate} is recorded, and {what} has {number}"
             yield finding(Rule.RUN, record, "replicate", message)
+
+
+def _planned(scenario: dict[str, Any], rule: StoppingRule | None, about: dict[str, Any]) -> tuple[int, int]:
+    """Return the number of rounds that a scenario has by itself, and that with those that the run added."""
+    least = scenario["replicates"] if rule is None else rule.min_replicates
+    return least, least + len(about.get("added_rounds", ()))
 
 
 def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
@@ -115,26 +132,35 @@ def _of_run(about: dict[str, Any], figure: str, message: str) -> Finding:
     )
 
 
-def _gaps(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
-    """Find replicates that are missing although a later round or epoch is recorded.
+def _gaps(about: dict[str, Any], records: Sequence[Record], *, finished: bool) -> Iterator[Finding]:
+    """Find replicates that are missing although the run was finished, or although a later round or epoch is recorded.
 
     A run that was interrupted ends early. It has no gap: rounds follow one another. Rounds that a run added have only
     the cells that it lists for them.
     """
+    scenario = about.get("scenario", {})
     added = {row["replicate"]: set(row["cell_ids"]) for row in about.get("added_rounds", ())}
     fewer = _fewer_rounds(about, records)
     done = Counter(map(replicate_key, records))
     last_round = max((record.replicate for record in records), default=0)
+    rounds = (
+        _planned(scenario, _rule(scenario), about)[1] if finished and "replicates" in scenario else last_round
+    )
     of_cell = {record.cell.cell_id: record for record in records}
     for cell in about["cells"]:
         cell_id = cell["cell_id"]
-        own_rounds = range(min(last_round, fewer.get(cell_id, last_round)))
+        own_rounds = range(min(rounds, fewer.get(cell_id, rounds)))
         expected = (number for number in own_rounds if cell_id in added.get(number, {cell_id}))
         lacking = (number for number in expected if not done[cell_id, number])
         missing = list(itertools.islice(lacking, _MOST_NAMED))
         if missing:
-            rounds = ", ".join(map(str, missing)) + " and more" * (len(missing) == _MOST_NAMED)
-            message = f"round {rounds} is not recorded, although round {last_round} is"
+            lost = ", ".join(map(str, missing)) + " and more" * (len(missing) == _MOST_NAMED)
+            known_by = (
+                "the run was finished"
+                if rounds > last_round or missing[-1] == last_round
+                else f"round {last_round} is"
+            )
+            message = f"round {lost} is not recorded, although {known_by}"
             known = of_cell.get(cell_id)
             name = record_name(known) if known else f"{cell.get('dataset')} {cell.get('backend')} [{cell_id}]"
             yield Finding(
@@ -250,3 +276,19 @@ def _environments(_about: dict[str, Any], records: Sequence[Record]) -> Iterator
         if place is not None and place.key != match_key(place.match):
             message = f"{place.key} is not the digest of what has to match ({match_key(place.match)})"
             yield finding(Rule.RUN, record, "environment.key", message)
+
+
+def _code(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find records of other code than the first ones: a run refuses to go on with code that changed."""
+    known: dict[str, tuple[str, str]] = {}
+    for record in records:
+        if record.code is None:
+            continue
+        for owner, code in (
+            ("storebench", record.code.digest),
+            (record.cell.backend.format, record.code.plugin),
+        ):
+            first = known.setdefault(owner, (code, record_name(record)))
+            if first[0] != code:
+                message = f"{code or 'none'} of {owner}, but {first[0] or 'none'} in {first[1]}"
+                yield finding(Rule.RUN, record, "code", message)

@@ -17,11 +17,13 @@ from storebench.report.validation.data_store import check_data_store
 from storebench.report.validation.findings import Finding, Rule, finding, record_name
 from storebench.report.validation.job import check_job, check_ranks
 from storebench.report.validation.limits import BestRates, best_rates, check_limits
+from storebench.report.validation.order import check_order
 from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
 from storebench.report.validation.producers import COLUMNS as PRODUCER_COLUMNS
 from storebench.report.validation.producers import check_producers
 from storebench.report.validation.record import check_record, decodes
 from storebench.report.validation.run import check_run
+from storebench.report.validation.tables import check_owner
 from storebench.results import Record, Status
 from storebench.runs.records import (
     RECORDS_NAME,
@@ -110,8 +112,9 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
         for record, best in zip(usable, best_rates(usable), strict=True)
         for finding in _alone(record, best)
     ]
+    ids = frozenset(record.cell.cell_id for record, _ in records)
     for record, file in sound:
-        findings += _check_steps(record, file.parent)
+        findings += _check_steps(record, file.parent, ids)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
         findings += check_run(folder, [record for record, file in records if file.parent == folder])
     return [
@@ -128,12 +131,13 @@ def _alone(record: Record, best: BestRates) -> Iterator[Finding]:
     """Yield the findings about one usable record; its machine reached the best rates."""
     yield from check_record(record)
     yield from check_agreement(record)
+    yield from check_order(record)
     yield from check_job(record)
     yield from check_data_store(record)
     yield from check_limits(record, best)
 
 
-def _check_steps(record: Record, run: Path) -> list[Finding]:
+def _check_steps(record: Record, run: Path, ids: frozenset[str]) -> list[Finding]:
     if record.steps_file is None:
         return []
     try:
@@ -147,6 +151,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         columns = list(dict.fromkeys((*_STEP_COLUMNS, *PRODUCER_COLUMNS, *more)))
         steps = read_steps(path, record.steps_file, columns, later=(*LATER_COLUMNS, RANK))
         ranks = rank_count(steps)
+        findings = list(check_owner(record, path, ids))
     except CorruptDataError as error:
         message = f"{record.steps_file} cannot be read from {path.name}: {error.what}"
         return [finding(Rule.STEPS, record, "steps_file", message)]
@@ -159,7 +164,7 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         "samples": int(steps["samples"].sum()),
         "timed_samples": int(steps["samples"][timed].sum()),
     }
-    findings = [
+    findings += [
         finding(Rule.STEPS, record, name, f"{getattr(record, name):.6g}, but its steps add up to {value:.6g}")
         for name, value in {**sums, **counts}.items()
         if abs(getattr(record, name) - value) > _NS_ROUNDING_S * max(1.0, abs(value))
@@ -182,18 +187,21 @@ def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:
 
 
 def _copies(records: Iterable[Sourced]) -> Iterator[Finding]:
-    """Find measurements that two runs claim to have made: a copy of a run would count as further rounds."""
+    """Find measurements that two runs or two rounds claim to have made: a copy would count as a further round."""
     seen: dict[tuple[Any, ...], Record] = {}
     folders: dict[Path, bool] = {}
     for record, file in records:
         if not folders.setdefault(file.parent, (file.parent / RUN_NAME).is_file()):
             continue
         # Durations have nanoseconds, so that no two epochs agree in all of them.
-        key = (record.cell.cell_id, record.epoch_s, record.timed_s, record.data_wait_s, record.fetch_s)
+        key = (record.epoch_s, record.timed_s, record.data_wait_s, record.fetch_s)
         other = seen.setdefault(key, record)
         if other.run_id != record.run_id:
             message = f"run {other.run_id} has an epoch of exactly the same times: one of them is a copy"
             yield finding(Rule.RUN, record, "run_id", message)
+        elif other is not record:
+            message = f"{record_name(other)} has exactly the same times: one of them is a copy"
+            yield finding(Rule.RUN, record, "epoch_s", message)
 
 
 def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:

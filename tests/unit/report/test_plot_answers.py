@@ -143,7 +143,7 @@ def test_medians_beside_the_lines_of_one_replicate_are_called_so() -> None:
 
 def test_the_share_of_decoding_is_one_figure_wherever_it_is_told() -> None:
     alone: dict[str, Any] = {"compute": "none", "compute_ms": 0.0, "workers": 2, "model": "none"}
-    parts: dict[str, Any] = {"fetch_ms": 4.0, "decode_ms": 30.0, "prep_ms": 3.0, "handoff_ms": 6.0}
+    parts: dict[str, Any] = {"fetch_ms": 4.0, "decode_ms": 30.0, "prep_ms": 3.0, "handoff_ms": 0.6}
     cells = cells_of(*(make_record("png", wait_ms=40.0, replicate=n, **parts, **alone) for n in range(5)))
     facts = derive(cells)
     told = "81% of the producers' work"

@@ -113,6 +113,16 @@ def test_beside_training_stands_what_the_loader_alone_gives() -> None:
     assert "4,000 images, reader and decoder alone: LMDB loads 5.5 times" in answer
 
 
+def test_a_comparison_names_the_workers_and_batch_where_others_were_measured() -> None:
+    def drained(**settings: Any) -> list[Record]:
+        alone: dict[str, Any] = {"compute": "none", "model": "none", **settings}
+        return rounds("png", [60.0] * 3, **alone) + rounds("lmdb", [20.0] * 3, **alone)
+
+    several = drained() + drained(workers=4) + drained(batch_size=8)
+    assert "without workers, batch 32, reader and decoder alone: LMDB" in headline(facts_of(several)).answer
+    assert "workers, reader" not in headline(facts_of(drained())).answer
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_or_two_rounds_name_no_winner(count: int) -> None:
     answer = headline(facts_of(rounds("png", [60, 60.1][:count]) + rounds("lmdb", [20, 20][:count])))
@@ -420,7 +430,7 @@ def test_a_store_is_never_advised_because_its_interval_is_wide() -> None:
     advice = rules_of(records)
     assert not {"R1", "R2", "R3"} & set(advice)
     assert "Which of LMDB, LMDB+JPEG (lossy) is the fastest cannot be told yet: " in advice["R0"]
-    assert "cold: proven slower than another store: JPEG files (lossy). Which of" in advice["R0"]
+    assert "cold: another store is proven faster than JPEG files (lossy). Which of" in advice["R0"]
 
 
 def test_of_proven_equals_the_smallest_is_advised() -> None:

@@ -401,6 +401,26 @@ def test_the_warm_state_is_drawn_beside_the_first_other_one() -> None:
     ]
 
 
+def test_decoding_is_not_named_where_the_handoff_is_the_limit() -> None:
+    def told(handoff_ms: float) -> str | None:
+        parts: dict[str, Any] = {"wait_ms": 40.0, "decode_ms": 30.0, "handoff_ms": handoff_ms}
+        loading: dict[str, Any] = {"compute": "none", "compute_ms": 0.0, "workers": 2, "model": "none"}
+        return roofline_answer(
+            rooflines_of(*(make_record("png", replicate=n, **parts, **loading) for n in range(5)))
+        )
+
+    assert "decoding" in (told(0.6) or "")
+    assert "decoding" not in (told(6.0) or "decoding")
+
+
+def test_the_answer_names_the_batch_size_where_several_were_measured() -> None:
+    answer = roofline_answer(
+        rooflines_of(*loader_records("png", 500.0), *loader_records("png", 400.0, batch_size=8))
+    )
+    assert "batch 32" in (answer or "")
+    assert "batch" not in (roofline_answer(rooflines_of(*loader_records("png", 500.0))) or "batch")
+
+
 def test_the_first_plot_is_of_the_roofline_that_the_answer_tells() -> None:
     undecided = loader_records("png", 500.0, workers=2, spread=(0.3, 1.0, 3.0))
     found = rooflines_of(*undecided, *loader_records("png", 500.0, workers=0))

@@ -56,6 +56,13 @@ def test_other_jobs_decode_every_sample(share: str, ranks: int) -> None:
     assert len(about(record if ranks == 1 else with_job(record), "decode_s")) == 1
 
 
+@pytest.mark.parametrize(("compute_ms", "found"), [(0.0, 0), (0.04, 0), (0.2, 1)])
+def test_a_cell_that_only_loads_computes_nothing(compute_ms: float, found: int) -> None:
+    """The clock readings take a microsecond, and up to 50 per step are allowed."""
+    record = make_record("lmdb", cache="warm", compute="none", wait_ms=0.2, steps=1000, compute_ms=compute_ms)
+    assert len(about(record, "compute_s")) == found
+
+
 @pytest.mark.parametrize(
     ("first_ms", "later_ms", "kept"), [(1.2, 0.25, True), (1.4, 0.25, False), (0.07, 0.0125, True)]
 )

@@ -29,6 +29,7 @@ def limited(
     for number, drift in enumerate(drifts):
         settings: dict[str, Any] = {"cache": "limited", "memory_bytes": 128 << 20, "compute": compute}
         planted: dict[str, Any] = {"replicate": number, "wait_ms": wait_ms, "portion": None, **settings}
+        planted |= {"compute_ms": 0.0} if compute == "none" else {}
         first, last = (make_record(backend, epoch=epoch, **planted) for epoch in (0, 1))
         part = None if isinstance(drift, str) else portion_of(last, drift=drift)
         records += [first, dataclasses.replace(last, portion=part)]
