@@ -1,5 +1,7 @@
 """Start a job of ranks on this node, and watch it until all of its ranks have ended, or one has failed or hangs."""
 
+import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -7,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from storebench.ranks.endings import LOGS_NAME, RankFailure, failure_of, read_failures
 from storebench.ranks.progress import Position
@@ -18,6 +22,12 @@ AGENT = "storebench.ranks.agent"
 
 RANKS_DIR = "ranks"
 """Folder inside a job's temporary folder where its ranks say how far they have come and why they failed."""
+
+TELL_STACKS = signal.SIGUSR1
+"""Signal on which a rank, and each of its producers, writes the stacks of its threads to its output."""
+
+_TELLING_S = 0.5
+"""Time for writing them before the job is ended."""
 
 FAILED_GRACE_S = 4.0
 """Time for the other ranks to end after one has failed, before they are killed."""
@@ -125,8 +135,21 @@ class RankWatch:
         stalled = self._stalls.failure()
         self._tell(self._stalls.positions)
         if stalled is not None:
-            return JobEnding(code=None, failure=stalled, position=self._stalls.blamed[0].order)
+            _tell_stacks(self._stalls.blamed)
+            return JobEnding(code=None, failure=stalled, see_log=True, position=self._stalls.blamed[0].order)
         return JobEnding(code=None) if time.monotonic() > self._deadline else None
+
+
+def _tell_stacks(blamed: Iterable[Position]) -> None:
+    """Have ranks that hang, and their producers, write where they are; those that are stopped cannot."""
+    for position in blamed:
+        if position.pid is None:
+            continue
+        with contextlib.suppress(psutil.Error):
+            rank = psutil.Process(position.pid)
+            for process in (rank, *rank.children(recursive=True)):
+                process.send_signal(TELL_STACKS)
+    time.sleep(_TELLING_S)
 
 
 def _failed(failure: RankFailure, code: int | None) -> JobEnding:

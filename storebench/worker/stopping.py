@@ -1,11 +1,13 @@
 """End a replicate's process on a signal, or when the process that started it is killed."""
 
+import faulthandler
 import multiprocessing
 import signal
 import sys
 import time
 from typing import NoReturn
 
+from storebench.ranks.launch import TELL_STACKS
 from storebench.system.processes import end_with_starter
 
 _PRODUCERS_END_S = 1.0
@@ -25,8 +27,10 @@ def end_with_the_runner() -> None:
 def end_at_once() -> None:
     """Let SIGTERM, SIGINT and SIGHUP end the process without a word, even while it waits for another rank in C code.
 
-    The signal reaches the producers of a rank, too, because they are of its process group.
+    The signal reaches the producers of a rank, too, because they are of its process group. `TELL_STACKS` makes it and them
+    write where their threads are.
     """
+    faulthandler.register(TELL_STACKS, all_threads=True)
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

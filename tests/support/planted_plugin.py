@@ -133,6 +133,8 @@ class FaultyRankReader(FlatReader):
             (self.store.parent / f"begun-{os.getpid()}").touch()
             if fault == "bug":
                 raise ZeroDivisionError("a bug in somebody's reader")
+            if fault == "hang":
+                time.sleep(60)
             os.kill(os.getpid(), signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
         return super()._fetch_into(indices, out)
 
