@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from storebench.report.cells import CellSummary
 from storebench.results import BelowCache
+from storebench.settings.words import CacheState
 
 _RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32))
 
@@ -13,7 +14,7 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
 
     A ceiling is the highest rate of any replicate: another moment's rate is one that a reader may exceed. The rate of one
     read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best. Where a cache below
-    the kernel was seen, that is a yardstick as well.
+    the kernel was seen, that is a yardstick as well. Cells of warm stores read nothing from a device.
     """
     null = next((cell.median("samples_per_s") for cell in cells if cell.is_null), None)
     stored = [cell for cell in cells if not cell.is_null]
@@ -22,11 +23,12 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
         (b / n for c in raw if (b := c.fact("store_payload_bytes")) and (n := c.fact("store_count"))), None
     )
     cached = any(row["cache_below"] == BelowCache.SEEN for cell in raw for row in cell.rows)
+    reading = [cell for cell in raw if cell.cell.cache != CacheState.WARM]
     device = {
         f"device at its best{' (a yardstick)' if cached else ''}": _highest(
-            raw, ("device_best_bytes_per_s",)
+            reading, ("device_best_bytes_per_s",)
         ),
-        "device, one read per sample (a yardstick)": _highest(raw, _RANDOM),
+        "device, one read per sample (a yardstick)": _highest(reading, _RANDOM),
     }
     return {
         "compute alone": null,

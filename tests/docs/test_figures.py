@@ -91,7 +91,7 @@ def test_each_row_of_the_results_is_of_its_own_setting() -> None:
         assert {tuple(map(_named, comparison)) for comparison in compared} <= of_line, place
 
 
-def test_starving_points_without_intervals_are_those_of_the_reference_results() -> None:
+def test_starving_points_alone_are_those_of_the_results() -> None:
     lines = "\n".join(figure_lines())
     points = dict(
         re.findall(rf"({NAME})(?: feed accelerators)? up to ([\d,]+)(?: images/s)? \[", lines.splitlines()[0])

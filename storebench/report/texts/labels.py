@@ -256,6 +256,10 @@ def compute_label(compute: Compute) -> str:
     return f"compute EMULATED by a sleep of {plain(compute.duration)} ms" if emulated else ""
 
 
+_LATE_SLEEP = 1.25
+"""By what factor sleeps may exceed what was asked for. The rates of points come from the sleeps as they were."""
+
+
 def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
     """Return all emulated compute in one line; none if there is none."""
     ordered = sorted(sleeps, key=lambda compute: compute.milliseconds)
@@ -287,7 +291,25 @@ def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if compute_label(cell.cell.compute):
             sleeps.add(cell.cell.compute)
-    return [caveat for caveat in (*noted, *_sleeps_label(sleeps), *_unsteady(cells)) if caveat not in shown]
+    return [
+        caveat
+        for caveat in (*noted, *_sleeps_label(sleeps), *_long_sleeps(cells), *_unsteady(cells))
+        if caveat not in shown
+    ]
+
+
+def _long_sleeps(cells: Iterable[CellSummary]) -> list[str]:
+    """Return one caveat on the sleeps that took longest, as multiples of what was asked for; none if all were on time."""
+    factors = {
+        (took_ms := 1000 * cell.per_step("compute_s")) / asked: (asked, took_ms)
+        for cell in cells
+        if cell.cell.ranks == 1 and (asked := cell.cell.compute.milliseconds)
+    }
+    worst = max(factors, default=0.0)
+    if worst <= _LATE_SLEEP:
+        return []
+    asked, took_ms = factors[worst]
+    return [f"LATE: sleeps of {number(asked)} ms took {number(took_ms)} ms"]
 
 
 def _unsteady(cells: Iterable[CellSummary]) -> list[str]:
@@ -385,9 +407,9 @@ SINGLE, SIMULTANEOUS = "single 95%", "simultaneous 95%"
 """Families of intervals: one that holds by itself, and one that holds together with all others of its page."""
 
 BRACKETS = (
-    "Brackets hold 95% intervals. Those of ratios are simultaneous: all of this page hold at once. A page with fewer comparisons"
-    " has narrower ones for the same ratio, and a single interval is narrower still. Those of rates are single: each holds by"
-    " itself."
+    "Brackets hold 95% intervals. Ratios are taken within each round, so they are not the quotients of the rates beside them."
+    " Their intervals are simultaneous: all of this page hold at once. The same ratio has a narrower interval on a page with fewer"
+    " comparisons, and if it stands alone. Intervals of rates are single: each holds by itself."
 )
 
 

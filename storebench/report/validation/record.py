@@ -86,7 +86,9 @@ def _computed(record: Record) -> Iterator[Finding]:
                 f"{record.compute_s:.6g} s, but {record.timed_steps} steps of {compute} take {least_s:.6g} s"
             )
             yield finding(Rule.ARITHMETIC, record, "compute_s", message)
-    if compute.kind is ComputeKind.NONE and record.compute_s > _unexplained_most_s(record):
+    # Ranks that load together wait for each other within a step.
+    alone = record.cell.ranks == 1
+    if compute.kind is ComputeKind.NONE and alone and record.compute_s > _unexplained_most_s(record):
         message = f"{record.compute_s:.6g} s, but a cell that only loads computes nothing"
         yield finding(Rule.ARITHMETIC, record, "compute_s", message)
 

@@ -155,11 +155,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record], *, finished: bool) -
         missing = list(itertools.islice(lacking, _MOST_NAMED))
         if missing:
             lost = ", ".join(map(str, missing)) + " and more" * (len(missing) == _MOST_NAMED)
-            known_by = (
-                "the run was finished"
-                if rounds > last_round or missing[-1] == last_round
-                else f"round {last_round} is"
-            )
+            known_by = "the run was finished" if finished else f"round {last_round} is"
             message = f"round {lost} is not recorded, although {known_by}"
             known = of_cell.get(cell_id)
             name = record_name(known) if known else f"{cell.get('dataset')} {cell.get('backend')} [{cell_id}]"

@@ -139,7 +139,9 @@ def test_only_imprecise_cells_run_again_until_they_are_precise(
     lines = (tmp_path / RECORDS_NAME).read_text().splitlines(keepends=True)
     one_less = [line for line in lines if not (ids[0] == cell_of(line) and '"replicate": 5,' in line)]
     (tmp_path / RECORDS_NAME).write_text("".join(one_less))
-    assert findings(tmp_path) == ["round 5 is not recorded, although round 6 is"]
+    gap, lost = findings(tmp_path)
+    assert gap == "round 5 is not recorded, although the run was finished"
+    assert lost.startswith("steps.parquet holds the steps of records that are not there")
     said = capfd.readouterr().err
     assert "round 6: 2 cells not precise enough yet" in said
     assert "no further round after 7: every ratio that matters is precise enough\n" in said

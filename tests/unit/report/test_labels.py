@@ -247,7 +247,7 @@ def test_each_caveat_is_told_once() -> None:
     cells = cells_of(
         make_record("png", origin="synthetic"),
         make_record("lmdb", origin="synthetic"),
-        make_record("hdf5", origin="derived", compute="emulated:5"),
+        make_record("hdf5", origin="derived", compute="emulated:5", compute_ms=5.2),
     )
     assert set(caveats(cells)) == {
         "SYNTHETIC images, a stand-in",
@@ -255,6 +255,8 @@ def test_each_caveat_is_told_once() -> None:
         "compute EMULATED by a sleep of 5 ms",
     }
     assert len(caveats(cells)) == 3
+    late = cells_of(*(make_record("hdf5", compute="emulated:5", compute_ms=took) for took in (5.2, 10.0)))
+    assert "LATE: sleeps of 5.00 ms took 7.60 ms" in caveats(late)
 
 
 def test_a_plot_is_headed_by_what_its_cells_share() -> None:

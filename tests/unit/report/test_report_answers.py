@@ -113,7 +113,7 @@ def test_beside_training_stands_what_the_loader_alone_gives() -> None:
     assert "4,000 images, reader and decoder alone: LMDB loads 5.5 times" in answer
 
 
-def test_a_comparison_names_the_workers_and_batch_where_others_were_measured() -> None:
+def test_a_comparison_names_workers_and_batch_if_others_were_measured() -> None:
     def drained(**settings: Any) -> list[Record]:
         alone: dict[str, Any] = {"compute": "none", "model": "none", **settings}
         return rounds("png", [60.0] * 3, **alone) + rounds("lmdb", [20.0] * 3, **alone)

@@ -149,8 +149,8 @@ def test_each_ratio_has_its_verdict_against_one_base_that_no_figure_chose(tmp_pa
     ratios = column(table, "times as fast as PNG files [simultaneous 95%]")
     assert ratios["LMDB"].startswith("2.00 [")
     assert column(table, "samples/s [single 95%]")["LMDB"].endswith("]")
-    assert "Those of ratios are simultaneous" in table.notes[0]
-    assert "Those of rates are single" in table.notes[0]
+    assert "Their intervals are simultaneous" in table.notes[0]
+    assert "Intervals of rates are single" in table.notes[0]
     assert "Within this run" in table.caption
 
 
