@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -188,9 +189,9 @@ def test_a_stopped_rank_is_named_and_all_positions_told(folder: Path) -> None:
     ending = run(folder, "stopped", stall_s=1, tell=told.append)
     assert [(one.rank, one.name, one.batches) for one in told[-1]] == [(0, "epoch 0", 1), (1, "epoch 0", 0)]
     assert ending.code is None
-    assert (ending.failure or "").startswith(
-        "rank 1 on node 0 made no progress for 1 s during epoch 0; its process"
-    )
+    # A stopped process is blamed as soon as another rank is late, which may be before its own time is over.
+    said = r"rank 1 on node 0 made no progress for [\d.]+ s during epoch 0; its process is stopped"
+    assert re.match(said, ending.failure or ""), ending.failure
 
 
 def test_ranks_end_with_an_agent_that_is_told_to_end(folder: Path) -> None:
