@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storebench.digests import DIGEST_BYTES, DigestTable, array_digest, set_digest
+from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.formats.base import Indices
 from storebench.loading.batch import LoadedBatch
+from storebench.loading.order import joined
 from storebench.results import Coverage
 
 
@@ -123,7 +124,7 @@ def check_pixels(served: ServedPixels, table: DigestTable) -> PixelCheck:
 
 def coverage(planned: Sequence[Indices], served: Sequence[Indices], pixels: PixelCheck) -> Coverage:
     """Compare the served samples with the planned ones, and count the differences."""
-    wanted, got = _joined(planned), _joined(served)
+    wanted, got = joined(planned), joined(served)
     every = np.union1d(wanted, got)
     wanted_counts, got_counts = (
         np.bincount(np.searchsorted(every, indices), minlength=len(every)) for indices in (wanted, got)
@@ -139,15 +140,6 @@ def coverage(planned: Sequence[Indices], served: Sequence[Indices], pixels: Pixe
     )
 
 
-def order_digest(served: Sequence[Indices]) -> str:
-    """Return the digest of the order in which the samples were served."""
-    return array_digest(_joined(served))
-
-
 def same_order(planned: Sequence[Indices], served: Sequence[Indices]) -> bool:
     """Whether the planned samples were served in the planned order."""
-    return bool(np.array_equal(_joined(planned), _joined(served)))
-
-
-def _joined(batches: Sequence[Indices]) -> Indices:
-    return np.concatenate(batches) if len(batches) else np.empty(0, dtype=np.int64)
+    return bool(np.array_equal(joined(planned), joined(served)))

@@ -1,9 +1,10 @@
 """The order of an epoch: decided by seed and epoch alone, the same for every format and any number of workers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from storebench.digests import array_digest
 from storebench.formats.base import Indices
 
 
@@ -17,6 +18,12 @@ def epoch_order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> I
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(np.int64, copy=False)
 
 
+def pass_orders(count: int, *, seed: int, epoch: int, passes: int, shuffle: bool = True) -> Iterator[Indices]:
+    """Yield the order of each pass of an epoch, int64 [count]; no two passes of any epochs have the same number."""
+    for turn in range(passes):
+        yield epoch_order(count, seed=seed, epoch=epoch * passes + turn, shuffle=shuffle)
+
+
 def split_batches(order: Indices, batch_size: int, max_steps: int | None = None) -> list[Indices]:
     """Cut an order into batches; the last one may be smaller, so that no sample is left out."""
     starts = range(0, len(order), batch_size)
@@ -26,3 +33,13 @@ def split_batches(order: Indices, batch_size: int, max_steps: int | None = None)
 def share_of(batches: Sequence[Indices], producer: int, producers: int) -> list[Indices]:
     """Return the batches that producer number `producer` of `producers` makes (round robin, as the DataLoader deals)."""
     return list(batches[producer::producers])
+
+
+def order_digest(served: Sequence[Indices]) -> str:
+    """Return the digest of the order in which the samples of some batches were served."""
+    return array_digest(joined(served))
+
+
+def joined(batches: Sequence[Indices]) -> Indices:
+    """Return the samples of some batches, int64 [n]."""
+    return np.concatenate(batches) if len(batches) else np.empty(0, dtype=np.int64)

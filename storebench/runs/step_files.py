@@ -105,27 +105,6 @@ def read_arrow(path: Path, name: str) -> Any:
         return values.drop_columns(sorted(_absent(values))) if table.is_merged else values
 
 
-def label_of(path: Path, name: str) -> tuple[str, int, int] | None:
-    """Return cell id, replicate and epoch of the record that a table was written for; None for a file of its own.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is not Parquet, or it lacks the table; or its rows are of several records.
-    """
-    with _opened(path, name) as table:
-        if not table.is_merged:
-            return None
-        columns = table.file.read_row_group(table.group, columns=list(RECORD_COLUMNS[1:]), use_threads=False)
-        labels = {
-            tuple(row.values()) for row in columns.group_by(columns.column_names).aggregate([]).to_pylist()
-        }
-        if len(labels) != 1:
-            raise CorruptDataError(f"the rows of {name} are of {len(labels)} records", where=path)
-        [(cell_id, replicate, epoch)] = labels
-        return str(cell_id), int(replicate), int(epoch)
-
-
 def read_table(path: Path, name: str) -> Any:
     """Return a whole step table as a `pandas.DataFrame`.
 
@@ -158,6 +137,33 @@ def merged_names(path: Path) -> Mapping[str, int]:
     if known is None:
         raise CorruptDataError(f"no column {NAME_COLUMN}", where=path)
     return known.groups
+
+
+def merged_labels(path: Path) -> dict[str, list[tuple[str, int, int]]]:
+    """Return cell id, replicate and epoch of the rows of each table in a ``steps.parquet``, each once; empty if there is no file.
+
+    Raises
+    ------
+    CorruptDataError
+        The file is not the ``steps.parquet`` of a run.
+    """
+    groups = merged_names(path)
+    if not groups:
+        return {}
+    names = list(RECORD_COLUMNS[1:])
+    with _refused(path), open_regular(path) as raw:
+        _, file = _parsed(raw, path)
+        with file:
+            return {
+                name: [
+                    (row["cell_id"], row["replicate"], row["epoch"])
+                    for row in file.read_row_group(group, columns=names, use_threads=False)
+                    .group_by(names)
+                    .aggregate([])
+                    .to_pylist()
+                ]
+                for name, group in groups.items()
+            }
 
 
 def merged_row_groups(path: Path) -> Iterator[Any]:

@@ -14,11 +14,11 @@ from storebench.loading.checks import (
     check_pixels,
     coverage,
     joined_pixels,
-    order_digest,
     same_order,
     served_pixels,
 )
 from storebench.loading.kept import TimedCheck, Truth
+from storebench.loading.order import order_digest
 from storebench.results import Coverage, Digests
 from storebench.settings.words import Sync
 from storebench.stores.find import read_digest_table

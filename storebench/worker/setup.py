@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.empty import with_empty_batches
 from storebench.loading.loader import Loader, get_loader
-from storebench.loading.order import epoch_order, split_batches
+from storebench.loading.order import pass_orders, split_batches
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.limited import LimitedCache
@@ -196,11 +197,13 @@ class Setup:
         self, epoch: int, passes: int | None = None, *, trainer: int | None = None
     ) -> Iterator[Indices]:
         """Yield the order of each pass of a trainer; None stands for this rank's trainer."""
-        cell, every = self.cell, self.cell.passes or 1
+        cell = self.cell
         number = self.trainer.number if trainer is None else trainer
         seed = seed_of(cell.seed, number) if self.parts else cell.seed
-        for turn in range(passes or every):
-            order = epoch_order(self.samples, seed=seed, epoch=epoch * every + turn, shuffle=cell.shuffle)
+        orders = pass_orders(
+            self.samples, seed=seed, epoch=epoch, passes=cell.passes or 1, shuffle=cell.shuffle
+        )
+        for order in itertools.islice(orders, passes):
             yield self.parts[number].training[order] if self.parts else order
 
     def _everyone(self, epoch: int, passes: int | None) -> Iterator[list[Indices]]:

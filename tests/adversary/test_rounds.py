@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from storebench.report.validation.validate import validate
 from tests.support.quick_cli import storebench
-from tests.support.step_tables import split
+from tests.support.step_tables import MERGED, split, write_merged
 
 Raw = dict[str, Any]
 
@@ -132,6 +134,25 @@ def exchange_two_cells(run: Path) -> None:
     rewrite(run, [exchanged(record) for record in records])
 
 
+def exchange_two_cells_and_their_steps(run: Path) -> None:
+    """The same, and each names the steps that it has got."""
+    steps = pq.read_table(run / MERGED)
+    names = {record["steps_file"]: key_of(record) for record in records_of(run) if record["steps_file"]}
+    of = {key: name for name, key in names.items()}
+    other = {"hdf5": "png", "png": "hdf5"}
+    renamed = [
+        of[other[names[name][0]], *names[name][1:]]
+        if names[name][0] in other and names[name][1] == "warm"
+        else name
+        for name in steps["steps_file"].to_pylist()
+    ]
+    place = steps.column_names.index("steps_file")
+    write_merged(run, steps.set_column(place, steps.schema.field(place), pa.array(renamed)))
+    exchange_two_cells(run)
+    exchanged = records_of(run)
+    rewrite(run, [record | {"steps_file": of[key_of(record)]} for record in exchanged])
+
+
 def renumber_the_rounds(run: Path) -> None:
     """Count the rounds of PNG files backwards, so that they are paired with other rounds."""
     change(run, "png", lambda record: record | {"replicate": 1 - record["replicate"]})
@@ -170,6 +191,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a round is a copy of a better one": (repeat_the_best_round, "steps_file"),
     "a round has the times of a better one": (repeat_the_best_round_with_other_steps, "epoch_s"),
     "two cells have each other's figures": (exchange_two_cells, "steps_file"),
+    "two cells have each other's figures and steps": (exchange_two_cells_and_their_steps, "steps_file"),
     "rounds are paired with others": (renumber_the_rounds, "steps_file"),
     "the last round of a finished run is gone": (drop_the_last_round, "replicate"),
     "the last rounds of a finished run are gone": (drop_every_last_round, "replicate"),
@@ -195,6 +217,15 @@ def test_changed_rounds_are_found(run: Path, name: str) -> None:
     attack, figure = ATTACKS[name]
     attack(run)
     assert figure in {finding.figure for finding in validate(run)}
+
+
+def test_a_run_that_was_extended_may_lack_its_last_rounds(run: Path) -> None:
+    """It may be interrupted although the step tables of its first rounds are in one file."""
+    scenario = scenario_of(run, replicates=4)
+    rewrite(run, records_of(run), scenario=scenario)
+    assert "replicate" in {finding.figure for finding in validate(run)}
+    rewrite(run, records_of(run), scenario=scenario, extended_utc=["2026-01-02T03:04:05Z"])
+    assert [str(finding) for finding in validate(run)] == []
 
 
 def copied(run: Path, copy: Path) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 
 from storebench.digests import array_digest, sample_digest, set_digest
 from storebench.loading.augment import Augment
-from storebench.loading.checks import order_digest
-from storebench.loading.order import epoch_order, split_batches
+from storebench.loading.order import epoch_order, order_digest, split_batches
 from storebench.results import SCHEMA_VERSION
 from storebench.runs.records import json_schema
 from storebench.training.step_table import step_table

@@ -3,6 +3,7 @@
 import enum
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from storebench.results import Record
 
@@ -70,6 +71,14 @@ def finding(kind: Rule, record: Record, figure: str, message: str) -> Finding:
         run_id=record.run_id,
         figure=figure,
         message=message,
+    )
+
+
+def of_run(about: dict[str, Any], figure: str, message: str) -> Finding:
+    """Return a finding about a run as a whole, which its ``run.json`` describes."""
+    run_id = str(about.get("run_id"))
+    return Finding(
+        kind=Rule.RUN, cell=f"run {run_id}", cell_id="", run_id=run_id, figure=figure, message=message
     )
 
 

@@ -3,10 +3,7 @@
 import functools
 from collections.abc import Iterator
 
-import numpy as np
-
-from storebench.digests import array_digest
-from storebench.loading.order import epoch_order, split_batches
+from storebench.loading.order import order_digest, pass_orders, split_batches
 from storebench.report.validation.findings import Finding, Rule, finding
 from storebench.results import Cell, Record
 
@@ -48,8 +45,5 @@ def seeded_order(cell: Cell, count: int, epoch: int) -> str:
 def _digest(
     count: int, seed: int, epoch: int, passes: int, batch_size: int, max_steps: int | None, *, shuffle: bool
 ) -> str:
-    served = []
-    for turn in range(passes):
-        order = epoch_order(count, seed=seed, epoch=epoch * passes + turn, shuffle=shuffle)
-        served += split_batches(order, batch_size, max_steps)
-    return array_digest(np.concatenate(served) if served else np.empty(0, np.int64))
+    orders = pass_orders(count, seed=seed, epoch=epoch, passes=passes, shuffle=shuffle)
+    return order_digest([batch for order in orders for batch in split_batches(order, batch_size, max_steps)])

@@ -12,8 +12,8 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
-from storebench.report.validation.findings import Finding, Rule, finding, record_name
-from storebench.report.validation.tables import unnamed_tables
+from storebench.report.validation.findings import Finding, Rule, finding, of_run, record_name
+from storebench.report.validation.tables import check_tables
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.runs.about import fewer_replicates, read_about
@@ -55,15 +55,14 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     return [
         *(problem for check in checks for problem in check(about, records)),
         *_gaps(about, records, finished=_is_finished(folder, about)),
-        *unnamed_tables(folder, str(about.get("run_id"))),
+        *check_tables(folder, about, records),
     ]
 
 
 def _is_finished(folder: Path, about: dict[str, Any]) -> bool:
     """Return whether nothing of a run was left: its step tables are merged then. One that was extended may be interrupted."""
-    return (
-        (folder / STEPS_NAME).exists() and not (folder / STEPS_DIR).exists() and not about.get("extended_utc")
-    )
+    merged = (folder / STEPS_NAME).exists() and not (folder / STEPS_DIR).exists()
+    return merged and "replicates" in about.get("scenario", {}) and not about.get("extended_utc")
 
 
 def _strangers(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
@@ -86,13 +85,14 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
     if "replicates" not in scenario:
         return
     rule = _rule(scenario)
-    least, planned = _planned(scenario, rule, about)
+    planned = _planned(about)
     added = [row["replicate"] for row in about.get("added_rounds", ())]
+    least = planned - len(added)
     if about.get("stopping") != (rule and dataclasses.asdict(rule)):
-        yield _of_run(about, "stopping", "it is not the rule of the run's scenario")
+        yield of_run(about, "stopping", "it is not the rule of the run's scenario")
     if added != list(range(least, planned)) or (added and rule is None):
         message = f"rounds {added} are listed as added, but the run's scenario has {least} by itself"
-        yield _of_run(about, "added_rounds", message if rule else f"{message} and adds none")
+        yield of_run(about, "added_rounds", message if rule else f"{message} and adds none")
     fewer = fewer_replicates(about)
     if fewer is None:
         return
@@ -104,10 +104,13 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
             yield finding(Rule.RUN, record, "replicate", message)
 
 
-def _planned(scenario: dict[str, Any], rule: StoppingRule | None, about: dict[str, Any]) -> tuple[int, int]:
-    """Return the number of rounds that a scenario has by itself, and that with those that the run added."""
-    least = scenario["replicates"] if rule is None else rule.min_replicates
-    return least, least + len(about.get("added_rounds", ()))
+def _planned(about: dict[str, Any]) -> int:
+    """Return the number of rounds that a run has: those of its scenario, and those that it added."""
+    scenario = about["scenario"]
+    rule = _rule(scenario)
+    return (scenario["replicates"] if rule is None else rule.min_replicates) + len(
+        about.get("added_rounds", ())
+    )
 
 
 def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
@@ -125,27 +128,17 @@ def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
     )
 
 
-def _of_run(about: dict[str, Any], figure: str, message: str) -> Finding:
-    run_id = str(about.get("run_id"))
-    return Finding(
-        kind=Rule.RUN, cell=f"run {run_id}", cell_id="", run_id=run_id, figure=figure, message=message
-    )
-
-
 def _gaps(about: dict[str, Any], records: Sequence[Record], *, finished: bool) -> Iterator[Finding]:
     """Find replicates that are missing although the run was finished, or although a later round or epoch is recorded.
 
     A run that was interrupted ends early. It has no gap: rounds follow one another. Rounds that a run added have only
     the cells that it lists for them.
     """
-    scenario = about.get("scenario", {})
     added = {row["replicate"]: set(row["cell_ids"]) for row in about.get("added_rounds", ())}
     fewer = _fewer_rounds(about, records)
     done = Counter(map(replicate_key, records))
     last_round = max((record.replicate for record in records), default=0)
-    rounds = (
-        _planned(scenario, _rule(scenario), about)[1] if finished and "replicates" in scenario else last_round
-    )
+    rounds = _planned(about) if finished else last_round
     of_cell = {record.cell.cell_id: record for record in records}
     for cell in about["cells"]:
         cell_id = cell["cell_id"]

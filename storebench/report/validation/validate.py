@@ -23,7 +23,6 @@ from storebench.report.validation.producers import COLUMNS as PRODUCER_COLUMNS
 from storebench.report.validation.producers import check_producers
 from storebench.report.validation.record import check_record, decodes
 from storebench.report.validation.run import check_run
-from storebench.report.validation.tables import check_owner
 from storebench.results import Record, Status
 from storebench.runs.records import (
     RECORDS_NAME,
@@ -112,9 +111,8 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
         for record, best in zip(usable, best_rates(usable), strict=True)
         for finding in _alone(record, best)
     ]
-    ids = frozenset(record.cell.cell_id for record, _ in records)
     for record, file in sound:
-        findings += _check_steps(record, file.parent, ids)
+        findings += _check_steps(record, file.parent)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
         findings += check_run(folder, [record for record, file in records if file.parent == folder])
     return [
@@ -137,7 +135,7 @@ def _alone(record: Record, best: BestRates) -> Iterator[Finding]:
     yield from check_limits(record, best)
 
 
-def _check_steps(record: Record, run: Path, ids: frozenset[str]) -> list[Finding]:
+def _check_steps(record: Record, run: Path) -> list[Finding]:
     if record.steps_file is None:
         return []
     try:
@@ -151,7 +149,6 @@ def _check_steps(record: Record, run: Path, ids: frozenset[str]) -> list[Finding
         columns = list(dict.fromkeys((*_STEP_COLUMNS, *PRODUCER_COLUMNS, *more)))
         steps = read_steps(path, record.steps_file, columns, later=(*LATER_COLUMNS, RANK))
         ranks = rank_count(steps)
-        findings = list(check_owner(record, path, ids))
     except CorruptDataError as error:
         message = f"{record.steps_file} cannot be read from {path.name}: {error.what}"
         return [finding(Rule.STEPS, record, "steps_file", message)]
@@ -164,7 +161,7 @@ def _check_steps(record: Record, run: Path, ids: frozenset[str]) -> list[Finding
         "samples": int(steps["samples"].sum()),
         "timed_samples": int(steps["samples"][timed].sum()),
     }
-    findings += [
+    findings = [
         finding(Rule.STEPS, record, name, f"{getattr(record, name):.6g}, but its steps add up to {value:.6g}")
         for name, value in {**sums, **counts}.items()
         if abs(getattr(record, name) - value) > _NS_ROUNDING_S * max(1.0, abs(value))

@@ -11,9 +11,9 @@ import torch
 
 from storebench import __version__
 from storebench.digests import array_digest
-from storebench.loading.checks import PixelCheck, order_digest
+from storebench.loading.checks import PixelCheck
 from storebench.loading.kept import TimedCheck
-from storebench.loading.order import epoch_order, split_batches
+from storebench.loading.order import epoch_order, order_digest, split_batches
 from storebench.probes.code import running_digest
 from storebench.results import CacheVerdict, Coverage, Digests, Record, Status
 from storebench.runs.records import STEPS_DIR

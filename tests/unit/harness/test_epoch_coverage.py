@@ -11,9 +11,9 @@ from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices
 from storebench.loading import loader as loader_module
 from storebench.loading.batch import EpochPlan, LoadedBatch
-from storebench.loading.checks import PixelCheck, ServedPixels, coverage, joined_pixels, order_digest
+from storebench.loading.checks import PixelCheck, ServedPixels, coverage, joined_pixels
 from storebench.loading.loader import ProcessLoader
-from storebench.loading.order import epoch_order
+from storebench.loading.order import epoch_order, order_digest
 from storebench.report.validation.findings import Rule
 from storebench.report.validation.record import check_record
 from storebench.results import Cell, Status

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from storebench.arrays import ImageShape
-from storebench.loading.checks import order_digest
+from storebench.loading.order import order_digest
 from storebench.results import Record
 from storebench.training.models import MODELS, tiny
 from tests.support.harness_tools import (
