@@ -74,11 +74,12 @@ def choose_record(
     fitting = [record for record in stepped if wanted is None or _fits(record.cell, wanted, known)]
     cells = {record.cell.cell_id: record.cell for record in fitting}
     if not fitting:
-        failed = [record for record in records if record.failure and not record.steps_file]
-        reason = next((r.failure for r in failed if wanted is None or _fits(r.cell, wanted, known)), None)
+        wanted_ones = [record for record in records if wanted is None or _fits(record.cell, wanted, known)]
+        reason = next((f": it failed ({record.failure})" for record in wanted_ones if record.failure), "")
+        suffix = f" for {wanted!r}" if wanted else ""
         names = ", ".join(sorted({record.cell.backend.name for record in stepped}))
         raise UsageError(
-            f"no record with steps{f' for {wanted!r}' if wanted else ''}{f': it failed ({reason})' if reason else ''}",
+            f"no record with steps{suffix}{reason}",
             hint=f"Name one of: {names}." if names else "No record of this run has steps.",
         )
     if wanted is not None and len(cells) > 1:

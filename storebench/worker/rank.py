@@ -19,7 +19,7 @@ from storebench.runs.records import record_to_dict
 from storebench.worker.answer import failed_answer
 from storebench.worker.job import CellJob, write_answer
 from storebench.worker.setup import Setup, device_of
-from storebench.worker.stopping import end_at_once
+from storebench.worker.stopping import end_at_once, tell_stacks_when_asked
 
 RunReplicate = Callable[[Setup], list[Record]]
 """Runs a replicate and returns its records; those of a job of ranks on rank 0, none on the others."""
@@ -36,6 +36,7 @@ def run_rank(job: CellJob, folder: Path, replicate: RunReplicate) -> NoReturn:
         The job's folder on this node.
     """
     end_at_once()
+    tell_stacks_when_asked()
     me = membership()
     try:
         progress = RankProgress.create(folder, me.rank)

@@ -27,13 +27,16 @@ def end_with_the_runner() -> None:
 def end_at_once() -> None:
     """Let SIGTERM, SIGINT and SIGHUP end the process without a word, even while it waits for another rank in C code.
 
-    The signal reaches the producers of a rank, too, because they are of its process group. `TELL_STACKS` makes it and them
-    write where their threads are.
+    The signal reaches the producers of a rank, too, because they are of its process group.
     """
-    faulthandler.register(TELL_STACKS, all_threads=True)
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+def tell_stacks_when_asked() -> None:
+    """Write the stacks of all threads when `TELL_STACKS` comes; producers that are forked from now on do so as well."""
+    faulthandler.register(TELL_STACKS, all_threads=True)
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
