@@ -127,7 +127,7 @@ bench-readers: setup ## Each reader's shuffled warm rate as a share of the gathe
 	$(BIN)/python -m benchmarks.readers --stores $(STORES)
 
 bench-direct: setup ## The direct readers compared with the libraries and the device, cold and warm
-	$(BIN)/python -m benchmarks.direct
+	$(BIN)/python -m benchmarks.direct --stores $(STORES)
 
 bench-conversion: setup ## After how many epochs converting PNG files pays, with its interval (about five minutes)
 	$(BIN)/storebench bench scenarios/conversion.toml --out $(RUNS)/$(NOW)-conversion

@@ -23,7 +23,6 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -406,7 +405,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two rounds: to see that it runs")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--stores", type=Path, default=Path(tempfile.gettempdir()) / "storebench-bench")
+    parser.add_argument("--stores", type=Path, default=Path(os.environ.get("STOREBENCH_STORES", "stores")))
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--realtime", action="store_true", help="run replicates before all other work (root)")
     parser.add_argument("--side", help=argparse.SUPPRESS)
