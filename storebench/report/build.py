@@ -19,12 +19,12 @@ from storebench.report.shortfall import left_out
 from storebench.report.summary import Told, facts_of, incomplete
 from storebench.report.tables import dataset_tables, to_csv
 from storebench.report.texts.advice import limits, recommend
+from storebench.report.texts.caveats import caveats
 from storebench.report.texts.decoders import decoder_lines
 from storebench.report.texts.headline import headline
 from storebench.report.texts.incomplete import left_out_sentence
 from storebench.report.texts.labels import (
     backend_label,
-    caveats,
     dataset_label,
     dataset_slug,
     number,

@@ -10,10 +10,10 @@ from storebench.report.facts import Facts
 from storebench.report.interference import Interference, interferences
 from storebench.report.intervals import Estimate
 from storebench.report.tables import Table, ends, mark
+from storebench.report.texts.caveats import caveats
 from storebench.report.texts.labels import (
     SIMULTANEOUS,
     backend_label,
-    caveats,
     dataset_label,
     duration,
     number,

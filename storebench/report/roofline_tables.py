@@ -9,13 +9,13 @@ from storebench.report.roofline_curve import Point, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.tables import Table, named
+from storebench.report.texts.caveats import caveats
 from storebench.report.texts.feeding import feeding_words, more_prep_s, trained_words
 from storebench.report.texts.labels import (
     SIMULTANEOUS,
     SINGLE,
     backend_label,
     batch_words,
-    caveats,
     dataset_label,
     duration,
     number,

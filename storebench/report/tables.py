@@ -13,12 +13,12 @@ from storebench.report.facts import Facts
 from storebench.report.frame import PLACE_COLUMNS
 from storebench.report.intervals import Estimate
 from storebench.report.panels import Panel
+from storebench.report.texts.caveats import caveats
 from storebench.report.texts.labels import (
     BRACKETS,
     SIMULTANEOUS,
     SINGLE,
     backend_label,
-    caveats,
     dataset_label,
     duration,
     number,

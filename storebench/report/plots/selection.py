@@ -13,7 +13,8 @@ from storebench.report.claims import has_distribution
 from storebench.report.facts import Facts
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.panels import Panel
-from storebench.report.texts.labels import caveats, common_setting
+from storebench.report.texts.caveats import caveats
+from storebench.report.texts.labels import common_setting
 
 MOST_CELLS = 24
 """Cells drawn in one plot; the tables hold the others."""

@@ -28,7 +28,8 @@ from storebench.report.cells import CellSummary
 from storebench.report.intervals import Estimate
 from storebench.report.plots import quick_figure
 from storebench.report.plots.quick_figure import lay_out
-from storebench.report.texts.labels import backend_label, caveats
+from storebench.report.texts.caveats import caveats
+from storebench.report.texts.labels import backend_label
 
 _T = TypeVar("_T")
 

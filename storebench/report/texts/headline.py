@@ -1,15 +1,16 @@
 """The page's question and its answer: what is decided, what decides the ranking, and what of it reaches training."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
-from storebench.report.cells import CellSummary
+from storebench.report.cells import CellSummary, work_of
 from storebench.report.claims import Claim, ClaimKind, Claims, leading
 from storebench.report.decisions import Decisions
 from storebench.report.facts import Facts
 from storebench.report.panels import Panel
+from storebench.report.texts.caveats import caveats
 from storebench.report.texts.choosing import choice_of
 from storebench.report.texts.deciding import deciding
 from storebench.report.texts.decoders import closing
@@ -17,7 +18,6 @@ from storebench.report.texts.labels import (
     MODELS,
     agreed,
     backend_label,
-    caveats,
     dataset_label,
     here,
     size,
@@ -25,6 +25,7 @@ from storebench.report.texts.labels import (
     store_label,
     times,
     with_interval,
+    workers_words,
 )
 from storebench.report.texts.rank_answers import rank_sentences
 from storebench.report.texts.roofline import roofline_sentences
@@ -97,7 +98,7 @@ def headline(
     shown, several = joined(told).text, any(panel.first.cell.ranks > 1 for panel in facts.ordered)
     sentences: list[Sentence | None] = [*told]
     if claim is not None or not ranked:
-        where = _where(panel, shown, facts.varying, beside_jobs=several)
+        where = _where(panel, shown, _loop_words(panel, facts.cells), beside_jobs=several)
         sentences.append(_answer(panel, where, facts.claims))
     sentences += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
     sentences += [_beside(other, facts)] if other is not None and other not in before else []
@@ -216,7 +217,7 @@ def _other(facts: Facts, main: Panel) -> Panel | None:
 
 def _beside(panel: Panel, facts: Facts) -> Sentence | None:
     """Return the sentence of a further panel; None if no two of its cells can be compared."""
-    where = _beside_words(panel) + _loop_words(panel, facts.varying)
+    where = _beside_words(panel) + _loop_words(panel, facts.cells)
     return _answer(panel, where, facts.claims) if _asked(panel, facts.claims) else None
 
 
@@ -245,22 +246,30 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
     return slow, fast or max(alike or others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
-def _loop_words(panel: Panel, varying: Collection[str]) -> str:
-    """Return the workers and the batch size of a panel in words, each if cells of the page differ in it."""
-    cell = panel.first.cell
-    words = []
-    if "workers" in varying:
-        words.append(number_of(cell.workers, "worker") if cell.workers else "without workers")
-    if "batch_size" in varying:
-        words.append(f"batch {cell.batch_size}")
-    return "".join(f", {word}" for word in words)
+def _loop_words(panel: Panel, cells: Iterable[CellSummary]) -> str:
+    """Return the workers and the batch size of a panel in words, each if others were measured of the same images.
+
+    Batches count only where the same is done with them: training has batches of its own, and emulated compute is no work.
+    """
+    first = panel.first
+    same_images = [
+        other
+        for other in cells
+        if other.dataset_key == first.dataset_key and other.cell.compute.kind is not ComputeKind.EMULATED
+    ]
+    same_work = [other for other in same_images if work_of(other.cell) is work_of(first.cell)]
+    words = [
+        workers_words(first.cell) if len({other.cell.workers for other in same_images}) > 1 else "",
+        f"batch {first.cell.batch_size}" if len({other.cell.batch_size for other in same_work}) > 1 else "",
+    ]
+    return "".join(f", {word}" for word in words if word)
 
 
-def _where(panel: Panel, shown: str = "", varying: Collection[str] = (), *, beside_jobs: bool = False) -> str:
+def _where(panel: Panel, shown: str = "", loop: str = "", *, beside_jobs: bool = False) -> str:
     """Return the machine and the setting of a panel in words; caveats that were `shown` before are left out.
 
-    The number of processes is named if it is several, or if the page has jobs of several `beside_jobs`; workers and batch
-    size are named where they vary on the page.
+    The number of processes is named if it is several, or if the page has jobs of several `beside_jobs`; `loop` has the words
+    for workers and batch size.
     """
     caveat = "".join(f" ({note})" for note in caveats(panel.cells, shown))
     drained = ", reader and decoder alone" if panel.alone else ", with the network's augmentation alone"
@@ -270,7 +279,7 @@ def _where(panel: Panel, shown: str = "", varying: Collection[str] = (), *, besi
     place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
     at, ranks = here(panel.cells), panel.first.cell.ranks
     processes = f", {ranks} ranks" if ranks > 1 else ", one process" if beside_jobs else ""
-    return f"{at[0].upper()}{at[1:]}, {place}{processes}{_loop_words(panel, varying)}{work}{caveat}"
+    return f"{at[0].upper()}{at[1:]}, {place}{processes}{loop}{work}{caveat}"
 
 
 def _beyond_memory(panel: Panel) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from storebench.codecs import any_size
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
-from storebench.datasets.geometry import resize_clause, served_note
 from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
 from storebench.report.cells import (
@@ -163,6 +162,11 @@ def setting_label(
     return plain(", ".join(word for word in words if word))
 
 
+def workers_words(cell: Cell) -> str:
+    """Return the number of producers beside the loop in words."""
+    return number_of(cell.workers, "worker") if cell.workers else "without workers"
+
+
 def batch_words(cells: Sequence[CellSummary]) -> str:
     """Return the samples per batch and the size of the images that cells serve: "batches of 16 images of 224 x 224"."""
     batches = sorted({cell.cell.batch_size for cell in cells})
@@ -254,81 +258,6 @@ def compute_label(compute: Compute) -> str:
     """Return emulated compute in words; "" if compute is real or none."""
     emulated = compute.kind is ComputeKind.EMULATED
     return f"compute EMULATED by a sleep of {plain(compute.duration)} ms" if emulated else ""
-
-
-_LATE_SLEEP = 1.25
-"""By what factor sleeps may exceed what was asked for. The rates of points come from the sleeps as they were."""
-
-
-def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
-    """Return all emulated compute in one line; none if there is none."""
-    ordered = sorted(sleeps, key=lambda compute: compute.milliseconds)
-    if len(ordered) < 2:
-        return [compute_label(compute) for compute in ordered]
-    return [f"compute EMULATED by sleeps of {plain(ordered[0].duration)} to {plain(ordered[-1].duration)} ms"]
-
-
-def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
-    """Return the caveats that belong beside any figure of these cells: what is not real, and replicates that were not steady.
-
-    What the text that they stand beside already says is left out.
-    """
-    noted: dict[str, None] = {}
-    sleeps: set[Compute] = set()
-    for cell in cells:
-        origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
-        if origin == "synthetic":
-            noted["SYNTHETIC images, a stand-in"] = None
-        elif origin == "derived":
-            noted[
-                f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightness changes"
-            ] = None
-        if clause := resize_clause(cell.fact("store_provenance_note") or ""):
-            noted[f"RESIZED images: {clause}"] = None
-        if clause := _served_clause(cell):
-            noted[f"RESIZED images: {clause}"] = None
-        if skipped := cell.fact("store_skipped_files"):
-            noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
-        if compute_label(cell.cell.compute):
-            sleeps.add(cell.cell.compute)
-    return [
-        caveat
-        for caveat in (*noted, *_sleeps_label(sleeps), *_long_sleeps(cells), *_unsteady(cells))
-        if caveat not in shown
-    ]
-
-
-def _long_sleeps(cells: Iterable[CellSummary]) -> list[str]:
-    """Return one caveat on the sleeps that took longest, as multiples of what was asked for; none if all were on time."""
-    factors = {
-        (took_ms := 1000 * cell.per_step("compute_s")) / asked: (asked, took_ms)
-        for cell in cells
-        if cell.cell.ranks == 1 and (asked := cell.cell.compute.milliseconds)
-    }
-    worst = max(factors, default=0.0)
-    if worst <= _LATE_SLEEP:
-        return []
-    asked, took_ms = factors[worst]
-    return [f"LATE: sleeps of {number(asked)} ms took {number(took_ms)} ms"]
-
-
-def _unsteady(cells: Iterable[CellSummary]) -> list[str]:
-    """Return one caveat with every backend of which a replicate was not steady; none if all were."""
-    counts: dict[str, tuple[int, int]] = {}
-    for cell in cells:
-        before, name = counts.get(backend_label(cell.backend), (0, 0)), backend_label(cell.backend)
-        moving, of = cell.unsteady_replicates
-        counts[name] = (before[0] + moving, before[1] + of)
-    named = [f"{moving} of {of} replicates of {name}" for name, (moving, of) in counts.items() if moving]
-    return [f"NOT STEADY: {', '.join(named)}"] if named else []
-
-
-def _served_clause(cell: CellSummary) -> str:
-    """Return the clause on image files that become much larger when they are read; "" if they do not, or are not known to."""
-    if cell.cell.backend.codec != ORIGINAL:
-        return ""
-    height, width, *_ = map(int, str(cell.fact("store_image_shape") or "0x0").split("x"))
-    return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
 
 
 _MOST_ZEROS = 12

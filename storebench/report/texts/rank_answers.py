@@ -9,9 +9,9 @@ from storebench.report.decisions import EXPOSED, Topic
 from storebench.report.facts import Facts
 from storebench.report.jobs import data_stores, jobs_beside, ways_to_exchange
 from storebench.report.panels import Panel
+from storebench.report.texts.caveats import caveats
 from storebench.report.texts.labels import (
     backend_label,
-    caveats,
     dataset_label,
     here,
     number,

@@ -11,19 +11,20 @@ from storebench.report.roofline import ErrorSummary, Roofline, told_roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.roofline_errors import ERROR_LIMIT, Cause, Explanation
 from storebench.report.roofline_model import BUSY_FRAC
+from storebench.report.texts.caveats import caveats
 from storebench.report.texts.feeding import feeding_of, more_prep_s
 from storebench.report.texts.labels import (
     MODELS,
     ORIGINAL,
     agreed,
     backend_label,
-    caveats,
     dataset_label,
     listed,
     number,
     percent,
     state_label,
     with_interval,
+    workers_words,
 )
 from storebench.report.trained import Trained
 from storebench.settings.words import CacheState
@@ -186,10 +187,10 @@ def loader_words(roofline: Roofline) -> str:
     cell = roofline.first.cell
     together = f"{cell.ranks} ranks together, " if cell.ranks > 1 else ""
     if not cell.workers:
-        return f"{together}without workers"
+        return f"{together}{workers_words(cell)}"
     kind = "" if cell.loader == "processes" else f", loader {cell.loader}"
     each = " each" if together else ""
-    return f"{together}{number_of(cell.workers, 'worker')}{each}{kind}"
+    return f"{together}{workers_words(cell)}{each}{kind}"
 
 
 def error_words(errors: ErrorSummary) -> str:
@@ -226,9 +227,11 @@ def explanation_words(explained: Explanation | None) -> str:
 
 
 def _where(roofline: Roofline, others: Sequence[Roofline] = ()) -> str:
-    """Return the setting of a roofline in words, with its batch size if `others` have another one."""
+    """Return the setting of a roofline in words, with its batch size if `others` of the same images have another one."""
+    images, work = roofline.first.dataset_key, roofline.augmented
+    alike = (other.first for other in others if (other.first.dataset_key, other.augmented) == (images, work))
     size = roofline.first.cell.batch_size
-    batch = f", batch {size}" if any(other.first.cell.batch_size != size for other in others) else ""
+    batch = f", batch {size}" if any(other.cell.batch_size != size for other in alike) else ""
     caveat = "".join(f" ({note})" for note in caveats([curve.loader for curve in roofline.curves]))
     augmented = ", with the network's augmentation" if roofline.augmented else ""
     return f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{batch}{augmented}{caveat}"

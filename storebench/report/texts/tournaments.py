@@ -8,7 +8,8 @@ from storebench.report.cells import CellSummary, key_without
 from storebench.report.facts import Facts
 from storebench.report.intervals import Estimate, mean_interval
 from storebench.report.states import EpochRow
-from storebench.report.texts.labels import caveats, dataset_label, percent, size
+from storebench.report.texts.caveats import caveats
+from storebench.report.texts.labels import dataset_label, percent, size
 from storebench.report.texts.sentence import Sentence
 from storebench.results import Game, TrainersFacts
 from storebench.units import number_of

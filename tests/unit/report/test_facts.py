@@ -60,8 +60,7 @@ def calls_during(action: Callable[[], object]) -> Counter[str]:
     return calls
 
 
-ONCE = {function.__name__: 1 for function in DERIVATIONS} | {"varying_fields": 2}
-"""Which fields vary is a fact of the page and another one of its only dataset."""
+ONCE = {function.__name__: 1 for function in DERIVATIONS}
 
 
 def test_a_report_derives_each_fact_once() -> None:

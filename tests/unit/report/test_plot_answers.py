@@ -286,6 +286,8 @@ def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:
     named = ceilings(cells_of(*cached))
     assert named["device at its best (a yardstick)"] == pytest.approx(80.0)
     assert "device at its best" not in named, "cold cells may exceed it"
+    warm = ceilings(cells_of(*(make_record("lmdb", cache="warm", ceilings=one) for one in measured[:1])))
+    assert {name: rate for name, rate in warm.items() if rate} == {"one copying thread": 4000.0}
 
 
 def test_a_limit_is_a_share_of_the_store() -> None:

@@ -121,6 +121,8 @@ def test_a_comparison_names_workers_and_batch_if_others_were_measured() -> None:
     several = drained() + drained(workers=4) + drained(batch_size=8)
     assert "without workers, batch 32, reader and decoder alone: LMDB" in headline(facts_of(several)).answer
     assert "workers, reader" not in headline(facts_of(drained())).answer
+    trained = rounds("png", [60.0] * 3, batch_size=8) + rounds("lmdb", [20.0] * 3, batch_size=8)
+    assert "batch" not in headline(facts_of(drained() + trained)).answer
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -1,0 +1,88 @@
+"""What has to be said beside figures: images that are not real, compute that is emulated, replicates that were not steady."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from storebench.datasets.geometry import resize_clause, served_note
+from storebench.matrix import MODEL_CROPS
+from storebench.plain_text import plain
+from storebench.report.cells import CellSummary
+from storebench.report.texts.labels import ORIGINAL, backend_label, compute_label, number
+from storebench.settings.words import Compute
+from storebench.units import number_of
+
+_LATE_SLEEP = 1.25
+"""By what factor sleeps may exceed what was asked for. The rates of points come from the sleeps as they were."""
+
+
+def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
+    """Return the caveats that belong beside any figure of these cells: what is not real, and replicates that were not steady.
+
+    What the text that they stand beside already says is left out.
+    """
+    noted: dict[str, None] = {}
+    sleeps: set[Compute] = set()
+    for cell in cells:
+        origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
+        if origin == "synthetic":
+            noted["SYNTHETIC images, a stand-in"] = None
+        elif origin == "derived":
+            noted[
+                f"DERIVED images: {cell.fact('store_derived_frac'):.0%} are crops, flips and brightness changes"
+            ] = None
+        if clause := resize_clause(cell.fact("store_provenance_note") or ""):
+            noted[f"RESIZED images: {clause}"] = None
+        if clause := _served_clause(cell):
+            noted[f"RESIZED images: {clause}"] = None
+        if skipped := cell.fact("store_skipped_files"):
+            noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
+        if compute_label(cell.cell.compute):
+            sleeps.add(cell.cell.compute)
+    return [
+        caveat
+        for caveat in (*noted, *_sleeps_label(sleeps), *_late_sleeps(cells), *_unsteady(cells))
+        if caveat not in shown
+    ]
+
+
+def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
+    """Return all emulated compute in one line; none if there is none."""
+    ordered = sorted(sleeps, key=lambda compute: compute.milliseconds)
+    if len(ordered) < 2:
+        return [compute_label(compute) for compute in ordered]
+    return [f"compute EMULATED by sleeps of {plain(ordered[0].duration)} to {plain(ordered[-1].duration)} ms"]
+
+
+def _late_sleeps(cells: Iterable[CellSummary]) -> list[str]:
+    """Return one caveat on the sleeps that exceed what was asked for by the largest factor; none if all were on time."""
+    emulated = [cell for cell in cells if cell.cell.compute.milliseconds and cell.cell.ranks == 1]
+    if not emulated:
+        return []
+    worst = max(emulated, key=_lateness)
+    took_ms = 1000 * worst.per_step("compute_s")
+    late = _lateness(worst) > _LATE_SLEEP
+    return (
+        [f"LATE: sleeps of {plain(worst.cell.compute.duration)} ms took {number(took_ms)} ms"] if late else []
+    )
+
+
+def _lateness(cell: CellSummary) -> float:
+    return 1000 * cell.per_step("compute_s") / cell.cell.compute.milliseconds
+
+
+def _unsteady(cells: Iterable[CellSummary]) -> list[str]:
+    """Return one caveat with every backend of which a replicate was not steady; none if all were."""
+    counts: dict[str, tuple[int, int]] = {}
+    for cell in cells:
+        before, name = counts.get(backend_label(cell.backend), (0, 0)), backend_label(cell.backend)
+        moving, of = cell.unsteady_replicates
+        counts[name] = (before[0] + moving, before[1] + of)
+    named = [f"{moving} of {of} replicates of {name}" for name, (moving, of) in counts.items() if moving]
+    return [f"NOT STEADY: {', '.join(named)}"] if named else []
+
+
+def _served_clause(cell: CellSummary) -> str:
+    """Return the clause on image files that become much larger when they are read; "" if they do not, or are not known to."""
+    if cell.cell.backend.codec != ORIGINAL:
+        return ""
+    height, width, *_ = map(int, str(cell.fact("store_image_shape") or "0x0").split("x"))
+    return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
