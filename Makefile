@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
+        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference reference-nodes validations \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
@@ -86,6 +86,10 @@ bench-storage: setup ## Readers alone: warm, cold, and larger than the page cach
 bench-roofline: setup ## The storage roofline: which accelerators each store feeds, and the error of its model
 	$(BIN)/storebench bench scenarios/roofline.toml --out $(RUNS)/$(NOW)-roofline
 	$(BIN)/storebench report $(RUNS)/$(NOW)-roofline --allow-invalid --out $(REPORT)-roofline
+
+bench-gpu: data ## The paper's networks and ResNet-50 on a GPU, from every backend, cold and in memory (about ten minutes; CUDA)
+	$(BIN)/storebench bench scenarios/gpu.toml --out $(RUNS)/$(NOW)-gpu
+	$(BIN)/storebench report $(RUNS)/$(NOW)-gpu --allow-invalid --out $(REPORT)-gpu
 
 bench-codecs: setup ## Every container with every codec: the cost of each of the two
 	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs

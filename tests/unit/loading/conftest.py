@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from storebench.formats import registry
 from storebench.formats.registry import FormatEntry, get_format, parse_backend, store_name_of
@@ -76,10 +77,12 @@ def _started(store_of: Callable[[str], SmallStore]) -> None:
     """Let the libraries open what they keep for the life of a process."""
     job = LoadJob(store=store_of("lmdb").path, backend=parse_backend("lmdb"))
     plan = EpochPlan(epoch=0, batches=[np.arange(3)])
+    gpu = torch.cuda.is_available()
     for name in ("processes", "threads", "ring"):
-        with get_loader(name)(job, workers=1) as loader:
+        with get_loader(name)(job, workers=1, pin=gpu) as loader:
             loader.open()
-            list(loader.epoch(plan))
+            for batch in loader.epoch(plan):
+                batch.pixels.to("cuda" if gpu else "cpu")
     gc.collect()
     gc.freeze()  # what is alive now need not be looked through before and after each test
 
