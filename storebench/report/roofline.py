@@ -112,7 +112,7 @@ class Roofline:
     @property
     def speeds(self) -> int:
         """Number of speeds of emulated compute that were measured."""
-        return len({point.cell.cell.compute for point in self.points})
+        return len({point.cell.cell.compute for point in self.points if point.emulated})
 
     def concluding(self, alpha: float) -> "Roofline":
         """Return this roofline with an error of `alpha` per conclusion from a starving point."""
@@ -154,12 +154,15 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     """
     every = [cell for cell in cells if cell.usable]
     loaders: dict[tuple[Any, ...], dict[str, CellSummary]] = {}
-    emulated: dict[tuple[Any, ...], list[CellSummary]] = {}
+    fed: dict[tuple[Any, ...], list[CellSummary]] = {}
     handing: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in (cell for cell in every if not cell.is_null):
-        if cell.cell.compute.kind is ComputeKind.EMULATED:
-            emulated.setdefault((*_key(cell), cell.backend), []).append(cell)
-            handing.setdefault(_key(cell, any_state=True), []).append(cell)
+        if _is_fed(cell):
+            # A GPU that crops and mirrors tests two supply rates: one that includes it, and one to which it is added.
+            trains = cell.cell.compute.kind is ComputeKind.REAL
+            for crops in (True, False) if trains and cell.cell.model in MODEL_CROPS else (True,):
+                fed.setdefault((*_key(cell, crops=crops), cell.backend), []).append(cell)
+                handing.setdefault(_key(cell, any_state=True, crops=crops), []).append(cell)
         elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
             backends = loaders.setdefault(_key(cell), {})
             known = backends.get(cell.backend)
@@ -171,7 +174,7 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
             curves=tuple(
                 curve_of(
                     loader,
-                    emulated.get((*key, loader.backend), []),
+                    fed.get((*key, loader.backend), []),
                     handing.get(_key(loader, any_state=True), []),
                 )
                 for loader in sorted(backends.values(), key=lambda cell: backend_rank(cell.backend))
@@ -191,17 +194,35 @@ def told_roofline(rooflines: Iterable[Roofline]) -> Roofline | None:
 def point_keys(roofs: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
     """Return the keys of the cells that are points of a roofline and of nothing else: its table holds them."""
     return frozenset(
-        point.cell.key for roofline in roofs if roofline.speeds >= LEAST_SPEEDS for point in roofline.points
+        point.cell.key
+        for roofline in roofs
+        if roofline.speeds >= LEAST_SPEEDS
+        for point in roofline.points
+        if point.emulated
     )
 
 
-def _key(cell: CellSummary, *, any_state: bool = False) -> tuple[Any, ...]:
-    """Return the settings shared by a point and its supply rate, without the state of the store if `any_state`."""
+def _is_fed(cell: CellSummary) -> bool:
+    """Whether a cell has an accelerator: a sleep, or a network on a GPU. A network on the CPU takes the producers' cores."""
+    kind = cell.cell.compute.kind
+    return kind is ComputeKind.EMULATED or (kind is ComputeKind.REAL and cell.cell.device != "cpu")
+
+
+def _key(cell: CellSummary, *, any_state: bool = False, crops: bool = True) -> tuple[Any, ...]:
+    """Return the settings shared by a point and its supply rate.
+
+    Parameters
+    ----------
+    any_state
+        Leave out the state of the store.
+    crops
+        The supply rate includes the crops and mirrors of the point's network.
+    """
     free = _FREE | frozenset(STATE_COLUMNS) if any_state else _FREE
     fields = {name: cell.fields[name] for name in SETTING_COLUMNS if name not in free}
     if not cell.cell.workers:
         fields["loader"] = ""  # all of them make batches in the loop's own thread
-    augmented = cell.cell.model if cell.cell.model in MODEL_CROPS else ""
+    augmented = cell.cell.model if crops and cell.cell.model in MODEL_CROPS else ""
     return (cell.dataset_key, augmented, *fields.values())
 
 

@@ -1,8 +1,9 @@
 """One curve of a storage roofline: a backend's delivered rates, its starving point, and the points that test the curve.
 
 The supply rate of a backend comes from the cell that only loads. The formula of `storebench.report.roofline_model` turns
-it into a curve. Cells with emulated compute are the points that test the curve. They may lower its constant c, the least
-handoff measured, and have no other influence on the curve.
+it into a curve. The points that test the curve are cells with emulated compute and cells that train on a GPU. A network on
+the CPU is none, because it takes the cores of the producers. Points may lower the curve's constant c, the least handoff
+measured, and have no other influence on it.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench import stats
+from storebench.matrix import MODEL_CROPS
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Estimate, median_interval, unpaired_ratio
 from storebench.report.roofline_errors import (
@@ -24,6 +26,7 @@ from storebench.report.roofline_errors import (
 )
 from storebench.report.roofline_model import BUSY_FRAC, RooflineModel
 from storebench.report.trained import ingestion_rate
+from storebench.settings.words import ComputeKind
 
 MOST_SPAN = 3.0
 """A starving point, like a break-even, is not called decided if its interval spans more than this factor."""
@@ -41,12 +44,12 @@ class Feeding(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
-    """A measured point: training with an emulated accelerator.
+    """A measured point: training on a GPU or with an emulated accelerator.
 
     Attributes
     ----------
     cell
-        The cell with emulated compute.
+        The cell that computes on what it loads.
     ingestion
         Samples per second of the accelerator, from the measured durations of its steps.
     delivered
@@ -62,6 +65,11 @@ class Point:
     delivered: Estimate
     predicted: float
     explanation: Explanation | None = None
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the accelerator is a sleep."""
+        return self.cell.cell.compute.kind is ComputeKind.EMULATED
 
     @property
     def error(self) -> float:
@@ -111,10 +119,16 @@ class RooflineCurve:
         """The formula with the figures of this backend."""
         return _model(self.loader, self.supply.mid, self.constant_s)
 
-    def delivered(self, ingestion: float) -> Estimate:
-        """Return the predicted samples per second for an ingestion rate, with the interval of the supply rate."""
+    def delivered(self, ingestion: float, more_s: float = 0.0) -> Estimate:
+        """Return the predicted samples per second for an ingestion rate, with the interval of the supply rate.
+
+        Parameters
+        ----------
+        more_s
+            Additional seconds per sample of a producer, beyond those in the measured curve.
+        """
         mid, lo, hi = (
-            None if supply is None else _model(self.loader, supply, self.constant_s).delivered(ingestion)
+            None if not supply else self._slowed(supply, more_s).delivered(ingestion)
             for supply in (self.supply.mid, self.supply.lo, self.supply.hi)
         )
         return Estimate(mid=mid or 0.0, lo=lo, hi=hi, n=self.supply.n)
@@ -159,6 +173,16 @@ class RooflineCurve:
         fed = not self.at_most and (self.sure.lo or 0.0) >= ingestion
         return Feeding.FEEDS if fed else Feeding.UNDECIDED
 
+    def _slowed(self, supply: float, more_s: float) -> RooflineModel:
+        """Return the formula for a supply rate whose producers need `more_s` more seconds per sample."""
+        cell = self.loader.cell
+        shared = more_s / max(1, cell.workers) / cell.ranks
+        return _model(self.loader, 1 / (1 / supply + shared), self.constant_s)
+
+    def slowed(self, more_s: float) -> RooflineModel:
+        """Return the formula if producers need `more_s` more seconds per sample than in the measured curve."""
+        return self._slowed(self.supply.mid, more_s)
+
     def over(self, rates: Sequence[float], more_s: float = 0.0) -> Estimate | None:
         """Return the starving point over other rates, with an interval that conclusions rest on; None if it has none.
 
@@ -190,20 +214,20 @@ def _model(loader: CellSummary, supply: float, constant_s: float) -> RooflineMod
 
 
 def curve_of(
-    loader: CellSummary, emulated: Sequence[CellSummary], handing: Sequence[CellSummary]
+    loader: CellSummary, fed: Sequence[CellSummary], handing: Sequence[CellSummary]
 ) -> RooflineCurve:
     """Return the curve of a loader-only cell, with the points that test it.
 
     Parameters
     ----------
-    emulated
-        The cells with emulated compute that test the curve.
+    fed
+        The cells with an accelerator that test the curve.
     handing
-        The cells with emulated compute and the same loader, of all backends in every state of their stores. With workers they
+        The cells with an accelerator and the same loader, of all backends in every state of their stores. With workers they
         give the handoff, which depends on the loader and the batch and not on the store.
     """
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
-    alike = handing if loader.cell.workers else emulated
+    alike = handing if loader.cell.workers else fed
     constant_s = _constant_s(loader, alike)
     curve = RooflineCurve(
         loader=loader,
@@ -212,18 +236,18 @@ def curve_of(
         rounds=_starving_rounds(loader, rates, constant_s, alike),
         points=(),
     )
-    points = [point for cell in emulated if (point := _point(curve, cell)) is not None]
+    points = [point for cell in fed if (point := _point(curve, cell)) is not None]
     return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda point: point.ingestion.mid)))
 
 
 def _starving_rounds(
-    loader: CellSummary, rates: Sequence[float], constant_s: float, emulated: Sequence[CellSummary]
+    loader: CellSummary, rates: Sequence[float], constant_s: float, fed: Sequence[CellSummary]
 ) -> tuple[tuple[float, ...], ...]:
     """Return the starving points from the supply rate of each replicate and, with overlap, from its handoff."""
     by_supply = tuple(_model(loader, rate, constant_s).starving for rate in rates)
     if not loader.cell.workers:
         return (by_supply,)
-    least = min(_handing(loader, emulated), key=handing_s)
+    least = min(_handing(loader, fed), key=handing_s)
     supply = stats.median(rates)
     by_handoff = tuple(_model(loader, supply, own).starving for own in handing_rounds(least))
     return (by_supply, by_handoff) if by_handoff else (by_supply,)
@@ -238,20 +262,20 @@ def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Estimate:
     return dataclasses.replace(estimate, lo=min(ends), hi=max(ends))
 
 
-def _handing(loader: CellSummary, emulated: Sequence[CellSummary]) -> list[CellSummary]:
+def _handing(loader: CellSummary, fed: Sequence[CellSummary]) -> list[CellSummary]:
     """Return the cells of a curve that measure the handoff, the loader-only cell first.
 
     A cell of few rounds, whose handoff would have no interval, tests the curve and does not shape it.
     """
-    return [loader, *(cell for cell in emulated if len(cell.values("samples_per_s")) >= stats.MIN_ROUNDS)]
+    return [loader, *(cell for cell in fed if len(cell.values("samples_per_s")) >= stats.MIN_ROUNDS)]
 
 
-def _constant_s(loader: CellSummary, emulated: Sequence[CellSummary]) -> float:
+def _constant_s(loader: CellSummary, fed: Sequence[CellSummary]) -> float:
     """Return the least time per sample for handoff and loop in any cell of a curve.
 
     Without overlap, the supply rate includes that of the loader-only cell, and only an excess counts.
     """
-    own, *measured = map(handing_s, _handing(loader, emulated))
+    own, *measured = map(handing_s, _handing(loader, fed))
     if loader.cell.workers:
         return min([own, *measured])
     return max(0.0, min(measured, default=own) - own)
@@ -261,18 +285,24 @@ def _point(curve: RooflineCurve, cell: CellSummary) -> Point | None:
     delivered, ingestion = cell.interval("samples_per_s"), ingestion_rate(cell)
     if delivered is None or ingestion is None or delivered.mid <= 0:
         return None
+    model, more_s = cell.cell.model, 0.0
+    if model in MODEL_CROPS and curve.loader.cell.model != model:
+        more_s = cell.per_sample(
+            "prep_s"
+        )  # the producers crop and mirror beyond what they did for the supply rate
     miss = Miss(
         cell=cell,
         loader=curve.loader,
-        model=curve.model,
+        model=curve.slowed(more_s),
         ingestion=ingestion.mid,
         delivered=delivered,
-        band=curve.delivered(ingestion.mid),
+        band=curve.delivered(ingestion.mid, more_s),
+        more_s=more_s,
     )
     return Point(
         cell=cell,
         ingestion=ingestion,
         delivered=delivered,
-        predicted=curve.model.delivered(ingestion.mid),
+        predicted=miss.model.delivered(ingestion.mid),
         explanation=explanation(miss) if abs(miss.error) > ERROR_LIMIT else None,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Estimate
 from storebench.report.roofline_model import RooflineModel
+from storebench.results import PortionKind
 
 ERROR_LIMIT = 0.20
 """A larger error of the model needs an explanation."""
@@ -62,15 +63,17 @@ class Miss:
     Attributes
     ----------
     cell, loader
-        The cell with emulated compute, and the one with nothing to compute.
+        The cell with an accelerator, and the one with nothing to compute.
     model
-        The formula with the figures of `loader`.
+        The formula with the figures of `loader`, and with `more_s`.
     ingestion
         Samples per second of the accelerator.
     delivered
         Samples per second that were measured.
     band
         The formula's results for the ends of the supply rate's interval.
+    more_s
+        Seconds per sample that producers of `cell` crop and mirror, if those of `loader` do not.
     """
 
     cell: CellSummary
@@ -79,6 +82,7 @@ class Miss:
     ingestion: float
     delivered: Estimate
     band: Estimate
+    more_s: float = 0.0
 
     def error_of(self, model: RooflineModel, delivered: float | None = None) -> float:
         """Return the relative error of `model` here, or against another measured rate."""
@@ -130,12 +134,12 @@ def _first_batch(miss: Miss) -> Explanation | None:
 
 
 def _starts_later(cell: CellSummary) -> bool:
-    """Whether the first batch of an epoch is not in a cell's figures."""
-    return cell.cell.warmup_steps > 0 or cell.portion_kind is not None
+    """Whether the first batch of an epoch is not in a cell's figures; it is the first one of a cold portion."""
+    return cell.cell.warmup_steps > 0 or cell.portion_kind is PortionKind.STEADY
 
 
 def _producers(miss: Miss) -> Explanation | None:
-    own, base = producing_s(miss.cell), producing_s(miss.loader)
+    own, base = producing_s(miss.cell), producing_s(miss.loader) + miss.more_s
     if not own or not base:
         return None
     # Without overlap the loop waits for all of it; with overlap the producers share it.

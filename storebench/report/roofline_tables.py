@@ -26,6 +26,7 @@ from storebench.report.texts.roofline import (
     error_words,
     explanation_words,
     loader_words,
+    network_name,
     starving_words,
     state_words,
     trained_label,
@@ -158,7 +159,7 @@ def error_table(rooflines: Sequence[Roofline]) -> Table:
                 _setting(roofline),
                 backend_label(curve.backend),
                 number(point.ingestion.mid),
-                duration(point.cell.cell.compute.milliseconds / 1000),
+                _step(point),
                 with_interval(point.delivered),
                 *_use(point.cell),
                 number(point.predicted),
@@ -178,6 +179,13 @@ def error_table(rooflines: Sequence[Roofline]) -> Table:
             ),
         ),
     )
+
+
+def _step(point: Point) -> str:
+    """Return what the accelerator of a point does in a step: a sleep of so long, or the training of a network."""
+    if point.emulated:
+        return duration(point.cell.cell.compute.milliseconds / 1000)
+    return f"trains {network_name(point.cell)}"
 
 
 def _setting(roofline: Roofline) -> str:

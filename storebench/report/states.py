@@ -76,8 +76,12 @@ def rise(row: EpochRow) -> float | None:
 
 
 def has_portion(row: EpochRow) -> bool:
-    """Whether the record says during which steps the requested cache state held."""
-    return bool(row["portion_seconds"])
+    """Whether the record says during which steps the requested cache state held.
+
+    One step bounds no rate if workers read for others meanwhile, which earlier releases ignored.
+    """
+    one_step = bool(row["portion_upper_bound"]) and row["portion_steps"] == 1
+    return bool(row["portion_seconds"]) and not (one_step and row["workers"])
 
 
 def bounded(row: EpochRow, cell: Cell) -> bool:

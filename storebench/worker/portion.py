@@ -184,8 +184,8 @@ def cold_portion(
     A step counts if a sampling point at or after its end, and every earlier one, shows an excess of at most
     `StorePages.tolerated_frac`. If not even the first timed step qualifies, the portion is that step with
     ``upper_bound=True``: part of it was served from pages that were not requested, so its rate can only be too high.
-    This does not hold for a reader that is told the order of the epoch, because its first step also pays for data
-    that later steps need; such a reader then has no portion.
+    This does not hold where the first step also pays for data that later steps need: for a reader that is told the
+    order of the epoch, and where workers have begun other batches by then. There is no portion then.
 
     The portion is also an upper bound if its second half was served more than `COLD_DRIFT_MOST` times as fast as its
     first: a private copy of the store, paid for in the first steps, would occupy no page that is counted. Where samples
@@ -223,6 +223,11 @@ def cold_portion(
         return Judgement(
             reason=f"{why} before the end of the first timed step: the reader is told the order and reads far ahead "
             "of this small store, so neither one step nor the whole epoch shows its cold rate: use more samples"
+        )
+    if not steps and _begun_ahead(timed):
+        return Judgement(
+            reason=f"{why} before the end of the first timed step: workers had begun other batches by then, so neither "
+            "one step nor the whole epoch shows the cold rate: use more samples, less read-ahead or no workers"
         )
     if not steps:
         why = f"{why} before the end of the first timed step"

@@ -34,7 +34,7 @@ from storebench.report.plots.style import (
     whiskers,
 )
 from storebench.report.roofline import Roofline, rooflines, told_roofline
-from storebench.report.roofline_curve import RooflineCurve
+from storebench.report.roofline_curve import Point, RooflineCurve
 from storebench.report.texts.labels import backend_label, dataset_label, number, state_label
 from storebench.report.texts.roofline import loader_words, one_roofline_answer, state_words, trained_label
 from storebench.settings.words import CacheState
@@ -91,8 +91,9 @@ def plot_roofline(
     Parameters
     ----------
     results
-        Cells with ``compute = "none"``, whose rates give the curves, and cells with emulated compute of the same
-        settings, which are the points. The first setting by the order of the report is drawn, and the warm one with it.
+        Cells with ``compute = "none"``, whose rates give the curves, and cells of the same settings that train on a GPU or
+        with emulated compute, which are the points. The first setting by the order of the report is drawn, and the warm one
+        with it.
     accelerators
         Names of profiles to mark, ``NAME[:MODEL]``; `storebench accelerators` lists them. Others as ``NAME=RATE`` in images/s.
     """
@@ -334,13 +335,23 @@ def _note(group: Sequence[Roofline]) -> str:
         ),
         "Upright bar, and figure after the name: the fastest accelerator that the store keeps busy 90% of its time",
         "" if lead.overlap else "Without workers that is a ninth of the rate at which the store loads",
-        "Points: measured, compute EMULATED by sleeps" if points else "",
+        _points_words(points),
         f"Points without a bar have fewer than {MIN_ROUNDS} rounds"
         if min(rounds, default=MIN_ROUNDS) < MIN_ROUNDS
         else "",
         "Dotted: an accelerator that never waits",
     ]
     return ". ".join(part for part in clauses if part)
+
+
+def _points_words(points: Sequence[Point]) -> str:
+    """Return what the points of a plot are; "" if there are none."""
+    kinds = (
+        "networks on this GPU" if any(not point.emulated for point in points) else "",
+        "compute EMULATED by sleeps" if any(point.emulated for point in points) else "",
+    )
+    named = " or ".join(filter(None, kinds))
+    return f"Points: measured, {named}" if named else ""
 
 
 def _stagger(ax: Axes, labels: Sequence[Annotation]) -> None:

@@ -168,8 +168,17 @@ def starving_words(curve: RooflineCurve) -> str:
 
 def trained_label(trained: Trained) -> str:
     """Return a network that was trained here in words: "this CPU, CaffeNet"."""
-    device = "this CPU" if trained.cell.cell.device == "cpu" else "this GPU"
-    return f"{device}, {MODELS.get(trained.cell.cell.model, trained.cell.cell.model)}"
+    return f"{device_words(trained.cell)}, {network_name(trained.cell)}"
+
+
+def device_words(cell: CellSummary) -> str:
+    """Return where a network was trained: "this CPU" or "this GPU"."""
+    return "this CPU" if cell.cell.device == "cpu" else "this GPU"
+
+
+def network_name(cell: CellSummary) -> str:
+    """Return the name of a cell's network: "ResNet-50"."""
+    return MODELS.get(cell.cell.model, cell.cell.model)
 
 
 def state_words(roofline: Roofline) -> str:
@@ -320,13 +329,15 @@ def _shown_apart(first: RooflineCurve, second: RooflineCurve) -> bool:
 
 
 def _on_this_machine(lead: Roofline) -> str:
-    """Return words for the backends that feed the slowest network trained on this machine's processor; "" without one."""
-    trained = next((candidate for candidate in lead.trained if candidate.cell.cell.device == "cpu"), None)
-    if trained is None:
-        return ""
+    """Return words for the backends that feed the networks trained here: those on a GPU, or else the slowest on the CPU."""
+    on_gpu = [trained for trained in lead.trained if trained.cell.cell.device != "cpu"]
+    return "".join(_fed_words(lead, trained) for trained in on_gpu or lead.trained[:1])
+
+
+def _fed_words(lead: Roofline, trained: Trained) -> str:
+    """Return words for the backends that feed a network that was trained here."""
     curves = lead.decided
-    device, _, network = trained_label(trained).partition(", ")
-    named = f"{device} ({network} at {with_interval(trained.rate)} images/s)"
+    named = f"{device_words(trained.cell)} ({network_name(trained.cell)} at {with_interval(trained.rate)} images/s)"
     prep_s = more_prep_s(trained, lead)
     feedings = [(curve, feeding_of(curve, trained, prep_s)) for curve in curves]
     if all(feeding is Feeding.FEEDS for _, feeding in feedings):

@@ -198,6 +198,18 @@ def test_for_a_reader_that_is_told_the_order_one_step_bounds_nothing() -> None:
     assert "told the order" in found.reason
 
 
+def test_where_workers_began_other_batches_one_step_bounds_nothing() -> None:
+    """Eight workers that read eight batches at once deliver the first one as late as the others."""
+    resident = curve((0, 0.0), (4, 0.6), (9, 1.0), (100, 1.0))
+    everything = StorePages(count=1000, pages=65_000, payload_bytes=1000 * PAYLOAD)
+    found = cold_portion(table(ahead_ms=20), resident, everything)
+    assert found.portion is None
+    assert "workers had begun other batches" in found.reason
+    alone = cold_portion(table(), resident, everything).portion
+    assert alone is not None
+    assert alone.upper_bound
+
+
 def test_what_a_planned_reader_reads_ahead_was_asked_for() -> None:
     points = curve(*((at_ms, min(1.0, share + 0.2 * (share > 0))) for at_ms, share in honest()))
     short = cold_portion(table(), points, OWN).portion
