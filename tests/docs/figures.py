@@ -18,6 +18,7 @@ from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.papers import gain_of
 from storebench.report.texts.resting import precision_lines, precision_words, told
 from storebench.report.texts.roofline import error_words
+from tests.docs.gpu_table import gpu_lines, gpu_results
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -45,9 +46,15 @@ def codecs() -> Axes:
     return storebench.plot_container_codec(results[results.cache == "warm"])
 
 
+def gpu() -> Axes:
+    """Draw the roofline in memory of a machine with a GPU, and its networks as points."""
+    return storebench.plot_roofline(gpu_results(cold=False))
+
+
 DRAWN: dict[str, Callable[[], Axes]] = {
     "roofline": roofline,
     "codecs": codecs,
+    "gpu": gpu,
 }
 """File name without its ending -> what draws it."""
 
@@ -108,7 +115,7 @@ def main() -> None:
         path = FIGURES / f"{name}.svg"
         path.write_bytes(svg_bytes(draw()))
         print(path.relative_to(ROOT))
-    for line in figure_lines():
+    for line in [*figure_lines(), *gpu_lines()]:
         print(line)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.docs.doc_files import ROOT
 from tests.docs.figures import figure_lines
+from tests.docs.gpu_table import gpu_lines
 
 NAME = r"LMDB \(direct\)|LMDB read directly|LMDB|PNG files|HDF5|LevelDB"
 FIGURE = re.compile(r"([\d.,]+)(?: times| images/s)? (\[[\d.,]+, [\d.,]+\])")
@@ -89,6 +90,18 @@ def test_each_row_of_the_results_is_of_its_own_setting() -> None:
         compared = COMPARISON.findall(found[place])
         assert compared
         assert {tuple(map(_named, comparison)) for comparison in compared} <= of_line, place
+
+
+def test_the_tables_of_the_gpu_are_those_of_its_runs() -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    flat = " ".join(page.split())
+    lines = list(gpu_lines())
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) >= 28
+    assert [row for row in rows if row not in page] == [], "see 'make figures'"
+    assert sum(row in rows for row in page.splitlines()) == len(rows)
+    warm = next(line for line in lines if line.startswith("warm: The model is"))
+    assert f"the model is {warm.removeprefix('warm: The model is ')}".rstrip(".") in flat
 
 
 def test_starving_points_alone_are_those_of_the_results() -> None:

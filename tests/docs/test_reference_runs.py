@@ -26,16 +26,21 @@ def test_every_folder_of_reference_results_is_known() -> None:
     assert folders == {run.name for run in runs()} | {kept.FOLDER.name}
 
 
-def test_make_reference_measures_every_run_that_it_removes() -> None:
+def test_reference_targets_measure_every_run_that_they_remove() -> None:
     """Before the files of validation are written: those cover all runs."""
-    done = subprocess.run(
-        ["make", "-n", "reference"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    removed = {word for line in done.splitlines() if line.startswith("rm -rf") for word in line.split()[2:]}
-    before, validated, _ = done.partition("tests.docs.validations")
-    measured = set(re.findall(r"bench \S+ --out (results/reference/\S+)", before))
-    assert validated
-    assert removed == measured == {str(run) for run in runs()}
+    measured: set[str] = set()
+    for target in ("reference", "reference-gpu"):
+        done = subprocess.run(
+            ["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        removed = {
+            word for line in done.splitlines() if line.startswith("rm -rf") for word in line.split()[2:]
+        }
+        before, validated, _ = done.partition("tests.docs.validations")
+        assert validated
+        assert removed == set(re.findall(r"bench .* --out (results/reference/\S+)", before))
+        measured |= removed
+    assert measured == {str(run) for run in runs()}
 
 
 def test_the_page_on_emulated_nodes_has_the_committed_figures() -> None:
