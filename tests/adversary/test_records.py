@@ -17,6 +17,7 @@ import pytest
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
 from storebench.report.validation.validate import validate
+from tests.support.quick_cli import storebench
 from tests.support.step_tables import split, write_merged
 
 Raw = dict[str, Any]
@@ -222,6 +223,23 @@ def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
     table["data_wait_ns"][table["steps_file"].index(record["steps_file"]) + 3] //= 2
     write_merged(run, pa.table(table))
     assert "data_wait_s" in {finding.figure for finding in validate(run)}
+
+
+def test_compute_in_every_step_of_a_cell_that_only_loads_is_found(tmp_path: Path) -> None:
+    """Fifty microseconds in each of twenty steps are little beside an epoch, and much beside a warm batch."""
+    words = ("--dataset", "cifar10", "--synthetic", "--limit", "640", "--batch-size", "32", "--model", "none")
+    done = storebench(tmp_path, "run", "lmdb", *words, "--compute", "none", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    run, hidden_ns = tmp_path / "run", 50_000
+    assert validate(run) == []
+    table = pq.read_table(run / "steps.parquet").to_pydict()
+    table["compute_ns"] = [spent + hidden_ns for spent in table["compute_ns"]]
+    write_merged(run, pa.table(table))
+    [record] = rows(run)
+    more_s = record["timed_steps"] * hidden_ns / 1e9
+    write(run, [record | {name: record[name] + more_s for name in ("compute_s", "timed_s", "epoch_s")}])
+    said = [finding.message for finding in validate(run) if finding.figure == "compute_s"]
+    assert any("but a cell that only loads computes nothing" in message for message in said)
 
 
 def test_a_run_that_nobody_can_read_is_found(run: Path) -> None:

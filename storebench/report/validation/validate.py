@@ -6,6 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from storebench.codecs import any_size
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.ranks.merging import RANK, job_steps, rank_count
@@ -51,6 +54,9 @@ On two cores that three other processes kept busy, 14 small photographs took 5.2
 
 _STEP_SUMS = ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
 _STEP_COLUMNS = ("warmup", "samples", *(f"{name}_ns" for name in _STEP_SUMS))
+_NO_COMPUTE_NS = 20_000
+"""Most of the median compute of steps that compute nothing: two readings of the clock, which took at most 4 microseconds."""
+
 _JOB_COLUMNS = ("start_ns", "payload_bytes")
 _NS_ROUNDING_S = 1e-6
 
@@ -171,7 +177,17 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         findings.append(finding(Rule.STEPS, record, "steps_file", message))
         return findings
     findings += [*check_ranks(record, steps), *check_producers(record, steps)]
+    findings += _computing(record, steps["compute_ns"][timed])
     return [*findings, *check_portion(record, job_steps(steps) if record.portion else steps)]
+
+
+def _computing(record: Record, compute_ns: npt.NDArray[np.int64]) -> Iterator[Finding]:
+    """Find steps of a cell that only loads in which something was computed. Ranks wait for each other within a step."""
+    loads = record.cell.compute.kind is ComputeKind.NONE and record.cell.ranks == 1
+    usual_ns = float(np.median(compute_ns)) if len(compute_ns) else 0.0
+    if loads and usual_ns > _NO_COMPUTE_NS:
+        message = f"half of the steps computed for {usual_ns / 1000:.3g} µs or more, but a cell that only loads computes nothing"
+        yield finding(Rule.STEPS, record, "compute_s", message)
 
 
 def _duplicates(records: Iterable[Record]) -> Iterator[Finding]:

@@ -418,6 +418,8 @@ def test_the_answer_names_the_batch_size_where_several_were_measured() -> None:
         rooflines_of(*loader_records("png", 500.0), *loader_records("png", 400.0, batch_size=8))
     )
     assert "batch 32" in (answer or "")
+    small = loader_records("png", 400.0, batch_size=8, dataset="cifar10", size=None)
+    assert "batch" not in (roofline_answer(rooflines_of(*loader_records("png", 500.0), *small)) or "")
     assert "batch" not in (roofline_answer(rooflines_of(*loader_records("png", 500.0))) or "batch")
 
 
