@@ -128,7 +128,7 @@ class RooflineCurve:
             Additional seconds per sample of a producer, beyond those in the measured curve.
         """
         mid, lo, hi = (
-            None if not supply else self._slowed(supply, more_s).delivered(ingestion)
+            None if supply is None else self._slowed(supply, more_s).delivered(ingestion)
             for supply in (self.supply.mid, self.supply.lo, self.supply.hi)
         )
         return Estimate(mid=mid or 0.0, lo=lo, hi=hi, n=self.supply.n)
@@ -177,7 +177,7 @@ class RooflineCurve:
         """Return the formula for a supply rate whose producers need `more_s` more seconds per sample."""
         cell = self.loader.cell
         shared = more_s / max(1, cell.workers) / cell.ranks
-        return _model(self.loader, 1 / (1 / supply + shared), self.constant_s)
+        return _model(self.loader, supply / (1 + supply * shared), self.constant_s)
 
     def slowed(self, more_s: float) -> RooflineModel:
         """Return the formula if producers need `more_s` more seconds per sample than in the measured curve."""

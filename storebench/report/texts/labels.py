@@ -378,7 +378,8 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share in percent, with one decimal below 10%."""
+    """Return a share in percent, with one decimal below 10%; zero has no sign."""
     if value is None:
         return ""
-    return f"{value:.0%}" if abs(value) >= 0.0995 or value == 0 else f"{value:.1%}"
+    text = f"{value:.0%}" if abs(value) >= 0.0995 or value == 0 else f"{value:.1%}"
+    return text.replace("-0.0%", "0.0%")
