@@ -14,6 +14,7 @@ from storebench.report.facts import Facts, PageFacts
 from storebench.report.page import Limit, PageContent, Section, html, markdown, page_terms
 from storebench.report.plots.style import png_bytes
 from storebench.report.rank_tables import rank_tables
+from storebench.report.roofline import told_roofline
 from storebench.report.roofline_tables import roofline_tables
 from storebench.report.shortfall import left_out
 from storebench.report.summary import Told, facts_of, incomplete
@@ -136,7 +137,9 @@ def page_content(
 ) -> PageContent:
     """Return everything that a report says of the facts of a page; plots are drawn when they are asked for."""
     answer = headline(page.told, page.unsound, accelerators)
-    lead = answer.panel.first if answer.panel else None
+    roofline = told_roofline(page.told.rooflines)
+    panel_lead = answer.panel.first if answer.panel else None
+    lead = panel_lead if roofline is None else roofline.first
     parts = sorted(page.shown.datasets.items(), key=lambda part: _weight(part[1].cells[0], lead))
     return PageContent(
         headline=answer,
@@ -152,7 +155,7 @@ def page_content(
 
 
 def _weight(first: CellSummary, lead: CellSummary | None) -> tuple[bool, str]:
-    """Return a key that puts the dataset of the headline first."""
+    """Return a key that puts the dataset first with which the answer begins: its roofline, or else its comparison."""
     return lead is None or first.dataset_key != lead.dataset_key, dataset_label(first)
 
 

@@ -148,7 +148,16 @@ def test_a_duration_is_in_the_unit_that_suits_it(seconds: float | None, text: st
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(None, ""), (0.0, "0%"), (0.034, "3.4%"), (0.0994, "9.9%"), (0.0996, "10%"), (1.09, "109%"), (-0.034, "-3.4%"), (-0.0004, "0.0%")],
+    [
+        (None, ""),
+        (0.0, "0%"),
+        (0.034, "3.4%"),
+        (0.0994, "9.9%"),
+        (0.0996, "10%"),
+        (1.09, "109%"),
+        (-0.034, "-3.4%"),
+        (-0.0004, "0.0%"),
+    ],
 )
 def test_a_share_below_a_tenth_has_a_decimal(share: float | None, text: str) -> None:
     assert percent(share) == text

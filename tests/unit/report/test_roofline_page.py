@@ -20,7 +20,7 @@ from matplotlib.text import Annotation, Text
 import storebench
 from storebench.accelerators import find_accelerator
 from storebench.errors import UnknownNameError
-from storebench.report.build import feeding_sentences, write_report
+from storebench.report.build import content_of, feeding_sentences, write_report
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
 from storebench.report.plots.roofline import grouped, spaced
@@ -430,6 +430,23 @@ def test_the_first_plot_is_of_the_roofline_that_the_answer_tells() -> None:
     assert answer is not None
     assert "without workers" in answer
     assert [one.first.cell.workers for group in grouped(found) for one in group] == [0, 2]
+
+
+def test_the_section_of_the_roofline_that_the_answer_tells_is_the_first() -> None:
+    """Although the first decided comparison of stores is of other images."""
+    loaders = loader_records("png", 500.0, workers=2) + loader_records(
+        "lmdb", 500.0, workers=2, spread=(0.5, 1.0, 2.0)
+    )
+    small: dict[str, Any] = {"dataset": "cifar10", "size": None, "model": "cifar10_quick", "batch_size": 100}
+    for replicate in range(3):
+        loaders += [make_record("png", replicate=replicate, wait_ms=60.0, **small)]
+        loaders += [make_record("lmdb", replicate=replicate, wait_ms=5.0, **small)]
+    content = content_of([(record, Path("run/records.jsonl")) for record in loaders])
+    assert content.headline.panel is not None
+    assert content.headline.panel.first.cell.data.name == "cifar10"
+    assert content.headline.answer.startswith("ImageNet")
+    assert [section.title for section in content.sections] == ["ImageNet, 4,000 images", "CIFAR-10"]
+    assert content.sections[0].plots[0].name.startswith("roofline")
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12).map(sorted), st.floats(1, 5))
