@@ -142,6 +142,8 @@ def merged_names(path: Path) -> Mapping[str, int]:
 def merged_labels(path: Path) -> dict[str, list[tuple[str, int, int]]]:
     """Return cell id, replicate and epoch of the rows of each table in a ``steps.parquet``, each once; empty if there is no file.
 
+    A table whose rows do not say it, or cannot be read, has none.
+
     Raises
     ------
     CorruptDataError
@@ -150,20 +152,21 @@ def merged_labels(path: Path) -> dict[str, list[tuple[str, int, int]]]:
     groups = merged_names(path)
     if not groups:
         return {}
-    names = list(RECORD_COLUMNS[1:])
     with _refused(path), open_regular(path) as raw:
         _, file = _parsed(raw, path)
         with file:
-            return {
-                name: [
-                    (row["cell_id"], row["replicate"], row["epoch"])
-                    for row in file.read_row_group(group, columns=names, use_threads=False)
-                    .group_by(names)
-                    .aggregate([])
-                    .to_pylist()
-                ]
-                for name, group in groups.items()
-            }
+            return {name: _labels(file, group, path) for name, group in groups.items()}
+
+
+def _labels(file: Any, group: int, path: Path) -> list[tuple[str, int, int]]:
+    names = list(RECORD_COLUMNS[1:])
+    try:
+        with _refused(path):
+            rows = file.read_row_group(group, columns=names, use_threads=False)
+            labels = rows.group_by(names).aggregate([]).to_pylist()
+            return [(row["cell_id"], row["replicate"], row["epoch"]) for row in labels]
+    except CorruptDataError:
+        return []
 
 
 def merged_row_groups(path: Path) -> Iterator[Any]:

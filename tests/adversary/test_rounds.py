@@ -153,6 +153,18 @@ def exchange_two_cells_and_their_steps(run: Path) -> None:
     rewrite(run, [record | {"steps_file": of[key_of(record)]} for record in exchanged])
 
 
+def exchange_them_and_take_the_labels_out(run: Path) -> None:
+    """The same, and the rows no longer say for which cell they were written."""
+    exchange_two_cells_and_their_steps(run)
+    write_merged(run, pq.read_table(run / MERGED).drop_columns(["cell_id"]))
+
+
+def exchange_them_without_a_description(run: Path) -> None:
+    """The same, in a folder that does not say what should have run."""
+    exchange_two_cells_and_their_steps(run)
+    (run / "run.json").unlink()
+
+
 def renumber_the_rounds(run: Path) -> None:
     """Count the rounds of PNG files backwards, so that they are paired with other rounds."""
     change(run, "png", lambda record: record | {"replicate": 1 - record["replicate"]})
@@ -192,6 +204,14 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a round has the times of a better one": (repeat_the_best_round_with_other_steps, "epoch_s"),
     "two cells have each other's figures": (exchange_two_cells, "steps_file"),
     "two cells have each other's figures and steps": (exchange_two_cells_and_their_steps, "steps_file"),
+    "two cells are exchanged, and the labels of their steps are gone": (
+        exchange_them_and_take_the_labels_out,
+        "steps_file",
+    ),
+    "two cells are exchanged, and the run has no description": (
+        exchange_them_without_a_description,
+        "steps_file",
+    ),
     "rounds are paired with others": (renumber_the_rounds, "steps_file"),
     "the last round of a finished run is gone": (drop_the_last_round, "replicate"),
     "the last rounds of a finished run are gone": (drop_every_last_round, "replicate"),
@@ -225,6 +245,11 @@ def test_a_run_that_was_extended_may_lack_its_last_rounds(run: Path) -> None:
     rewrite(run, records_of(run), scenario=scenario)
     assert "replicate" in {finding.figure for finding in validate(run)}
     rewrite(run, records_of(run), scenario=scenario, extended_utc=["2026-01-02T03:04:05Z"])
+    assert [str(finding) for finding in validate(run)] == []
+
+
+def test_a_superseded_record_that_names_no_text_is_no_crash(run: Path) -> None:
+    (run / "superseded.jsonl").write_text('{"steps_file": []}\n{"steps_file": {"a": 1}}\n', encoding="utf-8")
     assert [str(finding) for finding in validate(run)] == []
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Rule, finding, of_run, record_name
-from storebench.report.validation.tables import check_tables
+from storebench.report.validation.tables import unnamed_tables
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
 from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
 from storebench.runs.about import fewer_replicates, read_about
@@ -55,7 +55,7 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     return [
         *(problem for check in checks for problem in check(about, records)),
         *_gaps(about, records, finished=_is_finished(folder, about)),
-        *check_tables(folder, about, records),
+        *unnamed_tables(folder, about),
     ]
 
 

@@ -26,6 +26,7 @@ from storebench.report.validation.producers import COLUMNS as PRODUCER_COLUMNS
 from storebench.report.validation.producers import check_producers
 from storebench.report.validation.record import check_record, decodes
 from storebench.report.validation.run import check_run
+from storebench.report.validation.tables import check_owners
 from storebench.results import Record, Status
 from storebench.runs.records import (
     RECORDS_NAME,
@@ -119,6 +120,10 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     ]
     for record, file in sound:
         findings += _check_steps(record, file.parent)
+    ids = frozenset(record.cell.cell_id for record in usable)
+    stepped = [(record, file.parent) for record, file in sound if record.steps_file is not None]
+    for folder in dict.fromkeys(folder for _, folder in stepped):
+        findings += check_owners(folder, [record for record, of in stepped if of == folder], ids)
     for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
         findings += check_run(folder, [record for record, file in records if file.parent == folder])
     return [
