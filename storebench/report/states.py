@@ -76,12 +76,18 @@ def rise(row: EpochRow) -> float | None:
 
 
 def has_portion(row: EpochRow) -> bool:
-    """Whether the record says during which steps the requested cache state held.
+    """Whether the record says during which steps the requested cache state held, and they have a rate."""
+    return bool(row["portion_seconds"]) and not _filled_the_pipeline(row)
 
-    One step bounds no rate if workers read for others meanwhile, which earlier releases ignored.
+
+def _filled_the_pipeline(row: EpochRow) -> bool:
+    """Whether a cold portion ended while workers still filled the pipeline, which earlier releases ignored.
+
+    Each of the other workers has begun a batch by the time the first delivers one.
     """
-    one_step = bool(row["portion_upper_bound"]) and row["portion_steps"] == 1
-    return bool(row["portion_seconds"]) and not (one_step and row["workers"])
+    steps = row["portion_steps"]
+    ended = row["portion_kind"] == PortionKind.COLD and steps < row["timed_steps"]
+    return bool(ended and steps < 2 * (row["workers"] - 1))
 
 
 def bounded(row: EpochRow, cell: Cell) -> bool:

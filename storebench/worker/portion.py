@@ -18,6 +18,7 @@ from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import ResidencyCurve
 from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
 from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, timed_rows, wall_ns
+from storebench.units import number_of
 
 EXCESS_MAX_FRAC = 0.10
 """Share of the store's pages that may be resident without having been requested while an epoch still counts as cold.
@@ -184,8 +185,11 @@ def cold_portion(
     A step counts if a sampling point at or after its end, and every earlier one, shows an excess of at most
     `StorePages.tolerated_frac`. If not even the first timed step qualifies, the portion is that step with
     ``upper_bound=True``: part of it was served from pages that were not requested, so its rate can only be too high.
-    This does not hold where the first step also pays for data that later steps need: for a reader that is told the
-    order of the epoch, and where workers have begun other batches by then. There is no portion then.
+    This does not hold for a reader that is told the order of the epoch, because its first step also pays for data
+    that later steps need; such a reader then has no portion.
+
+    Workers begin several batches at once and deliver the first as late as the others. A prefix that ends before the epoch
+    does has no rate then if it has fewer steps than twice the batches that they were ahead.
 
     The portion is also an upper bound if its second half was served more than `COLD_DRIFT_MOST` times as fast as its
     first: a private copy of the store, paid for in the first steps, would occupy no page that is counted. Where samples
@@ -224,15 +228,17 @@ def cold_portion(
             reason=f"{why} before the end of the first timed step: the reader is told the order and reads far ahead "
             "of this small store, so neither one step nor the whole epoch shows its cold rate: use more samples"
         )
-    if not steps and _begun_ahead(timed):
-        return Judgement(
-            reason=f"{why} before the end of the first timed step: workers had begun other batches by then, so neither "
-            "one step nor the whole epoch shows the cold rate: use more samples, less read-ahead or no workers"
-        )
     if not steps:
         why = f"{why} before the end of the first timed step"
     elif not why:
         why = "to the last sample point no more was resident than was asked for"
+    ahead = _begun_ahead(timed)
+    if len(over) and steps < 2 * ahead:
+        return Judgement(
+            reason=f"{why}: that is after {number_of(steps, 'step')}, and workers were up to {number_of(ahead, 'step')} "
+            "ahead of the loop, so neither these steps nor the whole epoch show the cold rate: use more samples, less "
+            "read-ahead or fewer workers"
+        )
     last = max(steps, 1) - 1
     point = min(int(np.searchsorted(at_ns, ends[last])), len(at_ns) - 1)
     part = _rows(timed, slice(max(steps, 1)))

@@ -138,10 +138,14 @@ def test_a_few_pages_beside_a_copy_do_not_excuse_its_rate(
 def test_lmdb_with_a_long_read_ahead_is_cold_for_a_few_steps(
     workers: int, long_read_ahead: None, bench: Bench, run_folder: Path
 ) -> None:
+    """With workers, these steps fill the pipeline and have no rate."""
     for record in cell_records(cold_cell("lmdb", epochs=2, workers=workers), bench.stores, run_folder):
-        assert record.portion is not None
-        assert record.portion.upper_bound or record.portion.steps <= STEPS // 4
         assert record.cache is not None
+        if record.portion is None:
+            assert workers
+            assert "ahead of the loop" in record.cache.reason
+        else:
+            assert record.portion.upper_bound or record.portion.steps <= STEPS // 4
         assert record.cache.curve[0].resident_frac <= 0.01
         assert record.cache.curve[-1].asked_frac == 1.0
         assert record.cache.sampling_cpu_s is not None

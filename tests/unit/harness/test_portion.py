@@ -198,16 +198,29 @@ def test_for_a_reader_that_is_told_the_order_one_step_bounds_nothing() -> None:
     assert "told the order" in found.reason
 
 
-def test_where_workers_began_other_batches_one_step_bounds_nothing() -> None:
-    """Eight workers that read eight batches at once deliver the first one as late as the others."""
-    resident = curve((0, 0.0), (4, 0.6), (9, 1.0), (100, 1.0))
+@pytest.mark.parametrize("overtaken_ms", [4, 14, 24, 34])
+def test_steps_that_fill_the_pipeline_of_workers_have_no_rate(overtaken_ms: int) -> None:
+    """Workers that read several batches at once deliver the first one as late as the others."""
     everything = StorePages(count=1000, pages=65_000, payload_bytes=1000 * PAYLOAD)
-    found = cold_portion(table(ahead_ms=20), resident, everything)
+    resident = curve((0, 0.0), (overtaken_ms - 2, 0.05), (overtaken_ms, 0.6), (100, 1.0))
+    found = cold_portion(table(ahead_ms=25), resident, everything)
     assert found.portion is None
-    assert "workers had begun other batches" in found.reason
+    assert "workers were up to 2 steps ahead of the loop" in found.reason
     alone = cold_portion(table(), resident, everything).portion
     assert alone is not None
-    assert alone.upper_bound
+    assert alone.steps == max(1, overtaken_ms // 10)
+
+
+def test_a_portion_much_longer_than_the_pipeline_and_a_whole_epoch_have_a_rate() -> None:
+    everything = StorePages(count=1000, pages=65_000, payload_bytes=1000 * PAYLOAD)
+    late = cold_portion(
+        table(ahead_ms=25), curve((0, 0.0), (50, 0.06), (61, 0.6), (100, 1.0)), everything
+    ).portion
+    assert late is not None
+    assert late.steps == 5
+    short = cold_portion(table(steps=3, ahead_ms=25), curve((0, 0.0), (30, 0.03)), everything).portion
+    assert short is not None
+    assert short.steps == 3
 
 
 def test_what_a_planned_reader_reads_ahead_was_asked_for() -> None:
