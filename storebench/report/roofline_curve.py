@@ -287,9 +287,8 @@ def _point(curve: RooflineCurve, cell: CellSummary) -> Point | None:
         return None
     model, more_s = cell.cell.model, 0.0
     if model in MODEL_CROPS and curve.loader.cell.model != model:
-        more_s = cell.per_sample(
-            "prep_s"
-        )  # the producers crop and mirror beyond what they did for the supply rate
+        # Producers crop and mirror beyond what they did for the supply rate; image files as they are were resized there.
+        more_s = max(0.0, cell.per_sample("prep_s") - curve.loader.per_sample("prep_s"))
     miss = Miss(
         cell=cell,
         loader=curve.loader,

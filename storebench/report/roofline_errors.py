@@ -1,6 +1,7 @@
 """Why a measured point is not on its roofline: causes that the point's own records show."""
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -73,7 +74,7 @@ class Miss:
     band
         The formula's results for the ends of the supply rate's interval.
     more_s
-        Seconds per sample that producers of `cell` crop and mirror, if those of `loader` do not.
+        Seconds per sample that producers of `cell` prepare longer than those of `loader`, which do not crop and mirror.
     """
 
     cell: CellSummary
@@ -121,16 +122,22 @@ def _upper_bound(miss: Miss) -> Explanation | None:
 
 
 def _first_batch(miss: Miss) -> Explanation | None:
-    first, timed, steps = (
-        miss.cell.median(name) for name in ("time_to_first_batch_s", "timed_s", "timed_steps")
-    )
-    if not first or not timed or not steps or steps < 2 or _starts_later(miss.cell):
+    """Leave out the first batch of the point, and that of its supply rate if it has one, too."""
+    factor = _without_first(miss.cell)
+    if factor is None:
         return None
-    rest = timed - first - miss.cell.per_step("compute_s")
-    if rest <= 0:
+    first, timed = miss.cell.median("time_to_first_batch_s") or 0.0, miss.cell.median("timed_s") or math.inf
+    model = replace(miss.model, supply=miss.model.supply * (_without_first(miss.loader) or 1.0))
+    return _left(Cause.FIRST_BATCH, first / timed, miss.error_of(model, miss.delivered.mid * factor))
+
+
+def _without_first(cell: CellSummary) -> float | None:
+    """Return by which factor a cell's rate rises without its first batch; None if it has none in its figures."""
+    first, timed, steps = (cell.median(name) for name in ("time_to_first_batch_s", "timed_s", "timed_steps"))
+    if not first or not timed or not steps or steps < 2 or _starts_later(cell):
         return None
-    delivered = miss.delivered.mid * (1 - 1 / steps) * timed / rest
-    return _left(Cause.FIRST_BATCH, first / timed, miss.error_of(miss.model, delivered))
+    rest = timed - first - cell.per_step("compute_s")
+    return None if rest <= 0 else (1 - 1 / steps) * timed / rest
 
 
 def _starts_later(cell: CellSummary) -> bool:

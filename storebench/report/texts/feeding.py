@@ -6,7 +6,8 @@ from storebench import stats
 from storebench.matrix import MODEL_CROPS
 from storebench.report.roofline import Roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
-from storebench.report.texts.labels import times, with_interval
+from storebench.report.roofline_model import BUSY_FRAC
+from storebench.report.texts.labels import percent, times, with_interval
 from storebench.report.trained import Trained
 
 
@@ -25,7 +26,19 @@ def feeding_of(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> 
     if as_measured is not None and (as_measured.hi or math.inf) < 1:
         return Feeding.STARVES
     prepared = None if prep_s is None or curve.at_most else curve.over(trained.rounds, prep_s)
-    return Feeding.FEEDS if prepared is not None and (prepared.lo or 0.0) >= 1 else Feeding.UNDECIDED
+    fed = prepared is not None and (prepared.lo or 0.0) >= 1 and _waited(curve, trained) is None
+    return Feeding.FEEDS if fed else Feeding.UNDECIDED
+
+
+def _waited(curve: RooflineCurve, trained: Trained) -> float | None:
+    """Return for how much of its time a network was busy beside this very store, if that is too little; None otherwise."""
+    network, device = trained.cell.cell.model, trained.cell.cell.device
+    shares = [
+        point.delivered.mid / trained.rate.mid
+        for point in curve.points
+        if not point.emulated and (point.cell.cell.model, point.cell.cell.device) == (network, device)
+    ]
+    return min((share for share in shares if share < BUSY_FRAC), default=None)
 
 
 _YES_OR_NO = {Feeding.FEEDS: "yes", Feeding.STARVES: "no"}
@@ -45,6 +58,9 @@ def trained_words(curve: RooflineCurve, trained: Trained, prep_s: float | None) 
     feeding = feeding_of(curve, trained, prep_s)
     if feeding is not Feeding.UNDECIDED:
         return _YES_OR_NO[feeding]
+    busy = _waited(curve, trained)
+    if busy is not None and not _doubt(curve):
+        return f"cannot be told: it was busy {percent(busy)} of its time there"
     over = None if prep_s is None else curve.over(trained.rounds, prep_s)
     figure = f"{times(over)} its rate" if over is not None else "no interval" if curve.certain else ""
     doubt = _doubt(curve) or ("its augmentation was not measured" if prep_s is None else figure)

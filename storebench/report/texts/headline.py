@@ -19,7 +19,9 @@ from storebench.report.texts.labels import (
     agreed,
     backend_label,
     dataset_label,
+    device_words,
     here,
+    network_name,
     size,
     state_label,
     store_label,
@@ -224,8 +226,7 @@ def _beside(panel: Panel, facts: Facts) -> Sentence | None:
 def _beside_words(panel: Panel) -> str:
     cell = panel.first.cell
     if cell.compute.kind is ComputeKind.REAL:
-        model = MODELS.get(cell.model, cell.model)
-        return f"Training {model}, {state_label(panel.speaker)}, {dataset_label(panel.first)}"
+        return f"Training {network_name(panel.first)}, {state_label(panel.speaker)}, {dataset_label(panel.first)}"
     return (
         "Reading and decoding alone" if panel.alone else "With nothing to do but the network's augmentation"
     )
@@ -246,19 +247,27 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
     return slow, fast or max(alike or others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
-def _loop_words(panel: Panel, cells: Iterable[CellSummary]) -> str:
-    """Return the workers and the batch size of a panel in words, each if others were measured of the same images.
+_WORK = (ComputeKind.REAL, ComputeKind.NONE)
+"""The kinds of compute in which the machine itself does all the work."""
 
-    Batches count only where the same is done with them: training has batches of its own, and emulated compute is no work.
+
+def _loop_words(panel: Panel, cells: Iterable[CellSummary]) -> str:
+    """Return network, device, workers and batch size of a panel in words, each if others were measured of the same images.
+
+    Batches count only where the same is done with them: training has batches of its own. Emulated compute is no work, and
+    counts only beside other emulated compute.
     """
-    first = panel.first
+    first, kind = panel.first, panel.first.cell.compute.kind
     same_images = [
         other
         for other in cells
-        if other.dataset_key == first.dataset_key and other.cell.compute.kind is not ComputeKind.EMULATED
+        if other.dataset_key == first.dataset_key and other.cell.compute.kind in {kind, *_WORK}
     ]
     same_work = [other for other in same_images if work_of(other.cell) is work_of(first.cell)]
+    trained = [other for other in same_images if kind is ComputeKind.REAL is other.cell.compute.kind]
     words = [
+        f"training {network_name(first)}" if len({other.cell.model for other in trained}) > 1 else "",
+        f"on {device_words(first)}" if len({other.cell.device for other in trained}) > 1 else "",
         workers_words(first.cell) if len({other.cell.workers for other in same_images}) > 1 else "",
         f"batch {first.cell.batch_size}" if len({other.cell.batch_size for other in same_work}) > 1 else "",
     ]

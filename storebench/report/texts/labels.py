@@ -162,6 +162,16 @@ def setting_label(
     return plain(", ".join(word for word in words if word))
 
 
+def device_words(cell: CellSummary) -> str:
+    """Return where a network was trained: "this CPU" or "this GPU"."""
+    return "this CPU" if cell.cell.device == "cpu" else "this GPU"
+
+
+def network_name(cell: CellSummary) -> str:
+    """Return the name of a cell's network: "ResNet-50"."""
+    return MODELS.get(cell.cell.model, cell.cell.model)
+
+
 def workers_words(cell: Cell) -> str:
     """Return the number of producers beside the loop in words."""
     return number_of(cell.workers, "worker") if cell.workers else "without workers"

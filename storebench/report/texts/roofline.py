@@ -14,12 +14,13 @@ from storebench.report.roofline_model import BUSY_FRAC
 from storebench.report.texts.caveats import caveats
 from storebench.report.texts.feeding import feeding_of, more_prep_s
 from storebench.report.texts.labels import (
-    MODELS,
     ORIGINAL,
     agreed,
     backend_label,
     dataset_label,
+    device_words,
     listed,
+    network_name,
     number,
     percent,
     state_label,
@@ -169,16 +170,6 @@ def starving_words(curve: RooflineCurve) -> str:
 def trained_label(trained: Trained) -> str:
     """Return a network that was trained here in words: "this CPU, CaffeNet"."""
     return f"{device_words(trained.cell)}, {network_name(trained.cell)}"
-
-
-def device_words(cell: CellSummary) -> str:
-    """Return where a network was trained: "this CPU" or "this GPU"."""
-    return "this CPU" if cell.cell.device == "cpu" else "this GPU"
-
-
-def network_name(cell: CellSummary) -> str:
-    """Return the name of a cell's network: "ResNet-50"."""
-    return MODELS.get(cell.cell.model, cell.cell.model)
 
 
 def state_words(roofline: Roofline) -> str:

@@ -125,6 +125,19 @@ def test_a_comparison_names_workers_and_batch_if_others_were_measured() -> None:
     assert "batch" not in headline(facts_of(drained() + trained)).answer
     asleep = drained(workers=4, compute="emulated:100")
     assert "Reading and decoding alone: LMDB loads" in headline(facts_of(drained() + asleep)).answer
+    sleeping = drained(compute="emulated:100") + drained(workers=4, compute="emulated:100")
+    assert ", without workers" in headline(facts_of(sleeping)).answer.partition("On this machine")[2]
+
+
+def test_a_comparison_names_network_and_device_if_others_were_trained() -> None:
+    def trained(**settings: Any) -> list[Record]:
+        return rounds("png", [60.0, 20.0, 40.0], **settings) + rounds("lmdb", [20.0, 60.0, 40.0], **settings)
+
+    alone = headline(facts_of(trained())).answer
+    assert "cannot be told apart" in alone
+    assert "training" not in alone
+    several = headline(facts_of(trained() + trained(model="resnet50") + trained(device="cuda"))).answer
+    assert ", training CaffeNet, on this CPU" in several or ", training CaffeNet, on this GPU" in several
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -12,7 +12,7 @@ from storebench.report.frame import to_frame
 from storebench.report.plots.roofline import plot_roofline
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.roofline_errors import Cause
-from storebench.report.roofline_tables import error_table
+from storebench.report.roofline_tables import error_table, starving_table
 from storebench.report.texts.roofline import roofline_answer
 from storebench.results import Record
 from tests.support.planted import make_record, portion_of
@@ -149,12 +149,54 @@ def test_the_first_batch_of_a_cold_portion_is_in_its_rate() -> None:
     assert point.explanation.error == pytest.approx(0.0, abs=0.02)
 
 
-@pytest.mark.parametrize(("workers", "rated"), [(0, True), (2, False)])
-def test_one_step_bounds_no_rate_of_a_cell_with_workers(workers: int, rated: bool) -> None:
-    """While it lasts, other workers read other batches; earlier releases recorded it as an upper bound."""
+@pytest.mark.parametrize(
+    ("workers", "steps", "rated"),
+    [(0, 1, True), (1, 1, True), (2, 1, False), (2, 2, True), (8, 13, False), (8, 14, True), (8, 25, True)],
+)
+def test_steps_that_fill_the_pipeline_have_no_cold_rate(workers: int, steps: int, rated: bool) -> None:
+    """While the first lasts, other workers read other batches; earlier releases recorded it as a rate or its upper bound."""
     records = loader_records("leveldb", 200.0, workers=workers, cache="cold", steps=25)
-    records = [
-        dataclasses.replace(one, portion=portion_of(one, share=0.04, upper_bound=True)) for one in records
+    for upper_bound in (True, False):
+        parts = [portion_of(one, share=steps / 25, upper_bound=upper_bound) for one in records]
+        (cell,) = cells_of(
+            *(dataclasses.replace(one, portion=part) for one, part in zip(records, parts, strict=True))
+        )
+        assert cell.whole_only is not rated
+        assert cell.at_most is (upper_bound and rated)
+
+
+def test_a_first_batch_that_the_supply_rate_has_too_explains_nothing() -> None:
+    """Both are slowed by it, so it is left out on both sides."""
+    first_s, steps, supply, delivered = 0.2, 25, 1765.0, 1200.0
+    begun: dict[str, Any] = ON_GPU | {"cache": "cold", "steps": steps, "time_to_first_batch_s": first_s}
+    loads = [
+        dataclasses.replace(one, portion=portion_of(one, share=1.0))
+        for one in loader_records("png", supply, **begun)
     ]
-    (cell,) = cells_of(*records)
-    assert (cell.at_most, cell.whole_only) == (rated, not rated)
+    fed = [
+        dataclasses.replace(one, portion=portion_of(one, share=1.0))
+        for one in trained("png", 20_000.0, delivered, **begun)
+    ]
+    (point,) = roofline_of(*loads, *fed).points
+    assert point.error == pytest.approx(supply / delivered - 1, abs=0.01)
+    assert point.unexplained
+
+
+def test_crops_of_files_that_are_resized_anyway_are_not_added_again() -> None:
+    """Image files as they are take as long to prepare for a network as for nothing."""
+    loads = loader_records("original", 442.0, **ON_GPU, prep_ms=2.4 * BATCH)
+    (point,) = roofline_of(*loads, *trained("original", 2000.0, 442.0, prep_ms=2.3 * BATCH)).points
+    assert point.error == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_store_beside_which_the_gpu_waited_does_not_feed_it() -> None:
+    """Its own handoff is long, although that of another store gives the curve."""
+    records = loader_records("png", 600.0, **ON_GPU) + loader_records("lmdb", 15_000.0, **ON_GPU)
+    records += trained("png", 2000.0, 600.0) + trained("lmdb", 2000.0, 1300.0, handoff_ms=8.0)
+    found = rooflines(cells_of(*records))
+    answer = roofline_answer(found)
+    assert answer is not None
+    assert "is starved by PNG files, undecided for LMDB" in answer
+    table = starving_table(found)
+    told = {row[1]: row[-1] for row in table.rows}
+    assert told["LMDB"] == "cannot be told: it was busy 65% of its time there"
