@@ -157,8 +157,8 @@ def flags(content: PageContent) -> list[Flag]:
     unproven = [cell for cell in cells if cell.whole_only]
     if unproven:
         text = (
-            f"{number_of(len(unproven), 'cell')} requested a cold or limited page cache, but the records do not show for which"
-            " steps it held. So they have no rate in that state and rank nothing. The rates shown are those of the entire epoch."
+            f"{number_of(len(unproven), 'cell')} requested a cold or limited page cache, but the records show no steps in which it"
+            " held, or too few for a rate. So they have no rate in that state and rank nothing. The rates shown are those of the entire epoch."
         )
         flagged.append(Flag(kind="note", text=text))
     if doubtful:

@@ -59,7 +59,7 @@ def _cold(cells: Sequence[CellSummary], rows: Sequence[EpochRow]) -> Iterator[st
             f"at most = the true cold rate is lower: {reasons}. Such a rate can only prove that its store is slower"
         )
     if any(cell.whole_only for cell in cells if cell.cell.cache in BOUNDED_STATES):
-        yield "without a rate = the records do not show for which steps the cache state held"
+        yield "without a rate = the records show no steps in which the cache state held, or too few for a rate"
 
 
 def _early(bounded: Sequence[CellSummary]) -> str:

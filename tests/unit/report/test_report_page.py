@@ -216,7 +216,7 @@ def test_a_report_of_an_earlier_release_ranks_no_cold_cells_and_says_why(tmp_pat
     written = write_report(write_run(tmp_path / "run", old), tmp_path / "out")
     assert "On this machine, warm, " in written.answer
     header = (tmp_path / "out" / "report.html").read_text().partition("</header>")[0]
-    assert "4 cells requested a cold or limited page cache, but the records do not show" in header
+    assert "4 cells requested a cold or limited page cache, but the records show no steps" in header
     (cold,) = [table for table in written.tables if "cold start, whole epoch" in table.caption]
     assert "verdict" not in cold.head
     (place,) = [n for n, head in enumerate(cold.head) if head.startswith("samples/s")]
