@@ -26,8 +26,8 @@ RANKS_DIR = "ranks"
 TELL_STACKS = signal.SIGUSR1
 """Signal on which a rank, and each of its producers, writes the stacks of its threads to its output."""
 
-_TELLING_S = 0.5
-"""Time for writing them before the job is ended."""
+_TELLING_S = 0.4
+"""Time for a process to write them before the next one does, because they share a file, or before the job is ended."""
 
 FAILED_GRACE_S = 4.0
 """Time for the other ranks to end after one has failed, before they are killed."""
@@ -149,7 +149,7 @@ def _tell_stacks(blamed: Iterable[Position]) -> None:
             rank = psutil.Process(position.pid)
             for process in (rank, *rank.children(recursive=True)):
                 process.send_signal(TELL_STACKS)
-    time.sleep(_TELLING_S)
+                time.sleep(_TELLING_S)
 
 
 def _failed(failure: RankFailure, code: int | None) -> JobEnding:

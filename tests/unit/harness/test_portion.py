@@ -211,7 +211,7 @@ def test_steps_that_fill_the_pipeline_of_workers_have_no_rate(overtaken_ms: int)
     assert alone.steps == max(1, overtaken_ms // 10)
 
 
-def test_a_portion_much_longer_than_the_pipeline_and_a_whole_epoch_have_a_rate() -> None:
+def test_a_portion_longer_than_the_pipeline_and_an_epoch_have_rates() -> None:
     everything = StorePages(count=1000, pages=65_000, payload_bytes=1000 * PAYLOAD)
     late = cold_portion(
         table(ahead_ms=25), curve((0, 0.0), (50, 0.06), (61, 0.6), (100, 1.0)), everything
