@@ -9,6 +9,7 @@ measured, and have no other influence on it.
 import dataclasses
 import enum
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,6 +101,9 @@ class RooflineCurve:
         The measured points, slowest accelerator first.
     alpha
         Permitted error per conclusion from the starving point.
+    handed_alone
+        Whether the handoff was measured in the cell that only loads and in no other. There it takes longest, because the loop takes
+        batches as fast as they can be handed over. So the curve is a lower bound where the handoff limits it.
     """
 
     loader: CellSummary
@@ -108,6 +112,7 @@ class RooflineCurve:
     rounds: tuple[tuple[float, ...], ...]
     points: tuple[Point, ...]
     alpha: float = stats.ALPHA
+    handed_alone: bool = False
 
     @property
     def backend(self) -> str:
@@ -168,10 +173,19 @@ class RooflineCurve:
         """Return the verdict on an accelerator with this ingestion rate in samples per second."""
         if not self.certain:
             return Feeding.UNDECIDED
-        if (self.sure.hi or 0.0) < ingestion:
+        if (self.furthest.sure.hi or math.inf) < ingestion:
             return Feeding.STARVES
         fed = not self.at_most and (self.sure.lo or 0.0) >= ingestion
         return Feeding.FEEDS if fed else Feeding.UNDECIDED
+
+    @functools.cached_property
+    def furthest(self) -> "RooflineCurve":
+        """The curve with the largest starving point that the records allow: without a handoff that was measured alone."""
+        if not self.handed_alone:
+            return self
+        rates = [rate for rate in self.loader.values("samples_per_s").values() if rate > 0]
+        points = tuple(_model(self.loader, rate, 0.0).starving for rate in rates)
+        return dataclasses.replace(self, constant_s=0.0, rounds=(points,), handed_alone=False)
 
     def _slowed(self, supply: float, more_s: float) -> RooflineModel:
         """Return the formula for a supply rate whose producers need `more_s` more seconds per sample."""
@@ -235,6 +249,7 @@ def curve_of(
         constant_s=constant_s,
         rounds=_starving_rounds(loader, rates, constant_s, alike),
         points=(),
+        handed_alone=loader.cell.workers > 0 and len(_handing(loader, alike)) == 1,
     )
     points = [point for cell in fed if (point := _point(curve, cell)) is not None]
     return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda point: point.ingestion.mid)))

@@ -22,7 +22,7 @@ def feeding_of(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> 
     """
     if not curve.certain:
         return Feeding.UNDECIDED
-    as_measured = curve.over(trained.rounds)
+    as_measured = curve.furthest.over(trained.rounds)
     if as_measured is not None and (as_measured.hi or math.inf) < 1:
         return Feeding.STARVES
     prepared = None if prep_s is None or curve.at_most else curve.over(trained.rounds, prep_s)
@@ -41,13 +41,17 @@ def _waited(curve: RooflineCurve, trained: Trained) -> float | None:
     return min((share for share in shares if share < BUSY_FRAC), default=None)
 
 
+_ALONE = "its handoff was measured with nothing to compute"
+"""The reason where a handoff that may be shorter beside an accelerator is all that would starve it."""
+
 _YES_OR_NO = {Feeding.FEEDS: "yes", Feeding.STARVES: "no"}
 
 
 def feeding_words(curve: RooflineCurve, rate: float) -> str:
     """Return whether a backend feeds an accelerator of a rate in images/s; if undecided, with the interval or the reason."""
     feeding = curve.feeding(rate)
-    return _YES_OR_NO.get(feeding) or f"cannot be told: {_doubt(curve) or with_interval(curve.sure)}"
+    alone = _ALONE if curve.handed_alone and (curve.sure.hi or math.inf) < rate else ""
+    return _YES_OR_NO.get(feeding) or f"cannot be told: {_doubt(curve) or alone or with_interval(curve.sure)}"
 
 
 def trained_words(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> str:
@@ -62,7 +66,17 @@ def trained_words(curve: RooflineCurve, trained: Trained, prep_s: float | None) 
     if busy is not None and not _doubt(curve):
         return f"cannot be told: it was busy {percent(busy)} of its time there"
     over = None if prep_s is None else curve.over(trained.rounds, prep_s)
-    figure = f"{times(over)} its rate" if over is not None else "no interval" if curve.certain else ""
+    as_measured = curve.over(trained.rounds)
+    alone = curve.handed_alone and as_measured is not None and (as_measured.hi or math.inf) < 1
+    figure = (
+        _ALONE
+        if alone
+        else f"{times(over)} its rate"
+        if over is not None
+        else "no interval"
+        if curve.certain
+        else ""
+    )
     doubt = _doubt(curve) or ("its augmentation was not measured" if prep_s is None else figure)
     return f"cannot be told: {doubt}"
 

@@ -34,6 +34,9 @@ from storebench.units import number_of
 _MOSTLY = 0.5
 """A part that is more than this share of the producers' work decides their rate."""
 
+_NOTABLY = 1.01
+"""A rate that may be higher by this factor is called "at least"."""
+
 _HANDED = 0.98
 """The handoff is named where a starving point is below this share of the one that the supply rate alone would give."""
 
@@ -112,7 +115,7 @@ def delivering_sentences(roofline: Roofline, accelerator: Accelerator, where: st
 
 def _none_feeds(curves: Sequence[RooflineCurve], rate: float) -> str:
     """Return a sentence that no store feeds an accelerator, and which comes closest; "" if one feeds it, by its median."""
-    busy = {curve: curve.delivered(rate).mid / rate for curve in curves}
+    busy = {curve: curve.furthest.delivered(rate).mid / rate for curve in curves}
     if not busy or max(busy.values()) >= BUSY_FRAC:
         return ""
     best = max(busy, key=busy.__getitem__)
@@ -126,20 +129,32 @@ def _delivered_words(curve: RooflineCurve, rate: float) -> str:
     if curve.model.overlap and delivered.mid < curve.supply.mid:
         # The accelerator and the handoff limit it: the interval of the supply rate would promise too much.
         delivered = Estimate(mid=delivered.mid, lo=None, hi=None, n=delivered.n)
-    most = "at most " if curve.at_most else ""
-    return f"{most}{with_interval(delivered)} (busy {most}{percent(delivered.mid / rate)})"
+    bound = _bound(curve, rate)
+    return f"{bound}{with_interval(delivered)} (busy {bound}{percent(delivered.mid / rate)})"
+
+
+def _bound(curve: RooflineCurve, rate: float) -> str:
+    """Return "at most " or "at least " where the model only bounds what an accelerator of this rate gets."""
+    if curve.at_most:
+        return "at most "
+    further = curve.furthest.model.delivered(rate) / curve.model.delivered(rate)
+    return "at least " if further > _NOTABLY else ""
 
 
 def handoff_sentence(rooflines: Sequence[Roofline]) -> str:
     """Return a sentence on the stores that the handoff keeps below what their supply rates would allow, or ""."""
-    curves = (curve for roofline in rooflines for curve in roofline.curves if roofline.overlap)
-    names = dict.fromkeys(backend_label(curve.backend) for curve in curves if is_handed(curve))
+    curves = [curve for roofline in rooflines for curve in roofline.curves if is_handed(curve)]
+    names = dict.fromkeys(backend_label(curve.backend) for curve in curves)
     if not names:
         return ""
+    alone = any(curve.handed_alone for curve in curves)
+    longest = (
+        " This was measured with nothing to compute, where it takes longest, so they may feed faster ones."
+    )
     said, rate = ("feeds", "its supply rate") if len(names) == 1 else ("feed", "their supply rates")
     return (
         f"{listed([*names])} {said} slower accelerators than {rate} would allow: between two steps the loader hands a batch"
-        " over, and the accelerator waits (docs/worth-it.md)."
+        f" over, and the accelerator waits (docs/worth-it.md).{longest if alone else ''}"
     )
 
 
@@ -149,14 +164,19 @@ def is_handed(curve: RooflineCurve) -> bool:
 
 
 def _landmark_sentence(roofline: Roofline) -> str:
-    """Return for how much of its time each store would keep the fastest marked accelerator busy; "" if all feed it."""
+    """Return for how much of its time each store would keep the fastest marked accelerator busy; "" if all feed it.
+
+    Where networks were trained on a GPU, they say more than published rates of others.
+    """
+    if any(trained.cell.cell.device != "cpu" for trained in roofline.trained):
+        return ""
     fastest = max(landmarks(), key=lambda accelerator: accelerator.images_per_s)
     rate = fastest.images_per_s
     busy = [(curve, curve.delivered(rate).mid / rate) for curve in roofline.decided]
     if not roofline.of_photographs or all(share >= BUSY_FRAC for _, share in busy):
         return ""
     parts = [
-        f"{'at most ' if curve.at_most else ''}{percent(share)}{'' if place else ' of its time'} with {backend_label(curve.backend)}"
+        f"{_bound(curve, rate)}{percent(share)}{'' if place else ' of its time'} with {backend_label(curve.backend)}"
         for place, (curve, share) in enumerate(busy)
     ]
     return f"{fastest.title} ({number(rate)} images/s, {fastest.origin}) would be busy {listed(parts)}, by the roofline's model."

@@ -322,7 +322,7 @@ def _below(lead: Roofline, base: RooflineCurve) -> str:
 
 def _above(base: RooflineCurve, best: RooflineCurve, claim: Claim) -> str:
     name = backend_label(best.backend)
-    if (best.starving.lo or 0.0) > (base.starving.hi or math.inf):
+    if (best.starving.lo or 0.0) > (base.furthest.starving.hi or math.inf):
         helps = f"Above that, {name} helps"
     elif is_handed(best):
         helps = f"For faster training {name} may help, but the intervals overlap"

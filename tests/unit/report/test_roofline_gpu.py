@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from matplotlib.text import Text
 
+from storebench.accelerators import find_accelerator
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
 from storebench.report.plots.roofline import plot_roofline
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.roofline_errors import Cause
 from storebench.report.roofline_tables import error_table, starving_table
-from storebench.report.texts.roofline import roofline_answer
+from storebench.report.texts.feeding import feeding_words, trained_words
+from storebench.report.texts.roofline import delivering_sentences, handoff_sentence, roofline_answer
 from storebench.results import Record
 from tests.support.planted import make_record, portion_of
 from tests.support.planted_roofline import BATCH, SPREAD, loader_records, point_records
@@ -134,6 +136,7 @@ def test_the_answer_tells_which_stores_feed_the_gpu() -> None:
     assert "this GPU (ResNet-50 at 2,000" in answer
     assert "is kept busy at least 90% of its time by LMDB, starved by PNG files" in answer
     assert "this GPU (CaffeNet at 100" in answer
+    assert "A100" not in answer, "the GPU itself says more"
 
 
 def test_the_first_batch_of_a_cold_portion_is_in_its_rate() -> None:
@@ -200,3 +203,42 @@ def test_a_store_beside_which_the_gpu_waited_does_not_feed_it() -> None:
     table = starving_table(found)
     told = {row[1]: row[-1] for row in table.rows}
     assert told["LMDB"] == "cannot be told: it was busy 65% of its time there"
+
+
+def test_a_handoff_that_was_measured_alone_starves_no_accelerator() -> None:
+    """It takes longest where nothing is computed. Beside an emulated accelerator it is what it is."""
+    loads = loader_records("lmdb", 15_000.0, **ON_GPU, handoff_ms=1.0)
+    (alone,) = roofline_of(*loads).curves
+    assert alone.handed_alone
+    assert alone.starving.mid < 4000
+    assert [alone.feeding(rate) for rate in (3000.0, 5000.0, 20_000.0)] == [
+        "feeds it",
+        "cannot be told",
+        "starves it",
+    ]
+    reason = "cannot be told: its handoff was measured with nothing to compute"
+    assert feeding_words(alone, 5000.0) == reason
+    network = trained("null", 5000.0, 5000.0, cache="any")
+    found = roofline_of(*loads, *network)
+    assert trained_words(found.curves[0], found.trained[0], 0.0) == reason
+    sleeps = point_records("lmdb", 4.0, 1000 * BATCH / 5.0, **ON_GPU, handoff_ms=1.0)
+    (beside,) = roofline_of(*loads, *sleeps).curves
+    assert not beside.handed_alone
+    assert [beside.feeding(rate) for rate in (3000.0, 5000.0)] == ["feeds it", "starves it"]
+    assert not roofline_of(*loader_records("lmdb", 15_000.0, workers=0)).curves[0].handed_alone
+
+
+def test_what_rests_on_a_handoff_that_was_measured_alone_is_said_to_be_a_bound() -> None:
+    loads = loader_records("lmdb", 15_000.0, **ON_GPU, handoff_ms=4.0)
+    fast = find_accelerator("fast=2470")
+    bound = " ".join(delivering_sentences(roofline_of(*loads), fast, "in memory"))
+    assert "(busy at least 76%)" in bound
+    assert "By these figures none" not in bound
+    longest = (
+        "This was measured with nothing to compute, where it takes longest, so they may feed faster ones."
+    )
+    assert longest in handoff_sentence([roofline_of(*loads)])
+    sleeps = point_records("lmdb", 13.0, 1000 * BATCH / 17.0, **ON_GPU, handoff_ms=4.0)
+    known = roofline_of(*loads, *sleeps)
+    assert "(busy 76%)" in " ".join(delivering_sentences(known, fast, "in memory"))
+    assert longest not in handoff_sentence([known])
