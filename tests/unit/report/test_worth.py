@@ -85,6 +85,18 @@ def test_below_the_starving_point_of_the_files_training_will_not_notice() -> Non
     assert found.store == "lmdb"
 
 
+def test_files_whose_handoff_alone_was_measured_may_feed_as_fast_an_accelerator() -> None:
+    """Their loader is proven to be slower, but their handoff, measured with nothing to compute, may be shorter in training."""
+    files = loaders({"original": 5000.0}, handoff_ms=4.0)
+    found = answer(files + loaders({"lmdb": 10_000.0}, handoff_ms=2.0))
+    assert "up to 889 [889, 889] images/s" in found.sentences[0]
+    assert found.sentences[1].startswith(
+        "For faster training LMDB may help, but the intervals overlap: up to 1,780"
+    )
+    slow = answer(loaders({"original": 1000.0}, handoff_ms=4.0) + loaders({"lmdb": 10_000.0}, handoff_ms=2.0))
+    assert slow.sentences[1].startswith("Above that, LMDB helps: up to 1,780")
+
+
 def test_stores_that_may_do_as_well_as_the_named_one_are_named() -> None:
     """One that is not compared decidedly with the best is named; one that is slower, or proven equal, is not."""
     noisy = loaders({"original": 900.0, "leveldb": 2000.0, "lmdb": 8500.0}, spread=(0.8, 1.0, 1.2, 0.9, 1.1))
