@@ -228,7 +228,7 @@ def test_a_handoff_that_was_measured_alone_starves_no_accelerator() -> None:
     assert not roofline_of(*loader_records("lmdb", 15_000.0, workers=0)).curves[0].handed_alone
 
 
-def test_what_rests_on_a_handoff_that_was_measured_alone_is_said_to_be_a_bound() -> None:
+def test_what_rests_on_a_handoff_measured_alone_is_called_a_bound() -> None:
     loads = loader_records("lmdb", 15_000.0, **ON_GPU, handoff_ms=4.0)
     fast = find_accelerator("fast=2470")
     bound = " ".join(delivering_sentences(roofline_of(*loads), fast, "in memory"))

@@ -85,7 +85,7 @@ def test_below_the_starving_point_of_the_files_training_will_not_notice() -> Non
     assert found.store == "lmdb"
 
 
-def test_files_whose_handoff_alone_was_measured_may_feed_as_fast_an_accelerator() -> None:
+def test_files_whose_handoff_was_measured_alone_may_feed_as_much() -> None:
     """Their loader is proven to be slower, but their handoff, measured with nothing to compute, may be shorter in training."""
     files = loaders({"original": 5000.0}, handoff_ms=4.0)
     found = answer(files + loaders({"lmdb": 10_000.0}, handoff_ms=2.0))
