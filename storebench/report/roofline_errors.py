@@ -1,7 +1,6 @@
 """Why a measured point is not on its roofline: causes that the point's own records show."""
 
 import enum
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -123,21 +122,26 @@ def _upper_bound(miss: Miss) -> Explanation | None:
 
 def _first_batch(miss: Miss) -> Explanation | None:
     """Leave out the first batch of the point, and that of its supply rate if it has one, too."""
-    factor = _without_first(miss.cell)
-    if factor is None:
+    share, factor = first_share(miss.cell), _without_first(miss.cell)
+    if share is None or factor is None:
         return None
-    first, timed = miss.cell.median("time_to_first_batch_s") or 0.0, miss.cell.median("timed_s") or math.inf
     model = replace(miss.model, supply=miss.model.supply * (_without_first(miss.loader) or 1.0))
-    return _left(Cause.FIRST_BATCH, first / timed, miss.error_of(model, miss.delivered.mid * factor))
+    return _left(Cause.FIRST_BATCH, share, miss.error_of(model, miss.delivered.mid * factor))
+
+
+def first_share(cell: CellSummary) -> float | None:
+    """Return the share of a cell's timed part that is the wait for the first batch; None if its figures do not hold it."""
+    first, timed = cell.median("time_to_first_batch_s"), cell.median("timed_s")
+    return None if not first or not timed or _starts_later(cell) else first / timed
 
 
 def _without_first(cell: CellSummary) -> float | None:
-    """Return by which factor a cell's rate rises without its first batch; None if it has none in its figures."""
-    first, timed, steps = (cell.median(name) for name in ("time_to_first_batch_s", "timed_s", "timed_steps"))
-    if not first or not timed or not steps or steps < 2 or _starts_later(cell):
+    """Return by which factor a cell's rate rises without its first batch; None if its figures do not hold it."""
+    share, timed, steps = first_share(cell), cell.median("timed_s"), cell.median("timed_steps")
+    if share is None or not timed or not steps or steps < 2:
         return None
-    rest = timed - first - cell.per_step("compute_s")
-    return None if rest <= 0 else (1 - 1 / steps) * timed / rest
+    rest = 1 - share - cell.per_step("compute_s") / timed
+    return None if rest <= 0 else (1 - 1 / steps) / rest
 
 
 def _starts_later(cell: CellSummary) -> bool:

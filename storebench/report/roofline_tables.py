@@ -182,7 +182,7 @@ def error_table(rooflines: Sequence[Roofline]) -> Table:
 
 
 def _step(point: Point) -> str:
-    """Return what the accelerator of a point does in a step: a sleep of so long, or the training of a network."""
+    """Describe the step of a point: how long it sleeps, or which network it trains."""
     if point.emulated:
         return duration(point.cell.cell.compute.milliseconds / 1000)
     return f"trains {network_name(point.cell)}"

@@ -17,11 +17,11 @@ from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.step_table import StepTable, step_ends
 from storebench.worker.portion import (
     Judgement,
-    StorePages,
     cold_portion,
     residency_points,
     steady_portion,
 )
+from storebench.worker.store_pages import StorePages
 
 _IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"
 

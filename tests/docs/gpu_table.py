@@ -1,6 +1,6 @@
 """The tables of docs/gpu.md, from the reference runs on a GPU; ``make figures`` prints them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 
@@ -8,11 +8,14 @@ import storebench
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.roofline import error_summary, rooflines
 from storebench.report.roofline_curve import Point, curve_of
-from storebench.report.roofline_errors import ERROR_LIMIT
+from storebench.report.roofline_errors import ERROR_LIMIT, first_share, handing_s
 from storebench.report.texts.labels import backend_label, network_name, number, percent, with_interval
 from storebench.report.texts.roofline import error_words, explanation_words
 from storebench.settings.words import CacheState
 from tests.docs.doc_files import ROOT
+
+BUSY_MOST_WAIT = 0.1
+"""A store keeps up with a network that waits less than this."""
 
 RUNS = ("gpu", "gpu-small")
 
@@ -38,6 +41,7 @@ def gpu_lines() -> Iterator[str]:
     errors = error_summary(_with_own_handoff(cells))
     if errors is not None:
         yield f"with the handoff of cells that only load: {percent(errors.median)} at the median, {percent(errors.most)} at most"
+    yield from _handoff_lines(cells)
     alone = {cell.cell.model: cell for cell in cells if cell.is_null}
     for cell in cells:
         if (
@@ -52,6 +56,28 @@ def _points(cells: list[CellSummary], state: CacheState) -> list[Point]:
     found = [one for one in rooflines(cells) if one.first.cell.cache == state]
     points = [point for one in found for point in one.points]
     return sorted(points, key=lambda point: network_name(point.cell), reverse=True)
+
+
+def _handoff_lines(cells: list[CellSummary]) -> Iterator[str]:
+    """Yield what hands a batch over beside the GPU and alone, how long ResNet-50 would wait with the latter, and first batches."""
+    for roofline in rooflines(cells):
+        loaders = [curve.loader for curve in roofline.curves]
+        if roofline.first.cell.cache == CacheState.COLD:
+            yield f"of the cold epochs that only load, the first batch is {_range([first_share(one) or 0 for one in loaders], percent)}"
+            continue
+        keeping = [
+            point.cell for point in roofline.points if point.cell.median("data_wait_frac") < BUSY_MOST_WAIT
+        ]
+        for name, some in (("beside the GPU", keeping), ("with nothing to compute", loaders)):
+            yield f"handoff in memory, {name}: {_range([1e6 * handing_s(one) for one in some], '{:.0f}'.format)} µs per image"
+        alone = [curve_of(curve.loader, [], []) for curve in roofline.curves]
+        rate = next(one.rate.mid for one in roofline.trained if one.cell.cell.model == "resnet50")
+        waits = [1 - curve.model.delivered(rate) / rate for curve in alone]
+        yield f"with the latter, ResNet-50 would wait {_range(waits, percent)} of its time"
+
+
+def _range(values: list[float], shown: Callable[[float], str]) -> str:
+    return f"{shown(min(values))} to {shown(max(values))}"
 
 
 def _with_own_handoff(cells: list[CellSummary]) -> list[Point]:

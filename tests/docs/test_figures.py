@@ -102,6 +102,9 @@ def test_the_tables_of_the_gpu_are_those_of_its_runs() -> None:
     assert sum(row in rows for row in page.splitlines()) == len(rows)
     warm = next(line for line in lines if line.startswith("warm: The model is"))
     assert f"the model is {warm.removeprefix('warm: The model is ')}".rstrip(".") in flat
+    for line in lines:  # what hands over, and what waits for it
+        if line.startswith(("handoff in memory", "with the latter", "of the cold epochs")):
+            assert re.sub(r"^.*?(\d+%? to \d+%?(?: µs)?).*$", r"\1", line) in flat, line
     own = next(line for line in lines if line.startswith("with the handoff of cells that only load"))
     assert (
         "off by {} at the median of the 12 points and by {} at most".format(*re.findall(r"\d+%", own)) in flat

@@ -345,7 +345,7 @@ def _note(group: Sequence[Roofline]) -> str:
 
 
 def _points_words(points: Sequence[Point]) -> str:
-    """Return what the points of a plot are; "" if there are none."""
+    """Say which accelerators the points of a plot stand for; "" without points."""
     kinds = (
         "networks on this GPU" if any(not point.emulated for point in points) else "",
         "compute EMULATED by sleeps" if any(point.emulated for point in points) else "",

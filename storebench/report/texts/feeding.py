@@ -62,23 +62,20 @@ def trained_words(curve: RooflineCurve, trained: Trained, prep_s: float | None) 
     feeding = feeding_of(curve, trained, prep_s)
     if feeding is not Feeding.UNDECIDED:
         return _YES_OR_NO[feeding]
-    busy = _waited(curve, trained)
-    if busy is not None and not _doubt(curve):
-        return f"cannot be told: it was busy {percent(busy)} of its time there"
-    over = None if prep_s is None else curve.over(trained.rounds, prep_s)
+    return f"cannot be told: {_doubt(curve) or _open(curve, trained, prep_s)}"
+
+
+def _open(curve: RooflineCurve, trained: Trained, prep_s: float | None) -> str:
+    """Return why a starving point without a doubt decides nothing about a network, or the interval that does not."""
+    if (busy := _waited(curve, trained)) is not None:
+        return f"it was busy {percent(busy)} of its time there"
+    if prep_s is None:
+        return "its augmentation was not measured"
     as_measured = curve.over(trained.rounds)
-    alone = curve.handed_alone and as_measured is not None and (as_measured.hi or math.inf) < 1
-    figure = (
-        _ALONE
-        if alone
-        else f"{times(over)} its rate"
-        if over is not None
-        else "no interval"
-        if curve.certain
-        else ""
-    )
-    doubt = _doubt(curve) or ("its augmentation was not measured" if prep_s is None else figure)
-    return f"cannot be told: {doubt}"
+    if curve.handed_alone and as_measured is not None and (as_measured.hi or math.inf) < 1:
+        return _ALONE
+    over = curve.over(trained.rounds, prep_s)
+    return "no interval" if over is None else f"{times(over)} its rate"
 
 
 def _doubt(curve: RooflineCurve) -> str:

@@ -100,7 +100,8 @@ def headline(
     shown, several = joined(told).text, any(panel.first.cell.ranks > 1 for panel in facts.ordered)
     sentences: list[Sentence | None] = [*told]
     if claim is not None or not ranked:
-        where = _where(panel, shown, _loop_words(panel, facts.cells), beside_jobs=several)
+        loop = _network_words(panel, facts.cells) + _loop_words(panel, facts.cells)
+        where = _where(panel, shown, loop, beside_jobs=several)
         sentences.append(_answer(panel, where, facts.claims))
     sentences += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
     sentences += [_beside(other, facts)] if other is not None and other not in before else []
@@ -247,12 +248,19 @@ def _pair(panel: Panel) -> tuple[CellSummary, CellSummary] | None:
     return slow, fast or max(alike or others, key=lambda cell: cell.median("samples_per_s") or 0.0)
 
 
-_WORK = (ComputeKind.REAL, ComputeKind.NONE)
-"""The kinds of compute in which the machine itself does all the work."""
+def _network_words(panel: Panel, cells: Iterable[CellSummary]) -> str:
+    """Return the network of a panel in words if others were trained on the same images."""
+    trained = {
+        other.cell.model
+        for other in cells
+        if other.dataset_key == panel.first.dataset_key and other.cell.compute.kind is ComputeKind.REAL
+    }
+    real = panel.first.cell.compute.kind is ComputeKind.REAL
+    return f", training {network_name(panel.first)}" if real and len(trained) > 1 else ""
 
 
 def _loop_words(panel: Panel, cells: Iterable[CellSummary]) -> str:
-    """Return network, device, workers and batch size of a panel in words, each if others were measured of the same images.
+    """Return device, workers and batch size of a panel in words, each if others were measured of the same images.
 
     Batches count only where the same is done with them: training has batches of its own. Emulated compute is no work, and
     counts only beside other emulated compute.
@@ -261,13 +269,13 @@ def _loop_words(panel: Panel, cells: Iterable[CellSummary]) -> str:
     same_images = [
         other
         for other in cells
-        if other.dataset_key == first.dataset_key and other.cell.compute.kind in {kind, *_WORK}
+        if other.dataset_key == first.dataset_key
+        and other.cell.compute.kind in (kind, ComputeKind.REAL, ComputeKind.NONE)
     ]
     same_work = [other for other in same_images if work_of(other.cell) is work_of(first.cell)]
-    trained = [other for other in same_images if kind is ComputeKind.REAL is other.cell.compute.kind]
+    devices = {other.cell.device for other in same_work} if kind is ComputeKind.REAL else set()
     words = [
-        f"training {network_name(first)}" if len({other.cell.model for other in trained}) > 1 else "",
-        f"on {device_words(first)}" if len({other.cell.device for other in trained}) > 1 else "",
+        f"on {device_words(first)}" if len(devices) > 1 else "",
         workers_words(first.cell) if len({other.cell.workers for other in same_images}) > 1 else "",
         f"batch {first.cell.batch_size}" if len({other.cell.batch_size for other in same_work}) > 1 else "",
     ]

@@ -14,12 +14,12 @@ from storebench.results import Portion, PortionKind, Record, ResidencyPoint, Sto
 from storebench.training.step_table import step_ends
 from storebench.worker.portion import (
     KEPT_POINTS,
-    StorePages,
     asked_frac,
     expected_frac,
     portion_sums,
     shared_drift,
 )
+from storebench.worker.store_pages import StorePages
 
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 """Columns of a step table that are needed besides those of `storebench.report.validation.validate`."""

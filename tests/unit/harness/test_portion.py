@@ -13,15 +13,14 @@ from storebench.results.portion import STEADY_DRIFT
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import StepTable, step_table
 from storebench.worker.portion import (
-    EXCESS_MAX_FRAC,
     KEPT_POINTS,
-    StorePages,
     asked_frac,
     cold_portion,
     expected_frac,
     residency_points,
     steady_portion,
 )
+from storebench.worker.store_pages import EXCESS_MAX_FRAC, StorePages
 
 MS = 1_000_000
 PAYLOAD = 64 * PAGE_BYTES
