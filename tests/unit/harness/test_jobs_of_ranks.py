@@ -88,7 +88,13 @@ HANGING_COPY = pytest.mark.flaky(reruns=1, only_rerun=["no answer after 60 s"])
 def answer_in_copies(job: CellJob, folder: Path) -> dict[str, Any]:
     """Return the answer of a job that is run by this process, in copies of it."""
     import_now(RANKS)
-    with warm_cells(), scratch_folder("replicate") as scratch:
+    with warm_cells():
+        return answer(job, folder)
+
+
+def answer(job: CellJob, folder: Path) -> dict[str, Any]:
+    """Return the answer of a job that is run by this process, in fresh interpreters."""
+    with scratch_folder("replicate") as scratch:
         job = dataclasses.replace(job, out=scratch / "out.json", tables=scratch)
         return answer_of(job, scratch, folder / "log", Surroundings(), 60)
 
@@ -184,10 +190,9 @@ def test_the_log_says_where_a_rank_hangs(here: Bench, tidy: None, tmp_path: Path
     assert re.search(r'File ".*", line \d+ in _fetch_into', stacks), log
 
 
-@HANGING_COPY
 def test_a_rank_that_finds_no_store_is_named(bench: Bench, tmp_path: Path) -> None:
     job = dataclasses.replace(cell_job(two_ranks(), bench.stores, tmp_path), store=tmp_path / "nothing")
-    failure = answer_in_copies(job, tmp_path)["failure"]
+    failure = answer(job, tmp_path)["failure"]
     assert failure.startswith("rank ")
     assert f" on node 0: {tmp_path / 'nothing'}: " in failure
 
