@@ -332,7 +332,7 @@ class ProcessLoader(Loader):
     def _serve(self, requests: list[Any]) -> Iterator[Any]:
         self._requests.pending = requests
         try:
-            for item in self._loader:
+            for item in self._items():
                 if isinstance(item, Failure):
                     raise item.error
                 yield item
@@ -343,6 +343,9 @@ class ProcessLoader(Loader):
             if dead is None:
                 raise
             raise self._mourn(dead) from error
+
+    def _items(self) -> Iterator[Any]:
+        return iter(self._loader)
 
     def casualty(self) -> CellFailedError | None:
         """Return an error that names the worker that died, after stopping the others; None if all are alive."""

@@ -32,7 +32,7 @@ from storebench.ranks.sharing import shared_loader
 from storebench.ranks.trainers import Trainer, TrainerSamples, parts_of, seed_of
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
-from storebench.settings.words import Fill, Share, Sync
+from storebench.settings.words import ComputeKind, Fill, LoaderKind, Share, Sync
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
@@ -311,6 +311,10 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> L
     """Return the loader of this process; it may share reading with other ranks."""
     pin = cell.device.startswith("cuda")
     if cell.share is Share.NONE:
+        if cell.loader == LoaderKind.PROCESSES and cell.compute.kind is ComputeKind.EMULATED:
+            from storebench.loading.receiving import ReceivingLoader
+
+            return ReceivingLoader(job, workers=cell.workers, pin=pin)
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
     return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storebench.digests import sample_digest
-from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
+from storebench.errors import CellFailedError, CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.loading import ready
@@ -21,6 +21,7 @@ from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import LOADERS, Loader, get_loader
 from storebench.loading.order import epoch_order
 from storebench.loading.ready import READY_BATCHES
+from storebench.loading.receiving import RECEIVED, ReceivingLoader
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
@@ -31,9 +32,9 @@ MORE = 4
 """More workers than a small machine has cores; with them only the order and the shares are checked, all with --full."""
 
 
-@pytest.fixture(params=sorted(LOADERS))
+@pytest.fixture(params=[*sorted(LOADERS), "receiving"])
 def kind(request: pytest.FixtureRequest) -> type[Loader]:
-    return get_loader(request.param)
+    return ReceivingLoader if request.param == "receiving" else get_loader(request.param)
 
 
 @pytest.fixture(params=[*FEW, pytest.param(MORE, marks=pytest.mark.full)])
@@ -392,6 +393,47 @@ class TestMakingBatchesAhead:
         with pytest.raises(ValueError, match="does not open"):
             loader.open()
         assert loader.close() == []
+
+
+@pytest.mark.usefixtures("odd")
+class TestReceivingAhead:
+    """What a loader for an emulated accelerator promises beyond the contract."""
+
+    def test_batches_of_workers_that_overtake_each_other_stay_whole(
+        self, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
+    ) -> None:
+        """The memory of a batch is not used again before the loop is done with it, whatever order they arrive in."""
+        with ReceivingLoader(make_job(), workers=3) as loader:
+            assert all(one.notes.items() >= RECEIVED.items() for one in loader.open())
+            for number in range(8):
+                for batch in loader.epoch(make_plan(number, batch_size=2)):
+                    time.sleep(0.001 if len(batch.indices) % 3 else 0.004)
+                    np.testing.assert_array_equal(
+                        batch.pixels.numpy(), store_of("lmdb").pixels[batch.indices]
+                    )
+
+    def test_memory_is_bounded_and_used_again(self, make_job: MakeJob, make_plan: MakePlan) -> None:
+        with ReceivingLoader(dataclasses.replace(make_job(), batch_size=3), workers=2) as loader:
+            loader.open()
+            places: set[int] = set()
+            for number in range(4):
+                for batch in loader.epoch(make_plan(number, batch_size=3)):
+                    places.add(batch.pixels.data_ptr())
+                    assert not batch.pixels.is_shared()
+                    time.sleep(0.001)
+        assert 1 < len(places) <= 2 * 2 + 2
+
+    def test_a_worker_that_dies_is_told_and_the_thread_ends(
+        self, make_job: MakeJob, make_plan: MakePlan
+    ) -> None:
+        with ReceivingLoader(make_job("odd+raw:dying"), workers=2) as loader:
+            loader.open()
+            with pytest.raises(CellFailedError, match="was killed by SIGKILL"):
+                drained(loader, make_plan())
+
+    def test_without_workers_there_is_no_thread(self, make_job: MakeJob) -> None:
+        with ReceivingLoader(make_job(), workers=0) as loader:
+            assert all(not one.notes.items() >= RECEIVED.items() for one in loader.open())
 
 
 def test_an_unknown_loader_is_named_with_its_neighbour() -> None:

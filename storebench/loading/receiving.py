@@ -1,0 +1,135 @@
+"""The DataLoader as a GPU's training uses it, for an emulated accelerator: a thread receives batches ahead of the loop.
+
+Where torch moves batches into page-locked memory, a thread takes them from the worker processes and copies them while the loop
+computes. Without a GPU torch has no such thread, and the loop would receive each batch itself while the accelerator waits.
+"""
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from storebench.loading.batch import LoadedBatch, LoadJob, ReaderReport
+from storebench.loading.loader import ProcessLoader, ReusedBuffer, batch_shape
+
+POLL_S = 0.1
+"""The thread looks this often whether it is to end."""
+
+JOIN_S = 5.0
+"""A thread that waits for the rest of what a dead worker was sending never ends, and is left alone."""
+
+RECEIVED = {"received_by": "thread"}
+"""Note of the readers whose batches a thread received."""
+
+
+class ReceivingLoader(ProcessLoader):
+    """`ProcessLoader` with a thread that receives and copies the batches of the worker processes.
+
+    The copy goes to memory that is used again, as page-locked memory is. A batch is valid until the next one is requested.
+    """
+
+    def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
+        super().__init__(job, workers=workers, pin=pin)
+        self._receives = workers > 0 and not pin  # where it pins, torch has a thread of its own
+        self._thread: _ReceivingThread | None = None
+
+    def open(self) -> list[ReaderReport]:
+        """Start the workers; each opens its reader."""
+        opened = super().open()
+        if not self._receives:
+            return opened
+        return [dataclasses.replace(report, notes=report.notes | RECEIVED) for report in opened]
+
+    def _items(self) -> Iterator[Any]:
+        items = super()._items()
+        if not self._receives:
+            yield from items
+            return
+        if self._thread is None:
+            most = self._loader.num_workers * (self._loader.prefetch_factor or 0)
+            self._thread = _ReceivingThread(items, batch_shape(self.job), batches=most + 2)
+        for item in items:
+            buffer = self._thread.buffer_of(item)
+            yield item
+            self._thread.use_again(buffer)
+
+    def _stop_workers(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+        super()._stop_workers()
+
+
+class _ReceivingThread:
+    """Take items from the workers' queue, copy the pixels of batches, and pass all on to the DataLoader's iterator.
+
+    Parameters
+    ----------
+    iterator
+        The DataLoader's iterator, which from now on takes its items from here.
+    shape
+        (n, H, W, C) of the largest batch; n is 0 if it is not known yet.
+    batches
+        Batches on their way and in the loop at the same time.
+    """
+
+    def __init__(self, iterator: Any, shape: tuple[int, ...], *, batches: int) -> None:
+        # What torch itself does where it pins: the iterator reads another queue than the workers write to.
+        self._sent = iterator._worker_result_queue  # noqa: SLF001
+        self._received = iterator._data_queue = _Received()  # noqa: SLF001
+        self._free = [ReusedBuffer() for _ in range(batches)]
+        for buffer in self._free:
+            buffer(shape)  # its page faults belong to the opening
+        self._lent: dict[int, ReusedBuffer] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name="storebench-receiving", daemon=True)
+        self._thread.start()
+
+    def buffer_of(self, item: Any) -> ReusedBuffer | None:
+        """Return the memory of a batch, which is the loop's until `use_again`; None for other items."""
+        return self._lent.pop(item.pixels.data_ptr()) if isinstance(item, LoadedBatch) else None
+
+    def use_again(self, buffer: ReusedBuffer | None) -> None:
+        """Use the memory of a batch for another."""
+        if buffer is not None:
+            self._free.append(buffer)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ending.set()
+        self._thread.join(JOIN_S)
+
+    def _receive(self) -> None:
+        while not self._ending.is_set():
+            try:
+                number, item = self._sent.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
+            except Exception as error:  # noqa: BLE001 - the loop raises it
+                self._received.put(error)
+                continue
+            if isinstance(item, LoadedBatch):
+                self._copy(item)
+            self._received.put((number, item))
+            del item  # or its memory would be held until the next one comes
+
+    def _copy(self, batch: LoadedBatch) -> None:
+        # A loop that left an epoch before its end has not given all of them back.
+        buffer = self._free.pop() if self._free else ReusedBuffer()
+        pixels = buffer(tuple(batch.pixels.shape))
+        np.copyto(pixels.numpy(), batch.pixels.numpy())
+        self._lent[pixels.data_ptr()] = buffer
+        batch.pixels = pixels
+
+
+class _Received(queue.Queue[Any]):
+    """A queue that raises the errors that are put into it."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        item = super().get(block, timeout)
+        if isinstance(item, Exception):
+            raise item
+        return item
