@@ -65,6 +65,12 @@ TIMED_S = 1.2
 FEWEST_STEPS, MOST_STEPS = 20, 200
 LEAST_BATCH, MOST_BATCH = 4, 64
 WARMUP_STEPS = 2
+LEAST_PAUSE_S = 0.01
+"""Shortest step of the emulated accelerator beside which the handoff is measured."""
+
+KEEP_UP = 2.0
+"""Its step takes this many times as long as producers need for a batch, so a batch is always ready."""
+
 FEWEST_PASSES = 2
 """The check of all samples replays one pass, so two passes cost less than one of twice the length."""
 
@@ -255,6 +261,34 @@ class _Option:
         return math.prod(map(len, lists))
 
     @property
+    def handing(self) -> int:
+        """Number of cells that measure the handoff of a loader beside an emulated accelerator.
+
+        With nothing to compute it takes longest. It depends on the loader and the batch, and one store measures it for all: in
+        memory, where producers keep up.
+        """
+        only_loads = [self.asked.get(key) for key in ("model", "compute")] == [NO_MODEL, [ComputeKind.NONE]]
+        if not only_loads or self.states[0] not in _SEVERAL_PASSES:
+            return 0
+        return self.settings // len(self.workers) * sum(count > 0 for count in self.workers)
+
+    @property
+    def handing_store(self) -> str:
+        """The store of those cells: raw pixels where there are any."""
+        return "lmdb" if "lmdb" in self.backends else self.backends[1]
+
+    @property
+    def handing_steps(self) -> int:
+        """Steps of an epoch of those cells."""
+        return min(FEWEST_STEPS + WARMUP_STEPS, self.most_steps)
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds that the emulated accelerator takes per batch, in whole milliseconds."""
+        batch_s = self.batch * self._sample_s(self.handing_store)
+        return math.ceil(1000 * max(LEAST_PAUSE_S, KEEP_UP * batch_s)) / 1000
+
+    @property
     def slow_s(self) -> float:
         """Seconds per sample of an image file, with the fewest workers."""
         read_s = self.samples.read_s / self.busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
@@ -307,18 +341,23 @@ class _Option:
     @property
     def round_s(self) -> float:
         """Seconds for one replicate of every cell."""
-        return DEVICE_ROUND_S + self.settings * sum(
+        loading_s = sum(
             PROCESS_START_S + self._cell_s(backend, state)
             for backend, state in itertools.product(self.backends, self.states)
         )
+        replay_s = self.batch * self._sample_s(self.handing_store)
+        handing_s = PROCESS_START_S + self.handing_steps * (self.pause_s + replay_s)
+        return DEVICE_ROUND_S + self.settings * loading_s + self.handing * handing_s
+
+    def _sample_s(self, backend: str) -> float:
+        return self.slow_s if _is_encoded(backend) else self.fast_s
 
     def _cell_s(self, backend: str, state: CacheState) -> float:
         """Return the seconds for the epoch of a cell, and for its replay."""
-        encoded = "original" in backend or "png" in backend
-        sample_s = self.slow_s if encoded else self.fast_s
+        sample_s = self._sample_s(backend)
         if state in _SEVERAL_PASSES:
             return (self.passes + 1) * self.steps_per_pass * self.batch * sample_s
-        stored = self.samples.file_bytes if encoded else self.samples.raw_bytes
+        stored = self.samples.file_bytes if _is_encoded(backend) else self.samples.raw_bytes
         served = min(self.steps, self.most_steps) * self.batch
         return served * (2 * sample_s + stored / READ_BYTES_PER_S)
 
@@ -338,7 +377,7 @@ class _Option:
             "question": QUESTION,
             "test_limit": 0,
             **rule,
-            "matrix": [self._matrix(state) for state in self.states],
+            "matrix": [*map(self._matrix, self.states), *([self._handing_matrix()] if self.handing else [])],
         }
 
     def _matrix(self, state: CacheState) -> dict[str, Any]:
@@ -353,10 +392,27 @@ class _Option:
         length = {} if "max_steps" in self.asked else self._length(state)
         return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
 
+    def _handing_matrix(self) -> dict[str, Any]:
+        length = {"max_steps": self.handing_steps, "warmup_steps": WARMUP_STEPS}
+        return (
+            {name: value for name, value in self._matrix(self.states[0]).items() if name != "passes"}
+            | ({} if "max_steps" in self.asked else length)
+            | {
+                "compute": [f"{ComputeKind.EMULATED}:{round(1000 * self.pause_s)}"],
+                "workers": [count for count in self.workers if count],
+                "backends": [self.handing_store],
+            }
+        )
+
     def _length(self, state: CacheState) -> dict[str, Any]:
         if state in _SEVERAL_PASSES:
             return {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
         return {"max_steps": min(self.steps, self.most_steps)}
+
+
+def _is_encoded(backend: str) -> bool:
+    """Whether a store holds image files, which producers decode."""
+    return "original" in backend or "png" in backend
 
 
 _SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)

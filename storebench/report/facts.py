@@ -135,7 +135,7 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
         Those of the page that these cells are on; None decides by these cells alone.
     """
     roofs = tuple(rooflines(cells))
-    points = point_keys(roofs)
+    points = point_keys(roofs, panels(cells))
     all_panels = tuple(panels(cell for cell in cells if cell.key not in points))
     ordered_panels = tuple(ordered(all_panels))
     made = decisions or decide(

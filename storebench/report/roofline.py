@@ -20,13 +20,14 @@ from storebench.report.cells import (
     backend_rank,
 )
 from storebench.report.main_panel import DEFAULT_READAHEAD_KIB, state_rank
+from storebench.report.panels import Panel
 from storebench.report.roofline_curve import Point, RooflineCurve, curve_of
 from storebench.report.roofline_errors import ERROR_LIMIT
 from storebench.report.trained import Trained, subject_key, trained_networks
 from storebench.settings.words import ComputeKind
 
 LEAST_SPEEDS = 3
-"""Cells with this many speeds of emulated compute are points of a roofline; with fewer, they are settings of their own."""
+"""Cells with this many speeds of emulated compute are nothing but points; with fewer, they are settings of their own as well."""
 
 _PHOTOGRAPHS = "imagenet"
 """The dataset that the published rates of accelerators are of; folders of photographs are like it."""
@@ -191,14 +192,21 @@ def told_roofline(rooflines: Iterable[Roofline]) -> Roofline | None:
     return next((roofline for roofline in rooflines if roofline.decided), None)
 
 
-def point_keys(roofs: Iterable[Roofline]) -> frozenset[tuple[str, str]]:
-    """Return the keys of the cells that are points of a roofline and of nothing else: its table holds them."""
+def point_keys(roofs: Iterable[Roofline], every: Iterable[Panel]) -> frozenset[tuple[str, str]]:
+    """Return the keys of the cells that are points of a roofline and of nothing else: its table holds them.
+
+    Parameters
+    ----------
+    every
+        The panels of all cells. A point in a panel of its own compares nothing, if its roofline has several backends.
+    """
+    single = {panel.first.key for panel in every if len(panel.cells) == 1}
     return frozenset(
         point.cell.key
         for roofline in roofs
-        if roofline.speeds >= LEAST_SPEEDS
         for point in roofline.points
         if point.emulated
+        if roofline.speeds >= LEAST_SPEEDS or (len(roofline.curves) > 1 and point.cell.key in single)
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from storebench.errors import DiskFullError
 from storebench.first_run.choice import BUDGET_S, FirstRun, asked_matrix, choose
 from storebench.first_run.facts import FEWEST_SAMPLES, Machine, Samples
+from storebench.results import Cell
 from storebench.scenario import Scenario, make_scenario
 from storebench.settings.words import CacheState, ComputeKind
 
@@ -32,8 +33,16 @@ def scenario_of(first: FirstRun) -> Scenario:
     return make_scenario(first.scenario)
 
 
+def loading(first: FirstRun) -> list[Cell]:
+    return [cell for cell in scenario_of(first).cells() if cell.compute.kind is not ComputeKind.EMULATED]
+
+
+def handing(first: FirstRun) -> list[Cell]:
+    return [cell for cell in scenario_of(first).cells() if cell.compute.kind is ComputeKind.EMULATED]
+
+
 def backends(first: FirstRun, cache: str = "warm") -> list[str]:
-    return [cell.backend.name for cell in scenario_of(first).cells() if cell.cache == cache]
+    return [cell.backend.name for cell in loading(first) if cell.cache == cache]
 
 
 def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
@@ -41,10 +50,43 @@ def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
     stores = ["original", "lmdb+original", "lmdb", "lmdb:direct", "hdf5:direct"]
     assert backends(first) == backends(first, "cold") == stores
     cells = scenario_of(first).cells()
-    assert {cell.compute.kind for cell in cells} == {ComputeKind.NONE}
+    assert {cell.compute.kind for cell in loading(first)} == {ComputeKind.NONE}
     assert {cell.model for cell in cells} == {"none"}
     assert {cell.workers for cell in cells} == {LAPTOP.cores}
     assert {cell.data.image_size for cell in cells} == {224}
+
+
+def test_one_cell_in_memory_measures_the_handoff_beside_an_accelerator() -> None:
+    [cell] = handing(chosen())
+    assert (cell.backend.name, str(cell.compute), cell.cache) == ("lmdb", "emulated:12", "warm")
+    assert cell.passes is None
+    assert cell.max_steps == 22
+    alike = next(loader for loader in loading(chosen()) if loader.backend == cell.backend)
+    assert (alike.batch_size, alike.workers, alike.data) == (cell.batch_size, cell.workers, cell.data)
+
+
+def test_each_loader_with_workers_has_its_own_handoff() -> None:
+    first = chosen(workers=[0, 2, 4], loader=["processes", "threads"])
+    assert {(cell.workers, cell.loader) for cell in handing(first)} == {
+        (workers, loader) for workers in (2, 4) for loader in ("processes", "threads")
+    }
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"workers": [0]}, {"cache": ["cold"]}, {"compute": ["emulated:20"]}, {"model": "resnet50"}],
+)
+def test_a_handoff_is_measured_only_where_it_can_be(asked: dict[str, Any]) -> None:
+    cells = scenario_of(chosen(**asked)).cells()
+    assert len({cell.compute for cell in cells}) == 1
+
+
+def test_producers_of_slow_images_keep_up_with_the_accelerator() -> None:
+    slow = dataclasses.replace(PHOTOS, read_s=0.4)
+    [cell] = handing(chosen(slow, dataclasses.replace(LAPTOP, free_bytes=10 * GIB)))
+    assert cell.backend.name == "lmdb+original"
+    batch_s = cell.batch_size * slow.read_s / LAPTOP.cores
+    assert cell.compute.milliseconds > 1500 * batch_s
 
 
 def test_rounds_are_added_until_it_can_tell_within_the_budget() -> None:
@@ -119,6 +161,7 @@ def test_several_numbers_of_workers_are_measured_within_the_budget() -> None:
     assert {cell.workers for cell in cells} == {2, 8, 16}
     assert len(cells) % 3 == 0
     assert len(cells) // 3 < len(scenario_of(alone).cells())
+    assert len(handing(first)) == 3
     assert alone.estimate_s < first.estimate_s < BUDGET_S
     assert chosen(workers=[1]).estimate_s < BUDGET_S
 
@@ -145,7 +188,8 @@ def test_what_was_asked_for_replaces_what_is_chosen() -> None:
 def test_a_network_is_trained_only_if_it_was_asked_for(
     asked: dict[str, Any], model: str, compute: str
 ) -> None:
-    cells = scenario_of(chosen(**asked)).cells()
+    first = chosen(**asked)
+    cells = loading(first) or handing(first)
     assert {(cell.model, str(cell.compute)) for cell in cells} == {(model, compute)}
 
 

@@ -81,7 +81,7 @@ def test_its_report_leads_with_its_answer_and_names_the_batch(
 
 def test_its_cells_only_load(answered: tuple[Path, CompletedText]) -> None:
     records = records_of(answered[0])
-    cells = [record["cell"] for record in records]
+    cells = [record["cell"] for record in records if record["cell"]["compute"] == "none"]
     assert {cell["backend"] for cell in cells} == {
         "original",
         "lmdb+original",
@@ -91,7 +91,15 @@ def test_its_cells_only_load(answered: tuple[Path, CompletedText]) -> None:
     }
     assert {(cell["model"], cell["compute"], cell["cache"]) for cell in cells} == {("none", "none", "warm")}
     assert {record["store"]["image_shape"][0] for record in records} == {16}  # small images stay as they are
-    assert len(records) == 5 * 2
+    assert len(cells) == 5 * 2
+
+
+def test_it_measures_the_handoff_beside_an_emulated_accelerator(
+    answered: tuple[Path, CompletedText], bench: Bench, tmp_path: Path
+) -> None:
+    records = records_of(answered[0])
+    cells = [record["cell"] for record in records if record["cell"]["compute"] != "none"]
+    assert [(cell["backend"], cell["compute"]) for cell in cells] == [("lmdb", "emulated:10")] * 2
 
 
 @pytest.mark.full
@@ -99,24 +107,24 @@ def test_rounds_are_added_until_it_can_tell(bench: Bench, tiny: Path, tmp_path: 
     done = bench.cli("run", "-d", tiny, *SHORT, "--stores", bench.stores, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "no further round after" in done.stderr
-    assert len(records_of(tmp_path / "run")) >= 5 * 5
+    assert len(records_of(tmp_path / "run")) >= 6 * 5
 
 
 def test_it_says_before_it_starts_what_it_measures_and_for_how_long(
     answered: tuple[Path, CompletedText],
 ) -> None:
     stderr = answered[1].stderr
-    begun = stderr.index("[1/10]")
+    begun = stderr.index("[1/12]")
     for words in (
         "looking at the images",
         "cold is left out",
         "1 worker, batches of 8 images",
-        "5 cells x 2 replicates",
+        "6 cells x 2 replicates",
         "at most about 5 min",
     ):
         assert 0 <= stderr.find(words) < begun, words
-    assert "; about" not in stderr[begun : stderr.index("[2/10]")]
-    assert " left" in stderr[stderr.index("[2/10]") :]
+    assert "; about" not in stderr[begun : stderr.index("[2/12]")]
+    assert " left" in stderr[stderr.index("[2/12]") :]
 
 
 def test_an_interrupted_one_is_continued_and_answers_the_same_question(
@@ -162,7 +170,7 @@ def test_photographs_are_stored_as_they_are_and_as_squares(
     done = bench.cli("run", "-d", photos, *SHORT, *words, "--accelerator", "a100")
     assert done.returncode == 0, done.stderr
     records = records_of(tmp_path / "run")
-    assert len(records) == 5
+    assert len(records) == 6
     assert {record["cell"]["image_size"] for record in records} == {224}
     by = {record["cell"]["backend"]: record for record in records}
     assert by["lmdb"]["store"]["image_shape"] == [224, 224, 3]
@@ -185,7 +193,7 @@ def test_a_plan_says_what_would_be_measured_and_writes_nothing(
         "run", "-d", tiny, "--dry-run", "--stores", tmp_path / "stores", "--out", tmp_path / "run"
     )
     assert done.returncode == 0, done.stderr
-    assert "5 cells x 5 to 10 replicates" in done.stdout
+    assert "6 cells x 5 to 10 replicates" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

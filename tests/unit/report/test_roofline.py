@@ -299,6 +299,19 @@ def test_one_speed_of_emulated_compute_is_a_setting_like_others() -> None:
     assert {panel.first.cell.compute for panel in facts.panels} == {"none", "emulated:10"}
 
 
+def test_a_sleep_beside_one_of_several_stores_is_a_point_alone() -> None:
+    """It compares nothing, so it has no panel; a sleep that two stores share compares them, and so does one without a roofline."""
+    loads = [*loader_records("png", 600.0, workers=2), *loader_records("lmdb", 6000.0, workers=2)]
+    sleeps = point_records("lmdb", 10.0, 3200.0, workers=2)
+    facts = derive(cells_of(*loads, *sleeps))
+    assert {panel.first.cell.compute for panel in facts.panels} == {"none"}
+    assert [point.cell.backend for point in facts.rooflines[0].points] == ["lmdb"]
+    shared = derive(cells_of(*loads, *sleeps, *point_records("hdf5", 10.0, 3200.0, workers=2)))
+    assert {panel.first.cell.compute for panel in shared.panels} == {"none", "emulated:10"}
+    single = derive(cells_of(*loader_records("lmdb", 6000.0, workers=2), *sleeps))
+    assert {panel.first.cell.compute for panel in single.panels} == {"none", "emulated:10"}
+
+
 def test_the_network_of_this_machine_is_an_ingestion_rate() -> None:
     records = loader_records("png", 600.0)
     records += [make_record("png", replicate=n, compute_ms=900.0, batch_size=16) for n in range(3)]

@@ -103,7 +103,7 @@ def test_a_network_on_a_gpu_keeps_its_place_in_the_other_tables() -> None:
     ]
     found = roofline_of(*loads, *sleeps, *trained("png", 2000.0, 600.0))
     assert (len(found.points), found.speeds) == (4, 3)
-    keys = point_keys([found])
+    keys = point_keys([found], [])
     assert {point.cell.key in keys for point in found.points if point.emulated} == {True}
     assert {point.cell.key in keys for point in found.points if not point.emulated} == {False}
 
