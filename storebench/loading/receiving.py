@@ -1,7 +1,7 @@
-"""The DataLoader as a GPU's training uses it, for an emulated accelerator: a thread receives batches ahead of the loop.
+"""The DataLoader as training on a GPU uses it, for cells without a network: a thread receives batches ahead of the loop.
 
 Where torch moves batches into page-locked memory, a thread takes them from the worker processes and copies them while the loop
-computes. Without a GPU torch has no such thread, and the loop would receive each batch itself while the accelerator waits.
+computes. Without a GPU torch has no such thread, and an emulated accelerator would wait while the loop receives each batch.
 """
 
 import dataclasses
@@ -20,6 +20,9 @@ POLL_S = 0.1
 
 JOIN_S = 5.0
 """A thread that waits for the rest of what a dead worker was sending never ends, and is left alone."""
+
+TAKEN = 3
+"""Batches whose memory is taken at the opening: one is with the loop, one is ready, one is being received."""
 
 RECEIVED = {"received_by": "thread"}
 """Note of the readers whose batches a thread received."""
@@ -49,8 +52,7 @@ class ReceivingLoader(ProcessLoader):
             yield from items
             return
         if self._thread is None:
-            most = self._loader.num_workers * (self._loader.prefetch_factor or 0)
-            self._thread = _ReceivingThread(items, batch_shape(self.job), batches=most + 2)
+            self._thread = _ReceivingThread(items, batch_shape(self.job))
         for item in items:
             buffer = self._thread.buffer_of(item)
             yield item
@@ -72,15 +74,13 @@ class _ReceivingThread:
         The DataLoader's iterator, which from now on takes its items from here.
     shape
         (n, H, W, C) of the largest batch; n is 0 if it is not known yet.
-    batches
-        Batches on their way and in the loop at the same time.
     """
 
-    def __init__(self, iterator: Any, shape: tuple[int, ...], *, batches: int) -> None:
+    def __init__(self, iterator: Any, shape: tuple[int, ...]) -> None:
         # What torch itself does where it pins: the iterator reads another queue than the workers write to.
         self._sent = iterator._worker_result_queue  # noqa: SLF001
         self._received = iterator._data_queue = _Received()  # noqa: SLF001
-        self._free = [ReusedBuffer() for _ in range(batches)]
+        self._free = [ReusedBuffer() for _ in range(TAKEN)]
         for buffer in self._free:
             buffer(shape)  # its page faults belong to the opening
         self._lent: dict[int, ReusedBuffer] = {}
@@ -117,7 +117,7 @@ class _ReceivingThread:
             del item  # or its memory would be held until the next one comes
 
     def _copy(self, batch: LoadedBatch) -> None:
-        # A loop that left an epoch before its end has not given all of them back.
+        # More are taken where batches wait for a slow loop, or for those that it had when it left an epoch early.
         buffer = self._free.pop() if self._free else ReusedBuffer()
         pixels = buffer(tuple(batch.pixels.shape))
         np.copyto(pixels.numpy(), batch.pixels.numpy())

@@ -186,17 +186,18 @@ def test_the_notes_of_all_readers_stand_in_the_record(bench: Bench, run_folder: 
     assert records_of(bench, run_folder)[0].reader_notes == {"readahead": "on"}
 
 
-def test_a_thread_receives_batches_for_an_emulated_accelerator_alone(bench: Bench, run_folder: Path) -> None:
-    """As one does for a GPU; without it the loop would wait for each batch to be handed over."""
+def test_a_thread_receives_batches_as_for_a_gpu_unless_a_cpu_trains(bench: Bench, run_folder: Path) -> None:
+    """Without it the loop would wait for each batch to be handed over, as it does where the CPU trains."""
 
     def received(**changes: Any) -> str | None:
-        [one] = records_of(bench, run_folder, model="none", **changes)
+        [one] = records_of(bench, run_folder, **changes)
         return one.reader_notes.get("received_by")
 
-    assert received(compute="emulated:1", workers=2) == "thread"
-    assert received(compute="none", workers=2) is None
-    assert received(compute="emulated:1", workers=0) is None
-    assert received(compute="emulated:1", workers=2, loader="threads") is None
+    assert received(compute="emulated:1", model="none", workers=2) == "thread"
+    assert received(compute="none", model="none", workers=2) == "thread"
+    assert received(compute="real", workers=2) is None
+    assert received(compute="emulated:1", model="none", workers=0) is None
+    assert received(compute="emulated:1", model="none", workers=2, loader="threads") is None
 
 
 def test_a_cell_without_a_network_is_neither_trained_nor_tested(bench: Bench, run_folder: Path) -> None:
