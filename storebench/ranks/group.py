@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from storebench.errors import CellFailedError
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
+from storebench.system.forking import fork_when_settled
 
 if TYPE_CHECKING:  # a process that is alone does not load it
     from torch._C._distributed_c10d import TCPStore
@@ -174,6 +175,7 @@ def join(
     import torch
     import torch.distributed as dist
 
+    fork_when_settled()  # the workers of its loader are forked, beside the threads of gloo
     store = _rendezvous(connect_s)
     timeout = timedelta(seconds=timeout_s)
     store.set_timeout(timeout)

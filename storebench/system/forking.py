@@ -2,18 +2,22 @@
 
 A process that imports torch takes a second for it, one that is forked afterwards takes milliseconds. It shares the pages
 of its parent, though, and would copy each when it first writes to it, in the middle of what is measured. `own_pages`
-copies all of them at once. `adopting` makes its children the children of the process that waits for them.
+copies all of them at once. `adopting` makes its children the children of the process that waits for them. `fork_when_settled` keeps forks of a
+process with foreign threads from hanging.
 """
 
 import array
 import contextlib
 import ctypes
+import functools
 import itertools
 import mmap
 import os
 import re
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +28,9 @@ from storebench.system.libc import LIBC
 
 Pages = tuple[int, int]
 """Address and length of adjacent pages."""
+
+SETTLING_S = 1.0
+"""Longest wait for other threads before a fork; threads that never rest are the caller's own."""
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # linux/mman.h, since Linux 5.14
 _PAGES = Path("/proc/self/pagemap")
@@ -117,6 +124,36 @@ def _populate(address: int, length: int, advice: int) -> None:
     if LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+@functools.cache
+def fork_when_settled() -> None:
+    """From now on, let the other threads of this process finish what they are doing before each fork of it.
+
+    A thread that is not Python's own, such as one of gloo's that drops an exchanged tensor, takes a lock of the interpreter without
+    holding the GIL. In Python 3.11 a process that is forked meanwhile waits for this lock for ever:
+    https://github.com/python/cpython/issues/112275.
+    """
+    os.register_at_fork(before=wait_for_other_threads)
+
+
+def wait_for_other_threads() -> None:
+    """Wait until no other thread of this process has run at two moments a millisecond apart, or for `SETTLING_S`."""
+    deadline = time.monotonic() + SETTLING_S
+    quiet = 0
+    while quiet < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)  # without the GIL, which such a thread may be waiting for
+        quiet = 0 if _another_thread_runs() else quiet + 1
+
+
+def _another_thread_runs() -> bool:
+    own = str(threading.get_native_id())
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            state = (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][:1]
+            if state == "R" and thread.name != own:
+                return True
+    return False
 
 
 @contextlib.contextmanager
