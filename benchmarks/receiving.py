@@ -84,8 +84,8 @@ def main() -> None:
             times = compare(fetched, received)
             print(
                 f"  batches of {batch_size:>2}: fetched in {1000 * statistics.median(fetched):.2f} ms, received ahead"
-                f" {1000 * statistics.median(received):.2f} ms: {times.ratio:.1f} times"
-                f" [{times.low:.1f}, {times.high:.1f}] as long",
+                f" {1000 * statistics.median(received):.2f} ms: {times.ratio:.2f} times"
+                f" [{times.low:.2f}, {times.high:.2f}] as long",
                 flush=True,
             )
 

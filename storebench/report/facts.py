@@ -15,7 +15,7 @@ from storebench.report.decisions import Decisions, added_by_precision, decide, l
 from storebench.report.factors import PAYING_STATES, BreakEven, Square, break_evens, squares
 from storebench.report.ladder import Ladder, comparisons, ladders
 from storebench.report.main_panel import ordered
-from storebench.report.panels import Panel, panels
+from storebench.report.panels import Panel, panels, without
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.verdict import CellVerdict, cell_verdicts
 from storebench.runs.whole import Whole, agreed
@@ -135,8 +135,8 @@ def derive(cells: Sequence[CellSummary], decisions: Decisions | None = None) -> 
         Those of the page that these cells are on; None decides by these cells alone.
     """
     roofs = tuple(rooflines(cells))
-    points = point_keys(roofs, panels(cells))
-    all_panels = tuple(panels(cell for cell in cells if cell.key not in points))
+    every = panels(cells)
+    all_panels = tuple(without(every, point_keys(roofs, every)))
     ordered_panels = tuple(ordered(all_panels))
     made = decisions or decide(
         ordered_panels,

@@ -1,8 +1,8 @@
 """Panels: cells of one dataset and setting that may be compared with each other."""
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, LoopWork, ceiling_key, state_key, work_of
@@ -92,6 +92,12 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
         for together in grouped.values()
         for group in _once_each(together)
     ]
+
+
+def without(panels: Iterable[Panel], keys: Collection[tuple[str, str]]) -> list[Panel]:
+    """Return the panels without the cells of these keys, as far as others are left."""
+    kept = ((panel, tuple(cell for cell in panel.cells if cell.key not in keys)) for panel in panels)
+    return [replace(panel, cells=cells) for panel, cells in kept if cells]
 
 
 def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
