@@ -69,7 +69,10 @@ LEAST_PAUSE_S = 0.01
 """Shortest step of the emulated accelerator beside which the handoff is measured."""
 
 KEEP_UP = 2.0
-"""Its step takes this many times as long as producers need for a batch, so a batch is always ready."""
+"""Its step takes this many times as long as producers are expected to need for a batch, so that a batch is ready."""
+
+AHEAD = 2
+"""Batches that the DataLoader keeps on their way for each worker."""
 
 FEWEST_PASSES = 2
 """The check of all samples replays one pass, so two passes cost less than one of twice the length."""
@@ -280,7 +283,12 @@ class _Option:
     @property
     def handing_steps(self) -> int:
         """Steps of an epoch of those cells."""
-        return min(FEWEST_STEPS + WARMUP_STEPS, self.most_steps)
+        return min(FEWEST_STEPS + self.handing_warmup, self.most_steps)
+
+    @property
+    def handing_warmup(self) -> int:
+        """Steps at the start of such an epoch that find no batch ready, with the most workers."""
+        return min(AHEAD * max(self.workers), self.most_steps // 4)
 
     @property
     def pause_s(self) -> float:
@@ -393,7 +401,7 @@ class _Option:
         return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
 
     def _handing_matrix(self) -> dict[str, Any]:
-        length = {"max_steps": self.handing_steps, "warmup_steps": WARMUP_STEPS}
+        length = {"max_steps": self.handing_steps, "warmup_steps": self.handing_warmup}
         return (
             {name: value for name, value in self._matrix(self.states[0]).items() if name != "passes"}
             | ({} if "max_steps" in self.asked else length)

@@ -59,10 +59,12 @@ class ReceivingLoader(ProcessLoader):
             self._thread.use_again(buffer)
 
     def _stop_workers(self) -> None:
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
-        super()._stop_workers()
+        thread, self._thread = self._thread, None
+        try:
+            if thread is not None:
+                thread.stop()
+        finally:  # torch or Ctrl-C may interrupt the wait
+            super()._stop_workers()
 
 
 class _ReceivingThread:
@@ -106,13 +108,13 @@ class _ReceivingThread:
         while not self._ending.is_set():
             try:
                 number, item = self._sent.get(timeout=POLL_S)
+                if isinstance(item, LoadedBatch):
+                    self._copy(item)
             except queue.Empty:
                 continue
-            except Exception as error:  # noqa: BLE001 - the loop raises it
+            except Exception as error:  # noqa: BLE001 - the loop raises it, and ends its epoch
                 self._received.put(error)
                 continue
-            if isinstance(item, LoadedBatch):
-                self._copy(item)
             self._received.put((number, item))
             del item  # or its memory would be held until the next one comes
 

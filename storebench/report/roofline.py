@@ -27,7 +27,7 @@ from storebench.report.trained import Trained, subject_key, trained_networks
 from storebench.settings.words import ComputeKind
 
 LEAST_SPEEDS = 3
-"""Cells with this many speeds of emulated compute are nothing but points; with fewer, they are settings of their own as well."""
+"""Cells with this many speeds of emulated compute are nothing but points; with fewer, those of several backends are compared as well."""
 
 _PHOTOGRAPHS = "imagenet"
 """The dataset that the published rates of accelerators are of; folders of photographs are like it."""

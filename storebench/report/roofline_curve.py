@@ -24,6 +24,7 @@ from storebench.report.roofline_errors import (
     explanation,
     handing_rounds,
     handing_s,
+    producing_s,
 )
 from storebench.report.roofline_model import BUSY_FRAC, RooflineModel
 from storebench.report.trained import ingestion_rate
@@ -280,9 +281,19 @@ def _widest(rounds: Sequence[Sequence[float]], alpha: float) -> Estimate:
 def _handing(loader: CellSummary, fed: Sequence[CellSummary]) -> list[CellSummary]:
     """Return the cells of a curve that measure the handoff, the loader-only cell first.
 
-    A cell of few rounds, whose handoff would have no interval, tests the curve and does not shape it.
+    A cell of few rounds, whose handoff would have no interval, tests the curve and does not shape it. Nor does one whose
+    producers are slower than its accelerator: the time to receive its batches is a part of the handoff there, and hidden elsewhere.
     """
-    return [loader, *(cell for cell in fed if len(cell.values("samples_per_s")) >= stats.MIN_ROUNDS)]
+    many = (cell for cell in fed if len(cell.values("samples_per_s")) >= stats.MIN_ROUNDS)
+    return [loader, *filter(_keeps_up, many)]
+
+
+def _keeps_up(cell: CellSummary) -> bool:
+    """Whether the producers of a cell make samples faster than its accelerator takes them; without producers, True."""
+    ingestion = ingestion_rate(cell)
+    if not cell.cell.workers or ingestion is None:
+        return True
+    return producing_s(cell) / cell.cell.workers < BUSY_FRAC / ingestion.mid
 
 
 def _constant_s(loader: CellSummary, fed: Sequence[CellSummary]) -> float:

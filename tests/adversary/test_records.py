@@ -230,7 +230,8 @@ def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
     [
         (32, [50] * 20, "half of the steps"),
         (32, [50] * 8 + [0] * 12, ""),
-        (320, [50, 50], "every step"),
+        (320, [50, 50], "three quarters of the steps"),
+        (64, [0] + [50] * 9, "three quarters of the steps"),
         (320, [50, 0], ""),  # the machine did something else meanwhile
     ],
 )

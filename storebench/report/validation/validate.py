@@ -59,7 +59,7 @@ _NO_COMPUTE_NS = 20_000
 """Most of the usual compute of steps that compute nothing: two readings of the clock, which took at most 4 microseconds."""
 
 _FEW_STEPS = 20
-"""Of fewer steps, the shortest counts and not the median: a busy machine interrupts half of two steps easily."""
+"""Of fewer steps, the lower quartile counts and not the median: a busy machine interrupts half of two steps easily."""
 
 _JOB_COLUMNS = ("start_ns", "payload_bytes")
 _NS_ROUNDING_S = 1e-6
@@ -193,9 +193,11 @@ def _computing(record: Record, compute_ns: npt.NDArray[np.int64]) -> Iterator[Fi
     """Find steps of a cell that only loads in which something was computed. Ranks wait for each other within a step."""
     loads = record.cell.compute.kind is ComputeKind.NONE and record.cell.ranks == 1
     few = len(compute_ns) < _FEW_STEPS
-    usual_ns = float(np.quantile(compute_ns, 0.0 if few else 0.5)) if len(compute_ns) else 0.0
+    usual_ns = (
+        float(np.quantile(compute_ns, 0.25 if few else 0.5, method="lower")) if len(compute_ns) else 0.0
+    )
     if loads and usual_ns > _NO_COMPUTE_NS:
-        share = "every step" if few else "half of the steps"
+        share = "three quarters of the steps" if few else "half of the steps"
         message = f"{share} computed for {usual_ns / 1000:.3g} µs or more, but a cell that only loads computes nothing"
         yield finding(Rule.STEPS, record, "compute_s", message)
 

@@ -60,7 +60,7 @@ def test_one_cell_in_memory_measures_the_handoff_beside_an_accelerator() -> None
     [cell] = handing(chosen())
     assert (cell.backend.name, str(cell.compute), cell.cache) == ("lmdb", "emulated:12", "warm")
     assert cell.passes is None
-    assert cell.max_steps == 22
+    assert (cell.max_steps, cell.warmup_steps) == (24, 4)
     alike = next(loader for loader in loading(chosen()) if loader.backend == cell.backend)
     assert (alike.batch_size, alike.workers, alike.data) == (cell.batch_size, cell.workers, cell.data)
 

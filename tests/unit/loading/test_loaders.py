@@ -431,6 +431,19 @@ class TestReceivingAhead:
             with pytest.raises(CellFailedError, match="was killed by SIGKILL"):
                 drained(loader, make_plan())
 
+    def test_an_error_of_the_thread_reaches_the_loop(
+        self, make_job: MakeJob, make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise MemoryError("no room for a copy")
+
+        with ReceivingLoader(make_job(), workers=2) as loader:
+            loader.open()
+            monkeypatch.setattr("storebench.loading.receiving.np.copyto", full)
+            with pytest.raises(MemoryError, match="no room for a copy"):
+                drained(loader, make_plan())
+            monkeypatch.undo()
+
     def test_without_workers_there_is_no_thread(self, make_job: MakeJob) -> None:
         with ReceivingLoader(make_job(), workers=0) as loader:
             assert all(not one.notes.items() >= RECEIVED.items() for one in loader.open())

@@ -299,6 +299,16 @@ def test_one_speed_of_emulated_compute_is_a_setting_like_others() -> None:
     assert {panel.first.cell.compute for panel in facts.panels} == {"none", "emulated:10"}
 
 
+@pytest.mark.parametrize(("fetch_ms", "handoff_ms"), [(12.0, 0.25), (24.0, 4.0)])
+def test_a_point_whose_producers_fall_behind_gives_no_handoff(fetch_ms: float, handoff_ms: float) -> None:
+    """Two workers need half of the fetch for a batch, and the accelerator 10 ms; receiving batches that are late hides nothing."""
+    loads = loader_records("lmdb", 6000.0, workers=2, handoff_ms=4.0)
+    sleeps = point_records("lmdb", 10.0, 3000.0, workers=2, handoff_ms=0.25, fetch_ms=fetch_ms)
+    (curve,) = roofline_of(*loads, *sleeps).curves
+    assert curve.constant_s == pytest.approx(handoff_ms / 1000 / BATCH)
+    assert curve.handed_alone is (handoff_ms == 4.0)
+
+
 def test_a_sleep_beside_one_of_several_stores_is_a_point_alone() -> None:
     """It compares nothing, so it has no panel; a sleep that two stores share compares them, and so does one without a roofline."""
     loads = [*loader_records("png", 600.0, workers=2), *loader_records("lmdb", 6000.0, workers=2)]
