@@ -311,7 +311,8 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> L
     """Return the loader of this process; it may share reading with other ranks."""
     pin = cell.device.startswith("cuda")
     if cell.share is Share.NONE:
-        if cell.loader == LoaderKind.PROCESSES and cell.compute.kind is not ComputeKind.REAL:
+        computes = cell.compute.kind is ComputeKind.REAL
+        if cell.workers and cell.loader == LoaderKind.PROCESSES and not computes:
             from storebench.loading.receiving import ReceivingLoader
 
             return ReceivingLoader(job, workers=cell.workers, pin=pin)
