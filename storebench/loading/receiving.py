@@ -114,6 +114,7 @@ class _ReceivingThread:
                 continue
             except Exception as error:  # noqa: BLE001 - the loop raises it, and ends its epoch
                 self._received.put(error)
+                self._ending.wait(POLL_S)  # one that lasts would otherwise fill the queue
                 continue
             self._received.put((number, item))
             del item  # or its memory would be held until the next one comes

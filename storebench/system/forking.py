@@ -2,8 +2,8 @@
 
 A process that imports torch takes a second for it, one that is forked afterwards takes milliseconds. It shares the pages
 of its parent, though, and would copy each when it first writes to it, in the middle of what is measured. `own_pages`
-copies all of them at once. `adopting` makes its children the children of the process that waits for them. `fork_when_settled` keeps forks of a
-process with foreign threads from hanging.
+copies all of them at once. `adopting` makes its children the children of the process that waits for them.
+`fork_when_settled` keeps forks of a process with foreign threads from hanging.
 """
 
 import array

@@ -232,6 +232,7 @@ def test_a_stall_cut_out_of_the_step_table_is_found(run: Path) -> None:
         (32, [50] * 8 + [0] * 12, ""),
         (320, [50, 50], "three quarters of the steps"),
         (64, [0] + [50] * 9, "three quarters of the steps"),
+        (214, [50, 50, 0], ""),  # two of three are interrupted
         (320, [50, 0], ""),  # the machine did something else meanwhile
     ],
 )
