@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving \
+        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference reference-gpu reference-nodes validations \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
@@ -149,6 +149,9 @@ bench-handoff: setup ## Drain rates of the loaders compared with no workers
 
 bench-receiving: setup ## How long an emulated accelerator waits for a ready batch, with and without a receiving thread
 	$(BIN)/python -m benchmarks.receiving
+
+bench-heap: setup ## How much faster networks train on a CPU if freed memory stays with the process
+	$(BIN)/python -m benchmarks.heap
 
 bench-overhead: setup ## The cost of timing every step, and of keeping samples for the proof
 	$(BIN)/python -m benchmarks.overhead

@@ -21,6 +21,8 @@ from storebench.ranks.communication import Communication, Link
 from storebench.ranks.launch import RANKS_DIR
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
+from storebench.settings.words import ComputeKind
+from storebench.system.heap import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.answer import answer_failure
@@ -142,6 +144,8 @@ def main(arguments: Sequence[str]) -> int:
     runner = os.getppid()
     path = Path(arguments[0])
     job = read_job(path)
+    if job.cell.compute.kind is ComputeKind.REAL and not job.cell.device.startswith("cuda"):
+        keep_freed_memory()
     if job.by_torchrun:
         return run_rank(job, path.parent / RANKS_DIR, run)
     group: MemoryGroup | None = None

@@ -1,0 +1,23 @@
+"""Training on a CPU keeps the memory that it frees, so its steps do not pay for new pages."""
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness_tools import Bench
+
+STEPS = 12
+TRAIN = ("--dataset", "cifar10", "--synthetic", "--limit", "1200", "--model", "cifar10_quick")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can keep freed memory")
+def test_training_steps_fault_in_no_new_pages(bench: Bench, tmp_path: Path) -> None:
+    done, records = bench.run(
+        *("lmdb", *TRAIN, "--workers", "0", "--cache", "warm", "--replicates", "1"), out=tmp_path / "run"
+    )
+    assert done.returncode == 0, done.stderr
+    [record] = records
+    assert record["steps"] == STEPS
+    # The activations and gradients of a step have 9,000 pages.
+    assert record["counters"]["minor_faults"] / STEPS < 1_000
