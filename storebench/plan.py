@@ -14,6 +14,7 @@ from storebench.formats.registry import parse_backend, store_name_of, traits_of
 from storebench.matrix import MODEL_CROPS
 from storebench.progress import Progress, silent
 from storebench.results import Cell
+from storebench.rounds import FEWEST_REPLICATES
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind
 from storebench.stores.costs import SampleCosts, sample_costs
@@ -200,7 +201,10 @@ def plan_run(
         cell_s += from_memory * (again + replays * once)
         cell_s += _compute_seconds(cell) * (once + again)
         round_s += cell_s * (replicates / scenario.least_replicates)  # the mean over the rounds
-    estimate = convert_s + round_s * scenario.least_replicates
+    rounds_s = round_s * scenario.least_replicates
+    if scenario.stopping is None and rounds_s.total:
+        rounds_s = rounds_s * (_most_s(scenario, round_s.total) / rounds_s.total)
+    estimate = convert_s + rounds_s
     return RunPlan(
         cells=list(allowed.cells),
         stores=list(planned.values()),
@@ -300,9 +304,12 @@ def _device_s(scenario: Scenario, cells: Sequence[Cell]) -> float:
 
 
 def _most_s(scenario: Scenario, round_s: float) -> float:
-    """Return the seconds of all rounds, if each that may be added is: within the budget, unless the first take longer."""
-    least_s, most_s = scenario.least_replicates * round_s, scenario.most_replicates * round_s
-    budget_s = None if scenario.stopping is None else scenario.stopping.budget_s
+    """Return the seconds of as many rounds as the scenario permits: within the budget, unless the first take longer."""
+    first = scenario.least_replicates
+    if scenario.stopping is None:
+        first = min(first, FEWEST_REPLICATES)
+    least_s, most_s = first * round_s, scenario.most_replicates * round_s
+    budget_s = scenario.budget_s
     return most_s if budget_s is None else max(least_s, min(most_s, budget_s))
 
 

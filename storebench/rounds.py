@@ -1,4 +1,4 @@
-"""When a run gets another round, and of which cells: the rule of scenarios that state the precision that they want.
+"""When a run gets another round, and of which cells: the rules of scenarios that state the precision or the time that they want.
 
 Pure functions. `storebench.report.precision` says how wide each interval is, by the definitions of a page;
 `storebench.runner` runs the rounds. docs/statistics.md holds the simulations of the rule.
@@ -208,6 +208,21 @@ def _distance(rule: StoppingRule, panel: PanelPrecision) -> float:
         return 0.0
     widest = panel.widest(wanted)
     return float("inf") if widest is None else widest
+
+
+def has_time(done: int, spent_s: float, next_s: float, budget_s: float | None) -> bool:
+    """Return whether the next of a fixed number of rounds fits into a time budget; the first ones run in any case.
+
+    Parameters
+    ----------
+    done
+        Rounds so far.
+    spent_s, next_s
+        Seconds that they took together, and that the next one will take.
+    budget_s
+        Seconds for all rounds; None for no limit.
+    """
+    return budget_s is None or done < FEWEST_REPLICATES or spent_s + next_s <= budget_s
 
 
 def within_budget(done: int, spent_s: float, budget_s: float | None) -> bool:

@@ -9,7 +9,7 @@ finished, by this process alone (`storebench.runs.folder`).
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -28,11 +28,12 @@ from storebench.probes.other_work import OtherWork
 from storebench.ranks.progress import Position
 from storebench.ranks.room import check_room
 from storebench.results import Cell, Record, Status
-from storebench.rounds import Costs, NextRound, PanelPrecision, next_round
+from storebench.rounds import NextRound, PanelPrecision, Stop, Why, has_time, next_round
+from storebench.runs.costs import costs_of
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.records import LOGS_DIR, RecordError, record_from_dict
-from storebench.runs.schedule import PendingReplicate
+from storebench.runs.schedule import PendingReplicate, ReplicateKey
 from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
@@ -164,20 +165,12 @@ def execute(
         )
         if leader is not None:
             leader.wait_for_nodes(run.scenario.timeout_s)
-        made = []
+        made: list[Record] = []
         while True:
-            position = 0
-            for group in groups(work, alone=leader is not None):
-                with Together({pending.key: _start(run, pending) for pending in group}) as together:
-                    attempts = _Attempts(
-                        run=run, together=together, watcher=watcher, leader=leader, drop_caches=drop_caches
-                    )
-                    for pending in group:
-                        watcher.started(pending, position, len(work))
-                        position += 1
-                        made += attempts.records(
-                            pending, prepared[pending.cell], recorded.get(pending.key, ())
-                        )
+            run, records = _measured(
+                run, work, recorded, prepared, watcher, drop_caches=drop_caches, leader=leader
+            )
+            made += records
             run, more = _decided(run, assess, watcher)
             if not more:
                 break
@@ -220,30 +213,66 @@ def _may_grow(run: Run) -> bool:
     return run.scenario.stopping is not None and not run.stopped
 
 
+def _measured(
+    run: Run,
+    work: Sequence[PendingReplicate],
+    recorded: Mapping[ReplicateKey, Sequence[Record]],
+    prepared: Mapping[Cell, Prepared],
+    watcher: Watcher,
+    *,
+    drop_caches: bool,
+    leader: Leader | None,
+) -> tuple[Run, list[Record]]:
+    """Run replicates in their order while the budget permits; return the run and the new records."""
+    made: list[Record] = []
+    position = 0
+    for group in groups(work, alone=leader is not None):
+        if not _fits(run, group[0].replicate, work):
+            return _ended(run, group[0].replicate, watcher), made
+        with Together({pending.key: _start(run, pending) for pending in group}) as together:
+            attempts = _Attempts(
+                run=run, together=together, watcher=watcher, leader=leader, drop_caches=drop_caches
+            )
+            for pending in group:
+                watcher.started(pending, position, len(work))
+                position += 1
+                made += attempts.records(pending, prepared[pending.cell], recorded.get(pending.key, ()))
+    return run, made
+
+
+def _fits(run: Run, number: int, work: Sequence[PendingReplicate]) -> bool:
+    """Return whether a round fits into the budget of a fixed number of rounds, or has begun already."""
+    if run.scenario.stopping is not None or run.scenario.budget_s is None:
+        return True
+    recorded = run.recorded()
+    if any(replicate == number for _, replicate in recorded):
+        return True
+    costs = costs_of(record for records in recorded.values() for record in records)
+    pending = [replicate.cell.cell_id for replicate in work if replicate.replicate == number]
+    next_s = sum(costs.cell_s.get(cell_id, 0.0) for cell_id in pending)
+    return has_time(number, costs.spent_s, next_s, run.scenario.budget_s)
+
+
+def _ended(run: Run, rounds: int, watcher: Watcher) -> Run:
+    """Return a run as one whose budget is spent after some rounds."""
+    cell_ids = tuple(cell.cell_id for cell in run.cells)
+    stop = Stop(cell_ids=cell_ids, why=Why.BUDGET, widest_frac=None)
+    run = run.ended(rounds)
+    watcher.decided(run, NextRound(cell_ids=(), stops=(stop,)))
+    return run
+
+
 def _decided(run: Run, assess: Assess | None, watcher: Watcher) -> tuple[Run, bool]:
     """Decide whether the run gets another round; return the run with it, or as one that has stopped, and whether it does."""
     rule = run.scenario.stopping
     if rule is None or assess is None or run.stopped:
         return run, False
     records = [record for replicate in run.recorded().values() for record in replicate]
-    following = next_round(rule, assess(run.folder, records), run.rounds, _costs(records))
+    following = next_round(rule, assess(run.folder, records), run.rounds, costs_of(records))
     watcher.decided(run, following)
     if following.cell_ids:
         return run.with_round(following.cell_ids), True
     return run.with_stops(following.stops), False
-
-
-def _costs(records: Iterable[Record]) -> Costs:
-    """Return the durations of a run's replicates; both attempts at a repeated one count as long as the second."""
-    took: dict[str, dict[int, float]] = {}
-    for record in records:
-        if record.conditions is not None:  # the same in each epoch of a replicate
-            wall_s = record.conditions.wall_s * record.conditions.attempt
-            took.setdefault(record.cell.cell_id, {})[record.replicate] = wall_s + record.conditions.start_s
-    return Costs(
-        spent_s=sum(sum(walls.values()) for walls in took.values()),
-        cell_s={cell_id: sum(walls.values()) / len(walls) for cell_id, walls in took.items()},
-    )
 
 
 def prepare(

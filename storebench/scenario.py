@@ -65,7 +65,7 @@ Rounds = Annotated[int, pydantic.Field(ge=FEWEST_REPLICATES, le=MOST_REPLICATES)
 HalfWidth = Annotated[float, pydantic.Field(gt=0, le=MOST_HALF_WIDTH_FRAC, allow_inf_nan=False)]
 
 
-_STOPPING_KEYS = ("min_replicates", "max_replicates", "budget")
+_STOPPING_KEYS = ("min_replicates", "max_replicates")
 _NEWER_KEYS = ("repeat_disturbed", "ceilings")
 """Keys of a scenario that revisions before them refuse; where they have their default, they need not be there."""
 
@@ -90,9 +90,9 @@ class Scenario(Strict):
     max_replicates
         With `until`: most rounds. Default: 12.
     budget
-        With `until`: the time for all replicates together, such as `12 min`. A round that would not fit is not begun.
-        The first `min_replicates` rounds run in any case, and stores and conversions take time of their own. Default:
-        no limit.
+        The time for all replicates together, such as `12 min`. A round that would not fit is not begun. The first 5
+        rounds, or the first `min_replicates`, run in any case, and stores and conversions take time of their own.
+        Default: no limit.
     repeat_disturbed
         Run a replicate once more if other work took more than 20% of the cores while it ran. Its first records stay in
         `superseded.jsonl`.
@@ -153,6 +153,11 @@ class Scenario(Strict):
                 raise ValueError(
                     f"a matrix has {own} replicates, more than the scenario, which has {self.replicates}"
                 )
+            if self.budget is not None and self.replicates <= FEWEST_REPLICATES:
+                raise ValueError(
+                    f"budget needs until, or more than {FEWEST_REPLICATES} replicates: the first"
+                    f" {FEWEST_REPLICATES} rounds run in any case"
+                )
             return self
         if own:
             raise ValueError(
@@ -187,8 +192,13 @@ class Scenario(Strict):
             until=self.until,
             min_replicates=self.least_replicates,
             max_replicates=self.most_replicates,
-            budget_s=None if self.budget is None else parse_duration(self.budget),
+            budget_s=self.budget_s,
         )
+
+    @property
+    def budget_s(self) -> float | None:
+        """Seconds for all replicates together; None for no limit."""
+        return None if self.budget is None else parse_duration(self.budget)
 
     def checks_pixels(self, replicate: int) -> bool:
         """Return whether the epochs of a replicate are replayed to compare every sample."""
@@ -230,12 +240,12 @@ class Scenario(Strict):
             raise ScenarioError(wrong_value(error.errors()[0]), where="--replicates") from None
 
     def _given(self) -> dict[str, Any]:
-        """Return the keys that the file has, without those by which rounds are added.
+        """Return the keys that the file has, without those by which rounds are added or left out.
 
         A revision that `bench --against` runs may not know the newer keys.
         """
         newer = {name for name in _NEWER_KEYS if getattr(self, name) == Scenario.model_fields[name].default}
-        left_out = {"until", *_STOPPING_KEYS} | newer
+        left_out = {"until", "budget", *_STOPPING_KEYS} | newer
         return {name: getattr(self, name) for name in self.model_fields_set - left_out}
 
     def cells(self) -> list[Cell]:

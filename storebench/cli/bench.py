@@ -258,7 +258,7 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
             stores,
             drop_caches=how.drop_caches,
             retry_failed=how.retry_failed,
-            watcher=StderrWatcher(),
+            watcher=StderrWatcher(run.scenario.budget_s),
             assess=assess_of(run.scenario),
             leader=None if how.place is None else stack.enter_context(leading(how.place)),
         )

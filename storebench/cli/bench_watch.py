@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Pace:
-    """What the replicates of a run took so far, and from that how long the others will take."""
+    """What the replicates of a run took so far, and from that how long the others will take, at most for its budget."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget_s: float | None = None) -> None:
+        self._budget_s = budget_s
         self._took: dict[str, list[float]] = {}
         self._began_s = 0.0
 
@@ -41,14 +42,23 @@ class Pace:
         if not self._took:
             return ""
         means = [sum(took) / len(took) for took in self._took.values()]
-        return f"; about {format_duration(count * sum(means) / len(means))} left"
+        left_s = count * sum(means) / len(means)
+        if self._budget_s is not None:
+            left_s = min(left_s, max(0.0, self._budget_s - sum(map(sum, self._took.values()))))
+        return f"; about {format_duration(left_s)} left"
 
 
 class StderrWatcher:
-    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error."""
+    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error.
 
-    def __init__(self) -> None:
-        self._pace = Pace()
+    Parameters
+    ----------
+    budget_s
+        Seconds for all replicates of the run; None for no limit.
+    """
+
+    def __init__(self, budget_s: float | None = None) -> None:
+        self._pace = Pace(budget_s)
         self._ranks = RankLines()
 
     def store(self, cell: "Cell") -> "BuildOptions":  # noqa: ARG002 - one way to build for all

@@ -76,7 +76,9 @@ def rounds_words(scenario: "Scenario") -> str:
     if rule is None:
         least = min(scenario.fewer_replicates.values(), default=scenario.replicates)
         most = number_of(scenario.replicates, "replicate")
-        return most if least == scenario.replicates else f"{least} to {most}"
+        words = most if least == scenario.replicates else f"{least} to {most}"
+        budget_s = scenario.budget_s
+        return words if budget_s is None else f"{words}, as many as fit into {format_duration(budget_s)}"
     return f"{rule.min_replicates} to {rule.max_replicates} replicates, until each ratio is within {rule.until:.0%}"
 
 

@@ -9,7 +9,7 @@ from storebench.conversion_rounds import ConversionRounds
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.results import Record
 from storebench.rounds import MOST_REPLICATES
-from storebench.runs.about import fewer_replicates, read_about
+from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, RUN_NAME
 from storebench.runs.resuming import resume_command
 from storebench.runs.schedule import ReplicateKey, added_rounds, replicate_key
@@ -117,7 +117,7 @@ def _rounds(about: Mapping[str, Any]) -> list[list[ReplicateKey]]:
     cell_ids = [str(cell["cell_id"]) for cell in cells]
     rounds = [
         [(cell_id, number) for cell_id in cell_ids if number < fewer.get(cell_id, least)]
-        for number in range(least)
+        for number in range(rounds_within_budget(about, least))
     ]
     return [
         *rounds,

@@ -47,6 +47,7 @@ class _About(pydantic.BaseModel):
     extended_utc: list[_Text] = []
     added_rounds: list[_AddedRound] = []
     stops: list[dict[str, Any]] | None = None
+    ended_after: pydantic.StrictInt | None = None
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -90,6 +91,12 @@ def fewer_replicates(about: Mapping[str, Any]) -> dict[str, int] | None:
     except (StorebenchError, ValueError):
         return None
     return {cell.cell_id: number for cell, number in numbers.items()}
+
+
+def rounds_within_budget(about: Mapping[str, Any], planned: int) -> int:
+    """Return the number of rounds that a run has of those that were planned: fewer where its budget was not enough for all."""
+    ended_after = about.get("ended_after")
+    return planned if ended_after is None else min(planned, ended_after)
 
 
 def write_about(folder: Path, about: Mapping[str, object]) -> None:

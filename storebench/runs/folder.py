@@ -72,6 +72,8 @@ class Run:
         The rounds that it added beyond those of every cell, by the rule of its scenario.
     stopped
         Whether that rule has ended it, so that it gets no further round.
+    ended_after
+        The number of rounds for which its budget was enough; None if it was enough for all.
     """
 
     folder: Path
@@ -80,6 +82,7 @@ class Run:
     cells: list[Cell]
     added: tuple[AddedRound, ...] = ()
     stopped: bool = False
+    ended_after: int | None = None
 
     @classmethod
     def create(
@@ -151,7 +154,15 @@ class Run:
                 hint="Another version of storebench wrote it: start a new run.",
             )
         added, stopped = added_rounds(about), "stops" in about
-        return cls(folder=folder, run_id=run_id, scenario=scenario, cells=cells, added=added, stopped=stopped)
+        return cls(
+            folder=folder,
+            run_id=run_id,
+            scenario=scenario,
+            cells=cells,
+            added=added,
+            stopped=stopped,
+            ended_after=about.get("ended_after"),
+        )
 
     @classmethod
     def resume(cls, folder: Path) -> "Run":
@@ -204,20 +215,21 @@ class Run:
                 where=self.folder,
                 hint="Ask for more, or leave out --replicates.",
             )
-        scenario = self.scenario.model_copy(update={"replicates": replicates})
+        scenario = self.scenario.model_copy(update={"replicates": replicates, "budget": None})
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
             about["scenario"] = scenario.model_dump(mode="json")
-            if replicates > self.scenario.replicates and self.recorded():
+            about.pop("ended_after", None)
+            if replicates > (self.ended_after or self.scenario.replicates) and self.recorded():
                 now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
                 about["extended_utc"] = [*about.get("extended_utc", ()), now]
             write_about(self.folder, about)
-        return dataclasses.replace(self, scenario=scenario)
+        return dataclasses.replace(self, scenario=scenario, ended_after=None)
 
     @property
     def rounds(self) -> int:
         """The number of rounds so far, those included that did not repeat every cell."""
-        return self.scenario.least_replicates + len(self.added)
+        return (self.ended_after or self.scenario.least_replicates) + len(self.added)
 
     def with_round(self, cell_ids: Sequence[str]) -> "Run":
         """Return this run with another round of some cells; ``run.json`` names them before the first one runs.
@@ -241,6 +253,17 @@ class Run:
         """
         self._amend(stops=[dataclasses.asdict(stop) for stop in stops])
         return dataclasses.replace(self, stopped=True)
+
+    def ended(self, rounds: int) -> "Run":
+        """Return this run as one whose budget was enough for some rounds of those that were planned.
+
+        Raises
+        ------
+        OutputError
+            The file cannot be written.
+        """
+        self._amend(ended_after=rounds)
+        return dataclasses.replace(self, ended_after=rounds)
 
     def going_on(self) -> "Run":
         """Return this run as one whose rule decides again, because some of its replicates run once more.
@@ -293,7 +316,12 @@ class Run:
         work = schedule(self.cells, scenario.least_replicates, scenario.seed, scenario.fewer_replicates)
         for added_round in self.added:
             work += round_of(self.cells, added_round.replicate, scenario.seed, only=set(added_round.cell_ids))
-        return [pending for pending in work if pending.key not in done]
+        ended = self.ended_after
+        return [
+            pending
+            for pending in work
+            if pending.key not in done and (ended is None or pending.replicate < ended)
+        ]
 
     def repeats(self, records: Sequence[Record]) -> bool:
         """Return whether other work disturbed a replicate, so that it has to run once more."""

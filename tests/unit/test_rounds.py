@@ -8,6 +8,7 @@ from storebench.rounds import (
     PanelPrecision,
     StoppingRule,
     Why,
+    has_time,
     next_round,
     within_budget,
 )
@@ -94,6 +95,22 @@ def test_the_half_width_is_that_of_the_interval_on_logarithms() -> None:
     assert told.high is not None
     assert told.ratio is not None
     assert half_width_frac(told.low, told.high) == pytest.approx(told.high / told.ratio - 1)
+
+
+@pytest.mark.parametrize(
+    ("done", "spent_s", "next_s", "fits"),
+    [
+        (4, 900.0, 100.0, True),
+        (5, 500.0, 100.0, True),
+        (5, 501.0, 100.0, False),
+        (5, 501.0, 50.0, True),
+    ],
+)
+def test_fixed_rounds_go_on_while_the_next_one_fits(
+    done: int, spent_s: float, next_s: float, *, fits: bool
+) -> None:
+    assert has_time(done, spent_s, next_s, 600.0) is fits
+    assert has_time(done, spent_s, next_s, None)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,12 @@ def test_a_scenario_may_state_its_precision_instead_of_its_rounds(tmp_path: Path
     ("old", "new", "words"),
     [
         ("until = 0.1\n", "", "min_replicates needs until"),
-        ("until = 0.1\nmin_replicates = 6\n", "", "budget needs until"),
+        ("until = 0.1\nmin_replicates = 6\n", "", "budget needs until, or more than 5 replicates"),
+        (
+            "until = 0.1\nmin_replicates = 6\n",
+            "replicates = 5\n",
+            "budget needs until, or more than 5 replicates",
+        ),
         ("until = 0.1", "until = 0.1\nreplicates = 3", "leave out one of them"),
         ("until = 0.1", "until = 0", "greater than 0"),
         ("until = 0.1", "until = 1.5", "less than or equal to 1"),

@@ -15,14 +15,18 @@ from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Rule, finding, of_run, record_name
 from storebench.report.validation.tables import unnamed_tables
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
-from storebench.rounds import MAX_REPLICATES, MIN_REPLICATES, StoppingRule
-from storebench.runs.about import fewer_replicates, read_about
+from storebench.rounds import FEWEST_REPLICATES, MAX_REPLICATES, MIN_REPLICATES, StoppingRule, has_time
+from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
+from storebench.runs.costs import costs_of
 from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME
 from storebench.runs.schedule import replicate_key
 from storebench.units import parse_duration
 
 _EXCESS_MOST_FRAC = 0.5
 """A portion cannot be cold beyond this share, even if the few pages of overhead are a tenth of a small store."""
+
+_SPENT_FRAC = 0.9
+"""A run that ended early has spent this share of its budget: replicates that ran once more later may have been quicker."""
 
 _MOST_NAMED = 20
 _CLOCK_S = 0.002
@@ -51,7 +55,17 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
         return [
             Finding(kind=Rule.RUN, cell=str(path), cell_id="", run_id="", figure=RUN_NAME, message=message)
         ]
-    checks = (_strangers, _rounds, _no_steps, _portions, _not_proven, _overlaps, _environments, _code)
+    checks = (
+        _strangers,
+        _rounds,
+        _ended_early,
+        _no_steps,
+        _portions,
+        _not_proven,
+        _overlaps,
+        _environments,
+        _code,
+    )
     return [
         *(problem for check in checks for problem in check(about, records)),
         *_gaps(about, records, finished=_is_finished(folder, about)),
@@ -97,35 +111,62 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
     if fewer is None:
         return
     for record in records:
-        number = fewer.get(record.cell.cell_id, planned)
+        number = min(planned, fewer.get(record.cell.cell_id, planned))
         if record.replicate >= number:
-            what = "the cell" if record.cell.cell_id in fewer else "the run"
+            what = "the cell" if number < planned else "the run"
             message = f"round {record.replicate} is recorded, and {what} has {number}"
             yield finding(Rule.RUN, record, "replicate", message)
 
 
+def _ended_early(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find a run that ended before its budget was spent: whoever stops at the results that they like decides by them."""
+    rounds, scenario = about.get("ended_after"), about.get("scenario", {})
+    if rounds is None:
+        return
+    budget_s = _budget_s(scenario)
+    planned = scenario.get("replicates", 0)
+    if budget_s is None or scenario.get("until") is not None or not FEWEST_REPLICATES <= rounds < planned:
+        yield of_run(about, "ended_after", f"its scenario does not let it end after {rounds} rounds")
+        return
+    fewer = fewer_replicates(about)
+    if fewer is None:
+        return
+    costs = costs_of(records)
+    next_s = sum(
+        costs.cell_s.get(cell["cell_id"], 0.0)
+        for cell in about["cells"]
+        if fewer.get(cell["cell_id"], planned) > rounds
+    )
+    if has_time(rounds, costs.spent_s, next_s, _SPENT_FRAC * budget_s):
+        message = f"it ended after {costs.spent_s:.0f} s, and a round of {next_s:.0f} s more fits into {budget_s:.0f} s"
+        yield of_run(about, "ended_after", message)
+
+
 def _planned(about: dict[str, Any]) -> int:
-    """Return the number of rounds that a run has: those of its scenario, and those that it added."""
+    """Return the number of rounds that a run has: those of its scenario within its budget, and those that it added."""
     scenario = about["scenario"]
     rule = _rule(scenario)
-    return (scenario["replicates"] if rule is None else rule.min_replicates) + len(
-        about.get("added_rounds", ())
-    )
+    least = scenario["replicates"] if rule is None else rule.min_replicates
+    return rounds_within_budget(about, least) + len(about.get("added_rounds", ()))
 
 
 def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
     """Return the rule by which a scenario adds rounds; None if it adds none."""
     if scenario.get("until") is None:
         return None
-    budget_s = None
-    with contextlib.suppress(ValueError):
-        budget_s = None if scenario.get("budget") is None else parse_duration(scenario["budget"])
     return StoppingRule(
         until=scenario["until"],
         min_replicates=scenario.get("min_replicates") or MIN_REPLICATES,
         max_replicates=scenario.get("max_replicates") or MAX_REPLICATES,
-        budget_s=budget_s,
+        budget_s=_budget_s(scenario),
     )
+
+
+def _budget_s(scenario: dict[str, Any]) -> float | None:
+    """Return the seconds for all replicates of a scenario; None for no limit, or for one that cannot be read."""
+    with contextlib.suppress(ValueError):
+        return None if scenario.get("budget") is None else parse_duration(scenario["budget"])
+    return None
 
 
 def _gaps(about: dict[str, Any], records: Sequence[Record], *, finished: bool) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from storebench.probes.code import package_folder
 from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
 from storebench.report.precision import run_precision
+from storebench.report.shortfall import shortfalls
 from storebench.report.texts.method import method
 from storebench.report.validation.findings import Rule
 from storebench.report.validation.validate import validate
@@ -26,6 +27,7 @@ from storebench.runner import execute
 from storebench.runs.folder import Run
 from storebench.runs.records import (
     RECORDS_NAME,
+    RUN_NAME,
     STEPS_NAME,
     SUPERSEDED_NAME,
     read_records,
@@ -194,6 +196,66 @@ def test_the_budget_counts_what_the_replicates_took(
     took = [record.conditions.wall_s for record in read_records(tmp_path) if record.conditions]
     assert len(took) == 15
     assert min(took) > 0
+
+
+def sources(run: Path) -> list[tuple[Record, Path]]:
+    return [(record, run / RECORDS_NAME) for record in read_records(run)]
+
+
+def fixed(budget: str) -> Scenario:
+    matrices = [MATRIX | {"backends": ["png"], "replicates": 6}, MATRIX | {"backends": ["lmdb", "hdf5"]}]
+    return make_scenario(
+        {"name": "fixed", "test_limit": 0, "replicates": 8, "budget": budget, "matrix": matrices}
+    )
+
+
+def test_a_budget_ends_a_fixed_number_of_rounds(bench: Bench, processes: Processes, tmp_path: Path) -> None:
+    run = created(fixed("0.001 s"), tmp_path)
+    execute(run, bench.stores)
+    assert tally(tmp_path) == rounds_of(png=5, lmdb=5, hdf5=5), "the first rounds run in any case"
+    assert about(tmp_path)["ended_after"] == 5
+    assert (tmp_path / STEPS_NAME).is_file()
+    assert validate(tmp_path) == []
+    assert shortfalls(sources(tmp_path)) == []
+    told = dict(method(summarise(to_frame(sources(tmp_path)))))
+    assert told["Time"].startswith("A run had time for 5 of 8 rounds.")
+    again = Run.resume(tmp_path)
+    assert (again.rounds, again.left()) == (5, [])
+    # The clock did not end it here.
+    rewritten = about(tmp_path)
+    rewritten["scenario"]["budget"] = "12 min"
+    (tmp_path / RUN_NAME).write_text(json.dumps(rewritten), encoding="utf-8")
+    assert [finding.figure for finding in validate(tmp_path)] == ["ended_after"]
+
+
+def test_a_run_that_its_budget_ended_gets_its_other_rounds_by_number(
+    bench: Bench, processes: Processes, tmp_path: Path
+) -> None:
+    execute(created(fixed("0.001 s"), tmp_path), bench.stores)
+    execute(Run.resume(tmp_path).extended(8), bench.stores)
+    assert tally(tmp_path) == rounds_of(png=6, lmdb=8, hdf5=8)
+    assert "ended_after" not in about(tmp_path)
+    assert len(about(tmp_path)["extended_utc"]) == 1, "the results were known, so the intervals get wider"
+    assert validate(tmp_path) == []
+
+
+def test_an_interrupted_round_is_finished_whatever_its_budget(
+    bench: Bench, processes: Processes, tmp_path: Path
+) -> None:
+    run = created(fixed("0.001 s"), tmp_path)
+    processes.interrupt_before = 5 * 3 - 1
+    with pytest.raises(Interrupted):
+        execute(run, bench.stores)
+    processes.interrupt_before = None
+    execute(Run.resume(tmp_path), bench.stores)
+    assert tally(tmp_path) == rounds_of(png=5, lmdb=5, hdf5=5)
+
+
+def test_a_budget_that_is_enough_changes_nothing(bench: Bench, processes: Processes, tmp_path: Path) -> None:
+    execute(created(fixed("1 h"), tmp_path), bench.stores)
+    assert tally(tmp_path) == rounds_of(png=6, lmdb=8, hdf5=8)
+    assert "ended_after" not in about(tmp_path)
+    assert "Time" not in dict(method(summarise(to_frame(sources(tmp_path)))))
 
 
 def test_a_run_that_adds_rounds_takes_no_fixed_number(
