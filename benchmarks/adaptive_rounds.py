@@ -14,7 +14,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.decisions import Topic
 from storebench.report.facts import derive
 from storebench.report.precision import page_precision
-from storebench.rounds import Costs, RunRounds, StoppingRule, next_round
+from storebench.rounds import Costs, RunRounds, StoppingRule, has_time, next_round
 from storebench.stats import ALPHA
 from storebench.student_t import t_quantile
 
@@ -155,3 +155,53 @@ def sequential_ratios(rule: StoppingRule, spread: float, alpha: float, trials: i
         rounds=float(rounds.mean()),
         precise_frac=float(precise.mean()),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgeted:
+    """What became of many pairs of equal cells whose rounds a budget ended.
+
+    Attributes
+    ----------
+    ratios_missed_frac, rates_missed_frac
+        Share of 95% intervals that do not hold the true ratio, and the true rate (its median).
+    rounds
+        Mean number of rounds.
+    """
+
+    ratios_missed_frac: float
+    rates_missed_frac: float
+    rounds: float
+
+
+def budgeted_ratios(spread: float, budget_s: float, most: int, trials: int, seed: int) -> Budgeted:
+    """Draw pairs of cells whose fixed number of rounds is ended by a budget, in the worst case: all of their time is measured.
+
+    A replicate takes a second at the cell's median rate, so slow replicates leave time for fewer.
+
+    Parameters
+    ----------
+    spread
+        Standard deviation of the logarithm of a cell's rate, from process to process.
+    most
+        The fixed number of rounds.
+    """
+    rng = np.random.default_rng(seed)
+    missed = rates_missed = rounds = 0
+    for logs in spread * rng.standard_normal((trials, 2, most)):
+        spent_s = np.cumsum(np.exp(-logs).sum(axis=0))
+        done = next(
+            (n for n in range(1, most) if not has_time(n, spent_s[n - 1], spent_s[n - 1] / n, budget_s)), most
+        )
+        rounds += done
+        missed += _missed(logs[0, :done] - logs[1, :done])
+        rates_missed += _missed(logs[0, :done])
+    return Budgeted(
+        ratios_missed_frac=missed / trials, rates_missed_frac=rates_missed / trials, rounds=rounds / trials
+    )
+
+
+def _missed(logs: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    """Return whether Student's 95% interval of the mean does not hold 0."""
+    half = t_quantile(1 - ALPHA / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    return bool(abs(logs.mean()) > half)

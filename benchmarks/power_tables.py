@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.adaptive_rounds import outcomes, sequential_ratios
+from benchmarks.adaptive_rounds import budgeted_ratios, outcomes, sequential_ratios
 from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page, false_claims
 from storebench.report.decisions import LEAD_FRAC
 from storebench.report.facts import derive
@@ -29,6 +29,9 @@ RULES = (
 
 ONE_RATIO_ALPHA = look_alpha(1) * LEAD_FRAC / 3
 """The error of one comparison on the smallest page: one ratio, and whether the loop is fed with each of two stores."""
+
+BUDGET_S, BUDGET_ROUNDS = 20.0, 16
+"""Budget and fixed number of rounds of the pairs that a budget ends; a round takes 2 s, so there is time for about 10."""
 
 ADDED_SPREADS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.12)
 
@@ -122,6 +125,22 @@ def added_page_rows(pages: int) -> list[list[str]]:
     return rows
 
 
+def budget_rows(trials: int) -> list[list[str]]:
+    """Return one row per spread: rounds within a budget, and the coverage of the intervals of ratios and rates."""
+    rows = []
+    for spread in SPREADS:
+        found = budgeted_ratios(spread, BUDGET_S, BUDGET_ROUNDS, trials, seed=3)
+        rows.append(
+            [
+                f"{spread:.0%}",
+                f"{found.rounds:.1f}",
+                f"{1 - found.ratios_missed_frac:.1%}",
+                f"{1 - found.rates_missed_frac:.1%}",
+            ]
+        )
+    return rows
+
+
 def _named(rule: StoppingRule) -> str:
     budget = "" if rule.budget_s is None else f", {rule.budget_s:.0f} s"
     return f"{rule.until:.0%}, {rule.min_replicates} to {rule.max_replicates}{budget}"
@@ -166,6 +185,8 @@ def main() -> None:
             ["rule", "spread", "rounds", "precise", "95% intervals that hold", "misses over error"],
             added_ratio_rows(error, 200 * options.trials),
         )
+    print(f"{BUDGET_ROUNDS} rounds of two cells that a budget for {BUDGET_S / 2:.0f} of them ends:\n")
+    show(["spread", "rounds", "ratios that hold", "rates that hold"], budget_rows(20 * options.trials))
     print("Whole pages under the rule; LMDB is truly so many times as fast as the four other stores:\n")
     show(
         ["rule", "ratio", "a false claim", "all intervals hold", "rates that hold", "rounds", "precise"],

@@ -154,7 +154,7 @@ class Costs:
     spent_s
         Seconds of all replicates, including repeated ones.
     cell_s
-        Cell id -> mean seconds of a replicate.
+        Cell id -> median seconds of a replicate.
     """
 
     spent_s: float = 0.0

@@ -1,5 +1,6 @@
 """The time that the replicates of a run took, from their records."""
 
+import statistics
 from collections.abc import Iterable
 
 from storebench.results import Record
@@ -7,7 +8,10 @@ from storebench.rounds import Costs
 
 
 def costs_of(records: Iterable[Record]) -> Costs:
-    """Return the durations of a run's replicates; both attempts at a repeated one count as long as the second."""
+    """Return the durations of a run's replicates; both attempts at a repeated one count as long as the second.
+
+    The median of a cell says how long its next replicate takes: the first one also measures the machine.
+    """
     took: dict[str, dict[int, float]] = {}
     for record in records:
         if record.conditions is not None:  # the same in each epoch of a replicate
@@ -15,5 +19,5 @@ def costs_of(records: Iterable[Record]) -> Costs:
             took.setdefault(record.cell.cell_id, {})[record.replicate] = wall_s + record.conditions.start_s
     return Costs(
         spent_s=sum(sum(walls.values()) for walls in took.values()),
-        cell_s={cell_id: sum(walls.values()) / len(walls) for cell_id, walls in took.items()},
+        cell_s={cell_id: statistics.median(walls.values()) for cell_id, walls in took.items()},
     )

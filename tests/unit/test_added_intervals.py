@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import scipy
 
-from benchmarks.adaptive_rounds import grown_page, outcomes, sequential_ratios
+from benchmarks.adaptive_rounds import budgeted_ratios, grown_page, outcomes, sequential_ratios
 from benchmarks.drawn_pages import BACKENDS, Truth
-from benchmarks.power_tables import ONE_RATIO_ALPHA, page_alpha
+from benchmarks.power_tables import BUDGET_ROUNDS, BUDGET_S, ONE_RATIO_ALPHA, page_alpha
 from storebench.rounds import StoppingRule
 from storebench.stats import ADDED_ROUNDS_FRAC, ALPHA, look_alpha
 from storebench.student_t import t_two_sided
@@ -65,6 +65,18 @@ def test_intervals_hold_as_often_as_the_page_says(
     expected = TRIALS * error * misses
     assert TRIALS * found.missed_frac <= scipy.stats.poisson.ppf(0.9999, expected + 0.05 * TRIALS * error)
     assert misses <= MISSES_MOST
+
+
+def test_a_budget_leaves_the_intervals_as_good_as_they_were() -> None:
+    table = PAGE[PAGE.index("## Rounds that a budget ends") :].split("\n\n")[2]
+    found = re.findall(r"^\| (\d+)% \| ([\d.]+) \| ([\d.]+)% \| ([\d.]+)% \|$", table, re.MULTILINE)
+    assert len(found) == 5
+    for spread, rounds, ratios, rates in found:
+        drawn = budgeted_ratios(int(spread) / 100, BUDGET_S, BUDGET_ROUNDS, 2_000, seed=4)
+        assert drawn.rounds == pytest.approx(float(rounds), abs=0.15)
+        assert 100 * (1 - drawn.ratios_missed_frac) == pytest.approx(float(ratios), abs=2)
+        assert 100 * (1 - drawn.rates_missed_frac) == pytest.approx(float(rates), abs=2)
+        assert float(ratios) >= 100 * FEWEST_COVERED
 
 
 def test_stopping_at_significance_would_exceed_the_error() -> None:
