@@ -14,7 +14,7 @@ from storebench.report.cells import CellSummary
 from storebench.report.decisions import Topic
 from storebench.report.facts import derive
 from storebench.report.precision import page_precision
-from storebench.rounds import Costs, RunRounds, StoppingRule, has_time, next_round
+from storebench.rounds import FEWEST_REPLICATES, Costs, RunRounds, StoppingRule, has_time, next_round
 from storebench.stats import ALPHA
 from storebench.student_t import t_quantile
 
@@ -159,7 +159,7 @@ def sequential_ratios(rule: StoppingRule, spread: float, alpha: float, trials: i
 
 @dataclass(frozen=True, kw_only=True)
 class Budgeted:
-    """What became of many pairs of equal cells whose rounds a budget ended.
+    """What became of many pairs of equal cells whose rounds a budget cut short.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Budgeted:
 
 
 def budgeted_ratios(spread: float, budget_s: float, most: int, trials: int, seed: int) -> Budgeted:
-    """Draw pairs of cells whose fixed number of rounds is ended by a budget, in the worst case: all of their time is measured.
+    """Draw pairs of cells whose fixed number of rounds is cut short by a budget; all of their time is measured.
 
     A replicate takes a second at the cell's median rate, so slow replicates leave time for fewer.
 
@@ -189,9 +189,15 @@ def budgeted_ratios(spread: float, budget_s: float, most: int, trials: int, seed
     rng = np.random.default_rng(seed)
     missed = rates_missed = rounds = 0
     for logs in spread * rng.standard_normal((trials, 2, most)):
-        spent_s = np.cumsum(np.exp(-logs).sum(axis=0))
+        took_s = np.exp(-logs)
+        spent_s = np.cumsum(took_s.sum(axis=0))
         done = next(
-            (n for n in range(1, most) if not has_time(n, spent_s[n - 1], spent_s[n - 1] / n, budget_s)), most
+            (
+                n
+                for n in range(FEWEST_REPLICATES, most)
+                if not has_time(n, spent_s[n - 1], np.median(took_s[:, :n], axis=1).sum(), budget_s)
+            ),
+            most,
         )
         rounds += done
         missed += _missed(logs[0, :done] - logs[1, :done])

@@ -205,6 +205,11 @@ def plan_run(
     if scenario.stopping is None and rounds_s.total:
         rounds_s = rounds_s * (_most_s(scenario, round_s.total) / rounds_s.total)
     estimate = convert_s + rounds_s
+    least_s = (
+        convert_s.ends[0] + _most_s(scenario, round_s.ends[0])
+        if scenario.stopping is None
+        else estimate.ends[0]
+    )
     return RunPlan(
         cells=list(allowed.cells),
         stores=list(planned.values()),
@@ -214,7 +219,7 @@ def plan_run(
         fetch_bytes=fetch_bytes,
         estimate_s=estimate.total,
         most_s=convert_s.total + _most_s(scenario, round_s.total),
-        least_s=estimate.ends[0],
+        least_s=least_s,
         largest_s=convert_s.ends[1] + _most_s(scenario, round_s.ends[1]),
         assumed_frac=estimate.assumed / estimate.total if estimate.total else 0.0,
         notes=[

@@ -28,7 +28,7 @@ from storebench.probes.other_work import OtherWork
 from storebench.ranks.progress import Position
 from storebench.ranks.room import check_room
 from storebench.results import Cell, Record, Status
-from storebench.rounds import NextRound, PanelPrecision, Stop, Why, has_time, next_round
+from storebench.rounds import FEWEST_REPLICATES, NextRound, PanelPrecision, Stop, Why, has_time, next_round
 from storebench.runs.costs import costs_of
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
@@ -242,7 +242,7 @@ def _measured(
 
 def _fits(run: Run, number: int, work: Sequence[PendingReplicate]) -> bool:
     """Return whether a round fits into the budget of a fixed number of rounds, or has begun already."""
-    if run.scenario.stopping is not None or run.scenario.budget_s is None:
+    if run.scenario.stopping is not None or run.scenario.budget_s is None or number < FEWEST_REPLICATES:
         return True
     recorded = run.recorded()
     if any(replicate == number for _, replicate in recorded):

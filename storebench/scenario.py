@@ -92,7 +92,7 @@ class Scenario(Strict):
     budget
         The time for all replicates together, such as `12 min`. A round that would not fit is not begun. The first 5
         rounds, or the first `min_replicates`, run in any case, and stores and conversions take time of their own.
-        Default: no limit.
+        `--replicates N` lifts it. Default: no limit.
     repeat_disturbed
         Run a replicate once more if other work took more than 20% of the cores while it ran. Its first records stay in
         `superseded.jsonl`.

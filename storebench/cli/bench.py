@@ -189,7 +189,7 @@ def _budget_s(budget: str | None, against: str | None) -> float | None:
     if budget is None:
         return None
     if against is None:
-        raise UsageError("--budget needs --against", hint="A scenario states its own with until and budget.")
+        raise UsageError("--budget needs --against", hint='A scenario states its own: budget = "12 min".')
     try:
         return parse_duration(budget)
     except ValueError as error:

@@ -44,7 +44,10 @@ class Pace:
         means = [sum(took) / len(took) for took in self._took.values()]
         left_s = count * sum(means) / len(means)
         if self._budget_s is not None:
-            left_s = min(left_s, max(0.0, self._budget_s - sum(map(sum, self._took.values()))))
+            within_s = self._budget_s - sum(map(sum, self._took.values()))
+            if within_s <= 0:
+                return ""  # how many rounds run in any case is the runner's business
+            left_s = min(left_s, within_s)
         return f"; about {format_duration(left_s)} left"
 
 

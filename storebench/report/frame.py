@@ -33,8 +33,9 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
+from storebench.runs.about import cut_short
 from storebench.runs.conversions import read_conversions, seconds_by_source
-from storebench.runs.records import run_looks, run_planned_rounds, run_rounds
+from storebench.runs.records import run_looks, run_rounds
 from storebench.runs.step_files import find_table
 from storebench.runs.whole import whole_of
 
@@ -99,7 +100,7 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("steps_path", str | None),
     ("looks", int),
     ("rounds_rule", object),
-    ("planned_rounds", int | None),
+    ("cut_short", object),
     ("whole", object),
     ("conversions", object),
     ("filesystem", str | None),
@@ -181,7 +182,7 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
     folders = {file.parent for _, file in given}
     looks = {folder: run_looks(folder) for folder in folders}
     rules = {folder: run_rounds(folder) for folder in folders}
-    planned = {folder: run_planned_rounds(folder) for folder in folders}
+    cuts = {folder: cut_short(folder) for folder in folders}
     wholes = {folder: whole_of(folder) for folder in folders}
     conversions = {folder: read_conversions(folder) for folder in folders}
     rows = [
@@ -189,7 +190,7 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
         | {
             "looks": looks[file.parent],
             "rounds_rule": rules[file.parent],
-            "planned_rounds": planned[file.parent],
+            "cut_short": cuts[file.parent],
             "whole": wholes[file.parent],
             "conversions": seconds_by_source(conversions[file.parent], record.cell),
         }

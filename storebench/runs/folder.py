@@ -73,7 +73,7 @@ class Run:
     stopped
         Whether that rule has ended it, so that it gets no further round.
     ended_after
-        The number of rounds for which its budget was enough; None if it was enough for all.
+        The number of rounds after which its budget ended it; None if it has not.
     """
 
     folder: Path
@@ -193,8 +193,8 @@ class Run:
 
         Cells of a matrix with its own number of replicates keep that number.
 
-        Rounds may be added because the earlier results were undecided, which biases them. ``run.json`` therefore
-        stores the time (``extended_utc``), and intervals become wider.
+        Rounds may be added, or a budget lifted, because the earlier results were undecided, which biases them. ``run.json``
+        therefore stores the time (``extended_utc``), and intervals become wider.
 
         Raises
         ------
@@ -211,20 +211,23 @@ class Run:
             )
         if replicates < self.scenario.replicates:
             raise UsageError(
-                f"the run has {self.scenario.replicates} replicates, which cannot become {replicates}",
+                f"the run has {self.scenario.replicates} planned replicates, which cannot become {replicates}",
                 where=self.folder,
-                hint="Ask for more, or leave out --replicates.",
+                hint="Ask for as many or more, or leave out --replicates.",
             )
         scenario = self.scenario.model_copy(update={"replicates": replicates, "budget": None})
+        extended = dataclasses.replace(self, scenario=scenario, ended_after=None)
         with claimed(self.folder):
             about = read_about(self.folder / RUN_NAME)
             about["scenario"] = scenario.model_dump(mode="json")
             about.pop("ended_after", None)
-            if replicates > (self.ended_after or self.scenario.replicates) and self.recorded():
+            lifted = self.scenario.budget is not None and bool(extended.left())
+            more = replicates > self.scenario.replicates or lifted
+            if more and self.recorded():
                 now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
                 about["extended_utc"] = [*about.get("extended_utc", ()), now]
             write_about(self.folder, about)
-        return dataclasses.replace(self, scenario=scenario, ended_after=None)
+        return extended
 
     @property
     def rounds(self) -> int:
@@ -255,7 +258,7 @@ class Run:
         return dataclasses.replace(self, stopped=True)
 
     def ended(self, rounds: int) -> "Run":
-        """Return this run as one whose budget was enough for some rounds of those that were planned.
+        """Return this run as one that its budget ended after some rounds.
 
         Raises
         ------

@@ -247,15 +247,6 @@ def run_looks(run: Path) -> int:
         return 1  # records that were moved out of their run's folder, or given as an array
 
 
-def run_planned_rounds(run: Path) -> int | None:
-    """Return the number of rounds that a run had planned if its budget was not enough for all of them; None otherwise."""
-    try:
-        about = _about(run)
-        return None if about.get("ended_after") is None else int(about["scenario"]["replicates"])
-    except (OSError, CorruptDataError, AttributeError, TypeError, KeyError, ValueError):
-        return None
-
-
 def run_rounds(run: Path) -> RunRounds | None:
     """Return the rule by which a run added rounds, and why it stopped; None if it had a fixed number, or is unknown."""
     try:

@@ -7,6 +7,7 @@ a job of ranks, `storebench.worker.rank` runs one per rank. `storebench.worker._
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,18 +39,27 @@ from storebench.worker.setup import Setup
 from storebench.worker.stopping import end_with_the_runner
 from storebench.worker.tournament import held_out_score
 
+KEPT_MEMORY = {"freed_memory": "kept"}
+"""Note of a record whose process kept the memory that it freed."""
 
-def run(setup: Setup) -> list[Record]:
+
+def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     """Run every epoch of a replicate, write its step tables and return its records.
 
     In a job of ranks, rank 0 does so for all of them, and the others return none. A cell that is not in its cache state
     fails and is not timed.
+
+    Parameters
+    ----------
+    owns_process
+        Whether this process ends with the replicate, so that its settings may be changed.
     """
     link = _link(setup)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
     settings = ProcessSettings.now()
     setup.opened = setup.loader.open()
+    kept = KEPT_MEMORY if owns_process and _keeps_memory(setup) else {}
     with _closed_after_an_error(setup.loader):
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
         settings.require_unchanged(setup.cell.backend.name)
@@ -60,12 +70,25 @@ def run(setup: Setup) -> list[Record]:
     setup.group.barrier()
     setup.progress.begin("the measurement of ceilings")
     ceilings = measure_ceilings(setup) if setup.membership.leads else Ceilings()
-    notes = {key: text for producer in (*setup.opened, *closed) for key, text in producer.notes.items()}
+    notes = kept | {
+        key: text for producer in (*setup.opened, *closed) for key, text in producer.notes.items()
+    }
     by_rank = setup.group.gather([part_of(setup, epoch, ceilings, notes) for epoch in epochs])
     if by_rank is None:
         return []
     judges = [epoch.measured.judge if epoch.measured else None for epoch in epochs]
     return [recorded(setup, parts, cost, judge) for judge, *parts in zip(judges, *by_rank, strict=True)]
+
+
+def _keeps_memory(setup: Setup) -> bool:
+    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does.
+
+    Its workers have been forked by now. They would copy what is kept, when the loop writes to it, in the first steps. A limit on
+    memory has to be charged for each step.
+    """
+    cell = setup.cell
+    on_cpu = cell.compute.kind is ComputeKind.REAL and not cell.device.startswith("cuda")
+    return on_cpu and setup.limit is None and keep_freed_memory()
 
 
 def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
@@ -144,17 +167,15 @@ def main(arguments: Sequence[str]) -> int:
     runner = os.getppid()
     path = Path(arguments[0])
     job = read_job(path)
-    if job.cell.compute.kind is ComputeKind.REAL and not job.cell.device.startswith("cuda"):
-        keep_freed_memory()
     if job.by_torchrun:
-        return run_rank(job, path.parent / RANKS_DIR, run)
+        return run_rank(job, path.parent / RANKS_DIR, functools.partial(run, owns_process=True))
     group: MemoryGroup | None = None
     try:
         # Found now: below a group of version 2 that delegates its controller, only the process's own group takes it back.
         group = None if job.memory_group is None else MemoryGroup.at(job.memory_group)
         if job.image is not None:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
-        records = run(Setup.of(job))
+        records = run(Setup.of(job), owns_process=True)
     except Exception as error:  # noqa: BLE001 - the last resort: the record names it, the log holds the traceback
         return answer_failure(job, error)
     finally:

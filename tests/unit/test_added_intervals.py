@@ -68,7 +68,7 @@ def test_intervals_hold_as_often_as_the_page_says(
 
 
 def test_a_budget_leaves_the_intervals_as_good_as_they_were() -> None:
-    table = PAGE[PAGE.index("## Rounds that a budget ends") :].split("\n\n")[2]
+    table = PAGE[PAGE.index("## Rounds cut short by a budget") :].split("\n\n")[2]
     found = re.findall(r"^\| (\d+)% \| ([\d.]+) \| ([\d.]+)% \| ([\d.]+)% \|$", table, re.MULTILINE)
     assert len(found) == 5
     for spread, rounds, ratios, rates in found:

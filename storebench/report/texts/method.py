@@ -20,7 +20,7 @@ def method(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
         ("Steps", _STEPS),
         ("Replicates", _replicates(cells)),
         *_rounds(cells),
-        *_ended_early(cells),
+        *_cut_short(cells),
         *_other_work(cells),
         *_ranks(cells),
         ("Cache", _cache(cells)),
@@ -85,14 +85,16 @@ def _rounds(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     return [("Rounds", _rule(rule)) for rule in by_run.values()]
 
 
-def _ended_early(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
-    """Return a statement for each run whose budget was not enough for all the rounds of its scenario."""
-    rounds: dict[str, tuple[int, int]] = {}
-    for row in (row for cell in cells for row in cell.rows if row.get("planned_rounds") is not None):
-        done = rounds.get(row["run_id"], (0, 0))[0]
-        rounds[row["run_id"]] = (max(done, row["replicate"] + 1), row["planned_rounds"])
+def _cut_short(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
+    """Return a statement for each run whose budget was spent before all rounds of its scenario had run."""
+    rounds = {
+        row["run_id"]: row["cut_short"]
+        for cell in cells
+        for row in cell.rows
+        if row.get("cut_short") is not None
+    }
     return [
-        ("Time", f"A run had time for {done} of {planned} rounds. The clock decided that, not the results.")
+        ("Time", f"The budget of its scenario ended a run after {done} of {planned} rounds.")
         for done, planned in rounds.values()
     ]
 

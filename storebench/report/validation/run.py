@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError
+from storebench.fileio.json_lines import rows_of
 from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Rule, finding, of_run, record_name
 from storebench.report.validation.tables import unnamed_tables
@@ -18,7 +19,7 @@ from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, S
 from storebench.rounds import FEWEST_REPLICATES, MAX_REPLICATES, MIN_REPLICATES, StoppingRule, has_time
 from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
 from storebench.runs.costs import costs_of
-from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME
+from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_NAME
 from storebench.runs.schedule import replicate_key
 from storebench.units import parse_duration
 
@@ -26,7 +27,7 @@ _EXCESS_MOST_FRAC = 0.5
 """A portion cannot be cold beyond this share, even if the few pages of overhead are a tenth of a small store."""
 
 _SPENT_FRAC = 0.9
-"""A run that ended early has spent this share of its budget: replicates that ran once more later may have been quicker."""
+"""Least share of its budget that a run has spent, with another round, if the budget ended it."""
 
 _MOST_NAMED = 20
 _CLOCK_S = 0.002
@@ -58,7 +59,6 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     checks = (
         _strangers,
         _rounds,
-        _ended_early,
         _no_steps,
         _portions,
         _not_proven,
@@ -69,6 +69,7 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
     return [
         *(problem for check in checks for problem in check(about, records)),
         *_gaps(about, records, finished=_is_finished(folder, about)),
+        *_time(about, records, again=_retried(folder)),
         *unnamed_tables(folder, about),
     ]
 
@@ -118,26 +119,42 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
             yield finding(Rule.RUN, record, "replicate", message)
 
 
-def _ended_early(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
-    """Find a run that ended before its budget was spent: whoever stops at the results that they like decides by them."""
-    rounds, scenario = about.get("ended_after"), about.get("scenario", {})
-    if rounds is None:
+def _retried(folder: Path) -> bool:
+    """Return whether a failed replicate of a run ran once more."""
+    return any(row.get("status") == Status.FAILED for row in rows_of(folder / SUPERSEDED_NAME))
+
+
+def _time(about: dict[str, Any], records: Sequence[Record], *, again: bool) -> Iterator[Finding]:
+    """Find a run that ended before its budget was spent, or went on afterwards: stopping at will would bias its results.
+
+    Parameters
+    ----------
+    again
+        Whether failed replicates ran again, so that the records no longer say how long the first attempts took.
+    """
+    scenario, ended_after = about.get("scenario", {}), about.get("ended_after")
+    budget_s, planned, fewer = _budget_s(scenario), scenario.get("replicates", 0), fewer_replicates(about)
+    fixed = budget_s is not None and scenario.get("until") is None
+    if ended_after is not None and not (fixed and FEWEST_REPLICATES <= ended_after < planned):
+        message = f"its scenario does not let it end after {ended_after} rounds"
+        yield of_run(about, "ended_after", message)
         return
-    budget_s = _budget_s(scenario)
-    planned = scenario.get("replicates", 0)
-    if budget_s is None or scenario.get("until") is not None or not FEWEST_REPLICATES <= rounds < planned:
-        yield of_run(about, "ended_after", f"its scenario does not let it end after {rounds} rounds")
+    if budget_s is None or not fixed or fewer is None or again:
         return
-    fewer = fewer_replicates(about)
-    if fewer is None:
+    last = max((record.replicate for record in records), default=0)
+    before_s = costs_of(record for record in records if record.replicate < last).spent_s
+    if last >= FEWEST_REPLICATES and before_s > budget_s:
+        message = f"round {last} began after {before_s:.0f} s, although its scenario has {budget_s:.0f} s for all of them"
+        yield of_run(about, "replicate", message)
+    if ended_after is None:
         return
     costs = costs_of(records)
     next_s = sum(
         costs.cell_s.get(cell["cell_id"], 0.0)
         for cell in about["cells"]
-        if fewer.get(cell["cell_id"], planned) > rounds
+        if fewer.get(cell["cell_id"], planned) > ended_after
     )
-    if has_time(rounds, costs.spent_s, next_s, _SPENT_FRAC * budget_s):
+    if has_time(ended_after, costs.spent_s, next_s, _SPENT_FRAC * budget_s):
         message = f"it ended after {costs.spent_s:.0f} s, and a round of {next_s:.0f} s more fits into {budget_s:.0f} s"
         yield of_run(about, "ended_after", message)
 

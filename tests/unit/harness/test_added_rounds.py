@@ -215,17 +215,17 @@ def test_a_budget_ends_a_fixed_number_of_rounds(bench: Bench, processes: Process
     assert tally(tmp_path) == rounds_of(png=5, lmdb=5, hdf5=5), "the first rounds run in any case"
     assert about(tmp_path)["ended_after"] == 5
     assert (tmp_path / STEPS_NAME).is_file()
-    assert validate(tmp_path) == []
+    assert findings(tmp_path) == []
     assert shortfalls(sources(tmp_path)) == []
     told = dict(method(summarise(to_frame(sources(tmp_path)))))
-    assert told["Time"].startswith("A run had time for 5 of 8 rounds.")
+    assert told["Time"].endswith("after 5 of 8 rounds.")
     again = Run.resume(tmp_path)
     assert (again.rounds, again.left()) == (5, [])
     # The clock did not end it here.
     rewritten = about(tmp_path)
     rewritten["scenario"]["budget"] = "12 min"
     (tmp_path / RUN_NAME).write_text(json.dumps(rewritten), encoding="utf-8")
-    assert [finding.figure for finding in validate(tmp_path)] == ["ended_after"]
+    assert any("more fits into 720 s" in message for message in findings(tmp_path))
 
 
 def test_a_run_that_its_budget_ended_gets_its_other_rounds_by_number(
@@ -236,7 +236,37 @@ def test_a_run_that_its_budget_ended_gets_its_other_rounds_by_number(
     assert tally(tmp_path) == rounds_of(png=6, lmdb=8, hdf5=8)
     assert "ended_after" not in about(tmp_path)
     assert len(about(tmp_path)["extended_utc"]) == 1, "the results were known, so the intervals get wider"
-    assert validate(tmp_path) == []
+    assert findings(tmp_path) == []
+
+
+def test_lifting_a_budget_in_the_middle_is_a_look(bench: Bench, processes: Processes, tmp_path: Path) -> None:
+    run = created(fixed("0.001 s"), tmp_path)
+    processes.interrupt_before = 4 * 3
+    with pytest.raises(Interrupted):
+        execute(run, bench.stores)
+    processes.interrupt_before = None
+    execute(Run.resume(tmp_path).extended(8), bench.stores)
+    assert tally(tmp_path) == rounds_of(png=6, lmdb=8, hdf5=8)
+    assert len(about(tmp_path)["extended_utc"]) == 1
+    # As if the budget had been spent, and the rounds gone on all the same.
+    rewritten = about(tmp_path)
+    rewritten["scenario"]["budget"] = "0.001 s"
+    (tmp_path / RUN_NAME).write_text(json.dumps(rewritten), encoding="utf-8")
+    assert any("round 7 began after" in message for message in findings(tmp_path))
+
+
+def test_replicates_that_ran_again_leave_the_end_of_a_run_as_it_was(
+    bench: Bench, processes: Processes, tmp_path: Path
+) -> None:
+    execute(created(fixed("0.001 s"), tmp_path), bench.stores)
+    rewritten = about(tmp_path)
+    rewritten["scenario"]["budget"] = "12 min"  # as if most of the time had been that of failed replicates
+    (tmp_path / RUN_NAME).write_text(json.dumps(rewritten), encoding="utf-8")
+    failed = json.loads((tmp_path / RECORDS_NAME).read_text(encoding="utf-8").splitlines()[0]) | {
+        "status": "failed"
+    }
+    (tmp_path / SUPERSEDED_NAME).write_text(json.dumps(failed) + "\n", encoding="utf-8")
+    assert findings(tmp_path) == []
 
 
 def test_an_interrupted_round_is_finished_whatever_its_budget(

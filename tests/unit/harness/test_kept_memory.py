@@ -1,4 +1,4 @@
-"""Training on a CPU keeps the memory that it frees, so its steps do not pay for new pages."""
+"""Training on a CPU keeps the memory that it frees, so only its first step pays for new pages."""
 
 import platform
 from pathlib import Path
@@ -19,5 +19,6 @@ def test_training_steps_fault_in_no_new_pages(bench: Bench, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     [record] = records
     assert record["steps"] == STEPS
-    # The activations and gradients of a step have 9,000 pages.
-    assert record["counters"]["minor_faults"] / STEPS < 1_000
+    # The activations and gradients of a step have 9,000 pages, which only the first step takes from the kernel.
+    assert record["counters"]["minor_faults"] / STEPS < 3_000
+    assert record["reader_notes"]["freed_memory"] == "kept"
