@@ -118,11 +118,14 @@ def test_records_that_were_made_without_the_probe_say_so() -> None:
 def test_a_cache_below_the_filesystem_is_seen_and_remembered(disk: Path, tmp_path: Path, root: None) -> None:
     with loop_disk(disk / "cached", cached=True) as mount:
         before = {path: path.stat() for path in mount.glob("file*")}
-        found = below_cache(mount, state=tmp_path, since_s=time.time() + 1)
+        for _ in range(MOST_TRIES):  # where other work hides the difference, the next call measures again
+            found = below_cache(mount, state=tmp_path, since_s=time.time() + 1)
+            if found.ratio is not None:
+                break
         assert found.verdict is BelowCache.SEEN, found.reason
         assert found.remembered
         again = below_cache(mount, state=tmp_path, since_s=time.time() + 1)
-        assert again == found, "the second call does not measure"
+        assert again == found, "a call after a finding does not measure"
         after = {path: path.stat() for path in mount.glob("file*")}
     kept = [(one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_atime_ns) for one in before.values()]
     assert kept == [
