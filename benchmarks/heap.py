@@ -57,7 +57,7 @@ def side(network: str, *, keep: bool) -> tuple[float, float]:
 
 
 def fresh(network: str, *, keep: bool) -> tuple[float, float]:
-    """Return what `side` returns in a process of its own."""
+    """Run `side` in a new process, and return its seconds and page faults."""
     command = [sys.executable, "-m", "benchmarks.heap", "--side", network, *(["--keep"] if keep else [])]
     words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return float(words[0]), float(words[1])

@@ -232,7 +232,11 @@ class Run:
     @property
     def rounds(self) -> int:
         """The number of rounds so far, those included that did not repeat every cell."""
-        return (self.ended_after or self.scenario.least_replicates) + len(self.added)
+        return self._first_rounds + len(self.added)
+
+    @property
+    def _first_rounds(self) -> int:
+        return self.ended_after or self.scenario.least_replicates
 
     def with_round(self, cell_ids: Sequence[str]) -> "Run":
         """Return this run with another round of some cells; ``run.json`` names them before the first one runs.
@@ -316,15 +320,10 @@ class Run:
             and not self.repeats(records)
         }
         scenario = self.scenario
-        work = schedule(self.cells, scenario.least_replicates, scenario.seed, scenario.fewer_replicates)
+        work = schedule(self.cells, self._first_rounds, scenario.seed, scenario.fewer_replicates)
         for added_round in self.added:
             work += round_of(self.cells, added_round.replicate, scenario.seed, only=set(added_round.cell_ids))
-        ended = self.ended_after
-        return [
-            pending
-            for pending in work
-            if pending.key not in done and (ended is None or pending.replicate < ended)
-        ]
+        return [pending for pending in work if pending.key not in done]
 
     def repeats(self, records: Sequence[Record]) -> bool:
         """Return whether other work disturbed a replicate, so that it has to run once more."""

@@ -202,6 +202,13 @@ def sources(run: Path) -> list[tuple[Record, Path]]:
     return [(record, run / RECORDS_NAME) for record in read_records(run)]
 
 
+def claim_budget(run: Path, budget: str) -> None:
+    """Let the description of a run say that its scenario had another budget."""
+    told = about(run)
+    told["scenario"]["budget"] = budget
+    (run / RUN_NAME).write_text(json.dumps(told), encoding="utf-8")
+
+
 def fixed(budget: str) -> Scenario:
     matrices = [MATRIX | {"backends": ["png"], "replicates": 6}, MATRIX | {"backends": ["lmdb", "hdf5"]}]
     return make_scenario(
@@ -222,9 +229,7 @@ def test_a_budget_ends_a_fixed_number_of_rounds(bench: Bench, processes: Process
     again = Run.resume(tmp_path)
     assert (again.rounds, again.left()) == (5, [])
     # The clock did not end it here.
-    rewritten = about(tmp_path)
-    rewritten["scenario"]["budget"] = "12 min"
-    (tmp_path / RUN_NAME).write_text(json.dumps(rewritten), encoding="utf-8")
+    claim_budget(tmp_path, "12 min")
     assert any("more fits into 720 s" in message for message in findings(tmp_path))
 
 
@@ -249,9 +254,7 @@ def test_lifting_a_budget_in_the_middle_is_a_look(bench: Bench, processes: Proce
     assert tally(tmp_path) == rounds_of(png=6, lmdb=8, hdf5=8)
     assert len(about(tmp_path)["extended_utc"]) == 1
     # As if the budget had been spent, and the rounds gone on all the same.
-    rewritten = about(tmp_path)
-    rewritten["scenario"]["budget"] = "0.001 s"
-    (tmp_path / RUN_NAME).write_text(json.dumps(rewritten), encoding="utf-8")
+    claim_budget(tmp_path, "0.001 s")
     assert any("round 7 began after" in message for message in findings(tmp_path))
 
 
@@ -259,9 +262,7 @@ def test_replicates_that_ran_again_leave_the_end_of_a_run_as_it_was(
     bench: Bench, processes: Processes, tmp_path: Path
 ) -> None:
     execute(created(fixed("0.001 s"), tmp_path), bench.stores)
-    rewritten = about(tmp_path)
-    rewritten["scenario"]["budget"] = "12 min"  # as if most of the time had been that of failed replicates
-    (tmp_path / RUN_NAME).write_text(json.dumps(rewritten), encoding="utf-8")
+    claim_budget(tmp_path, "12 min")  # as if most of the time had been that of failed replicates
     failed = json.loads((tmp_path / RECORDS_NAME).read_text(encoding="utf-8").splitlines()[0]) | {
         "status": "failed"
     }
