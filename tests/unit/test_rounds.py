@@ -1,5 +1,8 @@
 """The rule by which a run adds rounds: what is not precise yet, within the largest number of rounds and the time."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from storebench.rounds import (
@@ -12,8 +15,11 @@ from storebench.rounds import (
     next_round,
     within_budget,
 )
+from storebench.runs.costs import costs_of
+from storebench.runs.records import read_records
 from storebench.stats import compare, half_width_frac
 
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RULE = StoppingRule(until=0.1, min_replicates=4, max_replicates=8)
 COSTS = Costs(
     spent_s=100.0, cell_s=dict.fromkeys(("png", "hdf5", "lmdb", "null", "slow-png", "slow-lmdb"), 5.0)
@@ -95,6 +101,23 @@ def test_the_half_width_is_that_of_the_interval_on_logarithms() -> None:
     assert told.high is not None
     assert told.ratio is not None
     assert half_width_frac(told.low, told.high) == pytest.approx(told.high / told.ratio - 1)
+
+
+def test_both_attempts_cost_time_and_the_median_says_what_is_next() -> None:
+    record = read_records(REFERENCE / "answer")[0]
+    assert record.conditions is not None
+    walls = [(2, 3.0), (1, 2.0), (1, 50.0)]
+    took = [
+        dataclasses.replace(
+            record,
+            replicate=number,
+            conditions=dataclasses.replace(record.conditions, attempt=attempt, wall_s=wall_s, start_s=1.0),
+        )
+        for number, (attempt, wall_s) in enumerate(walls)
+    ]
+    costs = costs_of(took)
+    assert costs.spent_s == pytest.approx(7.0 + 3.0 + 51.0)
+    assert costs.cell_s == {record.cell.cell_id: pytest.approx(7.0)}
 
 
 @pytest.mark.parametrize(
