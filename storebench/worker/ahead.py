@@ -22,7 +22,7 @@ from storebench.system.forking import can_own_pages
 from storebench.system.scratch import scratch_folder
 from storebench.worker.waiting import Place, Waiting, forked
 
-MOST = 16
+MOST = 32
 ROOM_BYTES = 1 << 30
 """Free memory for each process that waits. It holds some 170 MB, which the cell that works must not lack."""
 

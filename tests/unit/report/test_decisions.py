@@ -9,7 +9,7 @@ import pytest
 
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.claims import ClaimKind
-from storebench.report.decisions import READS, DoubtKind, Topic, rounds_to_tell, siblings
+from storebench.report.decisions import LEAD_FRAC, READS, DoubtKind, Topic, rounds_to_tell, siblings
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.main_panel import ordered
@@ -61,6 +61,16 @@ def test_a_decision_is_one_of_four_words(png: list[float], lmdb: list[float], wo
     decision = facts.decisions.between(cell_of(facts, "lmdb"), cell_of(facts, "png"))
     assert decision is not None
     assert decision_words(decision) == words
+
+
+def test_whether_a_loop_is_fed_costs_error_only_where_it_computes() -> None:
+    trains, loads = pair([50.0] * 3, [10.0] * 3), pair([50.0] * 3, [10.0] * 3, compute="none")
+    lead = look_alpha(1) * LEAD_FRAC
+    assert trains.decisions.lead_alpha == pytest.approx(lead / 3)  # the ratio, and whether each of the two is fed
+    assert loads.decisions.lead_alpha == pytest.approx(lead)
+    assert not any(loads.decisions.fed(cell) for cell in loads.cells)
+    waits = [loads.decisions.waiting(cell) for cell in loads.cells]
+    assert [wait and (wait.lo, wait.hi) for wait in waits] == [(None, None)] * 2
 
 
 def test_training_of_few_steps_is_doubted_before_anything_else() -> None:
