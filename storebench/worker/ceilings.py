@@ -18,7 +18,7 @@ GATHER_S = 0.5
 GATHER_ROUNDS = 5
 """Memory is measured in each of the first five rounds and in every fifth later one: cells with more rounds wait for a disk."""
 
-DEVICE_S = 0.8
+DEVICE_S = 0.5
 """Duration of each measurement of the device, for all loader-only cells of a round."""
 
 DEVICE_ROUNDS = 20
