@@ -296,9 +296,7 @@ def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]
         if cell.cell.cache != CacheState.WARM
     }
     waits = {
-        (WAIT, panel.base.key)
-        for panel in ordered
-        if panel.base is not None and not _only_loads(panel.first)
+        (WAIT, panel.base.key) for panel in ordered if panel.base is not None and not _only_loads(panel.first)
     }
     exposed = {
         (EXPOSED, cell.key)

@@ -103,7 +103,9 @@ def _unexplained_most_s(record: Record) -> float:
 def _crowded(record: Record) -> bool:
     """Whether the loop and its workers are known to be more than the cores of their machine."""
     conditions = record.conditions
-    return conditions is not None and record.cell.ranks == 1 and record.cell.workers + 1 > conditions.cores > 0
+    return (
+        conditions is not None and record.cell.ranks == 1 and record.cell.workers + 1 > conditions.cores > 0
+    )
 
 
 def _idle_s(record: Record) -> float:
