@@ -13,13 +13,11 @@ from storebench.settings.words import CacheState, ComputeKind, Share, TrainerDat
 from storebench.units import format_bytes
 
 _OVERHEAD_FRAC = 0.05
-_CROWDED_FRAC = 0.10
 _OVERHEAD_STEP_S = 50e-6
 _OVERHEAD_EPOCH_S = 10e-3
 """Overhead is a finding only if it is a large share, more than clock readings cost, and more than one or two preemptions.
 
-With two workers on two cores, a loop that lost its core has waited 6 ms for it, in an epoch of 67 ms. A cell with more processes
-than the machine has cores loses its core again and again: up to 6% of the time of 126 steps was seen."""
+With two workers on two cores, a loop that lost its core has waited 6 ms for it, in an epoch of 67 ms."""
 
 _WARM_LEFT_FRAC = 0.9
 """Least share of a store that a warm epoch may leave resident. The kernel reclaims pages that are idle: 97% was seen."""
@@ -96,16 +94,7 @@ def _computed(record: Record) -> Iterator[Finding]:
 
 
 def _unexplained_most_s(record: Record) -> float:
-    frac = _CROWDED_FRAC if _crowded(record) else _OVERHEAD_FRAC
-    return max(_OVERHEAD_EPOCH_S, _OVERHEAD_STEP_S * record.timed_steps, frac * record.timed_s)
-
-
-def _crowded(record: Record) -> bool:
-    """Whether the loop and its workers are known to be more than the cores of their machine."""
-    conditions = record.conditions
-    return (
-        conditions is not None and record.cell.ranks == 1 and record.cell.workers + 1 > conditions.cores > 0
-    )
+    return max(_OVERHEAD_EPOCH_S, _OVERHEAD_STEP_S * record.timed_steps, _OVERHEAD_FRAC * record.timed_s)
 
 
 def _idle_s(record: Record) -> float:
