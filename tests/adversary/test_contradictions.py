@@ -94,19 +94,19 @@ def test_a_fact_that_another_one_contradicts_is_found(run: Path, name: str) -> N
 
 @pytest.mark.parametrize("backend", ["lmdb", "lmdb:direct", "png"])
 @pytest.mark.parametrize(
-    ("first", "steps", "figure"),
+    ("first", "share", "figure"),
     [
-        pytest.param(20, 20, "portion.first_step", id="the fast second half"),
-        pytest.param(0, 20, "portion.steps", id="the first half"),
-        pytest.param(5, 30, "portion.steps", id="the middle"),
+        pytest.param(0.5, 0.5, "portion.first_step", id="the fast second half"),
+        pytest.param(0.0, 0.5, "portion.steps", id="the first half"),
+        pytest.param(0.125, 0.75, "portion.steps", id="the middle"),
     ],
 )
 def test_a_steady_portion_of_chosen_steps_is_found(
-    run: Path, backend: str, first: int, steps: int, figure: str
+    run: Path, backend: str, first: float, share: float, figure: str
 ) -> None:
     def attack(record: Raw) -> None:
-        share = steps / record["timed_steps"]
-        record["portion"] |= {"first_step": first, "steps": steps}
+        steps = record["timed_steps"]
+        record["portion"] |= {"first_step": round(first * steps), "steps": round(share * steps)}
         for name in ("samples", "payload_bytes"):
             record["portion"][name] = round(record["portion"][name] * share)
 
