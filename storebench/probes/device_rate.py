@@ -84,7 +84,7 @@ def device_rates(
     paths: Iterable[Path | str],
     request_bytes: int,
     *,
-    limit_s: float = 0.8,
+    limit_s: float = 0.5,
     scratch: Path | None = None,
     seed: int = 0,
 ) -> DeviceRates:
@@ -119,7 +119,7 @@ def device_rates_once(
     *,
     kept: Path,
     replicate: int,
-    limit_s: float = 0.8,
+    limit_s: float = 0.5,
     scratch: Path | None = None,
 ) -> DeviceRates:
     """Return the rates of `device_rates`, measured once per device, request size and replicate of a run.

@@ -263,7 +263,8 @@ def decide(
     )
     rest = {question.key: question for question in asked if not _asked(question, lead)}
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    waits = {(WAIT, cell.key) for panel in leads for cell in panel.stored if not _only_loads(cell)}
+    loops = [cell for panel in leads for cell in panel.stored if cell.cell.compute.kind is not ComputeKind.NONE]
+    waits = {(WAIT, cell.key) for cell in loops}  # whether a loop that only loads is fed is no question
     shown = _shown_figures(ordered) - waits
     lead_size, other_size = max(1, len(lead) + len(waits)), max(1, len(rest) + ratios)
     lead_alpha, other_alpha = alpha * LEAD_FRAC / lead_size, alpha * OTHER_RATIOS_FRAC / other_size
@@ -296,7 +297,9 @@ def _shown_figures(ordered: Sequence[Panel]) -> set[tuple[str, tuple[str, str]]]
         if cell.cell.cache != CacheState.WARM
     }
     waits = {
-        (WAIT, panel.base.key) for panel in ordered if panel.base is not None and not _only_loads(panel.first)
+        (WAIT, panel.base.key)
+        for panel in ordered
+        if panel.base is not None and panel.first.cell.compute.kind is not ComputeKind.NONE
     }
     exposed = {
         (EXPOSED, cell.key)
@@ -314,11 +317,6 @@ def _leads(ordered: Sequence[Panel]) -> list[Panel]:
     for panel in ordered:
         first.setdefault(panel.first.dataset_key, panel)
     return list(first.values())
-
-
-def _only_loads(cell: CellSummary) -> bool:
-    """Whether the loop does nothing but wait for data, so that whether it is fed is no question."""
-    return cell.cell.compute.kind is ComputeKind.NONE
 
 
 def _lead_questions(panel: Panel) -> Iterator[_Question]:

@@ -66,9 +66,8 @@ def test_a_decision_is_one_of_four_words(png: list[float], lmdb: list[float], wo
 def test_whether_a_loop_is_fed_costs_error_only_where_it_computes() -> None:
     trains, loads = pair([50.0] * 3, [10.0] * 3), pair([50.0] * 3, [10.0] * 3, compute="none")
     lead = look_alpha(1) * LEAD_FRAC
-    assert trains.decisions.lead_alpha == pytest.approx(
-        lead / 3
-    )  # the ratio, and whether each of the two is fed
+    # The ratio, and whether each of the two is fed.
+    assert trains.decisions.lead_alpha == pytest.approx(lead / 3)
     assert loads.decisions.lead_alpha == pytest.approx(lead)
     assert not any(loads.decisions.fed(cell) for cell in loads.cells)
     waits = [loads.decisions.waiting(cell) for cell in loads.cells]
