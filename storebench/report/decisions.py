@@ -263,8 +263,8 @@ def decide(
     )
     rest = {question.key: question for question in asked if not _asked(question, lead)}
     alpha = stats.look_alpha(looks, by_precision=by_precision)
-    loops = [cell for panel in leads for cell in panel.stored if cell.cell.compute.kind is not ComputeKind.NONE]
-    waits = {(WAIT, cell.key) for cell in loops}  # whether a loop that only loads is fed is no question
+    computing = [panel for panel in leads if panel.first.cell.compute.kind is not ComputeKind.NONE]
+    waits = {(WAIT, cell.key) for panel in computing for cell in panel.stored}
     shown = _shown_figures(ordered) - waits
     lead_size, other_size = max(1, len(lead) + len(waits)), max(1, len(rest) + ratios)
     lead_alpha, other_alpha = alpha * LEAD_FRAC / lead_size, alpha * OTHER_RATIOS_FRAC / other_size
