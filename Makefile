@@ -226,7 +226,7 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 validations: setup ## Write what 'storebench validate' says of each run in results/reference, beside its records
 	$(BIN)/python -m tests.docs.validations
 
-reference-gpu: data ## Measure results/reference/gpu and gpu-small again (about eight minutes; CUDA)
+reference-gpu: data ## Measure results/reference/gpu and gpu-small again (about nine minutes; CUDA)
 	rm -rf results/reference/gpu results/reference/gpu-small
 	$(BIN)/storebench bench scenarios/gpu.toml --rounds 3 --only imagenet --out results/reference/gpu
 	$(BIN)/storebench bench scenarios/gpu.toml --rounds 3 --only cifar10 --only mnist --out results/reference/gpu-small

@@ -104,9 +104,17 @@ def _belongings() -> Counter[str]:
     return Counter(
         [f"process {child.pid}" for child in multiprocessing.active_children()]
         + [f"thread {thread.name}" for thread in threading.enumerate()]
-        + ["descriptor"] * len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - as plain as can be
+        + [f"descriptor of {_opened(descriptor)}" for descriptor in os.listdir("/proc/self/fd")]  # noqa: PTH208 - as plain as can be
         + ["shared memory"] * sum("memfd:" in line or "/dev/shm" in line for line in maps)
     )
+
+
+def _opened(descriptor: str) -> str:
+    """Return what a descriptor of this process is open on, without the numbers of pipes and sockets."""
+    try:
+        return str(Path("/proc/self/fd", descriptor).readlink()).partition(":[")[0]
+    except OSError:  # the list's own, which is closed by now
+        return "the list"
 
 
 def _more(after: Counter[str], before: Counter[str]) -> Counter[str]:
