@@ -24,6 +24,9 @@ from storebench.worker.store_pages import StorePages
 KEPT_POINTS = 60
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
+FULL_FRAC = 0.9
+"""Least share of its maximum in an epoch that a full cache begins the epoch with: one that is full varies by a few percent."""
+
 STEADY_AFTER_FRAC = 0.10
 EDGES_MOST_FRAC = 0.25
 """Most of a steady portion that is left out of its drift at either end; half of it remains."""
@@ -265,8 +268,8 @@ def steady_portion(
     In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum or,
     for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. If they are
     no more than twice the batches that producers begin ahead of the loop, there is no portion: up to half of them were
-    read earlier, and the loop only took them over. Later epochs of the same process begin with a full cache, so all of
-    their steps count.
+    read earlier, and the loop only took them over. Later epochs of the same process should begin with a full cache: then
+    all of their steps count, and otherwise there is no portion, because the epochs before were too short.
 
     Parameters
     ----------
@@ -288,18 +291,10 @@ def steady_portion(
     if store.pages * PAGE_BYTES <= memory_bytes:
         return Judgement(reason="the store fits into the limit: nothing has to be read twice")
     resident = np.asarray(curve.resident_frac, np.float64)
-    first, why = 0, "the cache had filled in an earlier epoch"
-    if not epoch and resident.max() * store.pages * PAGE_BYTES < FILLED_FRAC * memory_bytes:
-        first = int(np.ceil(STEADY_AFTER_FRAC * steps))
-        why = f"this reader does not fill the cache: all but the first {STEADY_AFTER_FRAC:.0%} of the steps"
-    elif not epoch:
-        filled = int(np.argmax(resident >= STEADY_FRAC * resident.max()))
-        first = int(np.searchsorted(timed["start_ns"], curve.at_ns[filled]))
-        why = f"from the moment at which {resident[filled]:.1%} of the store was resident"
-    if first >= steps:
-        return Judgement(
-            reason="the cache had not filled before the last step began: use more steps or epochs"
-        )
+    fills = bool(resident.max() * store.pages * PAGE_BYTES >= FILLED_FRAC * memory_bytes)
+    first, why = _first_steady(timed, curve, later=epoch > 0, fills=fills)
+    if first is None:
+        return Judgement(reason=why)
     begun = _begun_ahead(timed)
     if first and steps - first <= 2 * begun:
         return Judgement(
@@ -316,6 +311,45 @@ def steady_portion(
             reason=why,
         )
     )
+
+
+def _first_steady(
+    timed: StepTable, curve: ResidencyCurve, *, later: bool, fills: bool
+) -> tuple[int | None, str]:
+    """Return the first of the timed steps with a full cache, or None, and why.
+
+    Parameters
+    ----------
+    later
+        Whether the process had an epoch before.
+    fills
+        Whether the reader fills the cache.
+    """
+    resident = np.asarray(curve.resident_frac, np.float64)
+    if later and fills and not begins_full(resident):
+        return None, (
+            f"the epoch began with {resident[0]:.1%} of the store in the cache and had {resident.max():.1%} later: "
+            "the cache had not filled before, so use more steps or epochs"
+        )
+    unfilled = "this reader does not fill the cache"
+    if later:
+        return 0, "the cache had filled in an earlier epoch" if fills else unfilled
+    if fills:
+        filled = int(np.argmax(resident >= STEADY_FRAC * resident.max()))
+        first = int(np.searchsorted(timed["start_ns"], curve.at_ns[filled]))
+        why = f"from the moment at which {resident[filled]:.1%} of the store was resident"
+    else:
+        first = int(np.ceil(STEADY_AFTER_FRAC * len(timed["step"])))
+        why = f"{unfilled}: all but the first {STEADY_AFTER_FRAC:.0%} of the steps"
+    if first >= len(timed["step"]):
+        return None, "the cache had not filled before the last step began: use more steps or epochs"
+    return first, why
+
+
+def begins_full(resident_frac: npt.ArrayLike) -> bool:
+    """Return whether an epoch begins with a full cache, from its sampled residency, at least one value."""
+    resident = np.asarray(resident_frac, np.float64)
+    return bool(resident[0] >= FULL_FRAC * resident.max())
 
 
 def _begun_ahead(timed: StepTable) -> int:

@@ -29,7 +29,13 @@ def put(path: str, value: Any) -> Callable[[Raw], None]:
     return attack
 
 
+def halve_first_residency(record: Raw) -> None:
+    """Say that the epoch began with a cache that was half empty."""
+    record["cache"]["curve"][0]["resident_frac"] /= 2
+
+
 ATTACKS = {
+    "a cache that still filled is called steady": halve_first_residency,
     "a cache below is denied": put("cache.below", "not seen"),
     "a cache below is forgotten": put("cache.below", "unknown"),
     "first reads are made as fast as second ones": put("cache.below_ratio", 1.0),
@@ -47,6 +53,7 @@ ATTACKS = {
 """Name -> a change of a record of LMDB in the second epoch with a limited page cache; the figure that must be named is its path."""
 
 FIGURES = {
+    "a cache that still filled is called steady": "portion.first_step",
     "a cache below is denied": "cache.below",
     "a cache below is forgotten": "cache.below",
     "first reads are made as fast as second ones": "cache.below_ratio",

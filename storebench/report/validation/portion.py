@@ -13,8 +13,10 @@ from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
 from storebench.results import Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
 from storebench.worker.portion import (
+    FILLED_FRAC,
     KEPT_POINTS,
     asked_frac,
+    begins_full,
     expected_frac,
     portion_sums,
     shared_drift,
@@ -76,6 +78,22 @@ def _whole(record: Record, part: Portion, first: int, last: int) -> Iterator[Fin
     if record.epoch and part.first_step != first:
         message = f"steady from step {part.first_step} on, but an earlier epoch had filled the cache before step {first}"
         yield finding(Rule.STEPS, record, "portion.first_step", message)
+    if record.epoch and record.cache is not None and record.cache.curve:
+        resident = [point.resident_frac for point in record.cache.curve]
+        if not begins_full(resident) and not _never_fills(record, max(resident)):
+            message = (
+                f"steady from its first step on, but {resident[0]:.1%} of the store was in the cache when the epoch began, and "
+                f"{max(resident):.1%} later"
+            )
+            yield finding(Rule.CACHE, record, "portion.first_step", message)
+
+
+def _never_fills(record: Record, most_frac: float) -> bool:
+    """Return whether the reader leaves most of the limited page cache empty, as direct I/O does."""
+    limit = record.cell.memory_bytes
+    if limit is None or record.store is None:
+        return False
+    return most_frac * record.store.file_bytes < FILLED_FRAC * limit
 
 
 def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:

@@ -386,6 +386,7 @@ def steady(
     return judged.portion.first_step, judged.portion.steps
 
 
+FULL = [(0, 0.44), (50, 0.48), (100, 0.47)]
 FILLING = [(0, 0.0), (20, 0.2), (25, 0.3), (34, 0.44), (35, 0.46), (50, 0.48), (100, 0.47)]
 
 
@@ -394,8 +395,17 @@ def test_the_steady_state_begins_when_the_cache_has_filled() -> None:
     assert steady(FILLING, warmup_steps=6) == (6, 4)
 
 
-def test_later_epochs_begin_with_a_full_cache() -> None:
-    assert steady(FILLING, epoch=1) == (0, 10)
+def test_all_steps_of_a_later_epoch_count_if_it_begins_with_a_full_cache() -> None:
+    assert steady(FULL, epoch=1) == (0, 10)
+    assert steady(FULL, epoch=1, warmup_steps=6) == (6, 4)
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_later_epoch_whose_cache_still_fills_has_no_steady_portion(epoch: int) -> None:
+    """Twelve steps from PNG files once left half of the cache empty, and the next epoch was called steady."""
+    said = str(steady([(0, 0.19), (50, 0.3), (100, 0.35)], epoch=epoch))
+    assert said.startswith("the epoch began with 19.0% of the store in the cache and had 35.0% later")
+    assert "use more steps or epochs" in said
 
 
 def test_without_a_full_cache_a_tenth_of_the_steps_is_left_out() -> None:
@@ -417,9 +427,7 @@ def test_what_was_read_before_the_cache_filled_has_no_rate(ahead_ms: int, steps:
     judged = steady_portion(table(ahead_ms=ahead_ms), curve(*FILLING), OWN, epoch=0, memory_bytes=LIMIT)
     assert (judged.portion.steps if judged.portion else 0) == steps
     assert ("ahead of the loop: use more steps or epochs" in judged.reason) == (not steps)
-    later = steady_portion(
-        table(ahead_ms=ahead_ms), curve(*FILLING), OWN, epoch=1, memory_bytes=LIMIT
-    ).portion
+    later = steady_portion(table(ahead_ms=ahead_ms), curve(*FULL), OWN, epoch=1, memory_bytes=LIMIT).portion
     assert later is not None, "a full cache at its start leaves nothing to wait for"
 
 
