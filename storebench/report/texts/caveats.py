@@ -70,13 +70,24 @@ def _lateness(cell: CellSummary) -> float:
 
 
 def _unsteady(cells: Iterable[CellSummary]) -> list[str]:
-    """Return one caveat with every backend of which a replicate was not steady; none if all were."""
-    counts: dict[str, tuple[int, int]] = {}
+    """Return one caveat with every backend of which a replicate was not steady; none if all were.
+
+    Where a backend was measured with several read-aheads, each is counted for itself, as in the panels.
+    """
+    counts: dict[tuple[str, int | None], tuple[int, int]] = {}
     for cell in cells:
-        before, name = counts.get(backend_label(cell.backend), (0, 0)), backend_label(cell.backend)
+        key = backend_label(cell.backend), cell.cell.readahead_kib
         moving, of = cell.unsteady_replicates
-        counts[name] = (before[0] + moving, before[1] + of)
-    named = [f"{moving} of {of} replicates of {name}" for name, (moving, of) in counts.items() if moving]
+        before = counts.get(key, (0, 0))
+        if of:
+            counts[key] = (before[0] + moving, before[1] + of)
+    several = {name for name, _ in counts if sum(name == other for other, _ in counts) > 1}
+    named = [
+        f"{moving} of {of} replicates of {name}"
+        + (f" with a read-ahead of {ahead} KiB" if name in several and ahead is not None else "")
+        for (name, ahead), (moving, of) in counts.items()
+        if moving
+    ]
     return [f"NOT STEADY: {', '.join(named)}"] if named else []
 
 

@@ -22,12 +22,18 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 def limited(
-    backend: str, wait_ms: float, drifts: list[float | str | None], compute: str = "none"
+    backend: str,
+    wait_ms: float,
+    drifts: list[float | str | None],
+    compute: str = "none",
+    *,
+    ahead: int | None = None,
 ) -> list[Record]:
     """Plant two epochs of a limited cell per drift; the last one has a steady part with it, or none for a word."""
     records = []
     for number, drift in enumerate(drifts):
         settings: dict[str, Any] = {"cache": "limited", "memory_bytes": 128 << 20, "compute": compute}
+        settings |= {} if ahead is None else {"readahead_kib": ahead}
         planted: dict[str, Any] = {"replicate": number, "wait_ms": wait_ms, "portion": None, **settings}
         planted |= {"compute_ms": 0.0} if compute == "none" else {}
         first, last = (make_record(backend, epoch=epoch, **planted) for epoch in (0, 1))
@@ -71,6 +77,21 @@ def test_one_unsteady_replicate_of_five_is_never_hidden(case: int, tmp_path: Pat
     assert {row["backend"]: row["unsteady_replicates"] for row in rows} == {
         backend: "1" if backend == moving else "0" for backend in backends
     }
+
+
+def test_replicates_are_counted_for_each_read_ahead(tmp_path: Path) -> None:
+    """The banner once pooled them: 1 of 14, where the headline said 1 of 7."""
+    still: list[float | str | None] = [1.0] * ROUNDS
+    records = [
+        *limited("png", 40.0, still, ahead=128),
+        *limited("lmdb", 9.0, [1.0, 1.0, 5.0, 1.0, 1.0], ahead=128),
+        *limited("png", 40.0, still, ahead=8192),
+        *limited("lmdb", 9.0, still, ahead=8192),
+    ]
+    page, rows = page_of(tmp_path, records)
+    assert "NOT STEADY: 1 of 5 replicates of LMDB with a read-ahead of 128 KiB" in page
+    assert "of 10 replicates" not in page
+    assert sorted(row["unsteady_replicates"] for row in rows) == ["0", "0", "0", "1"]
 
 
 def test_steady_replicates_are_not_remarked(tmp_path: Path) -> None:
