@@ -19,7 +19,7 @@ PER_FORMAT := --cache warm --max-steps 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap \
+        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference reference-gpu reference-nodes validations \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
@@ -152,6 +152,9 @@ bench-receiving: setup ## How long an emulated accelerator waits for a ready bat
 
 bench-heap: setup ## How much faster networks train on a CPU if freed memory stays with the process
 	$(BIN)/python -m benchmarks.heap
+
+bench-steadiness: setup ## How steady this machine's speed is from moment to moment (one minute)
+	$(BIN)/python -m benchmarks.steadiness
 
 bench-overhead: setup ## The cost of timing every step, and of keeping samples for the proof
 	$(BIN)/python -m benchmarks.overhead

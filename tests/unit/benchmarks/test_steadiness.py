@@ -1,0 +1,31 @@
+"""A machine that slows down now and then is told from one that does not."""
+
+import os
+
+import pytest
+
+from benchmarks.steadiness import STEADY_MOST, loops, spread
+
+
+@pytest.mark.parametrize(
+    ("slow_loops", "steady"),
+    [
+        pytest.param(0, True, id="never slow"),
+        pytest.param(5, True, id="a burst in twenty loops"),
+        pytest.param(20, False, id="one loop in five"),
+        pytest.param(50, False, id="every other loop"),
+    ],
+)
+def test_a_machine_is_steady_if_nine_in_ten_loops_are_alike(slow_loops: int, steady: bool) -> None:
+    seconds = [0.03] * (100 - slow_loops) + [0.05] * slow_loops
+    assert (spread(seconds) <= STEADY_MOST) == steady
+
+
+def test_every_core_is_tried_however_little_time_there_is() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        took = loops(sorted(before), seconds=0)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert len(took) == 2 * len(before)
+    assert min(took) > 0
