@@ -1,8 +1,8 @@
 """How steady this machine's speed is from moment to moment: ``python -m benchmarks.steadiness [--seconds N]``.
 
-The same short loop runs on each core in turn. A virtual machine shares its physical cores with neighbours that no counter of
-its kernel shows: its steal time stays 0, and the loop takes up to twice as long. What such a machine measures has
-wider intervals, and needs more rounds.
+The same short loop runs on the cores in turn. A virtual machine shares its physical cores with neighbours, and its steal time shows
+only a part of what they take: the loop also takes longer while it runs. What such a machine measures has wider
+intervals, and needs more rounds. Nothing else should run meanwhile; a line says how much did.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import psutil
 
 ADDITIONS = 1_000_000
 STEADY_MOST = 1.2
@@ -18,18 +19,19 @@ STEADY_MOST = 1.2
 
 
 def spread(seconds: Sequence[float]) -> float:
-    """Return the time that nine in ten loops stay below over the time that one in ten stays below."""
+    """Return the time that nine in ten loops of one core stay below over the time that one in ten stays below."""
     fast, slow = np.quantile(seconds, [0.1, 0.9])
     return float(slow / fast)
 
 
-def loops(cores: Sequence[int], seconds: float) -> list[float]:
-    """Run the loop on each core in turn for so long, at least twice on each, and return the seconds of each loop."""
-    took: list[float] = []
+def loops(cores: Sequence[int], seconds: float) -> dict[int, list[float]]:
+    """Run the loop on the cores in turn for so long, at least twice on each, and return the seconds of each loop by core."""
+    took: dict[int, list[float]] = {core: [] for core in cores}
     end = time.perf_counter() + seconds
-    while len(took) < 2 * len(cores) or time.perf_counter() < end:
-        os.sched_setaffinity(0, {cores[len(took) % len(cores)]})
-        took.append(loop_s())
+    while len(took[cores[-1]]) < 2 or time.perf_counter() < end:
+        for core in cores:
+            os.sched_setaffinity(0, {core})
+            took[core].append(loop_s())
     return took
 
 
@@ -42,16 +44,28 @@ def loop_s() -> float:
 
 
 def main() -> None:
-    """Print a line."""
+    """Print what varied, and what else ran."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
-    took = loops(sorted(os.sched_getaffinity(0)), arguments.seconds)
-    found = spread(took)
+    cores = sorted(os.sched_getaffinity(0))
+    before, own_before, start = psutil.cpu_times(), time.process_time(), time.perf_counter()
+    by_core = loops(cores, arguments.seconds)
+    wall, own, after = (
+        time.perf_counter() - start,
+        time.process_time() - own_before,
+        psutil.cpu_times(),
+    )
+    found = max(spread(took) for took in by_core.values())
     verdict = "steady" if found <= STEADY_MOST else "not steady: expect wide intervals"
+    everything = [took for some in by_core.values() for took in some]
     print(
-        f"{len(took)} loops, {1000 * float(np.median(took)):.1f} ms at the median; the slowest tenth takes at least {found:.2f} "
-        f"times as long as the fastest tenth ({verdict}; {STEADY_MOST} is the limit)"
+        f"{len(everything)} loops, {1000 * float(np.median(everything)):.1f} ms at the median; on the least steady core the slowest tenth "
+        f"takes at least {found:.2f} times as long as the fastest tenth ({verdict}; {STEADY_MOST} is the limit)"
+    )
+    busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "nice", "system"))
+    print(
+        f"steal time: {(after.steal - before.steal) / wall:.1%} of one core; other processes: {max(0.0, busy - own) / wall:.1%} of one core"
     )
 
 

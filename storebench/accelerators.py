@@ -145,9 +145,9 @@ def find_accelerator(text: str) -> Accelerator:
         if name in (profile.name, profile.device.lower(), profile.title.lower())
     ]
     if not of_device:
-        error = UnknownNameError.of("accelerator", name, {profile.name for profile in ACCELERATORS})
-        own = f"Or give its rate in images/s: {name or 'NAME'}=RATE."
-        raise UnknownNameError(error.what, hint=f"{error.hint} {own}")
+        known = ", ".join(dict.fromkeys(profile.name for profile in ACCELERATORS))
+        own = f"Give its rate in images/s, {name or 'NAME'}=RATE, or name one of these: {known}."
+        raise UnknownNameError(f"no accelerator is called {name!r}", hint=own)
     if not model:
         return of_device[0]
     accelerator = next((profile for profile in of_device if profile.model == model), None)

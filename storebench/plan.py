@@ -34,8 +34,8 @@ is measured once in twenty rounds, some 6 s for each sample size."""
 STEP_S = {"lenet": 0.024, "cifar10_quick": 0.036, "caffenet": 0.8, "resnet50": 4.0, "tiny": 0.01, "none": 0.0}
 """One training step on 2 cores, at batches of the size used here (CaffeNet: 32)."""
 
-GPU_SAMPLE_S = {"lenet": 32e-6, "cifar10_quick": 20e-6, "caffenet": 120e-6, "resnet50": 515e-6, "tiny": 30e-6}
-"""Training on one sample on an NVIDIA H200, in batches of 64 or 100 (`make bench-gpu`); the tiny network is a guess."""
+GPU_SAMPLE_S = {"lenet": 34e-6, "cifar10_quick": 27e-6, "caffenet": 130e-6, "resnet50": 610e-6, "tiny": 30e-6}
+"""Training on one sample on an NVIDIA H100, in batches of 64 or 100 (`make bench-gpu`); the tiny network is a guess."""
 
 STEP_BATCH = {"lenet": 64, "cifar10_quick": 100, "caffenet": 32, "resnet50": 32, "tiny": 64, "none": 64}
 
@@ -349,5 +349,5 @@ def _unknown_steps(cells: Sequence[Cell]) -> list[str]:
     if not devices:
         return []
     return [
-        f"how long a training step takes on {', '.join(devices)} is unknown: that of an NVIDIA H200 is assumed"
+        f"how long a training step takes on {', '.join(devices)} is unknown: that of an NVIDIA H100 is assumed"
     ]

@@ -24,8 +24,12 @@ from storebench.worker.store_pages import StorePages
 KEPT_POINTS = 60
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
-FULL_FRAC = 0.9
-"""Least share of its maximum in an epoch that a full cache begins the epoch with: one that is full varies by a few percent."""
+GROWTH_MOST_FRAC = 1 / 8
+"""Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache.
+
+A full cache gives pages to the processes and gets them back: it grew by up to 7% of the limit in later epochs of the
+committed runs, and by 11% in first ones.
+"""
 
 STEADY_AFTER_FRAC = 0.10
 EDGES_MOST_FRAC = 0.25
@@ -268,8 +272,9 @@ def steady_portion(
     In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum or,
     for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. If they are
     no more than twice the batches that producers begin ahead of the loop, there is no portion: up to half of them were
-    read earlier, and the loop only took them over. Later epochs of the same process should begin with a full cache: then
-    all of their steps count, and otherwise there is no portion, because the epochs before were too short.
+    read earlier, and the loop only took them over. All steps of later epochs of the same process count. But
+    where the resident part of the store grows by more than `GROWTH_MOST_FRAC` of the limit during these steps, the cache was
+    still filling, and there is no portion.
 
     Parameters
     ----------
@@ -283,18 +288,31 @@ def steady_portion(
         longer refills, are no part of the drift; if they are too many, the drift is unknown.
     """
     timed = timed_rows(table)
-    steps = len(timed["step"])
+    steps, store_bytes = len(timed["step"]), store.pages * PAGE_BYTES
     if not steps:
         return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
-    if not curve.at_ns:
-        return Judgement(reason=curve.reason or "residency was not sampled")
-    if store.pages * PAGE_BYTES <= memory_bytes:
-        return Judgement(reason="the store fits into the limit: nothing has to be read twice")
-    resident = np.asarray(curve.resident_frac, np.float64)
-    fills = bool(resident.max() * store.pages * PAGE_BYTES >= FILLED_FRAC * memory_bytes)
-    first, why = _first_steady(timed, curve, later=epoch > 0, fills=fills)
-    if first is None:
-        return Judgement(reason=why)
+    if not curve.at_ns or store_bytes <= memory_bytes:
+        fits = "the store fits into the limit: nothing has to be read twice"
+        return Judgement(reason=fits if curve.at_ns else curve.reason or "residency was not sampled")
+    first, why = 0, ""
+    if not epoch:
+        fills = max(curve.resident_frac) * store_bytes >= FILLED_FRAC * memory_bytes
+        first, why = _first_full(timed, curve, fills=fills)
+    if first >= steps:
+        return Judgement(
+            reason="the cache had not filled before the last step began: use more steps or epochs"
+        )
+    points = residency_points(table, curve, store.count)
+    begun_frac, most_frac = growth(table, points, int(timed["step"][first]))
+    if (most_frac - begun_frac) * store_bytes > GROWTH_MOST_FRAC * memory_bytes:
+        return Judgement(
+            reason=f"the cache was still filling: {begun_frac:.1%} of the store was resident at first and {most_frac:.1%} "
+            "later, so use more steps or epochs"
+        )
+    why = (
+        why
+        or f"{begun_frac:.1%} of the store was resident when the epoch began, and at most {most_frac:.1%} later"
+    )
     begun = _begun_ahead(timed)
     if first and steps - first <= 2 * begun:
         return Judgement(
@@ -313,43 +331,37 @@ def steady_portion(
     )
 
 
-def _first_steady(
-    timed: StepTable, curve: ResidencyCurve, *, later: bool, fills: bool
-) -> tuple[int | None, str]:
-    """Return the first of the timed steps with a full cache, or None, and why.
+def _first_full(timed: StepTable, curve: ResidencyCurve, *, fills: bool) -> tuple[int, str]:
+    """Return the number of timed steps of a first epoch that precede a full cache, and the words for what ends them."""
+    if not fills:
+        first = int(np.ceil(STEADY_AFTER_FRAC * len(timed["step"])))
+        return (
+            first,
+            f"this reader does not fill the cache: all but the first {STEADY_AFTER_FRAC:.0%} of the steps",
+        )
+    resident = np.asarray(curve.resident_frac, np.float64)
+    filled = int(np.argmax(resident >= STEADY_FRAC * resident.max()))
+    first = int(np.searchsorted(timed["start_ns"], curve.at_ns[filled]))
+    return first, f"from the moment at which {resident[filled]:.1%} of the store was resident"
+
+
+def growth(table: StepTable, points: Sequence[ResidencyPoint], first_step: int) -> tuple[float, float]:
+    """Return the share of the store that was resident when a step began, and the largest share from then on.
 
     Parameters
     ----------
-    later
-        Whether the process had an epoch before.
-    fills
-        Whether the reader fills the cache.
+    table
+        The epoch's steps, warm-up steps included.
+    points
+        The recorded curve, at least one point.
+    first_step
+        Number of the step.
     """
-    resident = np.asarray(curve.resident_frac, np.float64)
-    if later and fills and not begins_full(resident):
-        return None, (
-            f"the epoch began with {resident[0]:.1%} of the store in the cache and had {resident.max():.1%} later: "
-            "the cache had not filled before, so use more steps or epochs"
-        )
-    unfilled = "this reader does not fill the cache"
-    if later:
-        return 0, "the cache had filled in an earlier epoch" if fills else unfilled
-    if fills:
-        filled = int(np.argmax(resident >= STEADY_FRAC * resident.max()))
-        first = int(np.searchsorted(timed["start_ns"], curve.at_ns[filled]))
-        why = f"from the moment at which {resident[filled]:.1%} of the store was resident"
-    else:
-        first = int(np.ceil(STEADY_AFTER_FRAC * len(timed["step"])))
-        why = f"{unfilled}: all but the first {STEADY_AFTER_FRAC:.0%} of the steps"
-    if first >= len(timed["step"]):
-        return None, "the cache had not filled before the last step began: use more steps or epochs"
-    return first, why
-
-
-def begins_full(resident_frac: npt.ArrayLike) -> bool:
-    """Return whether an epoch begins with a full cache, from its sampled residency, at least one value."""
-    resident = np.asarray(resident_frac, np.float64)
-    return bool(resident[0] >= FULL_FRAC * resident.max())
+    elapsed_s = np.array([point.elapsed_s for point in points])
+    resident = np.array([point.resident_frac for point in points])
+    begin_s = (int(table["start_ns"][first_step]) - int(table["start_ns"][0])) / 1e9
+    begun = float(np.interp(begin_s, elapsed_s, resident))
+    return begun, float(resident[elapsed_s >= begin_s].max(initial=begun))
 
 
 def _begun_ahead(timed: StepTable) -> int:

@@ -29,13 +29,32 @@ def put(path: str, value: Any) -> Callable[[Raw], None]:
     return attack
 
 
-def halve_first_residency(record: Raw) -> None:
-    """Say that the epoch began with a cache that was half empty."""
-    record["cache"]["curve"][0]["resident_frac"] /= 2
+def fill_late(record: Raw) -> None:
+    """Say that the epoch began with an empty cache, and that it held a third of the store in the end."""
+    record["cache"]["resident_frac_before"] = 0.0
+    points = record["cache"]["curve"]
+    for number, point in enumerate(points):
+        point["resident_frac"] = 0.33 * number / (len(points) - 1)
+
+
+def fill_half(record: Raw) -> None:
+    """Say that the cache filled to less than half of its limit, as if the reader never filled it."""
+    fill_late(record)
+    for point in record["cache"]["curve"]:
+        point["resident_frac"] /= 3
+
+
+def cut_the_beginning(record: Raw) -> None:
+    """Leave out the points of the curve at which the cache still filled."""
+    del record["cache"]["curve"][:3]
 
 
 ATTACKS = {
-    "a cache that still filled is called steady": halve_first_residency,
+    "a cache that still filled is called steady": fill_late,
+    "a cache that filled half is called one that never fills": fill_half,
+    "the beginning of the curve is cut": cut_the_beginning,
+    "the curve begins fuller than the epoch did": put("cache.resident_frac_before", 0.0),
+    "nothing was sampled": put("cache.curve", []),
     "a cache below is denied": put("cache.below", "not seen"),
     "a cache below is forgotten": put("cache.below", "unknown"),
     "first reads are made as fast as second ones": put("cache.below_ratio", 1.0),
@@ -54,6 +73,10 @@ ATTACKS = {
 
 FIGURES = {
     "a cache that still filled is called steady": "portion.first_step",
+    "a cache that filled half is called one that never fills": "portion.first_step",
+    "the beginning of the curve is cut": "cache.curve",
+    "the curve begins fuller than the epoch did": "cache.curve",
+    "nothing was sampled": "cache.curve",
     "a cache below is denied": "cache.below",
     "a cache below is forgotten": "cache.below",
     "first reads are made as fast as second ones": "cache.below_ratio",

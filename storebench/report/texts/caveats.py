@@ -5,8 +5,15 @@ from collections.abc import Collection, Iterable, Sequence
 from storebench.datasets.geometry import resize_clause, served_note
 from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
-from storebench.report.cells import CellSummary
-from storebench.report.texts.labels import ORIGINAL, backend_label, compute_label, number
+from storebench.report.cells import CellSummary, varying_fields
+from storebench.report.texts.labels import (
+    ORIGINAL,
+    backend_label,
+    compute_label,
+    dataset_label,
+    number,
+    setting_words,
+)
 from storebench.settings.words import Compute
 from storebench.units import number_of
 
@@ -70,25 +77,27 @@ def _lateness(cell: CellSummary) -> float:
 
 
 def _unsteady(cells: Iterable[CellSummary]) -> list[str]:
-    """Return one caveat with every backend of which a replicate was not steady; none if all were.
+    """Return one caveat with every cell of which a replicate was not steady; none if all were.
 
-    Where a backend was measured with several read-aheads, each is counted for itself, as in the panels.
+    A backend with several such cells is named with the settings in which they differ.
     """
-    counts: dict[tuple[str, int | None], tuple[int, int]] = {}
-    for cell in cells:
-        key = backend_label(cell.backend), cell.cell.readahead_kib
+    judged = [cell for cell in cells if cell.unsteady_replicates[1]]
+    named = []
+    for cell in judged:
         moving, of = cell.unsteady_replicates
-        before = counts.get(key, (0, 0))
-        if of:
-            counts[key] = (before[0] + moving, before[1] + of)
-    several = {name for name, _ in counts if sum(name == other for other, _ in counts) > 1}
-    named = [
-        f"{moving} of {of} replicates of {name}"
-        + (f" with a read-ahead of {ahead} KiB" if name in several and ahead is not None else "")
-        for (name, ahead), (moving, of) in counts.items()
-        if moving
-    ]
+        if moving:
+            alike = [other for other in judged if other.backend == cell.backend]
+            named.append(f"{moving} of {of} replicates of {backend_label(cell.backend)}{_among(cell, alike)}")
     return [f"NOT STEADY: {', '.join(named)}"] if named else []
+
+
+def _among(cell: CellSummary, alike: Sequence[CellSummary]) -> str:
+    """Return the words that distinguish a cell from others of its backend, in brackets; "" if there are none."""
+    words = [setting_words(cell.cell, varying_fields(alike))]
+    if len({other.dataset_key for other in alike}) > 1:
+        words.insert(0, dataset_label(cell))
+    shown = ", ".join(word for word in words if word)
+    return f" ({shown})" if shown else ""
 
 
 def _served_clause(cell: CellSummary) -> str:

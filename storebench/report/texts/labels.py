@@ -162,6 +162,14 @@ def setting_label(
     return plain(", ".join(word for word in words if word))
 
 
+def setting_words(cell: Cell, varying: Collection[str]) -> str:
+    """Return only the fields that vary, in words; a read-ahead that was not set is called the disk's own."""
+    shown = [name for name in (*SETTING_COLUMNS, PASSES) if name in varying]
+    own = {"readahead_kib": "the disk's own read-ahead"}
+    words = [_setting_word(name, getattr(cell, name), cell) or own.get(name, "") for name in shown]
+    return plain(", ".join(word for word in words if word))
+
+
 def device_words(cell: CellSummary) -> str:
     """Return where a network was trained: "this CPU" or "this GPU"."""
     return "this CPU" if cell.cell.device == "cpu" else "this GPU"

@@ -13,11 +13,11 @@ from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
 from storebench.results import Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
 from storebench.worker.portion import (
-    FILLED_FRAC,
+    GROWTH_MOST_FRAC,
     KEPT_POINTS,
     asked_frac,
-    begins_full,
     expected_frac,
+    growth,
     portion_sums,
     shared_drift,
 )
@@ -28,6 +28,9 @@ COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 
 LATER_COLUMNS = ("paused_ns", "device_read_bytes")
 """Columns that tables of earlier releases lack."""
+
+CURVE_START_FRAC = 0.1
+"""Most by which the first point of a curve may differ from the count before the epoch, as a share of the store."""
 
 _Steps = Mapping[str, Any]
 
@@ -62,6 +65,7 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
         yield finding(Rule.STEPS, record, "portion.edge_steps", message)
     if part.kind is PortionKind.STEADY:
         yield from _whole(record, part, int(timed[0]), int(timed[-1]))
+        yield from _full(record, part, steps)
     yield from _sums(record, part, steps)
     if part.kind is PortionKind.COLD and not part.upper_bound and record.store is not None:
         yield from _curve(record, part, record.store, steps)
@@ -69,31 +73,43 @@ def check_portion(record: Record, steps: _Steps) -> Iterator[Finding]:
 
 
 def _whole(record: Record, part: Portion, first: int, last: int) -> Iterator[Finding]:
-    """Find a steady portion that leaves out steps: its end, or the beginning of an epoch that began with a full cache."""
+    """Find a steady portion that leaves out steps: its end, or the beginning of a later epoch."""
     if part.first_step + part.steps - 1 != last:
         message = (
             f"steady up to step {part.first_step + part.steps - 1}, but step {last} is the last timed one"
         )
         yield finding(Rule.STEPS, record, "portion.steps", message)
     if record.epoch and part.first_step != first:
-        message = f"steady from step {part.first_step} on, but an earlier epoch had filled the cache before step {first}"
+        message = f"steady from step {part.first_step} on, but all timed steps of a later epoch count, from step {first} on"
         yield finding(Rule.STEPS, record, "portion.first_step", message)
-    if record.epoch and record.cache is not None and record.cache.curve:
-        resident = [point.resident_frac for point in record.cache.curve]
-        if not begins_full(resident) and not _never_fills(record, max(resident)):
-            message = (
-                f"steady from its first step on, but {resident[0]:.1%} of the store was in the cache when the epoch began, and "
-                f"{max(resident):.1%} later"
-            )
-            yield finding(Rule.CACHE, record, "portion.first_step", message)
 
 
-def _never_fills(record: Record, most_frac: float) -> bool:
-    """Return whether the reader leaves most of the limited page cache empty, as direct I/O does."""
-    limit = record.cell.memory_bytes
-    if limit is None or record.store is None:
-        return False
-    return most_frac * record.store.file_bytes < FILLED_FRAC * limit
+def _full(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
+    """Find a steady portion during which the cache still filled, or whose curve is not that of its epoch."""
+    limit, cache = record.cell.memory_bytes, record.cache
+    if limit is None or record.store is None or cache is None:
+        return
+    if not cache.curve:
+        message = "steady, but no residency was sampled during the epoch"
+        yield finding(Rule.CACHE, record, "cache.curve", message)
+        return
+    first, before = cache.curve[0], cache.resident_frac_before
+    if first.elapsed_s > ROUNDING or (
+        before is not None and abs(first.resident_frac - before) > CURVE_START_FRAC
+    ):
+        was = "unknown" if before is None else f"{before:.1%}"
+        message = (
+            f"the curve begins {first.elapsed_s:.4g} s after the epoch with {first.resident_frac:.1%} of the store, "
+            f"but before the epoch it was {was}"
+        )
+        yield finding(Rule.CACHE, record, "cache.curve", message)
+    begun, most = growth(dict(steps), cache.curve, part.first_step)
+    if (most - begun) * record.store.file_bytes > GROWTH_MOST_FRAC * limit * (1 + ROUNDING):
+        message = (
+            f"steady from step {part.first_step} on, but {begun:.1%} of the store was resident then, and {most:.1%} later: "
+            "the cache was still filling"
+        )
+        yield finding(Rule.CACHE, record, "portion.first_step", message)
 
 
 def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:

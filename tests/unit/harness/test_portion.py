@@ -404,8 +404,28 @@ def test_all_steps_of_a_later_epoch_count_if_it_begins_with_a_full_cache() -> No
 def test_a_later_epoch_whose_cache_still_fills_has_no_steady_portion(epoch: int) -> None:
     """Twelve steps from PNG files once left half of the cache empty, and the next epoch was called steady."""
     said = str(steady([(0, 0.19), (50, 0.3), (100, 0.35)], epoch=epoch))
-    assert said.startswith("the epoch began with 19.0% of the store in the cache and had 35.0% later")
+    assert said.startswith(
+        "the cache was still filling: 19.0% of the store was resident at first and 35.0% later"
+    )
     assert "use more steps or epochs" in said
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_cache_that_fills_below_half_its_limit_is_not_taken_for_one_that_never_fills(epoch: int) -> None:
+    assert "still filling" in str(steady([(0, 0.0), (50, 0.12), (100, 0.24)], epoch=epoch))
+
+
+def test_a_cache_that_fills_during_warmup_steps_is_full_when_it_counts() -> None:
+    assert steady([(0, 0.2), (30, 0.48), (100, 0.47)], epoch=1, warmup_steps=6) == (6, 4)
+    assert "still filling" in str(
+        steady([(0, 0.2), (30, 0.2), (80, 0.48), (100, 0.47)], epoch=1, warmup_steps=6)
+    )
+
+
+def test_a_sample_from_before_the_epoch_does_not_count() -> None:
+    """What the record keeps of the curve begins with the last count before the first step, and validation has only that."""
+    assert steady([(-20, 0.3), (-1, 0.47), (50, 0.48), (100, 0.47)], epoch=1) == (0, 10)
+    assert "still filling" in str(steady([(-20, 0.48), (-1, 0.1), (50, 0.3), (100, 0.47)], epoch=1))
 
 
 def test_without_a_full_cache_a_tenth_of_the_steps_is_left_out() -> None:

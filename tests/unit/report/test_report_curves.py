@@ -163,8 +163,16 @@ def limited(
             **LIMITED,
         )
         if steady and epoch == len(waits) - 1:
+            assert record.cache is not None
+            level = record.cache.resident_frac_before or 0.0
+            curve = tuple(
+                ResidencyPoint(elapsed_s=elapsed_s, asked_frac=asked, resident_frac=level)
+                for elapsed_s, asked in ((0.0, 0.0), (wait * STEPS / 1000, 1.0))
+            )
             record = dataclasses.replace(
-                record, portion=portion_of(record, share=0.5, first_step=50, drift=drift)
+                record,
+                portion=portion_of(record, share=0.5, first_step=50, drift=drift),
+                cache=dataclasses.replace(record.cache, curve=curve, resident_max_frac=level),
             )
         found.append((record, [wait] * STEPS))
     return found

@@ -79,17 +79,33 @@ def test_one_unsteady_replicate_of_five_is_never_hidden(case: int, tmp_path: Pat
     }
 
 
-def test_replicates_are_counted_for_each_read_ahead(tmp_path: Path) -> None:
-    """The banner once pooled them: 1 of 14, where the headline said 1 of 7."""
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"readahead_kib": 8192}, "read-ahead 128 KiB"),
+        ({"readahead_kib": None}, "read-ahead 128 KiB"),
+        ({"memory_bytes": 64 << 20}, "limited to 128 MiB"),
+        ({"workers": 2}, "0 workers"),
+        ({"batch_size": 20}, "batch 32"),
+    ],
+)
+def test_replicates_of_different_settings_are_not_added_up(
+    other: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """The banner once did: 1 of 14, where the headline said 1 of 7."""
     still: list[float | str | None] = [1.0] * ROUNDS
+    files = limited("png", 40.0, still, ahead=128)
+    calm = limited("lmdb", 9.0, still, ahead=128)
     records = [
-        *limited("png", 40.0, still, ahead=128),
+        *files,
         *limited("lmdb", 9.0, [1.0, 1.0, 5.0, 1.0, 1.0], ahead=128),
-        *limited("png", 40.0, still, ahead=8192),
-        *limited("lmdb", 9.0, still, ahead=8192),
+        *(
+            dataclasses.replace(record, cell=dataclasses.replace(record.cell, **other))
+            for record in (*files, *calm)
+        ),
     ]
     page, rows = page_of(tmp_path, records)
-    assert "NOT STEADY: 1 of 5 replicates of LMDB with a read-ahead of 128 KiB" in page
+    assert f"NOT STEADY: 1 of 5 replicates of LMDB ({words})" in page
     assert "of 10 replicates" not in page
     assert sorted(row["unsteady_replicates"] for row in rows) == ["0", "0", "0", "1"]
 
