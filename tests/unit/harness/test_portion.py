@@ -411,7 +411,7 @@ def test_a_later_epoch_whose_cache_still_fills_has_no_steady_portion(epoch: int)
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_a_cache_that_fills_below_half_its_limit_is_not_taken_for_one_that_never_fills(epoch: int) -> None:
+def test_a_cache_that_fills_below_half_its_limit_is_still_filling(epoch: int) -> None:
     assert "still filling" in str(steady([(0, 0.0), (50, 0.12), (100, 0.24)], epoch=epoch))
 
 
