@@ -27,11 +27,12 @@ def spread(seconds: Sequence[float]) -> float:
 def loops(cores: Sequence[int], seconds: float) -> dict[int, list[float]]:
     """Run the loop on the cores in turn for so long, at least twice on each, and return the seconds of each loop by core."""
     took: dict[int, list[float]] = {core: [] for core in cores}
-    end = time.perf_counter() + seconds
+    allowed, end = os.sched_getaffinity(0), time.perf_counter() + seconds
     while len(took[cores[-1]]) < 2 or time.perf_counter() < end:
         for core in cores:
             os.sched_setaffinity(0, {core})
             took[core].append(loop_s())
+    os.sched_setaffinity(0, allowed)
     return took
 
 
@@ -51,11 +52,8 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     before, own_before, start = psutil.cpu_times(), time.process_time(), time.perf_counter()
     by_core = loops(cores, arguments.seconds)
-    wall, own, after = (
-        time.perf_counter() - start,
-        time.process_time() - own_before,
-        psutil.cpu_times(),
-    )
+    wall, own = time.perf_counter() - start, time.process_time() - own_before
+    after = psutil.cpu_times()
     found = max(spread(took) for took in by_core.values())
     verdict = "steady" if found <= STEADY_MOST else "not steady: expect wide intervals"
     everything = [took for some in by_core.values() for took in some]
@@ -65,7 +63,8 @@ def main() -> None:
     )
     busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "nice", "system"))
     print(
-        f"steal time: {(after.steal - before.steal) / wall:.1%} of one core; other processes: {max(0.0, busy - own) / wall:.1%} of one core"
+        f"steal time: {(after.steal - before.steal) / wall:.1%} of one core; "
+        f"other processes: {max(0.0, busy - own) / wall:.1%} of one core"
     )
 
 

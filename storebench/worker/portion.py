@@ -27,8 +27,7 @@ FILLED_FRAC = 0.5
 GROWTH_MOST_FRAC = 1 / 8
 """Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache.
 
-A full cache gives pages to the processes and gets them back: it grew by up to 7% of the limit in later epochs of the
-committed runs, and by 11% in first ones.
+A full cache gives pages to the processes and gets them back, so it varies by some percent, too.
 """
 
 STEADY_AFTER_FRAC = 0.10
@@ -272,9 +271,8 @@ def steady_portion(
     In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum or,
     for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. If they are
     no more than twice the batches that producers begin ahead of the loop, there is no portion: up to half of them were
-    read earlier, and the loop only took them over. All steps of later epochs of the same process count. But
-    where the resident part of the store grows by more than `GROWTH_MOST_FRAC` of the limit during these steps, the cache was
-    still filling, and there is no portion.
+    read earlier, and the loop only took them over. In later epochs of the same process, all steps count. If the cache still
+    fills during these steps (`still_filling`), there is no portion.
 
     Parameters
     ----------
@@ -294,25 +292,17 @@ def steady_portion(
     if not curve.at_ns or store_bytes <= memory_bytes:
         fits = "the store fits into the limit: nothing has to be read twice"
         return Judgement(reason=fits if curve.at_ns else curve.reason or "residency was not sampled")
-    first, why = 0, ""
-    if not epoch:
-        fills = max(curve.resident_frac) * store_bytes >= FILLED_FRAC * memory_bytes
-        first, why = _first_full(timed, curve, fills=fills)
+    fills = max(curve.resident_frac) * store_bytes >= FILLED_FRAC * memory_bytes
+    first, why = (
+        (0, "the cache had filled in an earlier epoch") if epoch else _first_full(timed, curve, fills=fills)
+    )
     if first >= steps:
         return Judgement(
             reason="the cache had not filled before the last step began: use more steps or epochs"
         )
     points = residency_points(table, curve, store.count)
-    begun_frac, most_frac = growth(table, points, int(timed["step"][first]))
-    if (most_frac - begun_frac) * store_bytes > GROWTH_MOST_FRAC * memory_bytes:
-        return Judgement(
-            reason=f"the cache was still filling: {begun_frac:.1%} of the store was resident at first and {most_frac:.1%} "
-            "later, so use more steps or epochs"
-        )
-    why = (
-        why
-        or f"{begun_frac:.1%} of the store was resident when the epoch began, and at most {most_frac:.1%} later"
-    )
+    if filling := still_filling(table, points, int(timed["step"][first]), store_bytes, memory_bytes):
+        return Judgement(reason=f"{filling}: use more steps or epochs")
     begun = _begun_ahead(timed)
     if first and steps - first <= 2 * begun:
         return Judgement(
@@ -345,8 +335,14 @@ def _first_full(timed: StepTable, curve: ResidencyCurve, *, fills: bool) -> tupl
     return first, f"from the moment at which {resident[filled]:.1%} of the store was resident"
 
 
-def growth(table: StepTable, points: Sequence[ResidencyPoint], first_step: int) -> tuple[float, float]:
-    """Return the share of the store that was resident when a step began, and the largest share from then on.
+def still_filling(
+    table: StepTable,
+    points: Sequence[ResidencyPoint],
+    first_step: int,
+    store_bytes: int,
+    memory_bytes: int,
+) -> str:
+    """Return words for a page cache that grew by more than `GROWTH_MOST_FRAC` of its limit after a step began; "" otherwise.
 
     Parameters
     ----------
@@ -356,12 +352,17 @@ def growth(table: StepTable, points: Sequence[ResidencyPoint], first_step: int) 
         The recorded curve, at least one point.
     first_step
         Number of the step.
+    store_bytes, memory_bytes
+        Size of the store, and the limit on the page cache.
     """
     elapsed_s = np.array([point.elapsed_s for point in points])
     resident = np.array([point.resident_frac for point in points])
     begin_s = (int(table["start_ns"][first_step]) - int(table["start_ns"][0])) / 1e9
     begun = float(np.interp(begin_s, elapsed_s, resident))
-    return begun, float(resident[elapsed_s >= begin_s].max(initial=begun))
+    most = float(resident[elapsed_s >= begin_s].max(initial=begun))
+    if (most - begun) * store_bytes <= GROWTH_MOST_FRAC * memory_bytes:
+        return ""
+    return f"the cache was still filling, from {begun:.1%} of the store when step {first_step} began to {most:.1%}"
 
 
 def _begun_ahead(timed: StepTable) -> int:

@@ -13,13 +13,12 @@ from storebench.report.validation.limits import DEVICE_LEAST_FRAC, rows_frac
 from storebench.results import Portion, PortionKind, Record, ResidencyPoint, StoreFacts
 from storebench.training.step_table import step_ends
 from storebench.worker.portion import (
-    GROWTH_MOST_FRAC,
     KEPT_POINTS,
     asked_frac,
     expected_frac,
-    growth,
     portion_sums,
     shared_drift,
+    still_filling,
 )
 from storebench.worker.store_pages import StorePages
 
@@ -87,12 +86,8 @@ def _whole(record: Record, part: Portion, first: int, last: int) -> Iterator[Fin
 def _full(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
     """Find a steady portion during which the cache still filled, or whose curve is not that of its epoch."""
     limit, cache = record.cell.memory_bytes, record.cache
-    if limit is None or record.store is None or cache is None:
-        return
-    if not cache.curve:
-        message = "steady, but no residency was sampled during the epoch"
-        yield finding(Rule.CACHE, record, "cache.curve", message)
-        return
+    if limit is None or record.store is None or cache is None or not cache.curve:
+        return  # `validation.run` reports it
     first, before = cache.curve[0], cache.resident_frac_before
     if first.elapsed_s > ROUNDING or (
         before is not None and abs(first.resident_frac - before) > CURVE_START_FRAC
@@ -103,13 +98,9 @@ def _full(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:
             f"but before the epoch it was {was}"
         )
         yield finding(Rule.CACHE, record, "cache.curve", message)
-    begun, most = growth(dict(steps), cache.curve, part.first_step)
-    if (most - begun) * record.store.file_bytes > GROWTH_MOST_FRAC * limit * (1 + ROUNDING):
-        message = (
-            f"steady from step {part.first_step} on, but {begun:.1%} of the store was resident then, and {most:.1%} later: "
-            "the cache was still filling"
-        )
-        yield finding(Rule.CACHE, record, "portion.first_step", message)
+    # The worker counts whole pages, which is never less.
+    if filling := still_filling(dict(steps), cache.curve, part.first_step, record.store.file_bytes, limit):
+        yield finding(Rule.CACHE, record, "portion.first_step", f"called steady, but {filling}")
 
 
 def _sums(record: Record, part: Portion, steps: _Steps) -> Iterator[Finding]:

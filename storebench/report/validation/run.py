@@ -255,7 +255,7 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
     """Find portions that no sampled residency supports, or that are cold in name only."""
     for record in records:
         portion, cache = record.portion, record.cache
-        if portion is not None and portion.reason and (cache is None or not cache.curve):
+        if portion is not None and (cache is None or not cache.curve):
             message = f"a {portion.kind} portion is claimed, but no residency was sampled during the epoch"
             yield finding(Rule.CACHE, record, "cache.curve", message)
         if portion is None or portion.kind is not PortionKind.COLD or portion.upper_bound:

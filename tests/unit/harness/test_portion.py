@@ -404,9 +404,7 @@ def test_all_steps_of_a_later_epoch_count_if_it_begins_with_a_full_cache() -> No
 def test_a_later_epoch_whose_cache_still_fills_has_no_steady_portion(epoch: int) -> None:
     """Twelve steps from PNG files once left half of the cache empty, and the next epoch was called steady."""
     said = str(steady([(0, 0.19), (50, 0.3), (100, 0.35)], epoch=epoch))
-    assert said.startswith(
-        "the cache was still filling: 19.0% of the store was resident at first and 35.0% later"
-    )
+    assert said.startswith("the cache was still filling, from 19.0% of the store when step 0 began to 35.0%")
     assert "use more steps or epochs" in said
 
 

@@ -110,7 +110,7 @@ def _belongings() -> Counter[str]:
 
 
 def _opened(descriptor: str) -> str:
-    """Return what a descriptor of this process is open on, without the numbers of pipes and sockets."""
+    """Return what a file descriptor of this process refers to; pipes and sockets without their inode numbers."""
     try:
         return str(Path("/proc/self/fd", descriptor).readlink()).partition(":[")[0]
     except OSError:  # the list's own, which is closed by now
