@@ -164,10 +164,10 @@ def setting_label(
 
 def setting_words(cell: Cell, varying: Collection[str]) -> str:
     """Return only the fields that vary, in words; a read-ahead that was not set is called the disk's own."""
-    shown = [name for name in (*SETTING_COLUMNS, PASSES) if name in varying]
-    own = {"readahead_kib": "the disk's own read-ahead"}
-    words = [_setting_word(name, getattr(cell, name), cell) or own.get(name, "") for name in shown]
-    return plain(", ".join(word for word in words if word))
+    usual = {row.name for row in SETTINGS if row.always}
+    words = setting_label(cell, varying, without=usual.difference(varying))
+    own = "the disk's own read-ahead" if "readahead_kib" in varying and cell.readahead_kib is None else ""
+    return ", ".join(filter(None, (words, own)))
 
 
 def device_words(cell: CellSummary) -> str:
