@@ -17,6 +17,9 @@ export STOREBENCH_RUNS := $(RUNS)
 PAPER_DATASETS := mnist cifar10
 PER_FORMAT := --cache warm --max-steps 50
 
+# A replicate that failed (exit code 5) does not keep the others from being measured and reported; the target fails in the end.
+bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(RUNS)/$(NOW)-$(1) || { failed=$$?; [ $$failed -eq 5 ] || exit $$failed; }
+
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
@@ -51,13 +54,14 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins replace 
 	$(BIN)/storebench data list
 
 bench-all: data ## Convert, measure as precisely as a fixed time allows, and report (about 15 minutes on 2 cores)
-	$(BIN)/storebench bench scenarios/answer.toml --out $(RUNS)/$(NOW)-answer
-	$(BIN)/storebench bench scenarios/roofline.toml --out $(RUNS)/$(NOW)-roofline
-	$(BIN)/storebench report $(RUNS)/$(NOW)-answer $(RUNS)/$(NOW)-roofline --allow-invalid --out $(REPORT)
+	failed=0; $(call bench,answer); $(call bench,roofline); \
+	$(BIN)/storebench report $(RUNS)/$(NOW)-answer $(RUNS)/$(NOW)-roofline --allow-invalid --out $(REPORT) || exit $$?; \
+	exit $$failed
 
 bench-paper: data ## The whole matrix of the paper, cold and warm, for those who have the time (about 50 minutes on 2 cores)
-	$(BIN)/storebench bench scenarios/paper.toml --out $(RUNS)/$(NOW)-paper
-	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --allow-invalid --out $(REPORT)
+	failed=0; $(call bench,paper); \
+	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --allow-invalid --out $(REPORT) || exit $$?; \
+	exit $$failed
 
 bench-smoke: setup ## The same in miniature, in about two minutes; its figures mean nothing
 	$(BIN)/storebench bench scenarios/smoke.toml --out $(RUNS)/$(NOW)-smoke

@@ -135,10 +135,7 @@ def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
     else:
         advice = "Cold cells will fail here: keep the stores on a local disk."
     yield _state(f"cold cells on {mount.fstype}", cold.verdict == "verified", cold.reason, advice)
-    page_cache.warm([scratch])
-    warm = page_cache.cache_facts(
-        CacheState.WARM, page_cache.resident([scratch]), paths=[scratch], how="read"
-    )
+    warm = page_cache.cache_facts(CacheState.WARM, page_cache.warm([scratch]), paths=[scratch], how="read")
     yield _state(
         f"warm cells on {mount.fstype}", warm.verdict == "verified", warm.reason, "Free some memory."
     )

@@ -161,12 +161,12 @@ def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float], *, 
             return
 
 
-def warm(paths: Paths, *, anew: bool = False) -> int:
-    """Read each file from start to end; return the number of bytes.
+def warm(paths: Paths, *, anew: bool = False) -> Residency:
+    """Read each file from start to end, and return what is resident then.
 
     A machine that reclaims idle pages may drop some while others are still being read.
     All files are therefore read again, up to `WARM_PASSES` times, while less than
-    `WARM_ENOUGH_FRAC` is resident. It may still be less in the end, so count afterwards.
+    `WARM_ENOUGH_FRAC` is resident. It may still be less in the end. Do not count again: until then, more may be dropped.
 
     Parameters
     ----------
@@ -178,13 +178,17 @@ def warm(paths: Paths, *, anew: bool = False) -> int:
     files = list(paths)
     if anew:
         _evict(files, _ANEW_WAITS_S)
-    done = _read(files)
+    counted = _read_and_count(files)
     for _ in range(WARM_PASSES - 1):
-        frac = resident(files).frac
-        if frac is None or frac >= WARM_ENOUGH_FRAC:
+        if counted.frac is None or counted.frac >= WARM_ENOUGH_FRAC:
             break
-        _read(files)
-    return done
+        counted = _read_and_count(files)
+    return counted
+
+
+def _read_and_count(paths: Paths) -> Residency:
+    _read(paths)
+    return resident(paths)
 
 
 def _read(paths: Paths) -> int:

@@ -113,13 +113,13 @@ class StoreCache:
             none = Residency(pages_total=0, pages_resident=None, method="none", reason=reason)
             return dataclasses.replace(cache_facts(CacheState.ANY, none), requested=requested, reason=reason)
         files = self.files
-        if requested == CacheState.COLD:
-            how = evict(files)
-        elif requested == CacheState.WARM:
-            how = "fadvise+read" if first else "read"
-            warm(files, anew=first)
+        if requested == CacheState.WARM:
+            how, counted = "fadvise+read" if first else "read", warm(files, anew=first)
+        else:
+            how = evict(files) if requested == CacheState.COLD else how
+            counted = resident(files)
         how = f"{how}+drop_caches" if self.drops else how
-        facts = cache_facts(requested, resident(files), paths=files, how=how, applies_to=applies_to)
+        facts = cache_facts(requested, counted, paths=files, how=how, applies_to=applies_to)
         return dataclasses.replace(facts, metadata=self._metadata())
 
     def drop(self) -> None:

@@ -33,10 +33,10 @@ class Kernel:
         self.files |= {path.name for path in paths}
         return "fadvise"
 
-    def _warm(self, paths: Iterable[Path], *, anew: bool) -> int:
+    def _warm(self, paths: Iterable[Path], *, anew: bool) -> Residency:
         self.asked.append("read anew" if anew else "read")
         self.files |= {path.name for path in paths}
-        return 0
+        return Residency(pages_total=PAGES, pages_resident=self.resident, method="cachestat")
 
     def _count(self, paths: Iterable[Path]) -> Residency:
         self.asked.append("count")
@@ -60,7 +60,7 @@ def cache_of(state: CacheState, folder: Path, backend: str = "lmdb:direct", **op
 def test_a_warm_store_is_read_anew_once_and_then_only_topped_up(kernel: Kernel, tmp_path: Path) -> None:
     cache = cache_of(CacheState.WARM, tmp_path)
     first, later = (cache.prepare("epoch", first=first) for first in (True, False))
-    assert kernel.asked == ["read anew", "count", "read", "count"]
+    assert kernel.asked == ["read anew", "read"], "reading counts; pages may go before a second count"
     assert (first.method, later.method) == ("fadvise+read+cachestat", "read+cachestat")
 
 
@@ -159,4 +159,4 @@ def test_a_memory_backend_is_prepared_before_it_opens(kernel: Kernel, tmp_path: 
     facts = StoreCache(CacheState.WARM, parse_backend("memory:native"), store, drops=False).before_opening()
     assert facts is not None
     assert (facts.applies_to, facts.verdict) == ("open", CacheVerdict.VERIFIED)
-    assert kernel.asked == ["read anew", "count"]
+    assert kernel.asked == ["read anew"]

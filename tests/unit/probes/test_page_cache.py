@@ -72,8 +72,7 @@ def test_eviction_leaves_at_most_one_percent_and_is_verified_cold(big_file: Path
 
 def test_warming_fills_at_least_99_percent_and_is_verified_warm(big_file: Path) -> None:
     evict([big_file])
-    assert warm([big_file]) == big_file.stat().st_size
-    facts = cache_facts(CacheState.WARM, resident([big_file]), how="read")
+    facts = cache_facts(CacheState.WARM, warm([big_file]), how="read")
     assert facts.resident_frac_before is not None
     assert facts.resident_frac_before >= 0.99
     assert facts.verdict == "verified"
@@ -125,8 +124,7 @@ def test_many_files_are_evicted_warmed_and_counted_together(disk: Path) -> None:
     files.append(folder / "empty")
     evict(files)
     assert resident(files) == Residency(pages_total=2000, pages_resident=0, method=resident(files).method)
-    assert warm(files) == 5_000_000
-    assert (resident(files).frac or 0) >= 0.99
+    assert (warm(files).frac or 0) >= 0.99
 
 
 def test_what_is_pushed_out_while_warming_is_read_again(
@@ -143,9 +141,8 @@ def test_what_is_pushed_out_while_warming_is_read_again(
 
     monkeypatch.setattr(page_cache, "_read", pushed_out_after_the_first_pass)
     size = big_file.stat().st_size
-    assert warm([big_file]) == size
+    assert (warm([big_file]).frac or 0) >= 0.99
     assert passes[:2] == [size, size]
-    assert (resident([big_file]).frac or 0) >= 0.99
 
 
 def test_warming_anew_reads_a_resident_file_again(big_file: Path, own_read_bytes: Callable[[], int]) -> None:
@@ -290,7 +287,7 @@ os.setuid(65534)
 own, foreign = sys.argv[1:]
 with open(own, "wb") as file:
     file.write(b"x" * 100_000)
-print(resident([own]).frac, evict([own]), resident([own]).frac, warm([own]), resident([own]).frac)
+print(resident([own]).frac, evict([own]), resident([own]).frac, warm([own]).frac, resident([own]).frac)
 found = resident([foreign])
 print(found.pages_resident, found.reason)
 try:
@@ -317,7 +314,7 @@ def test_without_root_all_but_drop_caches_works(open_folder: Path, python: Calla
     foreign.chmod(0o644)
     evict([foreign])
     states, found, refusal = python(AS_NOBODY, open_folder / "own", foreign).splitlines()
-    assert states == "1.0 fadvise 0.0 100000 1.0"
+    assert states == "1.0 fadvise 0.0 1.0 1.0"
     # The truth (0 of 25) or an honest unknown; mincore alone would have said 25.
     assert found == "0 " or (found.startswith("None ") and len(found) > 10)
     assert refusal.endswith("Leave out --drop-caches: evicting single files needs no root.")
