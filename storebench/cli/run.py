@@ -106,7 +106,7 @@ def run(
     as_json: RecordsAsJsonOption = False,
     **loop: Any,
 ) -> None:
-    """Train from each BACKEND, or find out whether converting pays.
+    """Train from each BACKEND, or see whether converting pays.
 
     Without a BACKEND, it measures how fast the image files can be loaded as they are and from the stores that they
     could become, in about four minutes. It ends with whether converting is worth it.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storebench.cli.main import app
-from tests.docs.command_line import help_of, parse
+from tests.docs.command_line import parse
 from tests.docs.generate import verbs
 
 CompletedText = subprocess.CompletedProcess[str]
@@ -88,8 +88,8 @@ def test_the_version_is_printed(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "data", *(name for name, _ in verbs())])
-def test_help_fits_80_columns_and_cuts_no_description(name: str) -> None:
-    for line in help_of(*name.split()).splitlines():
+def test_help_fits_80_columns_and_cuts_no_description(name: str, cli: Cli) -> None:
+    for line in cli(*name.split(), "--help").stdout.splitlines():
         assert len(line) <= 80, line
         assert line.startswith("Usage:") or not line.rstrip().endswith("..."), line
 
