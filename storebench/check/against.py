@@ -137,12 +137,7 @@ def run_against(
         A side ended, cannot run its scenario at all, or ran other code than its own.
     """
     options = options or SideOptions()
-    if options.replicates is None and options.budget_s is None:
-        _rounds_of(scenario)  # refuses before anything is checked out
-    repo = find_repository(
-        revision.repository, {cell.backend.format for cell in scenario.chosen(options.only)}
-    )
-    commit = commit_of(repo.root, revision.ref)
+    repo, commit = _found(revision, scenario, options)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
     with contextlib.ExitStack() as running:
         running.enter_context(claimed(out))
@@ -186,6 +181,27 @@ def run_against(
         _one_sided(processes, sides)
         _interleave(processes, replicates, options.budget_s, say)
     return sides
+
+
+def compared(revision: Revision, scenario: Scenario, options: SideOptions) -> Scenario:
+    """Return the working tree's scenario as `run_against` runs it on each side: every cell in every round.
+
+    Raises
+    ------
+    UsageError
+        `run_against` would refuse the revision, the repository or the scenario.
+    """
+    _found(revision, scenario, options)
+    return scenario.repeated(_replicates_of(options, scenario))
+
+
+def _found(revision: Revision, scenario: Scenario, options: SideOptions) -> tuple[Repository, str]:
+    """Return the repository of a revision and its commit, or refuse the comparison before anything is checked out."""
+    if options.replicates is None and options.budget_s is None:
+        _rounds_of(scenario)
+    formats = {cell.backend.format for cell in scenario.chosen(options.only)}
+    repo = find_repository(revision.repository, formats)
+    return repo, commit_of(repo.root, revision.ref)
 
 
 def one_format_words(cells: Collection[Cell]) -> str:

@@ -134,30 +134,28 @@ def bench(
             raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
         budget_s = _budget_s(budget, against)
         _divides(cells, nodes or 1)
-        if dry_run:
-            sides = 1 if against is None else 2
-            planned = loaded if against is None else _every_round(loaded)
-            print_plan(planned, cells, stores or stores_dir(), sides=sides, as_json=as_json)
-            return
-        place = _place(nodes, rendezvous, node)
-        if place is not None and against is not None:
-            raise UsageError("--nodes is not for --against", hint="Leave out one of them.")
-        require_devices(cells, nodes=nodes or 1)
         if against is not None:
-            if resume:
-                raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
-            if timeout is not None:
-                raise UsageError(
-                    "--timeout is not for --against", hint="Set timeout_s in the scenario of each side."
-                )
-            from storebench.check.against import Revision, SideOptions
+            from storebench.check.against import Revision, SideOptions, compared
 
+            _refuse_beside_against(
+                _named(nodes=nodes, rendezvous=rendezvous, node=node), resume=resume, timeout=timeout
+            )
             options = SideOptions(
                 only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
             )
             revision = Revision(ref=against, source=path, repository=repository)
+            if dry_run:
+                planned = compared(revision, loaded, options).model_copy(update={"budget": budget})
+                print_plan(planned, cells, stores or stores_dir(), sides=2, as_json=as_json)
+                return
+            require_devices(cells)
             _against(revision, loaded, folder, stores or stores_dir(), options)
             return
+        if dry_run:
+            print_plan(loaded, cells, stores or stores_dir(), as_json=as_json)
+            return
+        place = _place(nodes, rendezvous, node)
+        require_devices(cells, nodes=nodes or 1)
         if place is not None and not place.leads:
             _follow(loaded, cells, folder, stores or stores_dir(), place)
             return
@@ -180,9 +178,13 @@ def bench(
         )
 
 
-def _every_round(scenario: "Scenario") -> "Scenario":
-    """Return a scenario as both sides of a comparison run it: every cell in every round."""
-    return scenario if scenario.stopping is not None else scenario.repeated(scenario.replicates)
+def _refuse_beside_against(nodes: list[str], *, resume: bool, timeout: float | None) -> None:
+    if nodes:
+        raise UsageError("--nodes is not for --against", hint="Leave out one of them.")
+    if resume:
+        raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
+    if timeout is not None:
+        raise UsageError("--timeout is not for --against", hint="Set timeout_s in the scenario of each side.")
 
 
 def _budget_s(budget: str | None, against: str | None) -> float | None:

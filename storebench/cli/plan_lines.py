@@ -63,9 +63,9 @@ def _alternatives(numbers: Iterable[int]) -> str:
 
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
     """Return the number of replicates of a run, the bytes that it converts and reads, and its estimated duration."""
-    count = f"{number_of(len(plan.cells), 'cell')} x {rounds_words(scenario)}"
+    count = f"{number_of(len(plan.cells), 'cell')}{' x 2 sides' * (sides == 2)} x {rounds_words(scenario)}"
     return (
-        f"{count}{' x 2 sides' * (sides == 2)}; about {_mib(plan.write_bytes)} to convert, "
+        f"{count}; about {_mib(plan.write_bytes)} to convert, "
         f"{_mib(plan.fetch_bytes)} to read; {_estimate(scenario, plan)} ({_width(plan)})"
     )
 
@@ -77,8 +77,7 @@ def rounds_words(scenario: "Scenario") -> str:
         least = min(scenario.fewer_replicates.values(), default=scenario.replicates)
         most = number_of(scenario.replicates, "replicate")
         words = most if least == scenario.replicates else f"{least} to {most}"
-        budget_s = scenario.budget_s
-        return words if budget_s is None else f"{words}, as many as fit into {format_duration(budget_s)}"
+        return words if scenario.budget is None else f"{words}, as many as fit into {scenario.budget}"
     return f"{rule.min_replicates} to {rule.max_replicates} replicates, until each ratio is within {rule.until:.0%}"
 
 
