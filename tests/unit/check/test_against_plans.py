@@ -11,11 +11,11 @@ def planned(*words: str) -> Result:
 
 
 def test_a_dry_run_plans_as_many_rounds_as_fit_into_the_budget() -> None:
-    done = planned("--against", "HEAD", "--budget", "100 s")
+    done = planned("--against", "HEAD", "--budget", "4 min")
     assert done.exit_code == 0, done.stderr
     total = done.stdout.splitlines()[-1]
-    assert " x 2 sides x 40 replicates, as many as fit into 100 s;" in total
-    assert " about 100 s (" in total
+    assert " x 2 sides x 40 replicates, as many as fit into 4 min;" in total
+    assert " about 4 min (" in total
 
 
 def test_a_dry_run_without_a_budget_plans_the_rounds_of_the_scenario() -> None:
