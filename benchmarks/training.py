@@ -2,8 +2,8 @@
 
 The prediction for training from ``lmdb:direct`` uses no figure of that training itself:
 
-- C: the compute, and copying to the device, of the same epoch fed by LMDB without readahead. The kernel's read-ahead
-  for plain LMDB takes processor time from the network; the script prints how much.
+- C: the compute, and copying to the device, of the same epoch fed by LMDB without readahead. Plain LMDB's
+  read-ahead might take processor time from the network; the script prints how much longer the network computes.
 - W: the warm time of the direct reader with nothing to compute. The loop copies its batches in its own thread.
 - R: its cold time with nothing to compute. Reading ahead continues while the network computes.
 
