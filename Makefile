@@ -17,8 +17,9 @@ export STOREBENCH_RUNS := $(RUNS)
 PAPER_DATASETS := mnist cifar10
 PER_FORMAT := --cache warm --max-steps 50
 
-# A replicate that failed (exit code 5) does not keep the others from being measured and reported; the target fails in the end.
-bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(RUNS)/$(NOW)-$(1) || { failed=$$?; [ $$failed -eq 5 ] || exit $$failed; }
+# Exit code 5 with records means that replicates failed. The others are measured and reported all the same; the target fails in the end.
+run = $(RUNS)/$(NOW)-$(1)
+bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?; [ $$failed -eq 5 ] && [ -s $(run)/records.jsonl ] || exit $$failed; }
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
@@ -55,12 +56,12 @@ data: setup ## Find the datasets, or download them; synthetic stand-ins replace 
 
 bench-all: data ## Convert, measure as precisely as a fixed time allows, and report (about 15 minutes on 2 cores)
 	failed=0; $(call bench,answer); $(call bench,roofline); \
-	$(BIN)/storebench report $(RUNS)/$(NOW)-answer $(RUNS)/$(NOW)-roofline --allow-invalid --out $(REPORT) || exit $$?; \
+	$(BIN)/storebench report $(call run,answer) $(call run,roofline) --allow-invalid --out $(REPORT) || exit $$?; \
 	exit $$failed
 
 bench-paper: data ## The whole matrix of the paper, cold and warm, for those who have the time (about 50 minutes on 2 cores)
 	failed=0; $(call bench,paper); \
-	$(BIN)/storebench report $(RUNS)/$(NOW)-paper --allow-invalid --out $(REPORT) || exit $$?; \
+	$(BIN)/storebench report $(call run,paper) --allow-invalid --out $(REPORT) || exit $$?; \
 	exit $$failed
 
 bench-smoke: setup ## The same in miniature, in about two minutes; its figures mean nothing

@@ -144,7 +144,7 @@ def run_against(
         for folder in (sides.baseline, sides.contender):
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
-        say(f"{repo.title}: revision {commit[:12]} against the working tree")
+        say(_sides_line(repo, commit))
         if words := one_format_words(scenario.chosen(options.only)):
             say(words)
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
@@ -183,15 +183,18 @@ def run_against(
     return sides
 
 
-def compared(revision: Revision, scenario: Scenario, options: SideOptions) -> Scenario:
-    """Return the working tree's scenario as `run_against` runs it on each side: every cell in every round.
+def compared(revision: Revision, scenario: Scenario, options: SideOptions, say: Say = mute) -> Scenario:
+    """Say what `run_against` compares, and return the working tree's scenario with the rounds of a side: every cell in each.
+
+    The revision's own scenario is not read: if it has more rounds, both sides run as many.
 
     Raises
     ------
     UsageError
         `run_against` would refuse the revision, the repository or the scenario.
     """
-    _found(revision, scenario, options)
+    repo, commit = _found(revision, scenario, options)
+    say(_sides_line(repo, commit))
     return scenario.repeated(_replicates_of(options, scenario))
 
 
@@ -202,6 +205,10 @@ def _found(revision: Revision, scenario: Scenario, options: SideOptions) -> tupl
     formats = {cell.backend.format for cell in scenario.chosen(options.only)}
     repo = find_repository(revision.repository, formats)
     return repo, commit_of(repo.root, revision.ref)
+
+
+def _sides_line(repo: Repository, commit: str) -> str:
+    return f"{repo.title}: revision {commit[:12]} against the working tree"
 
 
 def one_format_words(cells: Collection[Cell]) -> str:

@@ -145,7 +145,7 @@ def bench(
             )
             revision = Revision(ref=against, source=path, repository=repository)
             if dry_run:
-                planned = compared(revision, loaded, options).model_copy(update={"budget": budget})
+                planned = compared(revision, loaded, options, say).model_copy(update={"budget": budget})
                 print_plan(planned, cells, stores or stores_dir(), sides=2, as_json=as_json)
                 return
             require_devices(cells)

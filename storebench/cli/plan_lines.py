@@ -64,9 +64,10 @@ def _alternatives(numbers: Iterable[int]) -> str:
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
     """Return the number of replicates of a run, the bytes that it converts and reads, and its estimated duration."""
     count = f"{number_of(len(plan.cells), 'cell')}{' x 2 sides' * (sides == 2)} x {rounds_words(scenario)}"
+    bound = "at most " if scenario.stopping is None and scenario.budget is not None else ""
     return (
-        f"{count}; about {_mib(plan.write_bytes)} to convert, "
-        f"{_mib(plan.fetch_bytes)} to read; {_estimate(scenario, plan)} ({_width(plan)})"
+        f"{count}; about {_mib(plan.write_bytes)} to convert, {bound}{_mib(plan.fetch_bytes)} to read; "
+        f"{_estimate(scenario, plan)} ({_width(plan)})"
     )
 
 

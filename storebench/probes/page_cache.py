@@ -166,7 +166,7 @@ def warm(paths: Paths, *, anew: bool = False) -> Residency:
 
     A machine that reclaims idle pages may drop some while others are still being read.
     All files are therefore read again, up to `WARM_PASSES` times, while less than
-    `WARM_ENOUGH_FRAC` is resident. It may still be less in the end. Do not count again: until then, more may be dropped.
+    `WARM_ENOUGH_FRAC` is resident. It may still be less in the end.
 
     Parameters
     ----------

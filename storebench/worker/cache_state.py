@@ -8,6 +8,7 @@ from storebench.errors import CellFailedError
 from storebench.formats.registry import get_format, traits_of
 from storebench.probes.mounts import mount_of
 from storebench.probes.page_cache import (
+    WARM_MIN_FRAC,
     Residency,
     cache_facts,
     drop_caches,
@@ -19,6 +20,9 @@ from storebench.probes.page_cache import (
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.backend import Backend
 from storebench.settings.words import BOUNDED_STATES, CacheState
+
+_WARM_TRIES = 3
+"""How often a store is read that was warm when the reading ended, and is not at the count just before the first step."""
 
 
 class StoreCache:
@@ -114,7 +118,7 @@ class StoreCache:
             return dataclasses.replace(cache_facts(CacheState.ANY, none), requested=requested, reason=reason)
         files = self.files
         if requested == CacheState.WARM:
-            how, counted = "fadvise+read" if first else "read", warm(files, anew=first)
+            how, counted = "fadvise+read" if first else "read", _warmed(files, anew=first)
         else:
             how = evict(files) if requested == CacheState.COLD else how
             counted = resident(files)
@@ -135,6 +139,20 @@ class StoreCache:
         if self.drops:
             return "cold"
         return "unknown" if self._requested == CacheState.ANY else "hot"
+
+
+def _warmed(files: Sequence[Path], *, anew: bool) -> Residency:
+    """Read the files and count their pages afterwards; again if the kernel has dropped some in between."""
+    for _ in range(_WARM_TRIES):
+        read, counted = warm(files, anew=anew), resident(files)
+        if not _is_warm(read) or _is_warm(counted):
+            break
+        anew = False
+    return counted
+
+
+def _is_warm(counted: Residency) -> bool:
+    return counted.frac is None or counted.frac >= WARM_MIN_FRAC
 
 
 def _require_one_file_system(store: Path, data_files: Sequence[Path]) -> None:

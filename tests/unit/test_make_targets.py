@@ -8,28 +8,70 @@ import pytest
 from tests.docs.doc_files import ROOT
 
 STAND_IN = """#!/bin/sh
+# The arguments of bench are: bench scenarios/NAME.toml --out FOLDER
 echo "$1 $2"
-case "$2" in scenarios/answer.toml|scenarios/paper.toml) exit {code};; esac
+[ "$1" = report ] && exit {report}
+[ {records} = yes ] && mkdir -p "$4" && echo "{{}}" > "$4/records.jsonl"
+case "$2" in scenarios/roofline.toml) exit {second};; esac
+exit {first}
 """
+ANSWER, ROOFLINE, PAPER = (f"bench scenarios/{name}.toml" for name in ("answer", "roofline", "paper"))
+
+
+def made(
+    folder: Path, target: str, *, first: int, second: int = 0, report: int = 0, records: str = "yes"
+) -> tuple[list[str], bool]:
+    """Run a target with a stand-in for storebench; return what it called, and whether the target succeeded."""
+    program = folder / "bin" / "storebench"
+    program.parent.mkdir()
+    program.write_text(
+        STAND_IN.format(first=first, second=second, report=report, records=records), encoding="utf-8"
+    )
+    program.chmod(0o755)
+    command = ["make", "-s", "-o", "data", target, f"VENV={folder}", f"RUNS={folder}/runs"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines(), done.returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("target", "first", "rest"),
-    [("bench-all", "bench scenarios/answer.toml", 2), ("bench-paper", "bench scenarios/paper.toml", 1)],
+    ("first", "second", "last"),
+    [
+        (0, 0, "report"),
+        (5, 0, "report"),
+        (0, 5, "report"),
+        (5, 5, "report"),
+        (2, 0, ANSWER),
+        (130, 0, ANSWER),
+        (0, 2, ROOFLINE),
+        (5, 2, ROOFLINE),
+    ],
 )
-@pytest.mark.parametrize(("code", "goes_on"), [(0, True), (5, True), (2, False), (130, False)])
 def test_only_failed_replicates_let_the_rest_be_measured_and_reported(
-    target: str, first: str, rest: int, code: int, goes_on: bool, tmp_path: Path
+    first: int, second: int, last: str, tmp_path: Path
 ) -> None:
     """A machine that reclaimed pages at the wrong moment once cost a user the whole report: 1 of 170 replicates failed."""
-    program = tmp_path / "bin" / "storebench"
-    program.parent.mkdir()
-    program.write_text(STAND_IN.format(code=code), encoding="utf-8")
-    program.chmod(0o755)
-    command = ["make", "-s", "-o", "data", target, f"VENV={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    ran = done.stdout.splitlines()
-    assert ran[0] == first
-    assert len(ran) == 1 + (rest if goes_on else 0)
-    assert (ran[-1].startswith("report")) is goes_on
-    assert (done.returncode == 0) is (code == 0)
+    called, succeeded = made(tmp_path, "bench-all", first=first, second=second)
+    assert called[0] == ANSWER
+    assert called[-1].startswith(last)
+    assert succeeded is (first == second == 0)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, "report"), (5, "report"), (2, PAPER)])
+def test_the_whole_matrix_is_reported_after_failed_replicates(first: int, last: str, tmp_path: Path) -> None:
+    called, succeeded = made(tmp_path, "bench-paper", first=first)
+    assert called[-1].startswith(last)
+    assert succeeded is (first == 0)
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_report_that_fails_fails_the_target(first: int, tmp_path: Path) -> None:
+    called, succeeded = made(tmp_path, "bench-all", first=first, report=3)
+    assert called[-1].startswith("report")
+    assert not succeeded
+
+
+def test_a_full_disk_without_a_record_ends_the_target_at_once(tmp_path: Path) -> None:
+    """It has the exit code of failed replicates, but there is nothing to report, and the rest would fail as well."""
+    called, succeeded = made(tmp_path, "bench-all", first=5, records="no")
+    assert called == [ANSWER]
+    assert not succeeded

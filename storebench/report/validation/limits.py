@@ -19,7 +19,11 @@ DEVICE_LEAST_FRAC = 0.9
 
 _WARM_MOST_FRAC = 0.05
 _WARM_MOST_BYTES = 16 << 20
-"""A warm epoch that took more than this from a device was not warm; less may be pages of libraries."""
+_WARM_OTHER_BYTES = 2 << 20
+"""A warm epoch that took more than this from a device was not warm; less may be pages of libraries.
+
+The share is that of the requested bytes, and with `_WARM_OTHER_BYTES` that of the store, which several passes request again.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,11 +188,14 @@ def _read_by_games(record: Record) -> int:
 
 
 def _warm_reads(record: Record) -> Iterator[Finding]:
-    read = record.counters.device_read_bytes
+    read, store = record.counters.device_read_bytes, record.store
     most = max(_WARM_MOST_BYTES, _WARM_MOST_FRAC * record.payload_bytes)
+    if store is not None:
+        nodes = record.job.nodes if record.job else 1
+        on_disk = max(store.bytes_on_disk, store.file_bytes)
+        most = min(most, nodes * (_WARM_OTHER_BYTES + _WARM_MOST_FRAC * on_disk))
     if record.cell.cache == CacheState.WARM and read is not None and read > most:
-        share = read / max(1, record.payload_bytes)
-        message = f"called warm, but the device delivered {share:.0%} of the requested bytes"
+        message = f"called warm, but the device delivered {size(read)}, and {size(most)} are permitted"
         yield finding(Rule.CACHE, record, "device_read_bytes", message)
 
 

@@ -1,4 +1,6 @@
-"""A dry run of a comparison with a revision: it refuses what the comparison would refuse, and plans what it would run."""
+"""A dry run of a comparison with a revision: what it plans, and what it refuses before that."""
+
+import re
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -15,7 +17,11 @@ def test_a_dry_run_plans_as_many_rounds_as_fit_into_the_budget() -> None:
     assert done.exit_code == 0, done.stderr
     total = done.stdout.splitlines()[-1]
     assert " x 2 sides x 40 replicates, as many as fit into 4 min;" in total
+    assert "MiB to convert, at most " in total
     assert " about 4 min (" in total
+    assert re.fullmatch(
+        r"storebench in \S+: revision [0-9a-f]{12} against the working tree", done.stderr.splitlines()[0]
+    )
 
 
 def test_a_dry_run_without_a_budget_plans_the_rounds_of_the_scenario() -> None:
@@ -35,7 +41,7 @@ def test_a_dry_run_without_a_budget_plans_the_rounds_of_the_scenario() -> None:
         (("--against", "HEAD", "--node", "1"), "--nodes is not for --against"),
     ],
 )
-def test_a_dry_run_refuses_what_the_comparison_refuses(words: tuple[str, ...], error: str) -> None:
+def test_a_dry_run_refuses_what_is_not_for_a_comparison(words: tuple[str, ...], error: str) -> None:
     done = planned(*words)
     assert (done.exit_code, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()

@@ -222,7 +222,22 @@ def test_a_warm_epoch_that_read_a_device_is_told_with_its_share(tmp_path: Path) 
     read = dataclasses.replace(record, counters=Counters(device_read_bytes=record.payload_bytes // 2))
     [problem] = found(tmp_path, read)
     assert (problem.kind, problem.figure) == (Rule.CACHE, "device_read_bytes")
-    assert problem.message == "called warm, but the device delivered 50% of the requested bytes"
+    assert problem.message == "called warm, but the device delivered 300 MiB, and 30.0 MiB are permitted"
+
+
+@pytest.mark.parametrize(("share", "findings"), [(0.04, 0), (0.06, 1), (1.0, 1)])
+def test_many_passes_do_not_hide_that_a_warm_epoch_read_its_store(
+    tmp_path: Path, share: float, findings: int
+) -> None:
+    """What is permitted was a share of the requested bytes alone: in 60 passes, three times the store."""
+    record = make_record("lmdb", cache="warm")
+    assert record.store is not None
+    store = dataclasses.replace(
+        record.store, file_bytes=record.payload_bytes // 60, bytes_on_disk=record.payload_bytes // 60
+    )
+    read = Counters(device_read_bytes=round(share * store.file_bytes) + (2 << 20))
+    changed_record = dataclasses.replace(record, store=store, counters=read)
+    assert [one.figure for one in found(tmp_path, changed_record)].count("device_read_bytes") == findings
 
 
 LIMITED: dict[str, Any] = {"cache": "limited", "memory_bytes": 400 << 20}
