@@ -144,7 +144,7 @@ def run_against(
         for folder in (sides.baseline, sides.contender):
             if folder.exists():
                 raise OutputError("there is already a run here", where=folder, hint="Name another --out.")
-        say(_sides_line(repo, commit))
+        say(repo.against(commit))
         if words := one_format_words(scenario.chosen(options.only)):
             say(words)
         worktree, scratch = running.enter_context(checked_out(repo.root, commit, say))
@@ -194,7 +194,7 @@ def compared(revision: Revision, scenario: Scenario, options: SideOptions, say: 
         `run_against` would refuse the revision, the repository or the scenario.
     """
     repo, commit = _found(revision, scenario, options)
-    say(_sides_line(repo, commit))
+    say(repo.against(commit))
     return scenario.repeated(_replicates_of(options, scenario))
 
 
@@ -205,10 +205,6 @@ def _found(revision: Revision, scenario: Scenario, options: SideOptions) -> tupl
     formats = {cell.backend.format for cell in scenario.chosen(options.only)}
     repo = find_repository(revision.repository, formats)
     return repo, commit_of(repo.root, revision.ref)
-
-
-def _sides_line(repo: Repository, commit: str) -> str:
-    return f"{repo.title}: revision {commit[:12]} against the working tree"
 
 
 def one_format_words(cells: Collection[Cell]) -> str:

@@ -42,6 +42,10 @@ class Repository:
         """Name of the compared code, for messages."""
         return f"{self.plugin or 'storebench'} in {self.root}"
 
+    def against(self, commit: str) -> str:
+        """Return a line that names both sides of a comparison with a commit."""
+        return f"{self.title}: revision {commit[:12]} against the working tree"
+
 
 def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
     """Return the repository whose revisions are compared.

@@ -162,7 +162,7 @@ def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float], *, 
 
 
 def warm(paths: Paths, *, anew: bool = False) -> Residency:
-    """Read each file from start to end, and return what is resident then.
+    """Read each file from start to end; return the pages that are resident afterwards.
 
     A machine that reclaims idle pages may drop some while others are still being read.
     All files are therefore read again, up to `WARM_PASSES` times, while less than

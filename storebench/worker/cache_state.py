@@ -22,7 +22,7 @@ from storebench.settings.backend import Backend
 from storebench.settings.words import BOUNDED_STATES, CacheState
 
 _WARM_TRIES = 3
-"""How often a store is read that was warm when the reading ended, and is not at the count just before the first step."""
+"""Most attempts for a store that is warm when its reading ends, and no longer at the count before the first step."""
 
 
 class StoreCache:

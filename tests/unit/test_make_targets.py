@@ -21,7 +21,7 @@ ANSWER, ROOFLINE, PAPER = (f"bench scenarios/{name}.toml" for name in ("answer",
 def made(
     folder: Path, target: str, *, first: int, second: int = 0, report: int = 0, records: str = "yes"
 ) -> tuple[list[str], bool]:
-    """Run a target with a stand-in for storebench; return what it called, and whether the target succeeded."""
+    """Run a target with a stand-in for storebench; return its calls, and whether the target succeeded."""
     program = folder / "bin" / "storebench"
     program.parent.mkdir()
     program.write_text(

@@ -20,10 +20,8 @@ DEVICE_LEAST_FRAC = 0.9
 _WARM_MOST_FRAC = 0.05
 _WARM_MOST_BYTES = 16 << 20
 _WARM_OTHER_BYTES = 2 << 20
-"""A warm epoch that took more than this from a device was not warm; less may be pages of libraries.
-
-The share is that of the requested bytes, and with `_WARM_OTHER_BYTES` that of the store, which several passes request again.
-"""
+"""What a warm epoch may take from a device: a share of the requested bytes or the first number of bytes, and at most the same share
+of the store, which several passes request again, and the second number. The machine may reclaim pages, and read its libraries."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,7 +229,7 @@ def test_a_warm_epoch_that_read_a_device_is_told_with_its_share(tmp_path: Path) 
 def test_many_passes_do_not_hide_that_a_warm_epoch_read_its_store(
     tmp_path: Path, share: float, findings: int
 ) -> None:
-    """What is permitted was a share of the requested bytes alone: in 60 passes, three times the store."""
+    """A share of the requested bytes alone permits 60 passes to read the store three times."""
     record = make_record("lmdb", cache="warm")
     assert record.store is not None
     store = dataclasses.replace(
