@@ -204,7 +204,9 @@ def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
     for name in only:
         if not scenario.chosen([name]):
             raise UsageError(
-                f"no cell is called {name!r}", where="--only", hint=f"Use one of: {', '.join(_names(cells))}."
+                f"no cell is called {name!r}",
+                where="--only",
+                hint=f"Use one of: {', '.join(_names(cells))}. For anything else, write a scenario (docs/scenarios.md).",
             )
     return scenario.chosen(only)
 

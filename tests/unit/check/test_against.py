@@ -394,6 +394,7 @@ def test_only_refuses_every_name_that_no_cell_has() -> None:
     assert done.stderr.startswith(
         "storebench: --only: no cell is called 'ldmb'. Use one of: cifar10, files, hdf5,"
     )
+    assert "write a scenario (docs/scenarios.md)" in done.stderr
 
 
 def test_one_format_is_offered_where_there_are_several(scenario: Scenario) -> None:

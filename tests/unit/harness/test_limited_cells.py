@@ -139,6 +139,16 @@ def test_a_limited_cell_starts_cold_and_stays_below_its_limit(
     assert groups() == []
 
 
+def test_training_under_a_limit_keeps_no_freed_memory(photos: str, bench: Bench, tmp_path: Path) -> None:
+    work = ("--model", "tiny", "--max-steps", "2", "--batch-size", "20", "--epochs", "1", "--replicates", "1")
+    limit = ("--cache", "limited", "--memory", "40 MiB")
+    done, [record] = bench.run("lmdb", "-d", photos, *work, *limit, out=tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert record["status"] == "ok", record["failure"]
+    assert record["cell"]["compute"] == "real"
+    assert "freed_memory" not in record["reader_notes"], "the limit is not charged for each step"
+
+
 def test_a_direct_reader_reads_ahead_no_more_than_the_limit_keeps(
     limited: dict[tuple[str, int], dict[str, Any]],
 ) -> None:
