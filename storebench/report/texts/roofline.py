@@ -246,13 +246,17 @@ def explanation_words(explained: Explanation | None) -> str:
     return words if explained.error is None else f"{words}; {percent(abs(explained.error))} is left"
 
 
-def _where(roofline: Roofline, others: Sequence[Roofline] = ()) -> str:
-    """Return the setting of a roofline in words, with its batch size if `others` of the same images have another one."""
+def _where(roofline: Roofline, others: Sequence[Roofline] = (), beside: Sequence[CellSummary] = ()) -> str:
+    """Return the setting of a roofline in words, with its batch size if `others` of the same images have another one.
+
+    The caveats are those of its own loaders and of the cells `beside` it, whose figures stand in the same sentence.
+    """
     images, work = roofline.first.dataset_key, roofline.augmented
     alike = (other.first for other in others if (other.first.dataset_key, other.augmented) == (images, work))
     size = roofline.first.cell.batch_size
     batch = f", batch {size}" if any(other.cell.batch_size != size for other in alike) else ""
-    caveat = "".join(f" ({note})" for note in caveats([curve.loader for curve in roofline.curves]))
+    told = [*(curve.loader for curve in roofline.curves), *beside]
+    caveat = "".join(f" ({note})" for note in caveats(told))
     augmented = ", with the network's augmentation" if roofline.augmented else ""
     return f"{dataset_label(roofline.first)}, {state_words(roofline)}, {loader_words(roofline)}{batch}{augmented}{caveat}"
 
@@ -275,7 +279,8 @@ def _feeding_sentence(lead: Roofline, others: Sequence[Roofline]) -> str:
     turns = "" if lead.overlap else _TAKE_TURNS
     open_ones = [backend_label(curve.backend) for curve in lead.stored if not curve.decided]
     parts[-1] += f"; it is undecided how much {listed(open_ones)} can feed" if open_ones else ""
-    return f"{_where(lead, others)}: {', '.join(parts)}{turns}{end}."
+    beside = [other.loader for curve in lead.decided for other in _differing(curve, variants)]
+    return f"{_where(lead, others, beside)}: {', '.join(parts)}{turns}{end}."
 
 
 def _supply_words(curve: RooflineCurve) -> str:
@@ -300,17 +305,16 @@ def _alike(first: Roofline, second: Roofline, free: frozenset[str]) -> bool:
 
 def _starving_points(curve: RooflineCurve, variants: Sequence[Roofline], unit: str) -> str:
     """Return words for a starving point, and for those of other read-aheads that clearly differ."""
-    words = _with_unit(curve, unit)
-    differing = [
-        (variant.first.cell.readahead_kib, other)
-        for variant in variants
-        if (other := variant.curve(curve.backend)) is not None and _shown_apart(curve, other)
-    ]
-    if not differing:
-        return words
-    more = "".join(f" or {_with_unit(other, '')}" for _, other in differing)
-    sizes = " or ".join(str(kib) for kib in (curve.loader.cell.readahead_kib, *(kib for kib, _ in differing)))
-    return f"{words}{more} (if the disk reads ahead {sizes} KiB)"
+    differing = _differing(curve, variants)
+    points = " or ".join([_with_unit(curve, unit), *(_with_unit(other, "") for other in differing)])
+    sizes = " or ".join(str(each.loader.cell.readahead_kib) for each in (curve, *differing))
+    return f"{points} (if the disk reads ahead {sizes} KiB)" if differing else points
+
+
+def _differing(curve: RooflineCurve, variants: Sequence[Roofline]) -> list[RooflineCurve]:
+    """Return the curves of the same backend at other read-aheads whose starving points clearly differ."""
+    curves = (variant.curve(curve.backend) for variant in variants)
+    return [other for other in curves if other is not None and _shown_apart(curve, other)]
 
 
 def _with_unit(curve: RooflineCurve, unit: str) -> str:

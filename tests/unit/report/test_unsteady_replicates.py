@@ -110,6 +110,21 @@ def test_replicates_of_different_settings_are_not_added_up(
     assert sorted(row["unsteady_replicates"] for row in rows) == ["0", "0", "0", "1"]
 
 
+def test_the_answer_names_those_of_the_other_read_ahead_that_it_tells(tmp_path: Path) -> None:
+    still: list[float | str | None] = [1.0] * ROUNDS
+    moving: list[float | str | None] = [1.0, 1.0, 5.0, 1.0, 1.0]
+    records = [
+        *limited("png", 40.0, still, ahead=128),
+        *limited("lmdb", 9.0, still, ahead=128),
+        *limited("png", 40.0, moving, ahead=8192),
+        *limited("lmdb", 90.0, moving, ahead=8192),
+    ]
+    page, _ = page_of(tmp_path, records)
+    answer = next(line for line in page.splitlines() if " (if the disk reads ahead " in line)
+    assert "(NOT STEADY: 1 of 5 replicates of LMDB (read-ahead 8192 KiB))" in answer
+    assert "of PNG files" not in answer.partition(": PNG files feed")[0], "its other figure is not told"
+
+
 def test_steady_replicates_are_not_remarked(tmp_path: Path) -> None:
     page, rows = page_of(
         tmp_path,
