@@ -135,3 +135,10 @@ def test_other_figures_are_those_of_the_reference_results() -> None:
     decoding = re.search(r"decoding \((\d+%) of the producers' work with PNG files\)", lines)
     assert decoding is not None
     assert f"it is {decoding[1]} of the producers' work with PNG files" in page
+    codecs = re.search(
+        r"codecs in memory: (\S+ JPEG files/s), (\S+ PNG files/s), (\S+ raw images/s from LMDB)", lines
+    )
+    assert codecs is not None
+    assert "one process loads {} of 256 x 256 pixels, {}, and {}".format(*codecs.groups()) in page
+    for times, name in re.findall(r"([\d.]+) (?:times )?\((MNIST|CIFAR-10)\)", page):
+        assert re.search(rf"warm: LMDB over PNG files {re.escape(times)} \[", lines), name
