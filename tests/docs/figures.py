@@ -59,9 +59,9 @@ DRAWN: dict[str, Callable[[], Axes]] = {
 """File name without its ending -> what draws it."""
 
 
-def _imagenet_panels() -> Iterator[tuple[tuple[str, str, float], pd.DataFrame]]:
+def _imagenet_panels(run: str) -> Iterator[tuple[tuple[str, str, float], pd.DataFrame]]:
     """Yield (compute, cache state, read-ahead or 0) and the results of each panel of readers alone."""
-    results = _imagenet("paper", "none")
+    results = _imagenet(run, "none")
     keys = [results.compute, results.cache, results.readahead_kib.astype("float64").fillna(0.0)]
     for key, panel in results.groupby(keys):
         yield cast("tuple[str, str, float]", key), panel
@@ -99,7 +99,7 @@ def _answer_lines(facts: Facts) -> Iterator[str]:
 def figure_lines() -> Iterator[str]:
     """Yield the figures of the README and of docs/results.md."""
     yield from _answer_lines(derive(summarise(_answer())))
-    for (_, cache, readahead), results in _imagenet_panels():
+    for (_, cache, readahead), results in _imagenet_panels("paper"):
         state = f"{cache}, read-ahead {readahead:.0f} KiB" if readahead else cache
         facts = derive(summarise(results))
         yield f"{state}: {headline(facts).answer}"
@@ -108,11 +108,25 @@ def figure_lines() -> Iterator[str]:
         yield f"    LMDB: the device delivered {lmdb.read_amplification.median():.2g} times what was asked for"
         if cache == "limited":
             yield f"    HDF5 (direct) loads {_gain(facts, 'hdf5:direct', 'hdf5')} times as fast as HDF5"
-    codecs_in_memory = (
-        _imagenet("codecs", "none").query("cache == 'warm'").groupby("backend").samples_per_s.median()
-    )
-    jpeg, png, lmdb = (number(codecs_in_memory[backend]) for backend in ("jpeg", "png", "lmdb"))
-    yield f"codecs in memory: {jpeg} JPEG files/s, {png} PNG files/s, {lmdb} raw images/s from LMDB"
+    for (_, cache, readahead), results in _imagenet_panels("storage"):
+        if cache == "limited":
+            gain = _gain(derive(summarise(results)), "hdf5:direct", "hdf5")
+            yield f"storage, read-ahead {readahead:.0f} KiB: HDF5 (direct) loads {gain} times as fast as HDF5"
+    yield from _codec_lines()
+
+
+def _codec_lines() -> Iterator[str]:
+    """Yield what one process loads as JPEG, PNG and raw pixels, in memory and cold, and their sizes."""
+    results = _imagenet("codecs", "none")
+    for cache in ("warm", "cold"):
+        cells = {cell.backend: cell for cell in summarise(results[results.cache == cache])}
+        rates = {
+            name: ("at most " if cell.at_most else "") + number(cell.interval("samples_per_s").mid)
+            for name, cell in cells.items()
+        }
+        yield f"codecs, {cache}: JPEG files {rates['jpeg']}/s, PNG files {rates['png']}/s, LMDB {rates['lmdb']} raw images/s"
+    sizes = results.groupby("backend").bytes_on_disk.median()
+    yield f"codecs: raw pixels take {sizes['lmdb'] / sizes['jpeg']:.1f} times the space of JPEG files"
 
 
 def main() -> None:

@@ -135,10 +135,19 @@ def test_other_figures_are_those_of_the_reference_results() -> None:
     decoding = re.search(r"decoding \((\d+%) of the producers' work with PNG files\)", lines)
     assert decoding is not None
     assert f"it is {decoding[1]} of the producers' work with PNG files" in page
-    codecs = re.search(
-        r"codecs in memory: (\S+ JPEG files/s), (\S+ PNG files/s), (\S+ raw images/s from LMDB)", lines
+    rates = re.compile(
+        r"codecs, (?:warm|cold): JPEG files (\S+)/s, PNG files (\S+)/s, LMDB (.+) raw images/s"
     )
-    assert codecs is not None
-    assert "one process loads {} of 256 x 256 pixels, {}, and {}".format(*codecs.groups()) in page
+    warm, cold = rates.findall(lines)
+    assert (
+        "one process loads {} JPEG files/s of 256 x 256 pixels, {} PNG files/s, and {} raw images".format(
+            *warm
+        )
+        in page
+    )
+    assert "Cold, at 8 MiB, it is {}, {} and {}".format(*cold) in page
+    space = re.search(r"raw pixels take ([\d.]+ times the space of) JPEG files", lines)
+    assert space is not None
+    assert f"Raw pixels take {space[1]} the JPEGs" in page
     for times, name in re.findall(r"([\d.]+) (?:times )?\((MNIST|CIFAR-10)\)", page):
         assert re.search(rf"warm: LMDB over PNG files {re.escape(times)} \[", lines), name
