@@ -13,7 +13,7 @@ from storebench.report.facts import Facts, derive
 from storebench.report.plots.style import svg_bytes
 from storebench.report.roofline import error_summary
 from storebench.report.texts.headline import headline
-from storebench.report.texts.labels import number, setting_label, with_interval
+from storebench.report.texts.labels import dataset_label, number, setting_label, with_interval
 from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.papers import gain_of
 from storebench.report.texts.resting import precision_lines, precision_words, told
@@ -68,7 +68,7 @@ def _imagenet_panels(run: str) -> Iterator[tuple[tuple[str, str, float], pd.Data
 
 
 def _gain(facts: Facts, backend: str, over: str) -> str:
-    """Return how many times as fast as another a backend loads in a panel, with its interval."""
+    """Return the ratio of the rates of two backends in a panel, with its interval."""
     found = [panel for part in facts.datasets.values() for panel in part.panels]
     for panel in found:
         fast, slow = panel.of(backend), panel.of(over)
@@ -85,7 +85,7 @@ def _answer_lines(facts: Facts) -> Iterator[str]:
         png, lmdb = panel.of("png"), panel.of("lmdb")
         claim = facts.claims.between(lmdb, png) if lmdb and png else None
         if claim is not None and lmdb is not None:
-            yield f"    {setting_label(lmdb)}: LMDB {with_interval(gain_of(claim, lmdb))} times PNG files"
+            yield f"    {dataset_label(lmdb)}, {setting_label(lmdb)}: LMDB {with_interval(gain_of(claim, lmdb))} times PNG files"
     errors = error_summary([point for one in facts.rooflines for point in one.points])
     if errors is not None:
         yield f"    {error_words(errors)}"
