@@ -19,6 +19,7 @@ from storebench.report.texts.papers import gain_of
 from storebench.report.texts.resting import precision_lines, precision_words, told
 from storebench.report.texts.roofline import error_words
 from tests.docs.gpu_table import gpu_lines, gpu_results
+from tests.docs.ladder_table import ladder_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -136,7 +137,7 @@ def main() -> None:
         path = FIGURES / f"{name}.svg"
         path.write_bytes(svg_bytes(draw()))
         print(path.relative_to(ROOT))
-    for line in [*figure_lines(), *gpu_lines()]:
+    for line in [*figure_lines(), *gpu_lines(), *ladder_lines()]:
         print(line)
 
 

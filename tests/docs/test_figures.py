@@ -8,6 +8,7 @@ import pytest
 from tests.docs.doc_files import ROOT
 from tests.docs.figures import figure_lines
 from tests.docs.gpu_table import gpu_lines
+from tests.docs.ladder_table import ladder_lines
 
 NAME = r"LMDB \(direct\)|LMDB read directly|LMDB|PNG files|HDF5|LevelDB"
 FIGURE = re.compile(r"([\d.,]+)(?: times| images/s)? (\[[\d.,]+, [\d.,]+\])")
@@ -118,6 +119,36 @@ def test_starving_points_alone_are_those_of_the_results() -> None:
     )
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"PNG files up to {points['PNG files']} images/s, LMDB up to {points['LMDB']}]" in readme
+
+
+def test_the_ladder_of_ranks_is_that_of_its_run() -> None:
+    page = (ROOT / "docs" / "scaling-io.md").read_text(encoding="utf-8")
+    lines = list(ladder_lines())
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 11
+    section = page.partition("## In jobs of ranks that train")[2].partition("\n## ")[0]
+    assert [row for row in section.splitlines() if row.startswith("| ")][1:] == rows, "see 'make figures'"
+    flat = " ".join(section.split())
+    stated = (
+        ("emulated compute, ranks = 8: LMDB, its map waits", "loop waits for data {} of the time"),
+        ("real compute, ranks = 8: LMDB, its map waits", "{} with the tiny network"),
+        ("emulated compute, ranks = 8: the same with STAG trains", "STAG trains {} as fast as plain LMDB"),
+        ("emulated compute, ranks = 8: PROV + DIO trains", "DIO {}, and"),
+        ("emulated compute, ranks = 8: LMDB without read-ahead trains", "LMDB without read-ahead {}"),
+        ("emulated compute, ranks = 1: PROV + DIO + COAL trains", "With 1, 2 and 4 ranks, it trains {},"),
+        ("emulated compute, ranks = 2: PROV + DIO + COAL trains", "{} and"),
+        ("emulated compute, ranks = 4: PROV + DIO + COAL trains", "{} as fast as plain LMDB"),
+    )
+    for start, sentence in stated:
+        (line,) = [line for line in lines if line.startswith(f"ladder, {start}")]
+        told = re.search(r"(at least )?(\S+)( \[.*\])", line)
+        assert told is not None
+        figure = "{}{}{}{}".format(told[1] or "", told[2], " times" if told[1] else "", told[3])
+        assert sentence.format(figure) in flat, line
+    assert not [
+        line for line in lines if "ranks = 8: PROV + DIO + COAL trains" in line
+    ]  # no ratio, as the page says
+    assert not [line for line in lines if "real compute" in line and " trains " in line]
 
 
 def test_other_figures_are_those_of_the_reference_results() -> None:
