@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from storebench.report.claims import COMPARED, Claim
 from storebench.report.facts import Facts
+from storebench.report.intervals import Estimate, ratio
 from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import percent, setting_label, store_label, with_interval
@@ -42,28 +43,42 @@ def precision_words(claims: Iterable[Claim]) -> str:
     if not compared:
         return ""
     decided = sum(claim.decided for claim in compared)
-    narrow = sum((width := _width(claim)) is not None and width <= NARROW_FRAC for claim in compared)
+    simultaneous, single = (
+        sum(width is not None and width <= NARROW_FRAC for width in map(width_of, compared))
+        for width_of in (_width, _single_width)
+    )
     return (
         f"The first screen and the advice rest on {number_of(len(compared), 'comparison')}. {decided} of them"
-        f" {'is' if decided == 1 else 'are'} decided, and {narrow} {'has' if narrow == 1 else 'have'} a simultaneous"
-        f" interval within ±{percent(NARROW_FRAC)}."
+        f" {'is' if decided == 1 else 'are'} decided. {simultaneous} {'has' if simultaneous == 1 else 'have'} a"
+        f" simultaneous interval within ±{percent(NARROW_FRAC)}, and {single} a single 95% interval within it."
     )
 
 
 def precision_lines(claims: Iterable[Claim]) -> Iterator[str]:
-    """Yield one line for each comparison of the claims, with the half-width of its interval."""
+    """Yield one line for each comparison of the claims, with the half-widths of its simultaneous and of its single interval."""
     for claim in rested_on(claims):
         if claim.object is None:
             continue
         names = [store_label(cell, (claim.subject, claim.object)) for cell in (claim.subject, claim.object)]
-        width = _width(claim)
+        width, single = _width(claim), _single_width(claim)
         known = "no interval" if width is None else f"±{percent(width)}"
+        known += "" if single is None else f" (single: ±{percent(single)})"
         yield f"{setting_label(claim.subject)}: {' over '.join(names)} {with_interval(claim.figure)}, {known}"
 
 
 def _width(claim: Claim) -> float | None:
-    """Return the distance from a ratio to the ends of its interval, as a share; None without an interval."""
-    figure = claim.figure
+    """Return the distance from a ratio to the ends of its simultaneous interval, as a share; None without an interval."""
+    return _half_width(claim.figure)
+
+
+def _single_width(claim: Claim) -> float | None:
+    """Return the same for the 95% interval of this comparison alone."""
+    if claim.object is None:
+        return None
+    return _half_width(ratio(*(cell.values("samples_per_s") for cell in (claim.subject, claim.object))))
+
+
+def _half_width(figure: Estimate | None) -> float | None:
     if figure is None or figure.lo is None or figure.hi is None:
         return None
     return half_width_frac(figure.lo, figure.hi)

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.drawn_pages import BACKENDS, Truth, drawn_page
 from storebench.report.build import content_of
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.claims import Claim
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.page import markdown
@@ -17,7 +18,7 @@ from storebench.report.texts.labels import percent
 from storebench.report.texts.resting import NARROW_FRAC, precision_lines, precision_words, rested_on, told
 from storebench.results import Record
 from storebench.rounds import PanelPrecision, RunRounds, StoppingRule
-from storebench.stats import ADDED_ROUNDS_FRAC, half_width_frac
+from storebench.stats import ADDED_ROUNDS_FRAC, compare, half_width_frac
 from tests.support.planted import make_record, portion_of, replicates
 
 RATES = dict(zip(BACKENDS, (500.0, 900.0, 1100.0, 1300.0, 2000.0), strict=True))
@@ -123,9 +124,29 @@ def test_a_page_says_how_many_of_its_comparisons_are_narrow(spread: float, narro
     assert (width <= NARROW_FRAC) == (narrow == "1 has")
     words = precision_words(claims)
     assert "rest on 1 comparison. 1 of them is decided" in words
-    assert f"{narrow} a simultaneous interval within ±15%" in words
+    assert f"{narrow} a simultaneous interval within ±15%, and 1 a single 95% interval within it." in words
     (line,) = precision_lines(claims)
-    assert line.endswith(f"±{percent(width)}")
+    assert line.endswith(f", ±{percent(width)} (single: ±{percent(single_width(claims))})")
+
+
+def single_width(claims: list[Claim]) -> float:
+    """Return the half-width of the 95% interval of the only comparison of some claims, by itself."""
+    (compared,) = rested_on(claims)
+    assert compared.object is not None
+    top, bottom = (
+        list(cell.values("samples_per_s").values()) for cell in (compared.subject, compared.object)
+    )
+    alone = compare(bottom, top)
+    assert alone.low is not None
+    assert alone.high is not None
+    return half_width_frac(alone.low, alone.high)
+
+
+@pytest.mark.parametrize(("spread", "single"), [(0.1, 1), (0.2, 1), (0.4, 0)])
+def test_single_intervals_are_counted_apart(spread: float, single: int) -> None:
+    claims = told(pair_of(spread))
+    assert (single_width(claims) <= NARROW_FRAC) == bool(single)
+    assert precision_words(claims).endswith(f" and {single} a single 95% interval within it.")
 
 
 def noisy_records() -> list[Record]:
