@@ -1,47 +1,18 @@
 """How steady this machine's speed is from moment to moment: ``python -m benchmarks.steadiness [--seconds N]``.
 
-The same short loop runs on the cores in turn. A virtual machine shares its physical cores with neighbours, and its steal time shows
-only a part of what they take: the loop also takes longer while it runs. What such a machine measures has wider
-intervals, and needs more rounds. Nothing else should run meanwhile; a line says how much did.
+The same short loop runs on the cores in turn (`storebench.probes.core_speed`). What a machine measures whose speed varies
+has wider intervals, and needs more rounds. Nothing else should run meanwhile; a line says how much did. `storebench doctor`
+does the same for two seconds.
 """
 
 import argparse
 import os
 import time
-from collections.abc import Sequence
 
 import numpy as np
 import psutil
 
-ADDITIONS = 1_000_000
-STEADY_MOST = 1.2
-"""Most that the slowest tenth of loops on a steady machine takes, in units of the fastest tenth."""
-
-
-def spread(seconds: Sequence[float]) -> float:
-    """Return the time that nine in ten loops of one core stay below over the time that one in ten stays below."""
-    fast, slow = np.quantile(seconds, [0.1, 0.9])
-    return float(slow / fast)
-
-
-def loops(cores: Sequence[int], seconds: float) -> dict[int, list[float]]:
-    """Run the loop on the cores in turn for so long, at least twice on each, and return the seconds of each loop by core."""
-    took: dict[int, list[float]] = {core: [] for core in cores}
-    allowed, end = os.sched_getaffinity(0), time.perf_counter() + seconds
-    while len(took[cores[-1]]) < 2 or time.perf_counter() < end:
-        for core in cores:
-            os.sched_setaffinity(0, {core})
-            took[core].append(loop_s())
-    os.sched_setaffinity(0, allowed)
-    return took
-
-
-def loop_s() -> float:
-    """Return the seconds that one loop takes."""
-    start, total = time.perf_counter(), 0
-    for number in range(ADDITIONS):
-        total += number
-    return time.perf_counter() - start
+from storebench.probes.core_speed import STEADY_MOST, loops, spread
 
 
 def main() -> None:

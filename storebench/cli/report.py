@@ -83,7 +83,7 @@ def print_summary(run: Path) -> None:
     for title, lines in (("What limits each cell:", summary.limits), ("Advice:", summary.advice)):
         if lines:
             put(title, *(f"- {line}" for line in lines), "")
-    put(*summary.incomplete, summary.answer)
+    put(*filter(None, (summary.disturbed, *summary.incomplete, summary.answer)))
     if summary.findings:
         say(f"attention: {number_of(summary.findings, 'finding')}; 'storebench validate {run}' lists them")
 

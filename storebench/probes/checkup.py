@@ -12,6 +12,7 @@ from storebench.errors import UsageError, from_os_error
 from storebench.probes import machine, page_cache
 from storebench.probes.below import below_cache, below_sentence, with_below
 from storebench.probes.cgroup import find_controller, memory_limit_bytes
+from storebench.probes.core_speed import STEADY_MOST, loops, spread
 from storebench.probes.counters import CounterProbe
 from storebench.probes.device_rate import KEYS, device_rates
 from storebench.probes.environment import version_of
@@ -25,6 +26,10 @@ from storebench.units import rounded_bytes
 SCRATCH_BYTES = 8 << 20
 DEFAULT_READ_AHEAD_KB = 128
 LITTLE_SPACE_BYTES = 20 << 30
+
+SPEED_S = 2.0
+SPEED_CORES_MOST = 4
+"""Of a machine with more cores, some are tried: with few loops on each, nothing would be known of any."""
 
 _OPTIONAL = {"h5py": "hdf5", "plyvel": "leveldb", "lmdb": "lmdb"}
 _BELOW = "cache below this kernel"
@@ -93,6 +98,7 @@ def checkup(folder: Path) -> list[Check]:
         _swap(),
         _governor(),
         _load(),
+        *_speed(),
         _space(folder),
         _memory(),
         _torch(),
@@ -299,6 +305,30 @@ def _load() -> Check:
         state=CheckStatus.NOTE if busy else CheckStatus.OK,
         found=f"{load:.1f} on {cores} cores",
         advice="Other work disturbs the figures: stop it, or use more replicates." if busy else "",
+    )
+
+
+def _speed() -> Iterator[Check]:
+    """Check whether the cores run as fast from moment to moment; nothing where a process cannot choose its core."""
+    name, allowed = "speed of the cores", sorted(os.sched_getaffinity(0))
+    cores = allowed[:: -(-len(allowed) // SPEED_CORES_MOST)]
+    try:
+        took = loops(cores, SPEED_S)
+    except OSError:
+        return
+    found = max(spread(some) for some in took.values())
+    words = f"the slowest tenth of equal loops on a core takes {found:.2f} times as long as the fastest tenth"
+    if found <= STEADY_MOST:
+        yield Check(name=name, state=CheckStatus.OK, found=f"steady: {words}")
+        return
+    yield Check(
+        name=name,
+        state=CheckStatus.NOTE,
+        found=f"varies: {words} (up to {STEADY_MOST} is steady)",
+        advice=(
+            "Expect wide intervals: other work here, neighbours on the physical cores (steal time shows only a part of "
+            "them) or a changing clock slow the cores down. Use a machine of your own, or measure at another time."
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from storebench.report.texts.advice import recommend
 from storebench.report.texts.headline import headline
 from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.report.texts.labels import backend_label, setting_label
-from storebench.report.texts.method import disturbance_sentence
+from storebench.report.texts.method import disturbance_sentence, disturbed_note
 from storebench.report.texts.roofline import handoff_sentence
 from storebench.report.texts.verdicts import limit_sentence
 from storebench.report.texts.worth import Worth, worth
@@ -52,12 +52,15 @@ class Summary(Told):
         What limits each cell of the main panels, one line per cell.
     advice
         The advice from cells that validate.
+    disturbed
+        How many of the replicates other work disturbed, and what to do if they are many; "" if none.
     findings
         How many figures do not validate.
     """
 
     limits: tuple[str, ...]
     advice: tuple[str, ...]
+    disturbed: str
     findings: int
 
 
@@ -79,6 +82,7 @@ def summarise_results(results: RunFolders) -> Summary:
         incomplete=incomplete(records),
         limits=tuple(line for shown in parts.values() for line in _limits(shown)),
         advice=tuple(advice.text for key in parts for advice in recommend(page.sound_part(key))),
+        disturbed=disturbed_note(page.shown.cells),
         findings=len(findings),
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from storebench.cli.report import print_summary
 from storebench.report.build import content_of
 from storebench.report.cells import CellSummary, backend_rank, summarise, varying_fields
 from storebench.report.claims import Claim, ClaimKind
@@ -22,7 +23,7 @@ from storebench.report.texts.method import method
 from storebench.report.texts.notes import cache_notes
 from storebench.report.usage_table import usage_table
 from storebench.results import CacheVerdict, Conditions, Record, Status
-from tests.support.planted import ENVIRONMENT, make_record, replicates
+from tests.support.planted import ENVIRONMENT, make_record, replicates, write_run
 
 
 def cells_of(*records: Record) -> list[CellSummary]:
@@ -82,7 +83,9 @@ def test_csv_holds_raw_values_and_nothing_where_there_is_none() -> None:
         ),
     ],
 )
-def test_the_first_screen_says_that_replicates_were_disturbed(disturbed: int, told: list[str]) -> None:
+def test_first_screen_and_terminal_say_that_replicates_were_disturbed(
+    disturbed: int, told: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     records = [
         dataclasses.replace(
             one, conditions=Conditions(wall_s=1.0, cores=2, disturbed="other work" * (number < disturbed))
@@ -91,6 +94,8 @@ def test_the_first_screen_says_that_replicates_were_disturbed(disturbed: int, to
     ]
     page = content_of([(record, Path("run/records.jsonl")) for record in records])
     assert [flag.text for flag in flags(page) if flag.text.startswith("Other work")] == told
+    print_summary(write_run(tmp_path / "run", records))
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Other work")] == told
 
 
 def test_a_cell_is_marked_by_what_is_worst_about_it() -> None:

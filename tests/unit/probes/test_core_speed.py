@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks.steadiness import STEADY_MOST, loops, spread
+from storebench.probes.core_speed import STEADY_MOST, loops, spread
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,10 @@ def test_every_core_is_tried_however_little_time_there_is() -> None:
     assert os.sched_getaffinity(0) == before
     assert {core: len(some) for core, some in took.items()} == dict.fromkeys(before, 2)
     assert all(seconds > 0 for some in took.values() for seconds in some)
+
+
+def test_cores_that_may_not_be_used_leave_the_others_usable() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(OSError, match="Invalid argument"):
+        loops([*sorted(before), 1 << 20], seconds=0)
+    assert os.sched_getaffinity(0) == before
