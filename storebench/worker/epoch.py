@@ -103,6 +103,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             setup.pages.drop()
         setup.step.begin(setup.global_sizes())
         probe.start()
+        watch.begin()
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
         plan = setup.plan(number, batches)

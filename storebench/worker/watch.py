@@ -95,14 +95,16 @@ class ResidencyWatch:
         if self._sampler is not None:
             self._sampler.close()
 
+    def begin(self) -> None:
+        """Begin to sample, unless files must stay unopened until the first batch; call it before any rank begins to read."""
+        if self._sampler is not None and not self._late:
+            self._sampler.begin()
+
     def over(self, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-        """Return the batches; sampling begins now, or with the first batch if files must stay unopened."""
-        if self._sampler is None:
+        """Return the batches; sampling begins with the first one if `begin` was too early for it."""
+        if self._sampler is None or not self._late:
             return batches
-        if self._late:
-            return _with_call_after_first(batches, self._sampler)
-        self._sampler.begin()
-        return batches
+        return _with_call_after_first(batches, self._sampler)
 
     def stop(self) -> None:
         """End the sampling; call it right after the epoch."""

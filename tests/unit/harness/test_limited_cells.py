@@ -139,6 +139,21 @@ def test_a_limited_cell_starts_cold_and_stays_below_its_limit(
     assert groups() == []
 
 
+def test_ranks_share_one_limit_and_their_epochs_validate(photos: str, bench: Bench, tmp_path: Path) -> None:
+    """Residency is sampled by one rank, which must begin before any other one reads."""
+    out, sized = tmp_path / "run", ("--cache", "limited", "--memory", "40 MiB")
+    done, records = bench.run("lmdb", "-d", photos, *WORK, *sized, "--ranks", "2", "--epochs", "4", out=out)
+    assert done.returncode == 0, done.stderr
+    for record in records:
+        cache = record["cache"]
+        assert record["status"] == "ok", record["failure"]
+        assert 0 < cache["limit_peak_bytes"] <= LIMIT
+        assert cache["curve"][0]["elapsed_s"] == 0
+    assert records[-1]["portion"]["kind"] == "steady"
+    found = bench.cli("validate", out)
+    assert found.returncode == 0, found.stdout
+
+
 def test_training_under_a_limit_keeps_no_freed_memory(photos: str, bench: Bench, tmp_path: Path) -> None:
     work = ("--model", "tiny", "--max-steps", "2", "--batch-size", "20", "--epochs", "1", "--replicates", "1")
     limit = ("--cache", "limited", "--memory", "40 MiB")
