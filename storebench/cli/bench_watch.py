@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
 from storebench.cli.rank_lines import RankLines, job_line
-from storebench.settings.words import CacheState, ComputeKind, LoaderKind, Sync
+from storebench.settings.words import CacheState, ComputeKind, LoaderKind, Share, Sync
 from storebench.units import format_bytes, format_duration, number_of
 
 if TYPE_CHECKING:
@@ -146,6 +146,12 @@ def describe(cell: "Cell") -> str:
         parts.append(f"{cell.ranks} ranks")
     if cell.sync is not Sync.OVERLAPPED:
         parts.append(f"sync {cell.sync}")
+    if cell.share is not Share.NONE:
+        parts.append(f"share {cell.share}" + f", {cell.store_fill}" * (cell.share is Share.STORE))
+    if cell.trainers > 1:
+        parts.append(f"{cell.trainers} trainers")
+    if cell.tournament_steps:
+        parts.append(f"a tournament every {number_of(cell.tournament_steps, 'step')}")
     return ", ".join(parts)
 
 

@@ -1,5 +1,7 @@
 """What a run would do: its cells, its stores, bytes and time."""
 
+import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,12 +37,40 @@ def print_plan(
 
 def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list[str]:
     """Return one line per cell, note and store, one with the settings of the loop, and a last one with all of it together."""
-    lines = [f"{cell.cell_id}  {describe(cell)}" for cell in plan.cells]
+    lines = [
+        f"{cell.cell_id}  {words}" for cell, words in zip(plan.cells, told_apart(plan.cells), strict=True)
+    ]
     lines += plan.notes
     for store in plan.stores:
         state = "there already" if store.exists else f"to convert, about {_mib(store.store_bytes)}"
         lines.append(f"store {store.name}: {store.count:,} samples, {state}")
     return [*lines, loop_line(plan.cells), total_line(scenario, plan, sides=sides)]
+
+
+def told_apart(cells: Sequence["Cell"]) -> list[str]:
+    """Return each cell in words. Where these are those of another cell, too, the settings in which the two differ follow."""
+    words = [describe(cell) for cell in cells]
+    alike: defaultdict[str, list[Cell]] = defaultdict(list)
+    for cell, text in zip(cells, words, strict=True):
+        alike[text].append(cell)
+    return [", ".join([text, *_distinct(cell, alike[text])]) for cell, text in zip(cells, words, strict=True)]
+
+
+def _distinct(cell: "Cell", alike: Sequence["Cell"]) -> list[str]:
+    """Return the settings of a cell in which some cells of the same description differ."""
+    named: defaultdict[str, set[object]] = defaultdict(set)
+    for one in alike:
+        for name, value in _settings(one).items():
+            named[name].add(value)
+    return [
+        f"{name.replace('_', ' ')} {value}" for name, value in _settings(cell).items() if len(named[name]) > 1
+    ]
+
+
+def _settings(cell: "Cell") -> dict[str, object]:
+    own = {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
+    data = own.pop("data")
+    return {**{f"data {name}": value for name, value in vars(data).items()}, **own}
 
 
 def loop_line(cells: Sequence["Cell"]) -> str:

@@ -1,11 +1,14 @@
-"""The table and the figures of LMDBIO's ladder in jobs of ranks, in docs/scaling-io.md; ``make figures`` prints them."""
+"""The tables and the figures of LMDBIO's ladder in jobs of ranks, in docs/scaling-io.md; ``make figures`` prints them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 import storebench
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.claims import Claims
 from storebench.report.facts import derive
-from storebench.report.texts.labels import number, percent
+from storebench.report.intervals import Round, ratio
+from storebench.report.texts.labels import number, percent, with_interval
 from storebench.report.texts.papers import decision_on
 from storebench.report.texts.verdicts import told_ratio
 from storebench.settings.words import ComputeKind, Share
@@ -31,26 +34,69 @@ BLOCKS = (
 """What the jobs of a block of rows compute, and how their ranks share reading."""
 
 
+FOLDER = ROOT / "results" / "reference" / "lmdbio-ranks"
+OVER_PLAIN = "over LMDB, its map: "
+"""How a line with a row of the second table begins."""
+
+
 def ladder_lines() -> Iterator[str]:
-    """Yield the rows of the table, then what the cold steps of the jobs whose ranks share nothing say."""
-    cells = summarise(storebench.load_results(ROOT / "results" / "reference" / "lmdbio-ranks"))
+    """Yield the rows of both tables, then what the cold steps of the jobs say, and what one reader per node gains."""
+    cells = summarise(storebench.load_results(FOLDER))
     blocks = [[one for one in cells if (one.cell.compute.kind, one.cell.share) == block] for block in BLOCKS]
     for (compute, share), block in zip(BLOCKS, blocks, strict=True):
         for backend in RUNGS:
             found = {one.cell.ranks: one for one in block if one.backend == backend}
             if found:
                 yield _row(_name(backend, compute, share), found)
-    claims = derive(cells).claims
+    facts = derive(cells)
+    yield from _rows_over_plain(blocks[0], facts.claims)
     for one in [*blocks[0], *blocks[2]]:
-        job = f"ladder, {one.cell.compute.kind} compute, ranks = {one.cell.ranks}: {RUNGS[one.backend]}"
         wait = one.interval("data_wait_frac")
         if wait is not None:
-            yield f"{job} waits {percent(wait.mid)} [{percent(wait.lo)}, {percent(wait.hi)}] of its cold steps"
-        for base in (base for base in cells if base.backend == "lmdb" and base.setting == one.setting):
+            waits = f"{percent(wait.mid)} [{percent(wait.lo)}, {percent(wait.hi)}]"
+            yield f"{_job(one)} waits {waits} of its cold steps"
+    for ladder in facts.ladders:
+        for step in ladder.steps:
+            if step.rung.key in ("coal", "stag", "together") and step.gain is not None:
+                ratio = "no ratio" if step.gain.doubt else with_interval(step.gain.ratio)
+                yield f"{_job(step.cell)}, {step.rung.key} over the rung below: {ratio}"
+
+
+def _job(cell: CellSummary) -> str:
+    return f"ladder, {cell.cell.compute.kind} compute, ranks = {cell.cell.ranks}: {RUNGS[cell.backend]}"
+
+
+def _rows_over_plain(block: Sequence[CellSummary], claims: Claims) -> Iterator[str]:
+    """Yield the rows of the table of rates over plain LMDB's: of all steps, of the first step, and of the cold steps."""
+    first = first_step_s()
+    plain = {one.cell.ranks: one for one in block if one.backend == "lmdb"}
+    jobs = {(one.backend, one.cell.ranks): one for one in block}
+    for backend in list(RUNGS)[1:]:
+        for ranks in RANKS:
+            one, base = jobs[backend, ranks], plain[ranks]
+            whole = ratio(*(side.values("whole_samples_per_s") for side in (one, base)))
+            firsts = [
+                first[base.cell.cell_id, key[1]] / first[one.cell.cell_id, key[1]]
+                for key in whole_rounds(one)
+            ]
+            begun = f"{number(median(firsts))} ({number(min(firsts))} to {number(max(firsts))})"
             claim = claims.between(one, base)
-            ratio = told_ratio(decision_on(claim, one)) if claim is not None else ""
-            if ratio and not one.short_training and not base.short_training:
-                yield f"{job} trains {ratio} times as fast as LMDB, its map"
+            cold = told_ratio(decision_on(claim, one)) if claim is not None else ""
+            yield f"{OVER_PLAIN}| {RUNGS[backend]} | {ranks} | {with_interval(whole)} | {begun} | {cold or 'no ratio'} |"
+
+
+def whole_rounds(cell: CellSummary) -> list[Round]:
+    """Return the rounds in which a job's whole epoch was timed."""
+    return list(cell.values("whole_samples_per_s"))
+
+
+def first_step_s() -> dict[tuple[str, int], float]:
+    """Return the seconds of the first step of each job, that of its slowest rank, by cell and replicate."""
+    steps = storebench.load_steps(FOLDER)
+    steps = steps[steps.step == 0]
+    seconds = (steps.data_wait_ns + steps.h2d_ns + steps.compute_ns) / 1e9
+    slowest = seconds.groupby([steps.cell_id, steps.replicate]).max()
+    return {(str(cell_id), int(replicate)): float(took) for (cell_id, replicate), took in slowest.items()}
 
 
 def _name(backend: str, compute: ComputeKind, share: Share) -> str:

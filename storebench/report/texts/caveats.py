@@ -27,7 +27,7 @@ def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
     What the text that they stand beside already says is left out.
     """
     noted: dict[str, None] = {}
-    sleeps: set[Compute] = set()
+    sleeps: list[Compute] = []
     for cell in cells:
         origin = cell.fact("store_origin") or ("synthetic" if cell.cell.data.synthetic else "real")
         if origin == "synthetic":
@@ -43,20 +43,24 @@ def caveats(cells: Sequence[CellSummary], shown: str = "") -> list[str]:
         if skipped := cell.fact("store_skipped_files"):
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if compute_label(cell.cell.compute):
-            sleeps.add(cell.cell.compute)
+            sleeps.append(cell.cell.compute)
     return [
         caveat
-        for caveat in (*noted, *_sleeps_label(sleeps), *_late_sleeps(cells), *_unsteady(cells))
+        for caveat in (*noted, *_sleeps_label(sleeps, len(cells)), *_late_sleeps(cells), *_unsteady(cells))
         if caveat not in shown
     ]
 
 
-def _sleeps_label(sleeps: Collection[Compute]) -> list[str]:
-    """Return all emulated compute in one line; none if there is none."""
-    ordered = sorted(sleeps, key=lambda compute: compute.milliseconds)
-    if len(ordered) < 2:
-        return [compute_label(compute) for compute in ordered]
-    return [f"compute EMULATED by sleeps of {plain(ordered[0].duration)} to {plain(ordered[-1].duration)} ms"]
+def _sleeps_label(sleeps: Collection[Compute], cells: int) -> list[str]:
+    """Return all emulated compute in one line, with the number of cells that have it if others have none; none without any."""
+    ordered = sorted(set(sleeps), key=lambda compute: compute.milliseconds)
+    if not ordered:
+        return []
+    where = "" if len(sleeps) == cells else f" in {len(sleeps)} of {number_of(cells, 'cell')}"
+    if len(ordered) == 1:
+        return [compute_label(ordered[0]) + where]
+    least, most = ordered[0].duration, ordered[-1].duration
+    return [f"compute EMULATED by sleeps of {plain(least)} to {plain(most)} ms{where}"]
 
 
 def _late_sleeps(cells: Iterable[CellSummary]) -> list[str]:

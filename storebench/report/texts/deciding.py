@@ -47,18 +47,27 @@ def _parts(slow: CellSummary, parts: tuple[Claim, ...]) -> list[str]:
     costs = [claim for claim in parts if claim.figure and claim.figure.mid > 0]
     gives = [claim for claim in parts if claim.figure and claim.figure.mid < 0]
     of = "difference in the producers' work" if slow.cell.workers else "difference"
+    if gives and costs and costs[0].figure and costs[0].figure.mid > _ALL:
+        added = [f"{costs[0].part} makes up {_bound(costs[0])}{_share(costs[0])}"]
+        added += [f"{claim.part} {_bound(claim)}{_share(claim)}" for claim in costs[1:]]
+        taken = [f"{_faster(claim, slow)} takes off {_bound(claim)}{_share(claim, -1)}" for claim in gives]
+        return [f"of the {of}, {', '.join((*added, *taken[:-1]))}, and {taken[-1]}"]
     words = [_cost(claim, of) for claim in costs[:1]]
     rest = " of it" if costs and costs[0].figure and costs[0].figure.mid > _ALL else ""
     words += [
         f"{claim.part} {'costs ' if rest else ''}{_bound(claim)}{_share(claim)}{rest}" for claim in costs[1:]
     ]
     for claim in gives:
-        where = f"{claim.part}, which is faster with {backend_label(slow.backend)},"
         whole = "difference" if words else of
-        words.append(f"{where} takes off {_bound(claim)}{_share(claim, -1)} of the {whole}")
+        words.append(f"{_faster(claim, slow)} takes off {_bound(claim)}{_share(claim, -1)} of the {whole}")
     if gives and len(words) > 1:
         words[-1] = f"and {words[-1]}"
     return [", ".join(words)] if words else []
+
+
+def _faster(claim: Claim, slow: CellSummary) -> str:
+    """Return words for a part of the work in favour of the store that is slower as a whole."""
+    return f"{claim.part}, which is faster with {backend_label(slow.backend)},"
 
 
 def _cost(claim: Claim, of: str) -> str:
@@ -128,9 +137,9 @@ def _state(panel: Panel, claim: Claim, other: Claim) -> str:
     """Return words for the decision in another state of the store."""
     where = _state_words(panel.speaker, claim.subject)
     assert other.object is not None
-    if other.kind is ClaimKind.EQUAL:
-        return f"{where}, the two differ by less than 10% (ratio {times(other.figure)})"
     names = [store_label(side, (other.subject, other.object)) for side in (other.subject, other.object)]
+    if other.kind is ClaimKind.EQUAL:
+        return f"{where}, the two differ by less than 10% ({names[0]} over {names[1]}: {times(other.figure)})"
     verb = agreed(other.subject, "is", "are")
     return f"{where}, {names[0]} {verb} {bounded(other)}{times(other.figure)} as fast as {names[1]}"
 

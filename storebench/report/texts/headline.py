@@ -335,9 +335,9 @@ def _sentence(panel: Panel, claim: Claim, where: str, decisions: Decisions) -> S
     if claim.kind is ClaimKind.FASTER:
         text = f"{names[0]} {_feeds(panel, winner)} {bounded(claim)}{ratio} as fast as {names[1]}"
     elif claim.kind is ClaimKind.EQUAL:
-        text = f"{names[0]} and {names[1]} differ by less than 10% (ratio {times(claim.figure)})"
+        text = f"{names[0]} and {names[1]} differ by less than 10% ({names[0]} over {names[1]}: {ratio})"
     elif decision.doubt:
         text = f"{names[0]} and {names[1]} cannot be ranked: {doubt_words(decision.doubt)}"
     else:
-        text = f"{names[0]} and {names[1]} cannot be told apart yet (ratio {ratio}); {more_rounds(decisions, [claim])}"
+        text = f"{names[0]} and {names[1]} cannot be told apart yet ({names[0]} over {names[1]}: {ratio}); {more_rounds(decisions, [claim])}"
     return Sentence(text=f"{where}: {text}.", claims=(claim,))
