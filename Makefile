@@ -23,7 +23,7 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
+        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
         bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference reference-gpu reference-nodes validations \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
@@ -129,6 +129,10 @@ bench-lmdbio-ranks: setup ## LMDBIO's ladder in jobs of 1 to 8 ranks that train 
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out $(RUNS)/$(NOW)-lmdbio-ranks
 	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio-ranks --allow-invalid --out $(REPORT)-lmdbio-ranks
 
+bench-lmdbio-limited: setup ## One reader per node or one per rank, from a store larger than memory (about seven minutes, as root)
+	$(BIN)/storebench bench scenarios/lmdbio-limited.toml --out $(RUNS)/$(NOW)-lmdbio-limited
+	$(BIN)/storebench report $(RUNS)/$(NOW)-lmdbio-limited --allow-invalid --out $(REPORT)-lmdbio-limited
+
 scaling-io: setup ## A model of LMDBIO's ladder on many machines, compared with the newest bench-lmdbio
 	$(BIN)/python -m benchmarks.scaling_io $(lastword $(sort $(wildcard $(RUNS)/*-lmdbio)))
 
@@ -217,7 +221,7 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE) --seed $(SEED)
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks conversion)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited conversion)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
@@ -228,6 +232,7 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/overlap.toml --out results/reference/overlap
 	$(BIN)/storebench bench scenarios/ltfb.toml --out results/reference/ltfb
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out results/reference/lmdbio-ranks
+	$(BIN)/storebench bench scenarios/lmdbio-limited.toml --out results/reference/lmdbio-limited
 	$(BIN)/storebench bench scenarios/conversion.toml --out results/reference/conversion
 	$(BIN)/python -m tests.docs.validations
 

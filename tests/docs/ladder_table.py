@@ -35,6 +35,7 @@ BLOCKS = (
 
 
 FOLDER = ROOT / "results" / "reference" / "lmdbio-ranks"
+LIMITED = ROOT / "results" / "reference" / "lmdbio-limited"
 OVER_PLAIN = "over LMDB, its map: "
 """How a line with a row of the second table begins."""
 
@@ -60,6 +61,30 @@ def ladder_lines() -> Iterator[str]:
             if step.rung.key in ("coal", "stag", "together") and step.gain is not None:
                 ratio = "no ratio" if step.gain.doubt else with_interval(step.gain.ratio)
                 yield f"{_job(step.cell)}, {step.rung.key} over the rung below: {ratio}"
+    yield from _limited_lines()
+
+
+def _limited_lines() -> Iterator[str]:
+    """Yield the rows of the table of jobs that read a store larger than memory, and what one reader per node gains there."""
+    cells = summarise(storebench.load_results(LIMITED))
+    for backend in ("lmdb", "lmdb:direct"):
+        for share in (Share.NONE, Share.NODE):
+            (one,) = [one for one in cells if one.backend == backend and one.cell.share is share]
+            rate, wait = one.interval("samples_per_s"), one.interval("data_wait_frac")
+            waits = f"{percent(wait.mid)} [{percent(wait.lo)}, {percent(wait.hi)}]"
+            readers = "one per node" if share is Share.NODE else "each rank"
+            steady = " (not steady)" if one.unsteady else ""
+            yield f"limited: | {RUNGS[backend]} | {readers} | {with_interval(rate)}{steady} | {waits} |"
+    facts = derive(cells)
+    for ladder in facts.ladders:
+        for step in ladder.steps:
+            if step.gain is not None:
+                ranked = "not ranked" if step.gain.doubt else with_interval(step.gain.ratio)
+                yield f"limited: {step.rung.key} over the rung below: {ranked}"
+    best = {one.backend: one for one in cells if one.cell.share is Share.NODE}
+    claim = facts.claims.between(best["lmdb:direct"], best["lmdb"])
+    if claim is not None:
+        yield f"limited: with one reader per node, COAL over LMDB: {with_interval(claim.figure)}"
 
 
 def _job(cell: CellSummary) -> str:

@@ -8,14 +8,14 @@ import pytest
 from tests.docs.doc_files import ROOT
 from tests.docs.figures import figure_lines
 from tests.docs.gpu_table import gpu_lines
-from tests.docs.ladder_table import ladder_lines
+from tests.docs.ladder_table import OVER_PLAIN, ladder_lines
 
 NAME = r"LMDB \(direct\)|LMDB read directly|LMDB|PNG files|HDF5|LevelDB"
 FIGURE = re.compile(r"([\d.,]+)(?: times| images/s)? (\[[\d.,]+, [\d.,]+\])")
 """A figure and its interval."""
 
 COMPARISON = re.compile(
-    rf"({NAME}) (?:loads? )?((?:at least |at most )?[\d.,]+ times \[[\d.,]+, [\d.,]+\]) as fast as ({NAME})"
+    rf"({NAME}) (?:loads? |are |is )?((?:at least |at most )?[\d.,]+ times \[[\d.,]+, [\d.,]+\]) as fast as ({NAME})"
 )
 OTHER_COMMANDS = (
     "an accelerator busy at least 90% of its time up to",
@@ -25,20 +25,44 @@ OTHER_COMMANDS = (
 )
 """What is around figures of other commands, from the example of a first run and from other targets."""
 
+ONE_PROCESS = "128 KiB, Linux's default"
 ROWS = {
-    ("larger than memory", "128 KiB, Linux's default"): "limited, read-ahead 128 KiB: ",
+    ("larger than memory", ONE_PROCESS): "limited, read-ahead 128 KiB: ",
     ("larger than memory", "8 MiB, this machine's"): "limited, read-ahead 8192 KiB: ",
     ("cold", "8 MiB"): "cold: ",
     ("larger than memory, two workers", "128 KiB"): "make bench-all: ",
+    ("larger than memory, two workers", "8 MiB"): "make bench-all: ",
 }
 """Where the store is and the disk's read-ahead, in the table of results -> how the line with its figures begins."""
+
+JOB = "ladder, emulated compute, ranks = "
+COAL, STAG = (
+    "PROV + DIO + COAL, coal over the rung below:",
+    "the same with STAG, stag over the rung below:",
+)
+TOGETHER = "PROV + DIO + COAL, together over the rung below:"
+LADDER_SENTENCES = {
+    "waits for data {} of its first step**": [f"{JOB}8: LMDB, its map waits"],
+    "and {} with the tiny network": ["ladder, real compute, ranks = 8: LMDB, its map waits"],
+    "**COAL over DIO**, in cold steps, is {} with 1 rank": [f"{JOB}1: {COAL}"],
+    "it is undecided ({} and {})": [f"{JOB}{ranks}: {COAL}" for ranks in (2, 4)],
+    "**STAG over COAL** is undecided: {}, {} and {} with 1, 2 and 4 ranks": [
+        f"{JOB}{ranks}: {STAG}" for ranks in (1, 2, 4)
+    ],
+    "one reader per node trains {} as fast** as four readers": ["limited: batches over the rung below:"],
+    "With one reader per node, COAL trains {} as fast as plain LMDB.": [
+        "limited: with one reader per node, COAL over LMDB:"
+    ],
+    "Over COAL it is {} with 2 ranks and {} with 4": [f"{JOB}{ranks}: {TOGETHER}" for ranks in (2, 4)],
+}
+"""A sentence of docs/scaling-io.md -> how the lines begin that its figures are from."""
 
 Stated = tuple[str, str, str, str]
 
 
 @pytest.fixture(scope="module")
 def printed() -> list[Stated]:
-    return [figure for line in figure_lines() if " over " not in line for figure in figures_of(line)]
+    return [figure for line in figure_lines() if ", ±" not in line for figure in figures_of(line)]
 
 
 def figures_of(text: str) -> Iterator[Stated]:
@@ -124,31 +148,46 @@ def test_starving_points_alone_are_those_of_the_results() -> None:
 def test_the_ladder_of_ranks_is_that_of_its_run() -> None:
     page = (ROOT / "docs" / "scaling-io.md").read_text(encoding="utf-8")
     lines = list(ladder_lines())
-    rows = [line for line in lines if line.startswith("|")]
-    assert len(rows) == 11
+    rates = [line for line in lines if line.startswith("|")]
+    over_plain = [line.removeprefix(OVER_PLAIN) for line in lines if line.startswith(OVER_PLAIN)]
+    assert (len(rates), len(over_plain)) == (11, 20)
     section = page.partition("## In jobs of ranks that train")[2].partition("\n## ")[0]
-    assert [row for row in section.splitlines() if row.startswith("| ")][1:] == rows, "see 'make figures'"
+    tables = [
+        [row for row in block.splitlines() if row.startswith("| ")]
+        for block in re.split(r"\n\n", section)
+        if block.startswith("|")
+    ]
+    assert tables[0][1:] == rates, "see 'make figures'"
+    assert tables[1][1:] == over_plain, "see 'make figures'"
+    limited = [line.removeprefix("limited: ") for line in lines if line.startswith("limited: |")]
+    assert tables[2][1:] == limited, "see 'make figures'"
     flat = " ".join(section.split())
-    stated = (
-        ("emulated compute, ranks = 8: LMDB, its map waits", "loop waits for data {} of the time"),
-        ("real compute, ranks = 8: LMDB, its map waits", "{} with the tiny network"),
-        ("emulated compute, ranks = 8: the same with STAG trains", "STAG trains {} as fast as plain LMDB"),
-        ("emulated compute, ranks = 8: PROV + DIO trains", "DIO {}, and"),
-        ("emulated compute, ranks = 8: LMDB without read-ahead trains", "LMDB without read-ahead {}"),
-        ("emulated compute, ranks = 1: PROV + DIO + COAL trains", "With 1, 2 and 4 ranks, it trains {},"),
-        ("emulated compute, ranks = 2: PROV + DIO + COAL trains", "{} and"),
-        ("emulated compute, ranks = 4: PROV + DIO + COAL trains", "{} as fast as plain LMDB"),
+    for sentence, beginnings in LADDER_SENTENCES.items():
+        figures = []
+        for beginning in beginnings:
+            (line,) = [line for line in lines if line.startswith(beginning)]
+            figures.append(line.removeprefix(beginning).removesuffix(" of its cold steps").strip())
+            if beginning.startswith("limited"):
+                figures[-1] = figures[-1].replace(" [", " times [")
+        assert sentence.format(*figures) in flat, figures
+    waits, over = ([cells(row) for row in table] for table in (rates, over_plain))
+    plain, tiny = (
+        next(row[-1] for row in waits if row[0] == name)
+        for name in ("LMDB, its map", "tiny network: LMDB, its map")
     )
-    for start, sentence in stated:
-        (line,) = [line for line in lines if line.startswith(f"ladder, {start}")]
-        told = re.search(r"(at least )?(\S+)( \[.*\])", line)
-        assert told is not None
-        figure = "{}{}{}{}".format(told[1] or "", told[2], " times" if told[1] else "", told[3])
-        assert sentence.format(figure) in flat, line
-    assert not [
-        line for line in lines if "ranks = 8: PROV + DIO + COAL trains" in line
-    ]  # no ratio, as the page says
-    assert not [line for line in lines if "real compute" in line and " trains " in line]
+    assert f"Over all 24 steps, the waits are {plain} and {tiny}." in flat
+    dio = {row[1]: row[2] for row in over if row[0] == "PROV + DIO"}
+    gains = sorted(dio[ranks].split()[0] for ranks in "124")
+    assert f"a factor of {gains[0]} to {gains[-1]} with 1 to 4 ranks" in flat
+    assert "[0." in dio["8"], "not proven faster, as the page says"
+    (coal,) = [row[2] for row in over if row[:2] == ["PROV + DIO + COAL", "8"]]
+    assert f"together with COAL it trains {coal.replace(' [', ' [', 1)} times as fast" in flat
+    ahead = [row[2] for row in over if row[0] == "LMDB without read-ahead"]
+    assert all(float(figure.rstrip("]").split(", ")[1]) < 1 for figure in ahead), "slower, as the page says"
+
+
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
 
 
 def test_other_figures_are_those_of_the_reference_results() -> None:
@@ -185,3 +224,45 @@ def test_other_figures_are_those_of_the_reference_results() -> None:
     assert mnist is not None
     assert cifar10 is not None
     assert f"LMDB loads {mnist[1]} (MNIST) and {cifar10[1]} times (CIFAR-10) as fast as PNG files" in page
+
+
+def test_conclusions_in_round_figures_follow_from_the_reference_results() -> None:
+    """About, twice and the range of other runs, which stand without an interval."""
+    results, readme = (
+        " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        for page in ("docs/results.md", "README.md")
+    )
+    lines = list(figure_lines())
+    feeds = re.compile(r"PNG files feed accelerators up to ([\d,.]+) images/s")
+    two, one = (
+        feeds.search(next(line for line in lines if line.startswith(beginning)))
+        for beginning in (
+            ROWS["larger than memory, two workers", "128 KiB"],
+            ROWS["larger than memory", ONE_PROCESS],
+        )
+    )
+    assert two is not None
+    assert one is not None
+    assert (
+        f"here {two[1]} from PNG files with two workers, larger than memory, at 128 KiB, and {one[1]} with one"
+        in results
+    )
+    assert (
+        f"PNG files are fast enough below about {round(float(two[1]), -2):.0f} images/s for two workers"
+        in readme
+    )
+    gain = next(
+        found for line in lines if (found := re.match(r" +.*read-ahead 128 KiB: LMDB ([\d.]+) \[", line))
+    )
+    assert round(float(gain[1])) == 2, "LMDB loads twice as fast, as the README says"
+    others = re.search(r"The others gave LMDB ([\d.]+) to ([\d.]+) times the rate of PNG files", results)
+    assert others is not None
+    low, high = (f"{float(end):.1f}" for end in others.groups())
+    assert f"Twelve other runs gave {low} to {high} for the first ratio" in readme
+    memory = re.findall(
+        r"ImageNet, 2,000 images, 0 workers, .*reader and decoder alone, on the CPU, warm: LMDB (\S+) (\[.*\]) times",
+        "\n".join(lines),
+    )
+    row = re.search(r"\| in memory \| \| LMDB loads (\S+) times (\[.*?\]) as fast as PNG files", results)
+    assert row is not None
+    assert row.groups() in memory

@@ -261,9 +261,11 @@ def test_each_caveat_is_told_once() -> None:
     assert set(caveats(cells)) == {
         "SYNTHETIC images, a stand-in",
         "DERIVED images: 95% are crops, flips and brightness changes",
-        "compute EMULATED by a sleep of 5 ms",
+        "compute EMULATED by a sleep of 5 ms in 1 of 3 cells",
     }
     assert len(caveats(cells)) == 3
+    emulated = [cell for cell in cells if cell.backend == "hdf5"]
+    assert caveats(emulated)[-1] == "compute EMULATED by a sleep of 5 ms", "in all cells"
     late = cells_of(*(make_record("hdf5", compute="emulated:5", compute_ms=took) for took in (5.2, 10.0)))
     assert "LATE: sleeps of 5 ms took 7.60 ms" in caveats(late)
 
