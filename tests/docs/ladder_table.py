@@ -120,8 +120,11 @@ def first_step_s() -> dict[tuple[str, int], float]:
     steps = storebench.load_steps(FOLDER)
     steps = steps[steps.step == 0]
     seconds = (steps.data_wait_ns + steps.h2d_ns + steps.compute_ns) / 1e9
-    slowest = seconds.groupby([steps.cell_id, steps.replicate]).max()
-    return {(str(cell_id), int(replicate)): float(took) for (cell_id, replicate), took in slowest.items()}
+    slowest: dict[tuple[str, int], float] = {}
+    for cell_id, replicate, took_s in zip(steps.cell_id, steps.replicate, seconds, strict=True):
+        key = (str(cell_id), int(replicate))
+        slowest[key] = max(float(took_s), slowest.get(key, 0.0))
+    return slowest
 
 
 def _name(backend: str, compute: ComputeKind, share: Share) -> str:

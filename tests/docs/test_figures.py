@@ -258,7 +258,7 @@ def test_conclusions_in_round_figures_follow_from_the_reference_results() -> Non
     others = re.search(r"The others gave LMDB ([\d.]+) to ([\d.]+) times the rate of PNG files", results)
     assert others is not None
     low, high = (f"{float(end):.1f}" for end in others.groups())
-    assert f"Twelve other runs gave {low} to {high} for the first ratio" in readme
+    assert f"Thirteen other runs gave {low} to {high} for the first ratio" in readme
     memory = re.findall(
         r"ImageNet, 2,000 images, 0 workers, .*reader and decoder alone, on the CPU, warm: LMDB (\S+) (\[.*\]) times",
         "\n".join(lines),
