@@ -7,7 +7,7 @@ import storebench
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.claims import Claims
 from storebench.report.facts import derive
-from storebench.report.intervals import Round, ratio
+from storebench.report.intervals import ratio
 from storebench.report.texts.labels import number, percent, with_interval
 from storebench.report.texts.papers import decision_on
 from storebench.report.texts.verdicts import told_ratio
@@ -33,7 +33,6 @@ BLOCKS = (
 )
 """What the jobs of a block of rows compute, and how their ranks share reading."""
 
-
 FOLDER = ROOT / "results" / "reference" / "lmdbio-ranks"
 LIMITED = ROOT / "results" / "reference" / "lmdbio-limited"
 OVER_PLAIN = "over LMDB, its map: "
@@ -52,15 +51,15 @@ def ladder_lines() -> Iterator[str]:
     facts = derive(cells)
     yield from _rows_over_plain(blocks[0], facts.claims)
     for one in [*blocks[0], *blocks[2]]:
-        wait = one.interval("data_wait_frac")
-        if wait is not None:
-            waits = f"{percent(wait.mid)} [{percent(wait.lo)}, {percent(wait.hi)}]"
-            yield f"{_job(one)} waits {waits} of its cold steps"
+        if one.values("data_wait_frac"):
+            yield f"{_job(one)} waits {_waits(one)} of its cold steps"
+        if 0 < (bounded := sum(bool(row["portion_upper_bound"]) for row in one.rows)) < len(one.rows):
+            yield f"{_job(one)}: its cold rate is an upper bound in {bounded} of {len(one.rows)} rounds"
     for ladder in facts.ladders:
         for step in ladder.steps:
             if step.rung.key in ("coal", "stag", "together") and step.gain is not None:
-                ratio = "no ratio" if step.gain.doubt else with_interval(step.gain.ratio)
-                yield f"{_job(step.cell)}, {step.rung.key} over the rung below: {ratio}"
+                gain = "no ratio" if step.gain.doubt else with_interval(step.gain.ratio)
+                yield f"{_job(step.cell)}, {step.rung.key} over the rung below: {gain}"
     yield from _limited_lines()
 
 
@@ -70,11 +69,10 @@ def _limited_lines() -> Iterator[str]:
     for backend in ("lmdb", "lmdb:direct"):
         for share in (Share.NONE, Share.NODE):
             (one,) = [one for one in cells if one.backend == backend and one.cell.share is share]
-            rate, wait = one.interval("samples_per_s"), one.interval("data_wait_frac")
-            waits = f"{percent(wait.mid)} [{percent(wait.lo)}, {percent(wait.hi)}]"
+            rate = with_interval(one.interval("samples_per_s"))
             readers = "one per node" if share is Share.NODE else "each rank"
-            steady = " (not steady)" if one.unsteady else ""
-            yield f"limited: | {RUNGS[backend]} | {readers} | {with_interval(rate)}{steady} | {waits} |"
+            steady = " (not shown to be steady)" if one.unsteady else ""
+            yield f"limited: | {RUNGS[backend]} | {readers} | {rate}{steady} | {_waits(one)} |"
     facts = derive(cells)
     for ladder in facts.ladders:
         for step in ladder.steps:
@@ -85,6 +83,11 @@ def _limited_lines() -> Iterator[str]:
     claim = facts.claims.between(best["lmdb:direct"], best["lmdb"])
     if claim is not None:
         yield f"limited: with one reader per node, COAL over LMDB: {with_interval(claim.figure)}"
+
+
+def _waits(cell: CellSummary) -> str:
+    wait = cell.interval("data_wait_frac")
+    return f"{percent(wait.mid)} [{percent(wait.lo)}, {percent(wait.hi)}]"
 
 
 def _job(cell: CellSummary) -> str:
@@ -101,18 +104,13 @@ def _rows_over_plain(block: Sequence[CellSummary], claims: Claims) -> Iterator[s
             one, base = jobs[backend, ranks], plain[ranks]
             whole = ratio(*(side.values("whole_samples_per_s") for side in (one, base)))
             firsts = [
-                first[base.cell.cell_id, key[1]] / first[one.cell.cell_id, key[1]]
-                for key in whole_rounds(one)
+                first[base.cell.cell_id, replicate] / first[one.cell.cell_id, replicate]
+                for _, replicate in one.values("whole_samples_per_s")
             ]
             begun = f"{number(median(firsts))} ({number(min(firsts))} to {number(max(firsts))})"
             claim = claims.between(one, base)
             cold = told_ratio(decision_on(claim, one)) if claim is not None else ""
             yield f"{OVER_PLAIN}| {RUNGS[backend]} | {ranks} | {with_interval(whole)} | {begun} | {cold or 'no ratio'} |"
-
-
-def whole_rounds(cell: CellSummary) -> list[Round]:
-    """Return the rounds in which a job's whole epoch was timed."""
-    return list(cell.values("whole_samples_per_s"))
 
 
 def first_step_s() -> dict[tuple[str, int], float]:
