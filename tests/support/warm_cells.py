@@ -27,6 +27,7 @@ from storebench.probes.code import cell_environment
 from storebench.ranks import agent, board, nodes
 from storebench.ranks.launch import AGENT
 from storebench.surroundings import Surroundings
+from storebench.system.forking import fork_when_settled
 from storebench.system.interrupts import Held
 from storebench.system.processes import expend
 from storebench.worker import ahead, launch, replicate
@@ -117,6 +118,8 @@ def _agent(arguments: Sequence[str], variables: Mapping[str, str], output: int) 
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     become(variables, out=output, error=output)
+    # Or a rank may wait for ever: the store's thread looks up the name of each rank that connects, and holds the resolver's lock.
+    fork_when_settled()
     with mock.patch.object(subprocess_handler.SubprocessHandler, "_popen", _started_rank):
         return agent.main(arguments)
 
