@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from storebench.check.against import Revision, SideOptions, Sides, one_format_words, run_against
+from storebench.check.confirm import RerunOptions, confirm
 from storebench.check.judge import CellState, judge
 from storebench.check.policy import Policy
 from storebench.check.revisions import checked_out, find_repository
@@ -84,6 +85,16 @@ def verdicts(out: Path) -> list[tuple[str, CellState]]:
     return [(result.label, result.state) for result in judge(*sides, Policy())]
 
 
+def settled(label: str, out: Path) -> CellState:
+    """Return the verdict on a cell, confirmed by a second run if it is worse: one alarm in 20 comparisons may be chance."""
+    sides = read_side(out / "baseline", baseline=True), read_side(out / "contender", baseline=False)
+    [result] = (result for result in judge(*sides, Policy()) if result.label == label)
+    if result.state is CellState.WORSE:
+        print(f"it is run again: {result}")
+        [result] = confirm([result], *sides, Policy(), RerunOptions(stores=out.parent / "stores"))
+    return result.state
+
+
 def records_of(out: Path) -> tuple[list[Record], list[Record]]:
     return read_records(out / "baseline"), read_records(out / "contender")
 
@@ -146,7 +157,7 @@ def test_slow_downs_are_seen_where_they_are(untouched: Path, tmp_path: Path) -> 
     states = dict(verdicts(out))
     assert {place: states[label] for place, label in LABELS.items()} == dict.fromkeys(LABELS, CellState.WORSE)
     assert {*states} == {*LABELS.values(), CONTROL}
-    assert states[CONTROL] in (CellState.WITHIN_NOISE, CellState.INCONCLUSIVE, CellState.BETTER)
+    assert settled(CONTROL, out) in (CellState.WITHIN_NOISE, CellState.INCONCLUSIVE, CellState.BETTER)
     checked = quick_storebench(untouched, "check", out / "baseline", out / "contender")
     assert checked.returncode == 1, checked.stdout
 
