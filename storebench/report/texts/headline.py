@@ -29,7 +29,7 @@ from storebench.report.texts.labels import (
     with_interval,
     workers_words,
 )
-from storebench.report.texts.rank_answers import rank_sentences
+from storebench.report.texts.rank_answers import only_costs, rank_sentences
 from storebench.report.texts.roofline import roofline_sentences
 from storebench.report.texts.sentence import Sentence, joined
 from storebench.report.texts.tournaments import tournament_sentences
@@ -94,7 +94,9 @@ def headline(
     place = next((index for index, claim in enumerate(leads) if claim is not None and claim.decided), 0)
     panel, claim, before = facts.ordered[place], leads[place], facts.ordered[:place]
     other = _other(facts, panel)
-    ranked = [*tournament_sentences(facts), *rank_sentences(facts)]
+    ranked, costs = [*tournament_sentences(facts), *rank_sentences(facts)], list[Sentence]()
+    if only_costs(ranked):
+        ranked, costs = costs, ranked
     feeding = [Sentence(text=text) for text in _feeding(facts, unsound, accelerators)]
     told = [*feeding, *ranked]
     shown, several = joined(told).text, any(panel.first.cell.ranks > 1 for panel in facts.ordered)
@@ -104,6 +106,7 @@ def headline(
         where = _where(panel, shown, loop, beside_jobs=several)
         sentences.append(_answer(panel, where, facts.claims))
     sentences += [_fastest(panel, claim, facts.claims), deciding(facts, claim), closing(panel, facts.claims)]
+    sentences += costs
     sentences += [_beside(other, facts)] if other is not None and other not in before else []
     sentences += [_undecided(before, facts.claims)] if before else []
     return Headline(

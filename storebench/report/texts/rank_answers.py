@@ -1,4 +1,4 @@
-"""What several ranks deliver, and what a data store and overlapping their exchange of gradients gain, in sentences."""
+"""What several ranks deliver, and what sharing their reading and overlapping their exchange of gradients gain, in sentences."""
 
 from collections.abc import Sequence
 
@@ -199,21 +199,47 @@ def data_store_answer(facts: Facts) -> Sentence:
         for kept, separate in data_stores(facts.ordered)
         if (claim := facts.claims.between(kept, separate, Topic.STORE)) is not None
     ]
-    decided = [(kept, claim) for kept, claim in asked if claim.kind is ClaimKind.FASTER]
-    gains = [claim for kept, claim in decided if claim.subject is kept]
-    losses = [claim for kept, claim in decided if claim.subject is not kept]
-    asserted = tuple(claim for _, claim in asked)
-    jobs, several = number_of(len(asked), "job"), len({dataset_label(kept) for kept, _ in asked}) > 1
-    if gains:
-        most = max(gains, key=_times)
+    return _way_answer("a data store in the memory of the ranks", asked)
+
+
+def one_reader_answer(facts: Facts) -> Sentence:
+    """Return a sentence on the jobs of LMDB that are proven to be faster with one reader per node, or slower; without claims if none."""
+    asked = [
+        (step.cell, claim)
+        for ladder in facts.ladders
+        for step in ladder.steps
+        if step.cell.cell.share is Share.NODE
+        and (below := ladder.of(step.rung.below or "")) is not None
+        and (claim := facts.claims.between(step.cell, below.cell, Topic.RUNG)) is not None
+    ]
+    return _way_answer("one reader per node", asked)
+
+
+def _way_answer(way: str, asked: Sequence[tuple[CellSummary, Claim]]) -> Sentence:
+    """Return a sentence on jobs that read in one `way`, each beside the job whose ranks read for themselves."""
+    decided = [(job, claim) for job, claim in asked if claim.kind is ClaimKind.FASTER]
+    gains = [claim for job, claim in decided if claim.subject is job]
+    losses = [claim for job, claim in decided if claim.subject is not job]
+    jobs, several = number_of(len(asked), "job"), len({dataset_label(job) for job, _ in asked}) > 1
+    named, alone = f"{way[0].upper()}{way[1:]}", "ranks that read for themselves"
+    most = max(gains or losses, key=_times, default=None)
+    if most is None:
+        text = f"In none of {jobs} is {way} proven to be faster than {alone}, or slower"
+    elif gains:
         text = (
-            f"A data store in the memory of the ranks is proven to be faster than ranks that read for themselves in {len(gains)} of"
-            f" {jobs}; the largest gain is {bounded(most)}{with_interval(most.figure)} times, with {_job_words(most.subject, several)}{_whole_epochs(most)}"
+            f"{named} is proven to be faster than {alone} in {len(gains)} of {jobs}; the largest gain is"
+            f" {bounded(most)}{with_interval(most.figure)} times, with {_job_words(most.subject, several)}{_whole_epochs(most)}"
         )
     else:
-        text = f"In none of {jobs} is a data store in the memory of the ranks proven to be faster than ranks that read for themselves"
-    text += f"; it is proven to be slower in {len(losses)}." if losses else "."
-    return Sentence(text=text, claims=asserted)
+        text = (
+            f"{named} is proven to be slower than {alone} in {len(losses)} of {jobs}, and faster in none; where it loses most, such ranks are"
+            f" {bounded(most)}{with_interval(most.figure)} times as fast, with {_job_words(most.subject, several)}"
+        )
+    text += f"; it is proven to be slower in {len(losses)}." if gains and losses else "."
+    told = Sentence(text=text, claims=tuple(claim for _, claim in asked))
+    cells = [job for job, _ in asked]
+    alike = len({(dataset_label(job), state_label(job)) for job in cells}) == 1
+    return _placed(told, cells[0], cells) if alike else told
 
 
 def _whole_epochs(claim: Claim) -> str:
@@ -230,25 +256,33 @@ def _times(claim: Claim) -> float:
 
 
 def rank_sentences(facts: Facts) -> list[Sentence]:
-    """Return the sentences on the rates of several ranks, on data stores, and on overlapping their exchange.
+    """Return the sentences on the rates of several ranks, on how they share reading, and on their exchange of gradients.
 
     There are none if most cells are of one process.
     """
     stored = [cell for panel in facts.ordered for cell in panel.stored]
     if 2 * sum(cell.cell.ranks > 1 for cell in stored) <= len(stored):
         return []
-    told = [_placed(panel, ranks_answer(facts, panel)) for panel in rank_panels(facts)[:_MOST_TOLD]]
+    told = [
+        _placed(ranks_answer(facts, panel), panel.speaker, panel.cells)
+        for panel in rank_panels(facts)[:_MOST_TOLD]
+    ]
     groups, jobs = exchanging(facts), [cell for cell in stored if cell.cell.ranks > 1]
-    told += [data_store_answer(facts)]
+    told += [data_store_answer(facts), one_reader_answer(facts)]
     told += [rank_steps_answer(jobs, facts.claims)]
     told += [overlap_answer(groups, facts.claims)] if groups else []
     return [sentence for sentence in told if sentence.claims]
 
 
-def _placed(panel: Panel, sentence: Sentence) -> Sentence:
-    """Return a sentence behind the dataset, the cache state and the caveats of its panel."""
-    cell, told = panel.speaker, sentence.text[0].lower() + sentence.text[1:]
-    caveat = "".join(f" ({note})" for note in caveats(panel.cells))
-    return Sentence(
-        text=f"{dataset_label(cell)}, {state_label(cell)}{caveat}: {told}", claims=sentence.claims
-    )
+def only_costs(sentences: Sequence[Sentence]) -> bool:
+    """Return whether sentences on ranks only tell the cost of exchanging gradients, which no run is made to find out."""
+    kinds = [{claim.kind for claim in told.claims} for told in sentences]
+    return bool(kinds) and all(kind == {ClaimKind.EXPOSED} for kind in kinds)
+
+
+def _placed(sentence: Sentence, speaker: CellSummary, cells: Sequence[CellSummary]) -> Sentence:
+    """Return a sentence on some cells behind the dataset and the cache state of one of them, and the caveats of all."""
+    told = sentence.text[0].lower() + sentence.text[1:]
+    caveat = "".join(f" ({note})" for note in caveats(cells))
+    place = f"{dataset_label(speaker)}, {state_label(speaker)}"
+    return Sentence(text=f"{place}{caveat}: {told}", claims=sentence.claims)
