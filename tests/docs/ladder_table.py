@@ -8,9 +8,11 @@ from storebench.report.cells import CellSummary, summarise
 from storebench.report.claims import Claims
 from storebench.report.facts import derive
 from storebench.report.intervals import ratio
+from storebench.report.ladder import Ladder
 from storebench.report.texts.labels import number, percent, with_interval
 from storebench.report.texts.papers import decision_on
 from storebench.report.texts.verdicts import told_ratio
+from storebench.runs.records import read_records
 from storebench.settings.words import ComputeKind, Share
 from tests.docs.doc_files import ROOT
 
@@ -38,6 +40,17 @@ LIMITED = ROOT / "results" / "reference" / "lmdbio-limited"
 OVER_PLAIN = "over LMDB, its map: "
 """How a line with a row of the second table begins."""
 
+OVER_BELOW = "over the rung below, 24 steps: "
+"""How a line with a row of the third table begins."""
+
+_UPPER_AND_LOWER = {
+    "COAL over DIO": (("lmdb:direct", Share.NONE), ("lmdb:direct?merged=off", Share.NONE)),
+    "STAG over COAL": (("lmdb:direct?readers_at_a_time=1", Share.NONE), ("lmdb:direct", Share.NONE)),
+    "LMM over plain LMDB": (("lmdb", Share.NODE), ("lmdb", Share.NONE)),
+    "LMM over COAL": (("lmdb:direct", Share.NODE), ("lmdb:direct", Share.NONE)),
+}
+"""First field of a row of the third table -> backend and sharing of both sides."""
+
 
 def ladder_lines() -> Iterator[str]:
     """Yield the rows of both tables, then what the cold steps of the jobs say, and what one reader per node gains."""
@@ -50,6 +63,7 @@ def ladder_lines() -> Iterator[str]:
                 yield _row(_name(backend, compute, share), found)
     facts = derive(cells)
     yield from _rows_over_plain(blocks[0], facts.claims)
+    yield from _rows_over_below([*blocks[0], *blocks[1]])
     for one in [*blocks[0], *blocks[2]]:
         if one.values("data_wait_frac"):
             yield f"{_job(one)} waits {_waits(one)} of its cold steps"
@@ -60,7 +74,15 @@ def ladder_lines() -> Iterator[str]:
             if step.rung.key in ("coal", "stag", "together") and step.gain is not None:
                 gain = "no ratio" if step.gain.doubt else with_interval(step.gain.ratio)
                 yield f"{_job(step.cell)}, {step.rung.key} over the rung below: {gain}"
+        yield from _best_over_page(ladder)
     yield from _limited_lines()
+
+
+def _best_over_page(ladder: Ladder) -> Iterator[str]:
+    gain = ladder.best_gains.get("page")
+    if ladder.best is not None and gain is not None:
+        told = "no ratio" if gain.doubt else with_interval(gain.ratio)
+        yield f"{_job(ladder.best.cell)} over LMDB without read-ahead, cold steps: {told}"
 
 
 def _limited_lines() -> Iterator[str]:
@@ -73,6 +95,8 @@ def _limited_lines() -> Iterator[str]:
             readers = "one per node" if share is Share.NODE else "each rank"
             steady = " (not shown to be steady)" if one.unsteady else ""
             yield f"limited: | {RUNGS[backend]} | {readers} | {rate}{steady} | {_waits(one)} |"
+            first, second = (number(median(rates)) for rates in _by_epoch(one))
+            yield f"limited: {RUNGS[backend]}, {readers}: from {first} to {second} samples/s over whole epochs"
     facts = derive(cells)
     for ladder in facts.ladders:
         for step in ladder.steps:
@@ -83,6 +107,12 @@ def _limited_lines() -> Iterator[str]:
     claim = facts.claims.between(best["lmdb:direct"], best["lmdb"])
     if claim is not None:
         yield f"limited: with one reader per node, COAL over LMDB: {with_interval(claim.figure)}"
+
+
+def _by_epoch(cell: CellSummary) -> list[list[float]]:
+    """Return the rates of the first epoch of each round, and those of the second."""
+    records = [one for one in read_records(LIMITED) if one.cell.cell_id == cell.cell.cell_id]
+    return [[one.samples_per_s for one in records if one.epoch == epoch] for epoch in (0, 1)]
 
 
 def _waits(cell: CellSummary) -> str:
@@ -111,6 +141,18 @@ def _rows_over_plain(block: Sequence[CellSummary], claims: Claims) -> Iterator[s
             claim = claims.between(one, base)
             cold = told_ratio(decision_on(claim, one)) if claim is not None else ""
             yield f"{OVER_PLAIN}| {RUNGS[backend]} | {ranks} | {with_interval(whole)} | {begun} | {cold or 'no ratio'} |"
+
+
+def _rows_over_below(jobs: Sequence[CellSummary]) -> Iterator[str]:
+    """Yield the rows of the table of rates over those of the rung below, of all steps."""
+    found = {(one.backend, one.cell.share, one.cell.ranks): one for one in jobs}
+    for name, (upper, lower) in _UPPER_AND_LOWER.items():
+        fields = []
+        for ranks in RANKS:
+            sides = [found.get((*side, ranks)) for side in (upper, lower)]
+            above, below = (side and side.values("whole_samples_per_s") for side in sides)
+            fields.append(f" {with_interval(ratio(above, below))} " if above and below else " ")
+        yield f"{OVER_BELOW}| {name} |{'|'.join(fields)}|"
 
 
 def first_step_s() -> dict[tuple[str, int], float]:

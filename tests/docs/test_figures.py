@@ -8,7 +8,7 @@ import pytest
 from tests.docs.doc_files import ROOT
 from tests.docs.figures import figure_lines
 from tests.docs.gpu_table import gpu_lines
-from tests.docs.ladder_table import OVER_PLAIN, ladder_lines
+from tests.docs.ladder_table import OVER_BELOW, OVER_PLAIN, ladder_lines
 
 NAME = r"LMDB \(direct\)|LMDB read directly|LMDB|PNG files|HDF5|LevelDB"
 FIGURE = re.compile(r"([\d.,]+)(?: times| images/s)? (\[[\d.,]+, [\d.,]+\])")
@@ -36,26 +36,29 @@ ROWS = {
 """Where the store is and the disk's read-ahead, in the table of results -> how the line with its figures begins."""
 
 JOB = "ladder, emulated compute, ranks = "
-COAL, STAG = (
-    "PROV + DIO + COAL, coal over the rung below:",
-    "the same with STAG, stag over the rung below:",
+COAL = "PROV + DIO + COAL, coal over the rung below:"
+EPOCHS = (
+    ("PROV + DIO + COAL", "each rank", "from {} to {} samples/s where each rank reads"),
+    ("PROV + DIO + COAL", "one per node", "from {} to {} with one reader per node"),
+    ("LMDB, its map", "each rank", "Plain LMDB goes from {} to {} and"),
+    ("LMDB, its map", "one per node", "and from {} to {}."),
 )
-TOGETHER = "PROV + DIO + COAL, together over the rung below:"
-READERS = ("LMDB, its map", "PROV + DIO + COAL")
-SHARED = ("LMDB, one reader per node (LMM)", "PROV + DIO + COAL, one reader per node (LMM)")
+"""Reader, who reads -> the words about its rates in the first and the second epoch under a limit."""
+
 LADDER_SENTENCES = {
-    "waits for data {} of its first step**": [f"{JOB}8: LMDB, its map waits"],
-    "and {} with the tiny network": ["ladder, real compute, ranks = 8: LMDB, its map waits"],
-    "**COAL over DIO**, in cold steps, is {} with 1 rank": [f"{JOB}1: {COAL}"],
-    "it is undecided ({} and {})": [f"{JOB}{ranks}: {COAL}" for ranks in (2, 4)],
-    "**STAG over COAL** is undecided: {}, {} and {} with 1, 2 and 4 ranks": [
-        f"{JOB}{ranks}: {STAG}" for ranks in (1, 2, 4)
+    "In the first step alone, it waits {} and {}.": [
+        f"{JOB}8: LMDB, its map waits",
+        "ladder, real compute, ranks = 8: LMDB, its map waits",
+    ],
+    "only the gain with 1 rank is decided ({})": [f"{JOB}1: {COAL}"],
+    "COAL's cold steps are {}, {} and {} times as fast** with 1, 2 and 4 ranks that train the tiny network": [
+        f"ladder, real compute, ranks = {ranks}: PROV + DIO + COAL over LMDB without read-ahead, cold steps:"
+        for ranks in (1, 2, 4)
     ],
     "one reader per node trains {} as fast** as four readers": ["limited: batches over the rung below:"],
     "With one reader per node, COAL trains {} as fast as plain LMDB.": [
         "limited: with one reader per node, COAL over LMDB:"
     ],
-    "Over COAL it is {} with 2 ranks and {} with 4": [f"{JOB}{ranks}: {TOGETHER}" for ranks in (2, 4)],
 }
 """A sentence of docs/scaling-io.md -> how the lines begin that its figures are from."""
 
@@ -162,7 +165,9 @@ def test_the_ladder_of_ranks_is_that_of_its_run() -> None:
     assert tables[0][1:] == rates, "see 'make figures'"
     assert tables[1][1:] == over_plain, "see 'make figures'"
     limited = [line.removeprefix("limited: ") for line in lines if line.startswith("limited: |")]
-    assert tables[2][1:] == limited, "see 'make figures'"
+    over_below = [line.removeprefix(OVER_BELOW) for line in lines if line.startswith(OVER_BELOW)]
+    assert tables[2][1:] == over_below, "see 'make figures'"
+    assert tables[3][1:] == limited, "see 'make figures'"
     flat = " ".join(section.split())
     for sentence, beginnings in LADDER_SENTENCES.items():
         figures = []
@@ -177,7 +182,7 @@ def test_the_ladder_of_ranks_is_that_of_its_run() -> None:
         next(row[-1] for row in waits if row[0] == name)
         for name in ("LMDB, its map", "tiny network: LMDB, its map")
     )
-    assert f"Over all 24 steps, the waits are {plain} and {tiny}." in flat
+    assert f"waits for data {plain} of the time of all 24 steps**, and {tiny} with the tiny network." in flat
     dio = {row[1]: row[2] for row in over if row[0] == "PROV + DIO"}
     gains = sorted(dio[ranks].split()[0] for ranks in "124")
     assert f"a factor of {gains[0]} to {gains[-1]} with 1 to 4 ranks" in flat
@@ -187,10 +192,38 @@ def test_the_ladder_of_ranks_is_that_of_its_run() -> None:
     (bounded,) = [line for line in lines if "upper bound in" in line]
     assert bounded.startswith(f"{JOB}8: PROV + DIO + COAL: ")
     assert bounded.endswith("in 1 of 7 rounds"), "as the page says"
-    alone, together = ([row[-1] for row in waits if row[0] in names] for names in (READERS, SHARED))
-    assert all(float(one[:-1]) < float(other[:-1]) for one, other in zip(alone, together, strict=True))
+    assert ahead_is_slower(over), "as the page says"
+    coal_gains, stag, plain_shared, coal_shared = (cells(row)[1:] for row in over_below)
+    assert excluding_one(coal_gains) == [1, 2, 8]
+    assert (
+        f"COAL gains {coal_gains[1].split()[0]} to {coal_gains[3].split()[0]} times over DIO with 1, 2 and 8 ranks"
+        in flat
+    )
+    assert excluding_one(stag) == [2, 4]
+    assert (
+        f"STAG gains {stag[1].split()[0]} and {stag[2].split()[0]} times over COAL with 2 and 4 ranks" in flat
+    )
+    assert excluding_one(plain_shared) == [2, 8], "the losses, as the page says"
+    assert all(figure.startswith("0.") for figure in plain_shared if figure)
+    assert excluding_one(coal_shared) == []
+    for reader, way, words in EPOCHS:
+        (line,) = [line for line in lines if line.startswith(f"limited: {reader}, {way}: from ")]
+        first, second = re.findall(r"[\d,]+(?= )", line.partition(": from ")[2])[:2]
+        assert words.format(first, second) in flat
+
+
+def ahead_is_slower(over: list[list[str]]) -> bool:
     ahead = [row[2] for row in over if row[0] == "LMDB without read-ahead"]
-    assert all(float(figure.rstrip("]").split(", ")[1]) < 1 for figure in ahead), "slower, as the page says"
+    return all(float(figure.rstrip("]").split(", ")[1]) < 1 for figure in ahead)
+
+
+def excluding_one(figures: list[str]) -> list[int]:
+    """Return the ranks of the figures whose interval excludes 1."""
+    found = []
+    for ranks, figure in zip((1, 2, 4, 8), figures, strict=True):
+        bounds = [float(bound) for bound in re.findall(r"[\d.]+", figure)[1:]]
+        found += [ranks] * bool(bounds and not bounds[0] <= 1 <= bounds[1])
+    return found
 
 
 def cells(row: str) -> list[str]:

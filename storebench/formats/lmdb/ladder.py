@@ -1,8 +1,8 @@
 """LMDBIO's ladder: options that switch off one of its optimisations each, and the backends that result.
 
 The six optimisations are those of Pumma, Si, Feng and Balaji (HPCC'17, ICPADS'17, TOPC'19), as ``docs/readers.md``
-retells them; their abstracts give no figure for a single one. ``scenarios/lmdbio.toml`` measures each rung, and
-`storebench.report.ladder` says what each gained. Reading without the page index is in `storebench.formats.lmdb.walk`.
+retells them; their abstracts give figures for LMM, for LMM with DM, and for all six together (`storebench.report.texts.papers`).
+``scenarios/lmdbio.toml`` measures each rung, and `storebench.report.ladder` says what each gained. Reading without the page index is in `storebench.formats.lmdb.walk`.
 """
 
 from collections.abc import Mapping
