@@ -192,7 +192,11 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
         return OutputError(reason, where=place, hint="Name a folder that you may write with --out.")
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno == errno.ENOTDIR:
+        return OutputError(
+            "a part of this path is a file, not a folder", where=place, hint="Name another one."
+        )
+    if error.errno == errno.ENOENT:
         return OutputError(
             "there is no folder for it", where=place, hint="Make that folder first, or name another one."
         )

@@ -72,9 +72,10 @@ def print_summary(run: Path) -> None:
     """Print the tables of a finished run, what limits its cells, the advice and, last, the answer."""
     from storebench.report.summary import summarise_results
     from storebench.report.tables import MOST_TABLES
+    from storebench.runs.records import RECORDS_NAME
     from storebench.units import number_of
 
-    summary = summarise_results(run)
+    summary = summarise_results(run / RECORDS_NAME)  # not the folder, which may hold other runs
     put(*summary.incomplete)
     for table in summary.tables[:MOST_TABLES]:
         put_text(drawn(table))

@@ -20,11 +20,13 @@ def validate(
     fails. Replicates that failed have no figures to check; their number is printed.
     """
     with exit_codes():
-        from storebench.report.validation.validate import read_all, validate_records
+        from storebench.report.validation.validate import nothing_to_read, read_all, validate_records
         from storebench.results import Status
         from storebench.units import number_of
 
         records, unreadable = read_all(results)
+        if not records and not unreadable:
+            raise nothing_to_read(results)
         findings = [*unreadable, *validate_records(records)]
         failed = [record for record, _ in records if record.status is not Status.OK]
         if as_json:

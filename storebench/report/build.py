@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storebench.accelerators import Accelerator
-from storebench.errors import DataNotFoundError, IntegrityError, from_os_error
+from storebench.errors import IntegrityError, from_os_error
 from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import RunFolders
 from storebench.report.catalog import not_drawn, plots
@@ -38,7 +38,7 @@ from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.verdicts import limit_sentence
 from storebench.report.usage_table import usage_table
 from storebench.report.validation.findings import Finding
-from storebench.report.validation.validate import Sourced, read_all, validate_records
+from storebench.report.validation.validate import Sourced, nothing_to_read, read_all, validate_records
 from storebench.results import Environment
 from storebench.units import number_of
 
@@ -87,11 +87,7 @@ def write_report(
     """
     records, findings = read_all(results)
     if not records and (allow_invalid or not findings):
-        raise DataNotFoundError(
-            "there is no whole record",
-            where=_named(results),
-            hint="If a run was interrupted here, run it again with --resume. Otherwise name the folder of a run.",
-        )
+        raise nothing_to_read(results)
     findings = [*findings, *validate_records(records)]
     if findings and not allow_invalid:
         raise IntegrityError(
@@ -113,10 +109,6 @@ def write_report(
         failed=sum(1 for cell in content.cells if cell.failure),
         invalid=sum(1 for cell in content.cells if cell.invalid),
     )
-
-
-def _named(results: RunFolders) -> str:
-    return str(results) if isinstance(results, str | Path) else ", ".join(map(str, results))
 
 
 def content_of(

@@ -130,3 +130,12 @@ def test_a_mount_point_of_any_name_is_told(
     assert file_system(f"{point}er/store") == "ext4 on /"
     listed.write_text("")
     assert file_system(point) == "an unknown file system"
+
+
+def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError) as raised:
+        (tmp_path / "file" / "report").mkdir()
+    assert "a part of this path is a file, not a folder" in str(
+        from_os_error(raised.value, tmp_path / "file")
+    )

@@ -43,9 +43,11 @@ def test_a_size_that_no_machine_has_is_refused_in_a_short_line() -> None:
         ((1 << 20) + 1, "1048577 B"),
         (1536, "1536 B"),
         (2048, "2 KiB"),
+        (100 * 10**9, "100 GB"),
+        (1024 * 10**3, "1000 KiB"),
     ],
 )
-def test_a_size_is_written_in_the_largest_unit_that_is_exact(size: int, text: str) -> None:
+def test_a_size_is_written_in_the_unit_with_the_shortest_exact_number(size: int, text: str) -> None:
     assert format_bytes(size) == text
     assert parse_bytes(text) == size
 

@@ -167,7 +167,7 @@ def _decided(
         alike = [best, *(_other(claim, best) for claim in equals)]
         chosen, names = _smallest(alike), ", ".join(store_label(cell, stored) for cell in alike)
         rule = "R3 equals"
-        text = f"{where}: {names} are proven to differ by less than {percent(PRACTICAL_FRAC)} from the first; of these {store_label(chosen, stored)} {agreed(chosen, 'is', 'are')} the smallest on disk ({size(chosen.fact('bytes_on_disk'))}). Use it."
+        text = f"{where}: {names} are proven to differ by less than {percent(PRACTICAL_FRAC)} from the first; {_why_chosen(chosen, alike, stored)}. Use it."
     else:
         direct = [claim for claim in sure if claim.subject is best]
         lead = min(direct, key=lambda claim: claim.figure.mid if claim.figure else 0.0)
@@ -241,4 +241,22 @@ def _undecided(
 
 
 def _smallest(cells: Sequence[CellSummary]) -> CellSummary:
-    return min(cells, key=lambda cell: float(cell.fact("bytes_on_disk") or float("inf")))
+    """Return the store that takes the least space; of several readers of one store, the one with the fewest options."""
+    return min(cells, key=lambda cell: (_space(cell), len(cell.cell.backend.options)))
+
+
+def _space(cell: CellSummary) -> float:
+    return float(cell.fact("bytes_on_disk") or float("inf"))
+
+
+def _why_chosen(chosen: CellSummary, alike: Sequence[CellSummary], stored: Sequence[CellSummary]) -> str:
+    """Return what a store has that others of the same rate have not."""
+    name, space = store_label(chosen, stored), size(chosen.fact("bytes_on_disk"))
+    if any(_space(cell) != _space(chosen) for cell in alike):
+        return f"of these {name} {agreed(chosen, 'is', 'are')} the smallest on disk ({space})"
+    fewest = all(
+        len(cell.cell.backend.options) > len(chosen.cell.backend.options)
+        for cell in alike
+        if cell is not chosen
+    )
+    return f"they take the same space on disk ({space}), and {name} {agreed(chosen, 'is', 'are')} {'the one with the fewest options' if fewest else 'the first'}"

@@ -22,6 +22,7 @@ from storebench.report.texts.labels import (
     device_words,
     here,
     network_name,
+    setting_words,
     size,
     state_label,
     store_label,
@@ -183,7 +184,7 @@ def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
     more = f", and {number_of(len(before) - 1, 'further setting')}" if len(before) > 1 else ""
     ahead = first.first.cell.readahead_kib
     readahead = "" if ahead is None else f", read-ahead {ahead} KiB"
-    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}{readahead}"
+    where = f"{dataset_label(first.first)}, {state_label(first.speaker)}{readahead}{_jobs(first)}"
     leads = (leading(_asked(panel, claims)) for panel in before)
     return Sentence(
         text=f"Undecided settings that come first: {where}{more}.",
@@ -297,9 +298,16 @@ def _where(panel: Panel, shown: str = "", loop: str = "", *, beside_jobs: bool =
     named = dataset_label(panel.first)
     state = _beyond_memory(panel)
     place = f"{named}, {state}" if state else f"{state_label(panel.speaker)}, {named}"
-    at, ranks = here(panel.cells), panel.first.cell.ranks
-    processes = f", {ranks} ranks" if ranks > 1 else ", one process" if beside_jobs else ""
+    at = here(panel.cells)
+    processes = _jobs(panel) or (", one process" if beside_jobs else "")
     return f"{at[0].upper()}{at[1:]}, {place}{processes}{loop}{work}{caveat}"
+
+
+def _jobs(panel: Panel) -> str:
+    """Return the number of ranks of jobs, and how they share reading, after commas; "" for one process."""
+    cell = panel.first.cell
+    words = [f"{cell.ranks} ranks", setting_words(cell, ["share"])] if cell.ranks > 1 else []
+    return "".join(f", {word}" for word in words if word)
 
 
 def _beyond_memory(panel: Panel) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.codecs import any_size
-from storebench.errors import CorruptDataError, StorebenchError
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
 from storebench.ranks.merging import RANK, job_steps, rank_count
 from storebench.report.analysis import RunFolders, find_runs
 from storebench.report.intervals import Ratio, Round, ratio
@@ -90,6 +90,16 @@ def read_all(paths: RunFolders) -> tuple[list[Sourced], list[Finding]]:
         whole = without_half_replicate(own_records) if is_sound else own_records
         records += [(record, file) for record in whole]
     return records, findings
+
+
+def nothing_to_read(paths: RunFolders) -> DataNotFoundError:
+    """Return the error for record files without a whole record."""
+    named = paths if isinstance(paths, str | Path) else ", ".join(map(str, paths))
+    return DataNotFoundError(
+        "there is no whole record",
+        where=str(named),
+        hint="If a run was interrupted here, run it again with --resume. Otherwise name the folder of a run.",
+    )
 
 
 def _no_record(where: str, error: StorebenchError) -> Finding:

@@ -140,6 +140,13 @@ def test_of_equals_the_smallest_is_told_with_its_size() -> None:
         " smallest on disk (3.00 MiB). Use it."
     )
     assert {claim.kind for claim in advice.claims} == {ClaimKind.EQUAL, ClaimKind.FASTER}
+    readers = [
+        *rounds("lmdb", EQUAL[0], reader_options=(("readahead", "off"),), bytes_on_disk=3 << 20),
+        *rounds("lmdb", EQUAL[1], bytes_on_disk=3 << 20),
+    ]
+    assert advice_of(readers + slow)["R3"].text.endswith(
+        "from the first; they take the same space on disk (3.00 MiB), and LMDB is the one with the fewest options. Use it."
+    )
     lossy = rounds("jpeg", EQUAL[0], bytes_on_disk=1 << 20)
     lossy += rounds("lmdb+jpeg", EQUAL[1], bytes_on_disk=2 << 20)
     assert advice_of(rounds("png", [60.0] * 3) + lossy)["R3"].text == (

@@ -98,6 +98,16 @@ def test_first_screen_and_terminal_say_that_replicates_were_disturbed(
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Other work")] == told
 
 
+def test_the_terminal_tells_a_run_and_not_the_runs_in_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run" / "before", replicates("lmdb", [10.0] * 3))
+    print_summary(write_run(tmp_path / "run", replicates("png", [30.0] * 3)))
+    told = capsys.readouterr().out
+    assert "PNG files" in told
+    assert "LMDB" not in told
+
+
 def test_a_cell_is_marked_by_what_is_worst_about_it() -> None:
     unverified = make_record("lmdb")
     assert unverified.cache is not None

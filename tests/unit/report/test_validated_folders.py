@@ -68,10 +68,11 @@ def test_half_a_list_of_records_is_one_line_that_names_the_file(
     assert "t.json: it begins like a list of records, but is not complete JSON" in done.stderr
 
 
-def test_a_report_of_no_record_names_the_files_as_they_were_given(tmp_path: Path, cli: Cli) -> None:
+@pytest.mark.parametrize("command", ["validate", "report"])
+def test_files_without_a_record_are_named_as_they_were_given(command: str, tmp_path: Path, cli: Cli) -> None:
     for name in ("one.jsonl", "two.jsonl"):
         (tmp_path / name).write_text("")
-    done = cli("report", "one.jsonl", "two.jsonl")
+    done = cli(command, "one.jsonl", "two.jsonl")
     assert done.returncode == 2
     assert "one.jsonl, two.jsonl: there is no whole record" in done.stderr
 
