@@ -298,7 +298,7 @@ def test_conclusions_in_round_figures_follow_from_the_reference_results() -> Non
     others = re.search(r"The others gave LMDB ([\d.]+) to ([\d.]+) times the rate of PNG files", results)
     assert others is not None
     low, high = (f"{float(end):.1f}" for end in others.groups())
-    assert f"Thirteen other runs gave {low} to {high} for the first ratio" in readme
+    assert f"Fourteen other runs gave {low} to {high} for the first ratio" in readme
     eight = re.search(
         r"feeds accelerators up to ([\d,]+)\. So", (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     )
