@@ -232,8 +232,8 @@ def _way_answer(way: str, asked: Sequence[tuple[CellSummary, Claim]]) -> Sentenc
         )
     else:
         text = (
-            f"{named} is proven to be slower than {alone} in {len(losses)} of {jobs}, and faster in none; where it loses most, such ranks are"
-            f" {bounded(most)}{with_interval(most.figure)} times as fast, with {_job_words(most.subject, several)}"
+            f"{named} is proven to be slower than {alone} in {len(losses)} of {jobs}, and faster in none; the largest loss is a factor of"
+            f" {bounded(most)}{with_interval(most.figure)}, with {_job_words(most.subject, several)}"
         )
     text += f"; it is proven to be slower in {len(losses)}." if gains and losses else "."
     told = Sentence(text=text, claims=tuple(claim for _, claim in asked))

@@ -209,7 +209,7 @@ def test_a_data_store_that_loses_or_cannot_be_told_is_not_praised() -> None:
     slower = headline(facts_of(*stores(wait_ms=9.0))).sentences[0].text
     assert slower.startswith(
         "ImageNet, 4,000 images, warm: a data store in the memory of the ranks is proven to be slower than ranks that read for"
-        " themselves in 2 of 2 jobs, and faster in none; where it loses most, such ranks are 1.36"
+        " themselves in 2 of 2 jobs, and faster in none; the largest loss is a factor of 1.36"
     )
     alike = headline(facts_of(*stores(wait_ms=4.0))).sentences[0].text
     assert alike.endswith("read for themselves, or slower.")
