@@ -354,3 +354,32 @@ def test_jobs_with_one_reader_per_node_are_told_first() -> None:
     )
     assert told.text.endswith(", with LMDB (2 ranks, overlapped).")
     assert not any("per node" in one.text for one in headline(facts_of(train(1))).sentences)
+
+
+def test_a_setting_with_one_reader_per_node_is_named_so() -> None:
+    bounded = [
+        dataclasses.replace(one, portion=portion_of(one, upper_bound=True))
+        if one.cell.share == "none"
+        else one
+        for one in train(2, "plain", "coal", "batches", "together")
+    ]
+    text = headline(facts_of(bounded)).answer
+    assert "2 ranks, one reader per node: LMDB (direct) feeds" in text
+    assert "Undecided settings that come first: ImageNet, 4,000 images, cold, 2 ranks." in text
+
+
+def test_each_optimisation_stands_beside_the_figure_of_its_own_paper() -> None:
+    """The abstracts have one for LMM (HPCC'17), for LMM with DM (ICPADS'17) and for all six together (TOPC'19)."""
+    then = {claim.claim.partition(" solves")[0]: claim.then for claim in then_and_now(facts_of(train(2)))}
+    then |= {
+        claim.claim.partition(" solves")[0]: claim.then
+        for claim in then_and_now(facts_of(climb("plain", "map", "dm", waits=WAITS_MS | {"dm": 50.0})))
+    }
+    assert then["LMM of batches"].startswith("nearly 20 times")
+    assert then["DM"].startswith("with LMM, 2 times LMM alone and more than 30 times LMDB")
+    assert then["Explicit, planned reads instead of LMDB's map"].startswith(
+        "with all six optimisations, 65 times"
+    )
+    assert {then[name] for name in ("DIO", "COAL", "LMM of batches over COAL")} == {
+        "no figure of its own in the abstracts"
+    }
