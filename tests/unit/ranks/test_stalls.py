@@ -90,6 +90,26 @@ def test_the_rank_that_has_come_least_far_is_named(tmp_path: Path, clock: Clock)
     )
 
 
+def test_a_rank_that_waits_in_its_step_is_not_named_before_the_one_behind(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Its time is over first where the one that hangs had begun the step later."""
+    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
+    ahead, behind = make_ranks(tmp_path)
+    for one in (ahead, behind):
+        one.begin("epoch 0")
+    ahead.batch()
+    ahead.batch()
+    assert watch.failure() is None
+    clock.now_s = 1.0
+    behind.batch()
+    assert watch.failure() is None
+    clock.now_s = 5.5
+    assert watch.failure() is None, "only the one that is ahead has had its time"
+    clock.now_s = 6.0
+    assert (watch.failure() or "").startswith("rank 1 on node 0 made no progress for 5 s after 1 batches")
+
+
 def test_progress_of_each_rank_counts(tmp_path: Path, clock: Clock) -> None:
     watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
     ranks = make_ranks(tmp_path)
