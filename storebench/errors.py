@@ -194,7 +194,7 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
         return OutputError(reason, where=place, hint="Name a folder that you may write with --out.")
     if error.errno == errno.ENOTDIR:
         return OutputError(
-            "a part of this path is a file, not a folder", where=place, hint="Name another one."
+            "a part of this path is a file, not a folder", where=place, hint="Name another path."
         )
     if error.errno == errno.ENOENT:
         return OutputError(

@@ -84,9 +84,9 @@ class StallWatch:
 
         A stopped process is one in any case, even if its own time is not over: it may have begun a phase after the others.
         Otherwise it is the rank that has come least far: in a step, the others wait for it inside of a collective operation
-        and make no progress either. While one that has come less far still has time, nobody is to blame: it may have got there
-        later. If all ranks of the job wait, each for the others, they hang; on several nodes, the rank that they wait for may be on
-        another one.
+        and make no progress either. No rank is blamed while one further behind is still within its own limit, which runs from when
+        it last made progress. If all ranks of the job wait, each for the others, they hang; on several nodes, the rank that they
+        wait for may be on another one.
         """
         stopped = [position for position in self.positions if _stopped(position.pid)] if idle else []
         if stopped:

@@ -7,7 +7,7 @@ import storebench
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.claims import Claims
 from storebench.report.facts import derive
-from storebench.report.intervals import ratio
+from storebench.report.intervals import Round, ratio
 from storebench.report.ladder import Ladder
 from storebench.report.texts.labels import number, percent, with_interval
 from storebench.report.texts.papers import decision_on
@@ -95,8 +95,8 @@ def _limited_lines() -> Iterator[str]:
             readers = "one per node" if share is Share.NODE else "each rank"
             steady = " (not shown to be steady)" if one.unsteady else ""
             yield f"limited: | {RUNGS[backend]} | {readers} | {rate}{steady} | {_waits(one)} |"
-            first, second = (number(median(rates)) for rates in _by_epoch(one))
-            yield f"limited: {RUNGS[backend]}, {readers}: from {first} to {second} samples/s over whole epochs"
+            first, second = _by_epoch(one)
+            yield f"limited: {RUNGS[backend]}, {readers}, second epoch over the first: {with_interval(ratio(second, first))}"
     facts = derive(cells)
     for ladder in facts.ladders:
         for step in ladder.steps:
@@ -109,10 +109,13 @@ def _limited_lines() -> Iterator[str]:
         yield f"limited: with one reader per node, COAL over LMDB: {with_interval(claim.figure)}"
 
 
-def _by_epoch(cell: CellSummary) -> list[list[float]]:
+def _by_epoch(cell: CellSummary) -> list[dict[Round, float]]:
     """Return the rates of the first epoch of each round, and those of the second."""
     records = [one for one in read_records(LIMITED) if one.cell.cell_id == cell.cell.cell_id]
-    return [[one.samples_per_s for one in records if one.epoch == epoch] for epoch in (0, 1)]
+    return [
+        {(one.run_id, one.replicate): one.samples_per_s for one in records if one.epoch == epoch}
+        for epoch in (0, 1)
+    ]
 
 
 def _waits(cell: CellSummary) -> str:

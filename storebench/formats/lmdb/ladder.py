@@ -2,7 +2,8 @@
 
 The six optimisations are those of Pumma, Si, Feng and Balaji (HPCC'17, ICPADS'17, TOPC'19), as ``docs/readers.md``
 retells them; their abstracts give figures for LMM, for LMM with DM, and for all six together (`storebench.report.texts.papers`).
-``scenarios/lmdbio.toml`` measures each rung, and `storebench.report.ladder` says what each gained. Reading without the page index is in `storebench.formats.lmdb.walk`.
+``scenarios/lmdbio.toml`` measures each rung, and `storebench.report.ladder` says what each gained. Reading without the page
+index is in `storebench.formats.lmdb.walk`.
 """
 
 from collections.abc import Mapping

@@ -250,7 +250,7 @@ def _space(cell: CellSummary) -> float:
 
 
 def _why_chosen(chosen: CellSummary, alike: Sequence[CellSummary], stored: Sequence[CellSummary]) -> str:
-    """Return what a store has that others of the same rate have not."""
+    """Return the reason to prefer a store to the others of about the same rate."""
     name, space = store_label(chosen, stored), size(chosen.fact("bytes_on_disk"))
     if any(_space(cell) != _space(chosen) for cell in alike):
         return f"of these {name} {agreed(chosen, 'is', 'are')} the smallest on disk ({space})"

@@ -275,7 +275,7 @@ def rank_sentences(facts: Facts) -> list[Sentence]:
 
 
 def only_costs(sentences: Sequence[Sentence]) -> bool:
-    """Return whether sentences on ranks only tell the cost of exchanging gradients, which no run is made to find out."""
+    """Return whether all that sentences on ranks tell is the cost of exchanging gradients; no ways to train are compared."""
     kinds = [{claim.kind for claim in told.claims} for told in sentences]
     return bool(kinds) and all(kind == {ClaimKind.EXPOSED} for kind in kinds)
 
