@@ -217,7 +217,7 @@ class _MatrixWithoutLoop(Strict, JobKeys):
 
     @pydantic.model_validator(mode="after")
     def _sensible(self) -> Self:
-        if self.max_steps is not None and self.warmup_steps >= self.max_steps:
+        if self.max_steps is not None and self.warmup_steps >= self.max_steps * (self.passes or 1):
             raise ValueError("warmup_steps leaves no timed step below max_steps")
         if self.model == NO_MODEL and any(compute.kind is ComputeKind.REAL for compute in self.compute):
             raise ValueError("compute 'real' needs a model: name one, or set compute to 'none'")

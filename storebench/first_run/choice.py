@@ -25,6 +25,7 @@ from storebench.runs.resuming import CHOSEN_BACKENDS
 from storebench.runs.whole import Whole
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
+from storebench.training.step_table import PREFETCHED_MOST_FRAC
 from storebench.units import rounded_bytes
 
 NAME = CHOSEN_BACKENDS
@@ -59,11 +60,21 @@ FREE_FRAC = 0.5
 """Share of the free disk that the measured stores may take."""
 
 MOST_WORKERS = 8
-TIMED_S = 1.2
+BATCH, LEAST_BATCH = 64, 8
+"""Samples per batch if no number was asked for: the first, and less only for images so slow that batches hardly matter.
+
+It does not depend on the number of images: few images are repeated."""
+
+LONGEST_S = 15.0
+"""Most seconds for the fewest steps of the slowest backend, unless a batch size was asked for."""
+
+TIMED_S = 2.0
 """Wanted length of the timed part of the slowest backend."""
 
-FEWEST_STEPS, MOST_STEPS = 20, 200
-LEAST_BATCH, MOST_BATCH = 4, 64
+WAVES = 3
+"""Batches of an epoch per worker, at least; otherwise the end of an epoch, where workers have nothing left to do, decides its rate."""
+
+FEWEST_STEPS, MOST_STEPS = 6, 200
 WARMUP_STEPS = 2
 LEAST_PAUSE_S = 0.01
 """Shortest step of the emulated accelerator beside which the handoff is measured."""
@@ -81,8 +92,6 @@ SCALES = (1.0, 0.5, 0.25)
 """Shares of the wanted length, in the order in which they are tried."""
 
 FEWEST_STORES = 3
-FEWEST_BATCHES = 16
-"""Batches that all samples together fill at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,14 +290,14 @@ class _Option:
         return "lmdb" if "lmdb" in self.backends else self.backends[1]
 
     @property
-    def handing_steps(self) -> int:
-        """Steps of an epoch of those cells."""
-        return min(FEWEST_STEPS + self.handing_warmup, self.most_steps)
+    def in_flight(self) -> int:
+        """Batches that the most workers have begun beyond the one that the loop asks for."""
+        return AHEAD * max(self.workers)
 
     @property
-    def handing_warmup(self) -> int:
-        """Steps at the start of such an epoch that find no batch ready, with the most workers."""
-        return min(AHEAD * max(self.workers), self.most_steps // 4)
+    def handing_steps(self) -> int:
+        """Steps of an epoch of those cells, of which the first find no batch ready."""
+        return _steps_with_rate(self.in_flight, self.in_flight)
 
     @property
     def pause_s(self) -> float:
@@ -309,16 +318,28 @@ class _Option:
 
     @property
     def batch(self) -> int:
-        """Samples per batch, a power of two so small that the slowest backend has `FEWEST_STEPS` in its time."""
-        fitting = int(TIMED_S * self.scale / self.slow_s / FEWEST_STEPS)
-        most = max(LEAST_BATCH, min(MOST_BATCH, fitting, self.count // FEWEST_BATCHES))
-        return 1 << int(math.log2(most))
+        """Samples per batch, the most that were asked for."""
+        if "batch_size" in self.asked:
+            return max(self.asked["batch_size"])
+        batch = BATCH
+        while batch > LEAST_BATCH and self.fewest_steps * batch * self.slow_s > LONGEST_S * self.scale:
+            batch //= 2
+        return batch
+
+    @property
+    def fewest_steps(self) -> int:
+        """Steps of an epoch, at least."""
+        return max(FEWEST_STEPS, WAVES * max(self.workers)) + WARMUP_STEPS
 
     @property
     def steps(self) -> int:
         """Steps of an epoch, over all passes."""
-        wanted = math.ceil(TIMED_S * self.scale / self.slow_s / self.batch)
-        return max(FEWEST_STEPS, min(MOST_STEPS, wanted)) + WARMUP_STEPS
+        batch_s = self.slow_s * self.batch
+        wanted = min(MOST_STEPS, math.ceil(TIMED_S * self.scale / batch_s))
+        steady = _steps_with_rate(WARMUP_STEPS, self.in_flight)
+        if steady * batch_s <= 2 * TIMED_S * self.scale:
+            wanted = max(wanted, steady)
+        return max(self.fewest_steps, wanted + WARMUP_STEPS)
 
     @property
     def most_steps(self) -> int:
@@ -401,7 +422,9 @@ class _Option:
         return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
 
     def _handing_matrix(self) -> dict[str, Any]:
-        length = {"max_steps": self.handing_steps, "warmup_steps": self.handing_warmup}
+        length = {"max_steps": min(self.handing_steps, self.most_steps), "warmup_steps": self.in_flight}
+        if self.handing_steps > self.most_steps:
+            length["passes"] = math.ceil(self.handing_steps / self.most_steps)
         return (
             {name: value for name, value in self._matrix(self.states[0]).items() if name != "passes"}
             | ({} if "max_steps" in self.asked else length)
@@ -416,6 +439,11 @@ class _Option:
         if state in _SEVERAL_PASSES:
             return {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
         return {"max_steps": min(self.steps, self.most_steps)}
+
+
+def _steps_with_rate(warmup_steps: int, in_flight: int) -> int:
+    """Return the fewest steps of which enough are timed after the batches that were begun during the warm-up."""
+    return warmup_steps + in_flight + math.ceil(in_flight / PREFETCHED_MOST_FRAC) + 1
 
 
 def _is_encoded(backend: str) -> bool:

@@ -58,7 +58,7 @@ def set_to_first_node(
 def merged_table(tables: Sequence[StepTable]) -> StepTable:
     """Return the step table of a job.
 
-    A step is a warm-up step if it is one for any rank. The loss of a step is the mean over the samples of all ranks.
+    A step is a warm-up step if it is one for any rank, unless a rank has none. The loss of a step is the mean over the samples of all ranks.
     Counters that a rank lacks are left out.
 
     Parameters
@@ -79,7 +79,11 @@ def merged_table(tables: Sequence[StepTable]) -> StepTable:
     names = [name for name in tables[0] if all(name in table for table in tables)]
     stacked = {name: np.stack([table[name] for table in tables], axis=1) for name in names}
     count = len(tables)
-    stacked["warmup"] = np.repeat(stacked["warmup"].any(axis=1, keepdims=True), count, axis=1)
+    warm_up = stacked["warmup"]
+    timed_whole = not warm_up.any(
+        axis=0
+    ).all()  # the epoch of a rank whose batches were begun ahead is timed whole
+    stacked["warmup"] = np.repeat(warm_up.any(axis=1, keepdims=True) & (not timed_whole), count, axis=1)
     losses = stacked["loss"].astype(np.float64).sum(axis=1) / stacked["samples"].sum(axis=1)
     stacked["loss"] = np.repeat(losses.astype(np.float32)[:, None], count, axis=1)
     merged: StepTable = {name: np.ascontiguousarray(column).reshape(-1) for name, column in stacked.items()}

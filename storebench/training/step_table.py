@@ -17,6 +17,9 @@ Column = npt.NDArray[Any]
 StepTable = dict[str, Column]
 """Column name -> one value per step; the columns of the Parquet files in ``steps/``."""
 
+PREFETCHED_MOST_FRAC = 0.1
+"""Most of the timed samples that may have been begun before the clock; a rate is too high by at most this share."""
+
 
 def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_steps: int) -> StepTable:
     """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise.
@@ -76,23 +79,21 @@ def step_ends(table: StepTable) -> Column:
 def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:
     """Return a flag per step: True for the warm-up steps, and for steps whose batch was begun during them.
 
-    Workers make batches ahead while the loop warms up. If these counted, their samples would be in the numerator of a
-    rate while the denominator lacked the time to make them. If they are more than half of the steps after the warm-up,
-    too few would remain: they are counted then, and `Record.prefetched_samples` gives their number.
+    Workers make batches ahead: samples begun before the clock count in the numerator of a rate, and part of their time does
+    not count in the denominator. If more than `PREFETCHED_MOST_FRAC` of the timed samples were begun before the first timed
+    request, the whole epoch is timed instead: nothing is begun before its first request.
     """
-    flags = np.arange(len(times)) < warmup_steps
+    steps = np.arange(len(times))
     if not 0 < warmup_steps < len(times):
-        return flags
-    asked_ns = times[warmup_steps].asked_ns
-    begun = [
-        number
-        for number, step in enumerate(times)
-        if number >= warmup_steps and step.spans.start_ns < asked_ns
-    ]
-    last = max(begun, default=warmup_steps - 1)
-    if 2 * (last + 1 - warmup_steps) > len(times) - warmup_steps:
-        return flags
-    return np.arange(len(times)) <= last
+        return steps < warmup_steps
+    asked_ns = _column([step.asked_ns for step in times])
+    begun_ns = _column([step.spans.start_ns for step in times])
+    samples = _column([len(step.indices) for step in times])
+    begun = np.flatnonzero(begun_ns < asked_ns[warmup_steps])
+    first = int(begun.max(initial=warmup_steps - 1)) + 1
+    ahead = begun_ns < asked_ns[min(first, len(times) - 1)]
+    prefetched, timed = samples[first:][ahead[first:]].sum(), samples[first:].sum()
+    return steps < (first if timed > 0 and prefetched <= PREFETCHED_MOST_FRAC * timed else 0)
 
 
 def queue_depth(table: StepTable) -> Column:

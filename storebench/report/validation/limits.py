@@ -10,9 +10,13 @@ from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
 from storebench.results import BelowCache, PortionKind, Record
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
+from storebench.units import number_of
 
 _HEADROOM = 1.25
 """A ceiling is measured for half a second, in which the machine may have been slower than during the epoch."""
+
+_CPU_HEADROOM = 1.1
+"""The timed steps may need less CPU time per sample than the epoch that is counted: 1.04 was seen with two workers on two cores."""
 
 DEVICE_LEAST_FRAC = 0.9
 """Block layers and counters disagree by a few percent; if a tenth is missing, something else served it."""
@@ -81,6 +85,7 @@ def check_limits(record: Record, best: BestRates | None = None) -> Iterator[Find
     """
     [best] = best_rates([record]) if best is None else [best]
     if not record.cell.backend.is_null:
+        yield from _cpu_ceiling(record)
         yield from _memory_ceiling(record, best.memory)
         yield from _device_ceiling(record, best.device)
         yield from _device_floor(record)
@@ -89,10 +94,31 @@ def check_limits(record: Record, best: BestRates | None = None) -> Iterator[Find
     yield from _portion(record)
 
 
+def _cpu_ceiling(record: Record) -> Iterator[Finding]:
+    """Find a rate at which the epoch's CPU seconds per sample would need more cores than there are."""
+    cores, cpu_s = _cores(record), record.counters.cpu_s
+    if cores is None or not cpu_s or not record.samples:
+        return
+    nodes = record.job.nodes if record.job else 1
+    most = nodes * cores * record.samples / cpu_s
+    if record.samples_per_s > most * _CPU_HEADROOM:
+        message = f"{record.samples_per_s:.4g}, but {number_of(nodes * cores, 'core')} do {most:.4g} at {1000 * cpu_s / record.samples:.3g} ms each"
+        yield finding(Rule.CEILING, record, "samples_per_s", message)
+
+
 def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
     """Find more bytes per second of fetching and decoding than a thread can copy into memory."""
     busy_s = (record.fetch_s + record.decode_s) * _readers(record)
-    if ceiling is None or not busy_s:
+    if ceiling is None:
+        return
+    copiers = max(1, record.cell.workers) * (record.cell.threads or 2**16) * record.cell.ranks
+    together = ceiling * _HEADROOM * min(copiers, _cores(record) or copiers)
+    if record.payload_bytes_per_s * rows_frac(record) * _columns_frac(record) > together:
+        message = (
+            f"{size(record.payload_bytes_per_s)} per second, above the {size(together)} that memory can give"
+        )
+        yield finding(Rule.CEILING, record, "payload_bytes_per_s", message)
+    if not busy_s:
         return
     most = ceiling * _HEADROOM * _copying_s(record, busy_s)
     copied = record.payload_bytes * rows_frac(record) * _columns_frac(record)
@@ -109,6 +135,11 @@ def _readers(record: Record) -> int:
     if record.cell.share is Share.NODE and record.job is not None:
         return record.job.nodes
     return record.cell.ranks
+
+
+def _cores(record: Record) -> int | None:
+    cores = record.environment.match.get("cores") if record.environment else None
+    return cores if isinstance(cores, int) else None
 
 
 def rows_frac(record: Record) -> float:
@@ -130,10 +161,7 @@ def _copying_s(record: Record, busy_s: float) -> float:
 
     Several threads copy at once only on as many cores, and only in CPU time that was counted.
     """
-    match = record.environment.match if record.environment else {}
-    cores = match.get("cores")
-    known = cores if isinstance(cores, int) else None
-    threads = min(record.cell.threads or 2**16, known or record.cell.threads or 1)
+    threads = min(record.cell.threads or 2**16, _cores(record) or record.cell.threads or 1)
     cpu_s = record.counters.cpu_s
     side_by_side = busy_s * max(1, threads)
     return side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))

@@ -10,6 +10,7 @@ from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, agree, finding
 from storebench.results import CacheFacts, CacheVerdict, Record
 from storebench.settings.words import CacheState, ComputeKind, Share, TrainerData
+from storebench.training.step_table import PREFETCHED_MOST_FRAC
 from storebench.units import format_bytes
 
 _OVERHEAD_FRAC = 0.05
@@ -174,6 +175,12 @@ def _rates(record: Record) -> Iterator[Finding]:
             yield finding(
                 Rule.ARITHMETIC, record, name, f"{recorded:.6g}, but the raw figures give {right:.6g}"
             )
+    if record.prefetched_samples > PREFETCHED_MOST_FRAC * record.timed_samples:
+        share = record.prefetched_samples / record.timed_samples
+        message = (
+            f"{share:.0%} of the timed samples had been begun before the clock: serve more samples per epoch"
+        )
+        yield finding(Rule.ARITHMETIC, record, "prefetched_samples", message)
     if record.timed_samples > record.samples or record.timed_steps > record.steps:
         message = f"{record.timed_samples} timed of {record.samples} served"
         yield finding(Rule.ARITHMETIC, record, "timed_samples", message)

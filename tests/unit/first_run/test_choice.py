@@ -58,9 +58,10 @@ def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
 
 def test_one_cell_in_memory_measures_the_handoff_beside_an_accelerator() -> None:
     [cell] = handing(chosen())
-    assert (cell.backend.name, str(cell.compute), cell.cache) == ("lmdb", "emulated:12", "warm")
-    assert cell.passes is None
-    assert (cell.max_steps, cell.warmup_steps) == (24, 4)
+    assert (cell.backend.name, cell.compute.kind, cell.cache) == ("lmdb", ComputeKind.EMULATED, "warm")
+    in_flight = 2 * LAPTOP.cores
+    assert cell.warmup_steps == in_flight
+    assert (cell.passes or 1) * (cell.max_steps or 0) > 12 * in_flight
     alike = next(loader for loader in loading(chosen()) if loader.backend == cell.backend)
     assert (alike.batch_size, alike.workers, alike.data) == (cell.batch_size, cell.workers, cell.data)
 
@@ -155,10 +156,34 @@ def test_images_of_a_minute_each_are_measured_in_few_steps() -> None:
     assert len(backends(first)) >= 3
 
 
+@pytest.mark.parametrize("workers", [0, 2, 8])
+@pytest.mark.parametrize("batch", [8, 64, 256])
+@pytest.mark.parametrize("count", [64, 200, 2_000])
+def test_few_images_are_repeated_until_all_workers_have_several_batches(
+    workers: int, batch: int, count: int
+) -> None:
+    first = chosen(dataclasses.replace(PHOTOS, count=count), workers=[workers], batch_size=[batch])
+    cells = loading(first)
+    assert {cell.batch_size for cell in cells} == {batch}
+    for cell in cells:
+        if cell.cache == "cold":
+            continue
+        steps = (cell.passes or 1) * min(cell.max_steps or 0, -(-count // batch))
+        assert steps - cell.warmup_steps >= max(6, 3 * workers)
+
+
+def test_the_batch_does_not_shrink_with_the_folder() -> None:
+    sizes = {
+        count: {cell.batch_size for cell in loading(chosen(dataclasses.replace(PHOTOS, count=count)))}
+        for count in (64, 200, 100_000)
+    }
+    assert all(batches == {64} for batches in sizes.values())
+
+
 def test_several_numbers_of_workers_are_measured_within_the_budget() -> None:
-    alone, first = chosen(), chosen(workers=[2, 8, 16])
+    alone, first = chosen(), chosen(workers=[1, 2, 4])
     cells = scenario_of(first).cells()
-    assert {cell.workers for cell in cells} == {2, 8, 16}
+    assert {cell.workers for cell in cells} == {1, 2, 4}
     assert len(cells) % 3 == 0
     assert len(cells) // 3 < len(scenario_of(alone).cells())
     assert len(handing(first)) == 3
@@ -224,6 +249,6 @@ def test_any_choice_is_a_valid_scenario_that_ends_in_time(samples: Samples, mach
         steps = (cell.passes or 1) * min(
             cell.max_steps or 0, -(-(cell.data.limit or samples.count) // cell.batch_size)
         )
-        assert steps - cell.warmup_steps >= 10
-    if samples.read_s < 0.05:
+        assert steps - cell.warmup_steps >= 6
+    if samples.read_s < 0.02:
         assert first.estimate_s < BUDGET_S

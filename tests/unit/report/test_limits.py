@@ -104,6 +104,39 @@ def test_fetching_is_no_faster_than_the_cores_can_copy(
         counters=dataclasses.replace(record.counters, cpu_user_s=cpu * record.fetch_s, cpu_system_s=0.0),
         environment=dataclasses.replace(ENVIRONMENT, match={"cores": cores}),
     )
+    assert ("payload_bytes_per_s" in broken(record)) is not kept
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "cores", "kept"), [(1.09, 1, True), (1.11, 1, False), (2.18, 2, True), (2.22, 2, False)]
+)
+def test_a_rate_needs_no_more_cores_than_there_are(cpu_s: float, cores: int, kept: bool) -> None:
+    record = whole("lmdb", cache="warm")
+    spent = cpu_s * record.samples / record.samples_per_s
+    record = dataclasses.replace(
+        record,
+        counters=dataclasses.replace(record.counters, cpu_user_s=spent, cpu_system_s=0.0),
+        environment=dataclasses.replace(ENVIRONMENT, match={"cores": cores}),
+    )
+    assert broken(record) == ([] if kept else ["samples_per_s"])
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (2, 0), (2, 8), (8, 2)])
+@pytest.mark.parametrize(("share", "kept"), [(0.99, True), (1.01, False)])
+def test_batches_that_were_ready_are_no_faster_than_memory(
+    cores: int, workers: int, share: float, kept: bool
+) -> None:
+    record = whole("lmdb", cache="warm", threads=1, workers=workers)
+    together = 1.25 * min(cores, max(1, workers))
+    record = dataclasses.replace(
+        record,
+        fetch_s=0.0,
+        decode_s=0.0,
+        ceilings=dataclasses.replace(
+            record.ceilings, memory_bytes_per_s=record.payload_bytes_per_s / share / together
+        ),
+        environment=dataclasses.replace(ENVIRONMENT, match={"cores": cores}),
+    )
     assert broken(record) == ([] if kept else ["payload_bytes_per_s"])
 
 

@@ -44,6 +44,10 @@ PLANTED: dict[str, tuple[Rule, str, Callable[[Record], Record]]] = {
         lambda r: dataclasses.replace(r, samples=r.samples - 32, coverage=dataclasses.replace(
             r.coverage, expected=r.samples - 32, served=r.samples - 32, unique=r.samples - 32)),
     ),
+    "samples that were prefetched before the clock": (
+        Rule.ARITHMETIC, "prefetched_samples",
+        lambda r: dataclasses.replace(r, prefetched_samples=r.timed_samples // 9),
+    ),
     "parts that do not add up": (
         Rule.ARITHMETIC, "timed_s", lambda r: dataclasses.replace(r, overhead_s=0.01),
     ),
