@@ -57,13 +57,13 @@ WHOLE_LIMITED = "limited memory, not shown to be steady"
 MEMORY_FORMAT = "memory"
 """Format of backends that hold their samples in memory: a yardstick, not a way to store them."""
 
-PASSES = "passes"
-"""Field that belongs to no setting: it only makes the timed part of a fast reader long enough."""
+EPOCHS = "epochs"
+"""Field that belongs to no setting: fast readers are timed for longer by more epochs of the same length."""
 
 SETTING_COLUMNS = tuple(
     name
     for name in CELL_COLUMNS
-    if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS and name != PASSES
+    if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS and name != EPOCHS
 )
 
 
@@ -321,7 +321,7 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """Values of all fields except those of the backend, the samples, and the number of passes."""
+        """Values of all fields except those of the backend, the samples, and the number of epochs."""
         return tuple(self.fields[name] for name in SETTING_COLUMNS)
 
     @property
@@ -404,28 +404,28 @@ def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
 
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key shared with the null cell: all but the backend, the store's state, how ranks read it, and the passes."""
-    return key_without(cell, "backend", PASSES, *SHARE_COLUMNS, *STATE_COLUMNS)
+    """Return the key shared with the null cell: all but the backend, the store's state, how ranks read it, and the epochs."""
+    return key_without(cell, "backend", EPOCHS, *SHARE_COLUMNS, *STATE_COLUMNS)
 
 
-_LENGTH_COLUMNS = ("max_steps", "warmup_steps", PASSES, "epochs")
+_LENGTH_COLUMNS = ("max_steps", "warmup_steps", "passes", EPOCHS)
 
 
 def work_key(cell: CellSummary) -> tuple[Any, ...]:
     """Return the key that a cell shares with those of other states of the store that do the same work, for however long.
 
-    A cold epoch is cut to its cold steps, and a warm one is served in several passes: the rate of both is per sample.
+    Rates are per sample, so epochs may have any length.
     """
     return key_without(cell, "backend", *STATE_COLUMNS, *_LENGTH_COLUMNS)
 
 
 def state_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key shared by cells with the same work and the same state of the store, whatever their number of passes."""
+    """Return the key shared by cells with the same work and the same state of the store, whatever their length."""
     return key_without(cell, "backend", *_LENGTH_COLUMNS)
 
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
-    """Return the fields of a setting that differ between these cells; the passes only if nothing else differs."""
+    """Return the fields of a setting that differ between these cells; the epochs only if nothing else differs."""
     summaries = list(cells)
     settings = [cell.setting for cell in summaries]
     varying = frozenset(
@@ -434,7 +434,7 @@ def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
         if len({setting[position] for setting in settings}) > 1
     )
     alike = {(cell.dataset_key, cell.setting, cell.backend) for cell in summaries}
-    return varying if len(alike) == len({cell.key for cell in summaries}) else varying | {PASSES}
+    return varying if len(alike) == len({cell.key for cell in summaries}) else varying | {EPOCHS}
 
 
 def may_look_ahead(cell: Cell) -> bool:

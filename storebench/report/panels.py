@@ -12,7 +12,7 @@ from storebench.report.cells import MEMORY_FORMAT, CellSummary, LoopWork, ceilin
 class Panel:
     """Cells of one dataset that differ only in the backend, so they may be compared.
 
-    Their numbers of passes over the samples may differ.
+    Their numbers of epochs may differ.
     """
 
     cells: tuple[CellSummary, ...]
@@ -101,17 +101,13 @@ def without(panels: Iterable[Panel], keys: Collection[tuple[str, str]]) -> list[
 
 
 def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
-    """Return the cells as one group, or grouped by their number of passes if it makes a difference.
-
-    It does if a backend was measured with several numbers of passes, or if the first batch is timed. That batch waits for the
-    loader to start, which is a larger share of one pass than of many.
-    """
-    if len({cell.backend for cell in cells}) == len(cells) and cells[0].cell.warmup_steps:
+    """Return the cells as one group, or grouped by their number of epochs if a backend was measured with several."""
+    if len({cell.backend for cell in cells}) == len(cells):
         return [cells]
-    by_passes: dict[int | None, list[CellSummary]] = {}
+    by_epochs: dict[int, list[CellSummary]] = {}
     for cell in cells:
-        by_passes.setdefault(cell.cell.passes, []).append(cell)
-    return by_passes.values()
+        by_epochs.setdefault(cell.cell.epochs, []).append(cell)
+    return by_epochs.values()
 
 
 def fullest(panels: Iterable[Panel]) -> list[Panel]:

@@ -32,7 +32,7 @@ LEAST_SPEEDS = 3
 _PHOTOGRAPHS = "imagenet"
 """The dataset that the published rates of accelerators are of; folders of photographs are like it."""
 
-_FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "epochs"})
+_FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "passes", "epochs"})
 """Fields that may differ between a point and its supply rate: what is computed, and how long the epoch is."""
 
 

@@ -105,8 +105,8 @@ class Cell(LoopSettings):
 
     @functools.cached_property
     def compared_with(self) -> str:
-        """Key that is equal for comparable cells: all fields except the backend's and the passes."""
-        left_out = {*BACKEND_FIELDS, "passes"}
+        """Key that is equal for comparable cells: all fields except the backend's and the epochs."""
+        left_out = {*BACKEND_FIELDS, "epochs"}
         return json.dumps({name: value for name, value in self.fields().items() if name not in left_out})
 
     @classmethod

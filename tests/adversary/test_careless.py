@@ -75,6 +75,23 @@ def test_pixels_that_an_earlier_epoch_decoded_are_found(run: Run) -> None:
     assert "epoch 1" in lines[0]
 
 
+def test_pixels_that_an_earlier_pass_decoded_are_found(place: Path, tmp_path: Path) -> None:
+    backends = '["careless+png:remembering", "careless+png"]'
+    (tmp_path / "passes.toml").write_text(
+        'name = "passes"\nreplicates = 1\n[[matrix]]\ndataset = "cifar10"\nsynthetic = true\nlimit = 5000\n'
+        f'batch_size = 50\ncompute = "none"\nthreads = 1\ncache = "warm"\npasses = 4\nbackends = {backends}\n'
+    )
+    site, out = str(place / "site"), tmp_path / "run"
+    done = storebench(
+        place, "bench", tmp_path / "passes.toml", "--stores", "stores", "--out", out, PYTHONPATH=site
+    )
+    assert done.returncode == 0, done.stderr
+    findings = storebench(place, "validate", out, PYTHONPATH=site).stdout
+    [line] = [line for line in findings.splitlines() if "decode_s" in line]
+    assert "careless+png:remembering" in line
+    assert "in pass" in line
+
+
 def test_decoding_that_is_not_reported_is_found(run: Run) -> None:
     _, findings, _ = run("careless+png:silent", "careless+png", *SMALL, "--cache", "warm")
     [line] = [line for line in findings.splitlines() if "decode_s" in line]

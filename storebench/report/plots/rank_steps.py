@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from storebench.report.cells import (
-    PASSES,
+    EPOCHS,
     RANK_COLUMNS,
     STATE_COLUMNS,
     CellSummary,
@@ -79,7 +79,7 @@ def job_groups(facts: Facts) -> list[list[CellSummary]]:
 
 
 def _work(cell: CellSummary, *more: str) -> tuple[object, ...]:
-    return key_without(cell, "backend", PASSES, *RANK_COLUMNS, *more)
+    return key_without(cell, "backend", EPOCHS, *RANK_COLUMNS, *more)
 
 
 def _loads_nothing_for(cell: CellSummary, stored: CellSummary) -> bool:

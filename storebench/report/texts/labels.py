@@ -10,7 +10,7 @@ from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
 from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
 from storebench.report.cells import (
-    PASSES,
+    EPOCHS,
     SETTING_COLUMNS,
     WHOLE_COLD,
     CellSummary,
@@ -137,7 +137,7 @@ def _fields(cell: Cell | CellSummary) -> Cell:
 
 def setting_slug(cell: Cell, varying: Collection[str]) -> str:
     """Return the fields that vary as part of a file name: "-workers-2-compute-none", or ""."""
-    shown = [name for name in (*SETTING_COLUMNS, PASSES) if name in varying]
+    shown = [name for name in (*SETTING_COLUMNS, EPOCHS) if name in varying]
     parts = [f"-{name.replace('_', '-')}-{getattr(cell, name)}" for name in shown]
     return file_name("".join(parts)).lower()
 
@@ -152,7 +152,7 @@ def setting_label(
     """
     fields = _fields(cell)
     named = {row.name for row in SETTINGS if row.always} | set(varying)
-    shown = [name for name in (*SETTING_COLUMNS, PASSES) if name in named and name not in without]
+    shown = [name for name in (*SETTING_COLUMNS, EPOCHS) if name in named and name not in without]
     if "cache" in shown:
         shown = [name for name in shown if name != "memory_bytes"]  # the state's label gives it
     words = [

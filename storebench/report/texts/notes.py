@@ -36,7 +36,7 @@ def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
         notes += [*_cold(cells, rows), *_limits(cells)]
     if any(cell.cell.cache == CacheState.WARM and cell.usable for cell in cells):
         notes.append(WARM)
-    notes += [*_cut_off(cells), *_pauses(cells), *_passes(cells)]
+    notes += [*_cut_off(cells), *_pauses(cells)]
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
@@ -105,16 +105,6 @@ def _pauses(cells: Sequence[CellSummary]) -> Iterator[str]:
             f"epochs were so short that pauses for the proof took up to {percent(share)} of the timed seconds"
             f" ({backend_label(cell.backend)}); the pauses are not counted, but rates next to them may be off:"
             " worker processes continue during pauses, and caches get cold. More steps or passes avoid this"
-        )
-
-
-def _passes(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Yield a note if some backends serve their samples more often than others."""
-    passes = sorted({cell.cell.passes or 1 for cell in cells if cell.usable})
-    if len(passes) > 1:
-        yield (
-            f"an epoch serves the samples {passes[0]} to {passes[-1]} times; fast backends more often,"
-            " to be timed for long enough"
         )
 
 

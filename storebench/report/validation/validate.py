@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,11 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         message = f"its steps are those of {number_of(ranks, 'rank')}, not of {record.cell.ranks}"
         findings.append(finding(Rule.STEPS, record, "steps_file", message))
         return findings
-    findings += [*check_ranks(record, steps), *check_producers(record, steps)]
+    findings += [
+        *check_ranks(record, steps),
+        *check_producers(record, steps),
+        *_kept_from_a_pass(record, steps),
+    ]
     findings += _computing(record, steps["compute_ns"][timed])
     return [*findings, *check_portion(record, job_steps(steps) if record.portion else steps)]
 
@@ -256,6 +260,21 @@ def _kept_pixels(records: Iterable[Record]) -> Iterator[Finding]:
                     " process: the reader keeps decoded pixels"
                 )
                 yield finding(Rule.ARITHMETIC, record, "decode_s", message)
+
+
+def _kept_from_a_pass(record: Record, steps: Mapping[str, npt.NDArray[Any]]) -> Iterator[Finding]:
+    """Find a pass over the samples whose pixels an earlier pass of the same epoch had decoded."""
+    passes = record.cell.passes or 1
+    if passes == 1 or record.cell.ranks > 1 or not decodes(record) or len(steps["decode_ns"]) % passes:
+        return
+    decoded_s = steps["decode_ns"].reshape(passes, -1).sum(axis=1) / 1e9
+    slowest, fastest = int(decoded_s.argmax()), int(decoded_s.argmin())
+    if decoded_s[slowest] >= _DECODE_LEAST_S and decoded_s[slowest] > _DECODE_MOST_RATIO * decoded_s[fastest]:
+        message = (
+            f"decoding took {decoded_s[slowest]:.3g} s in pass {slowest} of the epoch and {decoded_s[fastest]:.3g} s in pass"
+            f" {fastest}: the reader keeps decoded pixels"
+        )
+        yield finding(Rule.ARITHMETIC, record, "decode_s", message)
 
 
 def _decode_sample_s(record: Record) -> float:

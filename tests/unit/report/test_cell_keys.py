@@ -10,7 +10,6 @@ from storebench.report.cells import CellSummary, as_cells, ceiling_key, key_with
 from storebench.report.frame import to_frame
 from storebench.report.panels import fullest, panels
 from storebench.report.texts.labels import setting_label
-from storebench.report.texts.notes import cache_notes
 from storebench.report.validation.findings import Finding, Rule
 from storebench.report.validation.validate import validate_records
 from storebench.results import Record
@@ -67,25 +66,22 @@ def test_a_null_cell_of_another_setting_belongs_to_no_panel() -> None:
     assert panel.null is None
 
 
-def test_readers_that_serve_the_samples_more_often_are_in_one_panel() -> None:
-    timed: dict[str, Any] = {"warmup_steps": 2}
-    cells = [cell_of(make_record("png", passes=2, **timed)), cell_of(make_record("lmdb", passes=40, **timed))]
+def test_readers_that_run_more_epochs_are_in_one_panel_and_those_of_other_passes_are_not() -> None:
+    cells = [cell_of(make_record("png", passes=2)), cell_of(make_record("lmdb", passes=2, epochs=40))]
     [panel] = panels(cells)
     assert panel.cells == tuple(cells)
-    assert "An epoch serves the samples 2 to 40 times" in " ".join(cache_notes(panel.cells))
-    assert "passes" not in setting_label(panel.first, varying_fields(cells))
-    assert "times, the fast" not in " ".join(cache_notes(panel.cells[:1]))
+    assert "epochs" not in setting_label(panel.first, varying_fields(cells))
     assert len(panels([cell_of(make_record("png", passes=2)), cell_of(make_record("lmdb", passes=40))])) == 2
 
 
-def test_a_backend_with_two_numbers_of_passes_has_two_panels() -> None:
-    png = cell_of(make_record("png", passes=2))
-    few, many = cell_of(make_record("lmdb", passes=2)), cell_of(make_record("lmdb", passes=40))
+def test_a_backend_with_two_numbers_of_epochs_has_two_panels() -> None:
+    png = cell_of(make_record("png", epochs=2))
+    few, many = cell_of(make_record("lmdb", epochs=2)), cell_of(make_record("lmdb", epochs=40))
     assert [panel.cells for panel in panels([png, few, many])] == [(png, few), (many,)]
     varying = varying_fields([png, few, many])
     assert [setting_label(cell, varying).rpartition(", ")[2] for cell in (few, many)] == [
-        "2 passes",
-        "40 passes",
+        "2 epochs",
+        "40 epochs",
     ]
 
 
@@ -103,8 +99,8 @@ def test_of_panels_of_one_state_the_fullest_speaks() -> None:
     }
 
 
-def test_the_null_cell_bounds_cells_with_any_number_of_passes() -> None:
-    null, cell = cell_of(make_record("null", passes=9)), cell_of(make_record("lmdb", passes=40))
+def test_the_null_cell_bounds_cells_with_any_number_of_epochs() -> None:
+    null, cell = cell_of(make_record("null", epochs=9)), cell_of(make_record("lmdb", epochs=40))
     [panel] = panels([cell, null])
     assert panel.null is null
 
