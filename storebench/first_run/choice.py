@@ -320,7 +320,7 @@ class _Option:
     def batch(self) -> int:
         """Samples per batch, the most that were asked for."""
         if "batch_size" in self.asked:
-            return max(self.asked["batch_size"])
+            return int(max(self.asked["batch_size"]))
         batch = BATCH
         while batch > LEAST_BATCH and self.fewest_steps * batch * self.slow_s > LONGEST_S * self.scale:
             batch //= 2

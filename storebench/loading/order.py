@@ -1,4 +1,4 @@
-"""The order of an epoch: decided by seed and epoch alone, the same for every format and any number of workers."""
+"""The order of an epoch: decided by seed, epoch and replicate, the same for every format and any number of workers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,20 +8,27 @@ from storebench.digests import array_digest
 from storebench.formats.base import Indices
 
 
-def epoch_order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> Indices:
+def epoch_order(count: int, *, seed: int, epoch: int, replicate: int = 0, shuffle: bool = True) -> Indices:
     """Return the order in which an epoch serves `count` samples, int64 [count].
 
-    The permutation is numpy's PCG64 generator seeded with (seed, epoch).
+    The permutation is numpy's PCG64 generator seeded with (seed, epoch, replicate): no layout of a store can fit
+    the order of all rounds, and all cells of a round share it.
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)
-    return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(np.int64, copy=False)
+    return (
+        np.random.Generator(np.random.PCG64([seed, epoch, replicate]))
+        .permutation(count)
+        .astype(np.int64, copy=False)
+    )
 
 
-def pass_orders(count: int, *, seed: int, epoch: int, passes: int, shuffle: bool = True) -> Iterator[Indices]:
+def pass_orders(
+    count: int, *, seed: int, epoch: int, passes: int, replicate: int = 0, shuffle: bool = True
+) -> Iterator[Indices]:
     """Yield the order of each pass of an epoch, int64 [count]; no two passes of any epochs have the same number."""
     for turn in range(passes):
-        yield epoch_order(count, seed=seed, epoch=epoch * passes + turn, shuffle=shuffle)
+        yield epoch_order(count, seed=seed, epoch=epoch * passes + turn, replicate=replicate, shuffle=shuffle)
 
 
 def split_batches(order: Indices, batch_size: int, max_steps: int | None = None) -> list[Indices]:

@@ -201,7 +201,12 @@ class Setup:
         number = self.trainer.number if trainer is None else trainer
         seed = seed_of(cell.seed, number) if self.parts else cell.seed
         orders = pass_orders(
-            self.samples, seed=seed, epoch=epoch, passes=cell.passes or 1, shuffle=cell.shuffle
+            self.samples,
+            seed=seed,
+            epoch=epoch,
+            passes=cell.passes or 1,
+            replicate=self.job.replicate,
+            shuffle=cell.shuffle,
         )
         for order in itertools.islice(orders, passes):
             yield self.parts[number].training[order] if self.parts else order

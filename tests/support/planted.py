@@ -198,7 +198,7 @@ def make_record(
     }
     record = Record(**(fields | changes))
     if "digests" not in changes and record.digests is not None and record.store is not None:
-        order = seeded_order(cell, record.store.count, epoch)
+        order = seeded_order(cell, record.store.count, epoch, record.replicate)
         record = dataclasses.replace(record, digests=dataclasses.replace(record.digests, order=order))
     wanted = cell.cache in ("cold", "limited") and not in_memory and "portion" not in changes
     return dataclasses.replace(record, portion=portion_of(record)) if wanted else record

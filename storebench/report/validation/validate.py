@@ -388,6 +388,7 @@ def _order_key(record: Record) -> Hashable:
     return (
         _data_key(record),
         record.epoch,
+        record.replicate,
         cell.seed,
         cell.shuffle,
         cell.batch_size * cell.ranks,

@@ -20,9 +20,14 @@ def test_an_epoch_serves_every_sample_once(count: int, seed: int, epoch: int) ->
     np.testing.assert_array_equal(order, epoch_order(count, seed=seed, epoch=epoch))
 
 
-def test_seed_and_epoch_each_change_the_order() -> None:
-    orders = {epoch_order(50, seed=s, epoch=e).tobytes() for s in range(5) for e in range(5)}
-    assert len(orders) == 25
+def test_seed_epoch_and_replicate_each_change_the_order() -> None:
+    orders = {
+        epoch_order(50, seed=s, epoch=e, replicate=r).tobytes()
+        for s in range(5)
+        for e in range(5)
+        for r in range(5)
+    }
+    assert len(orders) == 125
 
 
 def test_the_order_is_the_one_of_the_published_results() -> None:
