@@ -126,7 +126,7 @@ def _installed_from(root: Path, folders: list[Path]) -> Repository | None:
 def read_project(folder: Path) -> dict[str, Any]:
     """Return the [project] table of a folder's pyproject.toml; empty if there is none."""
     try:
-        about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return {}
     project = about.get("project", {})

@@ -5,6 +5,7 @@ file, which needs SciPy. ``val.txt``, from Caffe's caffe_ilsvrc12 archive, needs
 nothing else.
 """
 
+import codecs
 import gzip
 import io
 import struct
@@ -82,7 +83,7 @@ def validation_classes(folder: Path, names: Sequence[str], classes: Sequence[str
 
 
 def _from_caffe_list(path: Path, names: Sequence[str], classes: Sequence[str] | None) -> list[str]:
-    text = read_file(path, most_bytes=_FILE_BYTES_MAX).decode("utf-8", "surrogateescape")
+    text = read_file(path, most_bytes=_FILE_BYTES_MAX).decode("utf-8-sig", "surrogateescape")
     pairs = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
     missing = next((name for name in names if name not in pairs), None)
     if missing is not None:
@@ -105,7 +106,7 @@ def _from_caffe_list(path: Path, names: Sequence[str], classes: Sequence[str] | 
 
 def _integers(raw: bytes, where: Path) -> list[int]:
     try:
-        return [int(word) for word in raw.split()]
+        return [int(word) for word in raw.removeprefix(codecs.BOM_UTF8).split()]
     except ValueError as error:
         raise CorruptDataError("holds something other than class numbers", where=where) from error
 

@@ -1,6 +1,5 @@
 """A list of image files with their labels, one "PATH LABEL" per line, as Caffe's convert_imageset reads."""
 
-import codecs
 import os
 from collections import Counter
 from pathlib import Path
@@ -58,7 +57,7 @@ def open_list(
 
 
 def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
-    text = read_file(path).removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+    text = read_file(path).decode("utf-8-sig", "surrogateescape")
     lines = enumerate(text.split("\n"), start=1)
     files = [_file(line, path, number) for number, line in lines if line.strip()]
     if not files:

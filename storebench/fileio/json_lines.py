@@ -1,7 +1,7 @@
 """Files of JSON lines that a kill, a full disk or an interrupt leaves in the state before a write or after it.
 
-A file only grows, by blocks of complete lines: one block is one write and one fsync.
-Lines that are replaced move to another file and are never deleted.
+A file only grows, by blocks of complete lines: one block is one write and one fsync. So only its last line can be
+damaged; a damaged line elsewhere is an error. Lines that are replaced move to another file and are never deleted.
 """
 
 import contextlib
@@ -12,20 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, from_os_error
-from storebench.fileio.json_text import parse_line
+from storebench.fileio.json_text import parse_row
+from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
 
 Row = dict[str, Any]
 """One line of a file, parsed."""
 
+MOST_BYTES = 2**31
+
+_TAIL_BYTES = 1 << 16
+_FILL = b"\0 \t\r\n"
+"""Bytes that may follow the last line: after a power loss, zeros that were never written."""
+
+_RESTORE = "Restore the file from a copy, or start a new run."
+
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows to a file as one block and sync it to disk before returning.
 
-    After an error the file has its old length. A kill may leave a part of the block,
-    which ends inside a line or between two lines. If the file ends with an incomplete line,
-    that line is terminated first, so that only it is lost.
+    After an error the file has its old rows. A kill may leave a part of the block,
+    which ends inside a line or between two lines. A damaged last line is cut off first, without rows too.
 
     Raises
     ------
@@ -46,25 +54,25 @@ def replace_lines(
     Parameters
     ----------
     is_old
-        Returns whether to move a parsed line. Lines that are not JSON objects stay.
+        Returns whether to move a parsed line.
 
     Raises
     ------
     DiskFullError, OutputError
         A file cannot be written; `path` is unchanged.
+    CorruptDataError
+        A line before the last is damaged.
     """
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    if lines and not lines[-1].endswith(b"\n"):
-        lines[-1] += b"\n"
-    moved = [line for line in lines if (row := _parsed(line)) is not None and is_old(row)]
+    lines, moved = [], []
+    for row in rows_of(path):
+        line = _line(row).encode()
+        (moved if is_old(row) else lines).append(line)
     if not moved:
         append_lines(path, rows)
         return
     known = set(aside.read_bytes().splitlines(keepends=True)) if aside.exists() else set()
     _append(aside, b"".join(line for line in moved if line not in known))
-    going = set(moved)
-    kept = b"".join(line for line in lines if line not in going)
-    content = kept + "".join(_line(row) for row in rows).encode()
+    content = b"".join(lines) + "".join(_line(row) for row in rows).encode()
     try:
         write_whole(path, content)
     except OSError as error:
@@ -72,23 +80,78 @@ def replace_lines(
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """Yield the lines of a file that are JSON objects; none if there is no file."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            row = _parsed(line)
-            if row is not None:
-                yield row
+    """Yield the lines of a file; none if there is no file.
+
+    Raises
+    ------
+    CorruptDataError
+        A line before the last is damaged, or one is not a JSON object; the message has its number.
+    """
+    if path.is_file():
+        for _, row in numbered_rows(path, read_small_file(path, most_bytes=MOST_BYTES)):
+            if isinstance(row, CorruptDataError):
+                raise row
+            yield row
+
+
+def numbered_rows(path: Path, content: bytes) -> Iterator[tuple[str, Row | CorruptDataError]]:
+    """Yield FILE:LINE of each line of a file's content, and its JSON object or the reason why it has none.
+
+    Empty lines are skipped, and so is a damaged line if it is the last.
+    """
+    lines = content.rstrip(_FILL).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}:{number}"
+        try:
+            row = parse_row(line, where) if line.strip() else None
+        except CorruptDataError as error:
+            yield where, error
+            continue
+        if row is not None:
+            yield where, row
+        elif line.strip() and number < len(lines):
+            yield where, CorruptDataError("a damaged line: it is not JSON", where=where, hint=_RESTORE)
+
+
+def damaged_end(path: Path) -> bytes:
+    """Return the damaged last line of a file, as a kill or a power loss leaves it; empty if there is none.
+
+    Raises
+    ------
+    CorruptDataError
+        The last line is JSON, but not one object.
+    """
+    try:
+        with path.open("rb") as file:
+            return _end(file.fileno(), path)[1]
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise from_os_error(error, path) from error
+
+
+def _end(handle: int, path: Path) -> tuple[int, bytes]:
+    """Return the bytes of an open file up to its last complete line or a damaged one after it, and the damaged one."""
+    size, reach = os.fstat(handle).st_size, _TAIL_BYTES
+    while True:
+        start = max(0, size - reach)
+        rows = os.pread(handle, size - start, start).rstrip(_FILL)
+        last = rows.rpartition(b"\n")[2]
+        if not start or len(last) < len(rows):
+            break
+        reach *= 16
+    damaged = last if last and parse_row(last, path) is None else b""
+    return start + len(rows) - len(damaged), damaged
 
 
 def _append(path: Path, block: bytes) -> None:
-    if not block:
-        return
     is_new = not path.exists()
+    if is_new and not block:
+        return
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
+            _mend_end(handle, path)
             _append_to(handle, block)
         except BaseException:
             if is_new:
@@ -102,11 +165,18 @@ def _append(path: Path, block: bytes) -> None:
         raise from_os_error(error, path) from error
 
 
+def _mend_end(handle: int, path: Path) -> None:
+    """Cut a damaged last line off an open file, and end the last complete one."""
+    end, damaged = _end(handle, path)
+    if damaged or os.pread(handle, 2, end) not in (b"\n", b"\r\n"):
+        os.ftruncate(handle, end)
+        if end and not damaged:
+            os.pwrite(handle, b"\n", end)
+
+
 def _append_to(handle: int, block: bytes) -> None:
     """Write a block at the end of an open file; after any failure, restore the file's old length."""
     length = os.fstat(handle).st_size
-    if length and os.pread(handle, 1, length - 1) != b"\n":
-        block = b"\n" + block
     try:
         written = 0
         while written < len(block):
@@ -120,11 +190,3 @@ def _append_to(handle: int, block: bytes) -> None:
 
 def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, sort_keys=True) + "\n"
-
-
-def _parsed(line: bytes) -> Row | None:
-    try:
-        row = parse_line(line, "a line")
-    except CorruptDataError:
-        return None
-    return row if isinstance(row, dict) else None

@@ -42,20 +42,25 @@ def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> An
         raise CorruptDataError(f"JSON that is {_too_much(error)}", where=where, hint=hint) from None
 
 
-def parse_line(raw: bytes | str, where: Where) -> Any:
-    """Return the value of one line of JSON; None if it is incomplete, like the last line of a killed process.
+def parse_row(raw: bytes, where: Where) -> dict[str, Any] | None:
+    """Return the object of one line of JSON; None if it is not JSON, like the last line of a killed process.
 
     Raises
     ------
     CorruptDataError
-        It is nested too deep.
+        It is nested too deep, another value than an object, or several values.
     """
     try:
-        return _loads(raw)
-    except ValueError:
-        return None
+        value = _loads(raw)
+    except ValueError as error:
+        if getattr(error, "msg", "") != "Extra data":
+            return None
+        raise CorruptDataError("several JSON values in one line", where=where) from None
     except (RecursionError, MemoryError) as error:
         raise CorruptDataError(f"JSON that is {_too_much(error)}", where=where) from None
+    if not isinstance(value, dict):
+        raise CorruptDataError(f"{brief(value)} is not a JSON object", where=where)
+    return value
 
 
 def brief(value: object) -> str:
@@ -88,7 +93,7 @@ def in_few_words(message: str) -> str:
 
 
 def _loads(raw: bytes | str) -> Any:
-    text = raw if isinstance(raw, str) else raw.decode("utf-8")
+    text = (raw if isinstance(raw, str) else raw.decode("utf-8")).removeprefix("\ufeff")
     value = json.loads(text)
     if _is_deep(value):
         raise RecursionError

@@ -16,7 +16,7 @@ def parse_toml(text: str, where: str | PathLike[str]) -> dict[str, Any]:
         It is not TOML, or nested too deep.
     """
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text.removeprefix("\ufeff"))
     except ValueError as error:
         raise ScenarioError(f"not TOML: {error}", where=where) from None
     except (RecursionError, MemoryError):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
-from storebench.fileio.json_lines import Row, replace_lines, rows_of
+from storebench.fileio.json_lines import Row, append_lines, damaged_end, replace_lines, rows_of
 from storebench.filesystem import sync
 from storebench.results import Cell, Record, Status
 from storebench.rounds import Stop
@@ -333,8 +333,8 @@ class Run:
     def repair(self) -> None:
         """Repair the folder after a killed process, so that only complete replicates stay recorded.
 
-        Records of an incomplete replicate move to ``superseded.jsonl``. Unfinished step tables, and those that no record
-        names, are removed.
+        A damaged last line is cut off. Records of an incomplete replicate move to ``superseded.jsonl``. Unfinished step
+        tables, and those that no record names, are removed.
 
         Raises
         ------
@@ -347,6 +347,7 @@ class Run:
         with claimed(self.folder):
             _check(self.folder)
             parts = {key for key, records in self._grouped().items() if not is_whole(records)}
+            self._cut_damaged_line()
             if parts:
                 self._replace(parts, [])
             try:
@@ -436,6 +437,22 @@ class Run:
 
         replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, [*map(record_to_dict, records)])
 
+    def _cut_damaged_line(self) -> None:
+        """Cut a damaged last line off the records; if it was of a finished run, ``superseded.jsonl`` gets it and its table."""
+        damaged = damaged_end(self.folder / RECORDS_NAME)
+        if not damaged:
+            return
+        unnamed = merged_names(self.folder / STEPS_NAME).keys() - self._named_tables()
+        if unnamed:
+            row = {"damaged_line": damaged.decode(errors="replace"), "steps_file": min(unnamed)}
+            append_lines(self.folder / SUPERSEDED_NAME, [row])
+        append_lines(self.folder / RECORDS_NAME, [])
+
+    def _named_tables(self) -> set[str]:
+        """Return the names of the step tables that records name."""
+        rows = itertools.chain(*(rows_of(self.folder / name) for name in (RECORDS_NAME, SUPERSEDED_NAME)))
+        return {str(row.get("steps_file")) for row in rows}
+
     def _with_tables(self, records: Sequence[Record], tables: Path) -> list[Record]:
         """Give a replicate's step tables unused names, synced to disk; return records that name them."""
         steps = self.folder / STEPS_DIR
@@ -462,8 +479,7 @@ class Run:
         for folder in steps.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(folder, ignore_errors=True)
         sweep(self.folder)
-        rows = itertools.chain(*(rows_of(self.folder / name) for name in (RECORDS_NAME, SUPERSEDED_NAME)))
-        named = {str(row.get("steps_file")) for row in rows}
+        named = self._named_tables()
         for file in steps.iterdir():
             if _TABLE.fullmatch(file.name) and f"{STEPS_DIR}/{file.name}" not in named:
                 file.unlink(missing_ok=True)

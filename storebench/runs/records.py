@@ -19,6 +19,7 @@ tables move into `steps.parquet` (`storebench.runs.merging`). `storebench.result
 defines what a record is.
 """
 
+import codecs
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
@@ -26,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersionError
-from storebench.fileio.json_lines import append_lines
-from storebench.fileio.json_text import brief, complaint, parse_json, parse_line
+from storebench.fileio.json_lines import MOST_BYTES, append_lines, numbered_rows
+from storebench.fileio.json_text import brief, complaint, parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.formats.earlier_names import renamed_cell
 from storebench.results import READ_VERSIONS, Cell, Record
@@ -46,7 +47,6 @@ LOGS_DIR = "logs"
 PROBES_DIR = "probes"
 """Folder of measurements that one cell makes and the others of the run use."""
 
-MOST_RECORDS_BYTES = 2**31
 MOST_RUN_BYTES = 256 * 2**20
 """Most bytes of a ``run.json``; 100,000 cells take about 100 MB."""
 
@@ -142,8 +142,7 @@ def append_records(run: Path, records: Sequence[Record]) -> None:
 def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
     """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array.
 
-    An incomplete line, as a killed run leaves it, is dropped. A complete line of
-    JSON that is not a record is an error.
+    An incomplete last line, as a killed run leaves it, is dropped. Any other line that is not a record is an error.
 
     Parameters
     ----------
@@ -203,33 +202,24 @@ def _replicate_of(record: Record) -> tuple[str, int, Cell]:
 def raw_records(file: Path) -> Iterator[tuple[str, dict[str, Any] | CorruptDataError]]:
     """Yield the position of each JSON object in a file with the object, or with the reason why it cannot be read.
 
-    Incomplete JSON and values other than objects are left out.
-
     Raises
     ------
     CorruptDataError
         The file begins like a JSON array but is not valid, so it cannot be read in part.
     """
-    text = read_small_file(file, most_bytes=MOST_RECORDS_BYTES).decode("utf-8", errors="replace")
-    if text.lstrip().startswith("["):
-        for number, raw in enumerate(_whole(text, file), start=1):
-            if isinstance(raw, dict):
-                yield f"{file}:{number}", raw
-        return
-    for number, line in enumerate(text.split("\n"), start=1):
-        where = f"{file}:{number}"
-        try:
-            raw = parse_line(line, where)
-        except CorruptDataError as error:
-            yield where, error
-            continue
-        if isinstance(raw, dict):
-            yield where, raw
+    content = read_small_file(file, most_bytes=MOST_BYTES)
+    if content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        for number, raw in enumerate(_whole(content, file), start=1):
+            where = f"{file}:{number}"
+            wrong = CorruptDataError(f"{brief(raw)} is not a record", where=where)
+            yield where, raw if isinstance(raw, dict) else wrong
+    else:
+        yield from numbered_rows(file, content)
 
 
-def _whole(text: str, file: Path) -> list[Any]:
+def _whole(content: bytes, file: Path) -> list[Any]:
     try:
-        records: list[Any] = parse_json(text, file)
+        records: list[Any] = parse_json(content, file)
     except CorruptDataError as error:
         raise CorruptDataError(
             f"it begins like a list of records, but is not complete JSON: {error.what}",

@@ -22,7 +22,7 @@ A run's folder only grows. Nothing that is recorded is overwritten:
 | `run.json` | the run's id, the resolved scenario, the versions; `whole`, the size of the whole dataset and whether it fits into memory, if `storebench run` chose what to measure |
 | `against.json` | in each side of a comparison with a revision (`bench --against`): what pairs it with the other side |
 | `records.jsonl` | one record per line. All records of a replicate are appended and synced at once, after their step tables; a half-written line or replicate at the end is what a killed run leaves, and is dropped |
-| `superseded.jsonl` | records that were replaced: those of failed replicates that `--retry-failed` ran again, of disturbed replicates that were repeated (`repeat_disturbed`), and of parts of replicates that an earlier release left. Nothing counts them |
+| `superseded.jsonl` | records that were replaced: those of failed replicates that `--retry-failed` ran again, of disturbed replicates that were repeated (`repeat_disturbed`), and of parts of replicates that an earlier release left; also the damaged last line of a finished run that was resumed. Nothing counts them |
 | `steps.parquet` | one row per step of every record of a finished run: [below](#one-row-of-stepsparquet) |
 | `steps/*.parquet` | the same while the run goes on: one file per record. When the last replicate is recorded, they move into `steps.parquet`. Runs of earlier releases have only these |
 | `logs/` | what a failed cell printed |

@@ -120,13 +120,9 @@ def store_problems(store: Path, *, absent: bool = False) -> list[str]:
     return []
 
 
-def run_problems(run: Path, *, halves: int = 0) -> list[str]:
-    """Return what is wrong with the folder of a run that may have been interrupted at any point.
-
-    `halves` is how many half lines earlier interruptions have left, which the next record ends.
-    """
-    broken = _broken_lines(run / RECORDS_NAME)
-    found = broken if len(broken) > halves else []
+def run_problems(run: Path) -> list[str]:
+    """Return what is wrong with the folder of a run that may have been interrupted at any point."""
+    found = _broken_lines(run / RECORDS_NAME)
     try:
         return [*found, *(f"validate: {finding}" for finding in validate(run))]
     except DataNotFoundError:

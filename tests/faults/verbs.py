@@ -171,7 +171,6 @@ class Bench(Verb):
     more: str = 'backends = ["lmdb"]'
     stores: tuple[str, ...] = ("lmdb",)
     replicates: int = 1
-    halves: int = 0
     compute: str = "emulated:0.1"
 
     def prepare(self, work: Path) -> None:
@@ -186,11 +185,7 @@ class Bench(Verb):
         return bench_command(*RESUME) if begun else bench_command()
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
-        return (
-            self.store_problems(work)
-            + run_problems(work / "run", halves=self.halves)
-            + failures_name_a_file(work / "run")
-        )
+        return self.store_problems(work) + run_problems(work / "run") + failures_name_a_file(work / "run")
 
     def complete(self, work: Path) -> list[str]:
         return self.store_problems(work) + complete_run_problems(work / "run", self.replicates, EPOCHS)
@@ -437,7 +432,7 @@ def all_verbs(templates: Templates) -> list[Verb]:
             compute="none",
         ),
         Stale(name="bench over a stale store", templates=templates, points=40, sample=1),
-        Resume(name="bench --resume", templates=templates, points=64, sample=3, replicates=2, halves=1),
+        Resume(name="bench --resume", templates=templates, points=64, sample=3, replicates=2),
         Merge(name="bench --resume that merges", templates=templates, points=40, sample=5),
         Report(name="report", templates=templates, points=32, sample=2, over=False),
         Report(name="report over an older one", templates=templates, points=32, sample=2, over=True),

@@ -2,14 +2,15 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storebench.errors import DiskFullError, OutputError
+from storebench.errors import CorruptDataError, DiskFullError, OutputError
 from storebench.fileio import json_lines
-from storebench.fileio.json_lines import append_lines, replace_lines, rows_of
+from storebench.fileio.json_lines import append_lines, damaged_end, replace_lines, rows_of
 
 Rows = list[dict[str, Any]]
 
@@ -50,16 +51,70 @@ def test_no_rows_make_no_file(path: Path) -> None:
     assert rows(path) == []
 
 
-def test_an_incomplete_line_costs_only_itself(path: Path) -> None:
-    path.write_bytes(b'{"n": 1}\n{"n": 2')
-    append_lines(path, numbered(3))
-    assert rows(path) == numbered(1, 3)
+@pytest.mark.parametrize("add", [append_lines, lambda path, added: replace_lines(path, path, is_odd, added)])
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        (b'{"n": 4', ()),
+        (b'{"n": 4\n', ()),
+        (b'{"n": 4\r\n\n', ()),
+        (b"\0" * 70_000, ()),
+        (b'{"n": ' + b"\0" * 70_000, ()),
+        (b'{"n": "\xff"}\n', ()),
+        (b"\0\0\0\n", ()),
+        (b'{"n": "' + b"4" * 200_000, ()),
+        (b'{"n": 4}', (4,)),
+        (b'{"n": 4}\0\0', (4,)),
+        (b'{"n": 4}\r\n', (4,)),
+        (b'\r\n \n{"n": 4}\n\n', (4,)),
+        (b'\xef\xbb\xbf{"n": 4}\n', (4,)),
+    ],
+)
+@pytest.mark.parametrize("before", [(), (2,)])
+def test_only_a_damaged_last_line_is_lost_and_then_cut_off(
+    path: Path, end: bytes, kept: tuple[int, ...], before: tuple[int, ...], add: Callable[[Path, Rows], None]
+) -> None:
+    append_lines(path, numbered(*before))
+    path.write_bytes((path.read_bytes() if before else b"") + end)
+    assert rows(path) == numbered(*before, *kept)
+    assert bool(damaged_end(path)) is (not kept and bool(end.strip(b"\0\n")))
+    add(path, numbered(6))
+    add(path, numbered(8))
+    assert rows(path) == numbered(*before, *kept, 6, 8)
+    assert path.read_bytes().endswith(b'{"n": 6}\n{"n": 8}\n')
 
 
-def test_lines_that_are_no_objects_are_passed_over(path: Path) -> None:
-    path.write_bytes(b'[1]\n\nnull\n{"n": 1}\n{"n": NaN}\n\xff\xfe\n{"n": 2}\n')
-    assert [row["n"] for row in rows(path) if row["n"] in (1, 2)] == [1, 2]
-    assert all(isinstance(row, dict) for row in rows(path))
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"n": 4',
+        b"\0\0",
+        b"[1]",
+        b"null",
+        b"7",
+        b'{"n": "\xff"}',
+        b'{"n": 1}{"n": 2}',
+        b'{"n": 1}\r{"n": 2}',
+        b"x",
+    ],
+)
+def test_a_damaged_line_before_the_last_is_an_error_with_its_number(path: Path, line: bytes) -> None:
+    path.write_bytes(b'{"n": 2}\n\n' + line + b'\n{"n": 4}\n')
+    content = path.read_bytes()
+    with pytest.raises(CorruptDataError, match=r"lines\.jsonl:3: "):
+        rows(path)
+    with pytest.raises(CorruptDataError, match=r"lines\.jsonl:3: "):
+        replace_lines(path, path, is_odd, numbered(6))
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("line", [b"[1]\n", b"null", b'{"n": 1}{"n": 2}\n'])
+def test_a_last_line_that_no_kill_leaves_is_an_error(path: Path, line: bytes) -> None:
+    path.write_bytes(b'{"n": 2}\n' + line)
+    for touch in (rows, damaged_end, lambda path: append_lines(path, numbered(6))):
+        with pytest.raises(CorruptDataError, match=r"lines\.jsonl"):
+            touch(path)
+    assert path.read_bytes() == b'{"n": 2}\n' + line
 
 
 def test_a_disk_that_fills_leaves_the_old_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +175,6 @@ def test_rows_are_appended_where_nothing_is_old(path: Path, aside: Path) -> None
     assert not aside.exists()
     replace_lines(aside, path, is_odd, numbered(6))
     assert rows(aside) == numbered(6)
-
-
-def test_lines_that_are_no_objects_stay(path: Path, aside: Path) -> None:
-    path.write_bytes(b'broken\n{"n": 1}\n{"n": 3')
-    replace_lines(path, aside, is_odd, numbered(5))
-    assert path.read_bytes() == b'broken\n{"n": 3\n{"n": 5}\n'
-    assert rows(aside) == numbered(1)
 
 
 def test_a_kill_between_the_two_files_loses_and_doubles_nothing(

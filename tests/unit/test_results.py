@@ -148,7 +148,7 @@ def test_an_array_that_was_cut_is_an_error_of_one_line(tmp_path: Path) -> None:
 
 
 def test_lines_are_counted_as_they_stand_in_the_file(tmp_path: Path) -> None:
-    (tmp_path / RECORDS_NAME).write_text('{"half": \n' + json.dumps({"schema_version": 9}) + "\n")
+    (tmp_path / RECORDS_NAME).write_text("\r\n" + json.dumps({"schema_version": 9}) + "\n")
     with pytest.raises(SchemaVersionError, match=r"records\.jsonl:2: "):
         read_records(tmp_path)
 

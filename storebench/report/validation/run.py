@@ -121,7 +121,9 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
 
 def _retried(folder: Path) -> bool:
     """Return whether a failed replicate of a run ran once more."""
-    return any(row.get("status") == Status.FAILED for row in rows_of(folder / SUPERSEDED_NAME))
+    with contextlib.suppress(CorruptDataError):  # `unnamed_tables` finds it
+        return any(row.get("status") == Status.FAILED for row in rows_of(folder / SUPERSEDED_NAME))
+    return False
 
 
 def _time(about: dict[str, Any], records: Sequence[Record], *, again: bool) -> Iterator[Finding]:

@@ -58,7 +58,11 @@ def unnamed_tables(folder: Path, about: dict[str, Any]) -> Iterator[Finding]:
         tables = merged_names(folder / STEPS_NAME)
     except CorruptDataError:
         return  # each record that names one of them is a finding
-    rows = (row for name in (RECORDS_NAME, SUPERSEDED_NAME) for row in rows_of(folder / name))
+    try:
+        rows = [row for name in (RECORDS_NAME, SUPERSEDED_NAME) for row in rows_of(folder / name)]
+    except CorruptDataError as error:
+        yield of_run(about, str(error.where), error.what)
+        return
     lost = sorted(tables.keys() - {str(row.get("steps_file")) for row in rows})
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

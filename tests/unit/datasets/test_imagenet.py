@@ -146,7 +146,7 @@ def put_devkit(root: Path, truth: str, *, archived: bool) -> None:
 def test_the_devkit_gives_validation_images_the_train_classes(root: Path, archived: bool) -> None:
     put_train_tar(root)
     (root / "imagenet" / VAL_TAR).write_bytes(tar(dict(reversed(val_images(4).items()))))
-    put_devkit(root, "2\n3\n1\n2\n", archived=archived)
+    put_devkit(root, "\ufeff2\r\n3\r\n1\r\n2\r\n", archived=archived)
     dataset = open_dataset(TEST, root)
     assert [dataset.sample(index)[1] for index in range(4)] == [0, 1, 2, 0]
     expected = open_dataset(DatasetSpec(name=f"folder:{_unpacked(root, val_images(4))}", image_size=256))
@@ -165,7 +165,7 @@ def test_caffes_list_does_without_the_devkit(root: Path) -> None:
     put_train_tar(root)
     (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(3)))
     lines = [f"{name} {label}" for name, label in zip(val_images(3), (2, 0, 1), strict=True)]
-    (root / "imagenet" / "val.txt").write_text("\n".join(lines))
+    (root / "imagenet" / "val.txt").write_text("\ufeff" + "\r\n".join(lines), encoding="utf-8")
     dataset = open_dataset(TEST, root)
     assert [dataset.sample(index)[1] for index in range(3)] == [2, 0, 1]
 

@@ -1,0 +1,140 @@
+"""A run whose records.jsonl was damaged or saved by another program, through every command that reads it."""
+
+import codecs
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storebench.errors import CorruptDataError
+from storebench.report.analysis import load_results
+from storebench.runs.records import RECORDS_NAME, SUPERSEDED_NAME
+from tests.support.harness_tools import SMALL_MATRIX, Bench, write_scenario
+
+Change = Callable[[list[bytes]], bytes]
+MATRIX = {**SMALL_MATRIX, "compute": "none", "backends": ["memory:python"]}
+
+DAMAGED: dict[str, Change] = {
+    "cut": lambda lines: lines[0] + lines[1][:300] + b"\n" + lines[2],
+    "of zeros": lambda lines: lines[0] + b"\0" * len(lines[1]) + b"\n" + lines[2],
+    "not an object": lambda lines: lines[0] + b"[" + lines[1].strip() + b"]\n" + lines[2],
+    "two records": lambda lines: lines[0] + lines[1].strip() + lines[2],
+    "not UTF-8": lambda lines: lines[0] + lines[1].replace(b'"mnist"', b'"mn\xffst"', 1) + lines[2],
+}
+SOUND: dict[str, Change] = {
+    "byte order mark": lambda lines: codecs.BOM_UTF8 + b"".join(lines),
+    "CRLF": lambda lines: b"".join(lines).replace(b"\n", b"\r\n"),
+    "empty lines": lambda lines: b"\n" + b"\n \n".join(lines) + b"\n\n",
+    "no newline at the end": lambda lines: b"".join(lines).rstrip(b"\n"),
+    "zeros after the end": lambda lines: b"".join(lines) + b"\0" * 5000,
+}
+TORN: dict[str, Change] = {
+    "cut": lambda lines: b"".join(lines)[:-400],
+    "cut early": lambda lines: b"".join(lines[:2]) + lines[2][:20],
+    "cut and ended": lambda lines: b"".join(lines)[:-400] + b"\n",
+    "zeros": lambda lines: b"".join(lines)[:-400] + b"\0" * 400,
+}
+
+
+def benching(bench: Bench, run: Path, *options: str) -> tuple[str | Path, ...]:
+    return ("bench", bench.root / "damaged.toml", "--stores", bench.stores, "--out", run, *options)
+
+
+@pytest.fixture(scope="module")
+def measured(bench: Bench) -> Path:
+    write_scenario(bench.root / "damaged.toml", MATRIX, replicates=3)
+    done = bench.cli(*benching(bench, bench.root / "damaged"))
+    assert done.returncode == 0, done.stderr
+    return bench.root / "damaged"
+
+
+@pytest.fixture
+def changed(measured: Path, tmp_path: Path) -> Callable[[Change], Path]:
+    def change(how: Change) -> Path:
+        run = shutil.copytree(measured, tmp_path / "run")
+        (run / RECORDS_NAME).write_bytes(how((run / RECORDS_NAME).read_bytes().splitlines(keepends=True)))
+        return run
+
+    return change
+
+
+@pytest.mark.parametrize("how", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_line_before_the_last_ends_every_command_with_5_and_its_number(
+    how: Change, bench: Bench, measured: Path, changed: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    run = changed(how)
+    content = (run / RECORDS_NAME).read_bytes()
+    for command in (
+        ("validate", run),
+        ("report", run, "--out", tmp_path / "page"),
+        ("export", run, "--csv", tmp_path / "t.csv"),
+        ("check", measured, run),
+        ("check", run, measured),
+        ("trace", run, "--out", tmp_path / "trace.json"),
+        benching(bench, run, "--resume"),
+    ):
+        done = bench.cli(*command)
+        assert done.returncode == 5, (command, done)
+        assert f"{RECORDS_NAME}:2: " in done.stdout + done.stderr, (command, done)
+    with pytest.raises(CorruptDataError, match=r"records\.jsonl:2: "):
+        load_results(run)
+    assert (run / RECORDS_NAME).read_bytes() == content
+
+
+@pytest.mark.parametrize("how", SOUND.values(), ids=SOUND)
+def test_what_editors_and_a_power_loss_add_to_records_changes_nothing(
+    how: Change, bench: Bench, changed: Callable[[Change], Path], measured: Path, tmp_path: Path
+) -> None:
+    run = changed(how)
+    assert len(load_results(run)) == 3
+    assert bench.cli("validate", run).returncode == bench.cli("validate", measured).returncode
+    done = bench.cli(*benching(bench, run, "--resume", "--replicates", "4"))
+    assert done.returncode == 0, done.stderr
+    assert list(load_results(run)["replicate"]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", TORN.values(), ids=TORN)
+def test_a_finished_run_whose_last_line_is_damaged_is_whole_once_it_is_resumed(
+    how: Change, bench: Bench, measured: Path, changed: Callable[[Change], Path]
+) -> None:
+    run = changed(how)
+    assert len(load_results(run)) == 2
+    assert bench.cli("validate", run).returncode == 5
+    done = bench.cli(*benching(bench, run, "--resume"))
+    assert done.returncode == 0, done.stderr
+    assert bench.cli("validate", run).stdout == bench.cli("validate", measured).stdout
+    assert sorted(load_results(run)["replicate"]) == [0, 1, 2]
+    (aside,) = map(json.loads, (run / SUPERSEDED_NAME).read_text().splitlines())
+    assert aside["steps_file"].endswith("-r2-e0.parquet")
+    assert (run / RECORDS_NAME).read_bytes().count(b"\n") == 3
+
+
+def test_a_byte_order_mark_before_toml_and_json_is_skipped(
+    bench: Bench, measured: Path, tmp_path: Path
+) -> None:
+    timed = {
+        "fullname": "t.py::t",
+        "name": "t",
+        "stats": {"median": 0.5, "data": [0.5, 0.51, 0.49, 0.5, 0.52]},
+    }
+    machine = {"machine": "x86_64", "cpu": {"count": 2}}
+    texts = {
+        "scenario.toml": (bench.root / "damaged.toml").read_text(encoding="utf-8"),
+        "policy.toml": "max_inconclusive_frac = 0.5\r\n",
+        "session.json": json.dumps({"machine_info": machine, "benchmarks": [timed]}),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(codecs.BOM_UTF8 + text.encode())
+    run = shutil.copytree(measured, tmp_path / "run")
+    (run / "run.json").write_bytes(codecs.BOM_UTF8 + (run / "run.json").read_bytes())
+    session = tmp_path / "session.json"
+    for command, code in (
+        (("bench", tmp_path / "scenario.toml", "--dry-run"), 0),
+        (("check", session, session, "--policy", tmp_path / "policy.toml"), 0),
+        (("validate", run), bench.cli("validate", measured).returncode),
+        (benching(bench, run, "--resume"), 0),
+    ):
+        done = bench.cli(*command)
+        assert done.returncode == code, done
