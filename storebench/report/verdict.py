@@ -7,6 +7,7 @@ producers measured must do.
 """
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +21,12 @@ from storebench.report.cells import (
     key_without,
     may_look_ahead,
 )
-from storebench.report.decisions import FED_FRAC, Decision, Decisions
+from storebench.report.decisions import Decision, Decisions
 from storebench.results import PortionKind
-from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
 
-BOUND_FRAC = FED_FRAC
-"""A loop with producers beside it that waits less than this share of its time is bound by its compute."""
-
+LEAST_GAIN = 1.05
+"""A part is a cell's limit only if without it the cell would be this many times as fast."""
 DEVICE_LIMIT_FRAC = 0.70
 """Bytes that arrive at this share of the device's best rate mean that the device is the limit."""
 
@@ -49,6 +49,7 @@ class Bound(enum.StrEnum):
     """The limit of a cell."""
 
     COMPUTE = "compute-bound"
+    COPY = "copy-bound"
     CONTENTION = "contention"
     STORAGE = "storage-bound"
     LATENCY = "latency-bound"
@@ -57,6 +58,11 @@ class Bound(enum.StrEnum):
     DECODE = "decode-bound"
     PREP = "prep-bound"
     HANDOFF = "handoff-bound"
+    BALANCED = "balanced"
+
+
+_IN_LOOP = (Bound.COMPUTE, Bound.COPY, Bound.CONTENTION)
+"""Parts of the loop; contention is a part of compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +84,8 @@ class CellVerdict:
 
     Attributes
     ----------
-    wait_frac, compute_frac
-        Shares of the loop's time in which it waits for data, and in which the network computes.
+    wait_frac, loop_frac
+        Shares of the loop's time in which it waits for data, and which the limit takes if it is in the loop.
     feeding_frac
         Share of the producers' work that is the limit's, the median over replicates (`CellSummary.work_share`). Of a handoff,
         its share of what feeding the loop costs; 0 if the limit is not in feeding it.
@@ -87,10 +93,9 @@ class CellVerdict:
         Seconds per batch that the limit costs.
     arriving_frac
         Rate at which bytes arrive, as a share of the device's best; None if the device is not in question.
-    handoff_s
-        Seconds per batch of the handoff, if the handoff would be the limit once this one cost nothing; None elsewhere.
     gain
-        Upper bound on the speed-up if that part cost nothing and all else stayed the same.
+        Upper bound on the speed-up if that part, or if the cell is balanced any one part, cost nothing and all else
+        stayed the same.
     feed_gain
         Upper bound on the speed-up if loading cost nothing: no more than the loop's waiting
         would give back, nor than the rate of the null cell over this one.
@@ -101,11 +106,10 @@ class CellVerdict:
 
     bound: Bound
     wait_frac: float
-    compute_frac: float
+    loop_frac: float
     feeding_frac: float
     batch_s: float
     arriving_frac: float | None
-    handoff_s: float | None
     gain: float
     feed_gain: float
     stalls: Stalls
@@ -119,6 +123,7 @@ class _SampleTime:
     total: float
     wait: float
     compute: float
+    copy: float
     fetch: float
     decode: float
     prep: float
@@ -126,15 +131,9 @@ class _SampleTime:
 
     @classmethod
     def of(cls, cell: CellSummary) -> "_SampleTime":
-        per = [
-            cell.per_sample(name)
-            for name in ("timed_s", "data_wait_s", "fetch_s", "decode_s", "prep_s", "handover_s")
-        ]
-        total, wait, fetch, decode, prep, handoff = per
-        compute = cell.per_sample("compute_s") + cell.per_sample("h2d_s")
-        return cls(
-            total=total, wait=wait, compute=compute, fetch=fetch, decode=decode, prep=prep, handoff=handoff
-        )
+        names = {"total": "timed_s", "wait": "data_wait_s", "copy": "h2d_s", "handoff": "handover_s"}
+        parts = ("total", "wait", "compute", "copy", "fetch", "decode", "prep", "handoff")
+        return cls(**{part: cell.per_sample(names.get(part, f"{part}_s")) for part in parts})
 
 
 def _verdict(
@@ -165,16 +164,17 @@ def _verdict(
     seconds = _SampleTime.of(cell)
     idle_compute = null.per_sample("compute_s") if inflated and null is not None else None
     costs = _costs(cell, seconds, warm, _device_bound(cell, device_bytes_per_s), idle_compute)
-    bound = _bound(cell, seconds, costs)
+    gains = {part: _gain(part, cell, seconds, costs) for part in costs}
+    bound = _bound(gains, costs)
+    cost = costs.get(bound, 0.0)
     return CellVerdict(
         bound=bound,
         wait_frac=seconds.wait / seconds.total,
-        compute_frac=seconds.compute / seconds.total,
+        loop_frac=cost / seconds.total,
         feeding_frac=_feeding_frac(bound, costs, cell),
-        batch_s=costs[bound] * cell.cell.batch_size,
+        batch_s=cost * cell.cell.batch_size,
         arriving_frac=_arriving_frac(bound, cell, device_bytes_per_s),
-        handoff_s=_next_handoff_s(bound, cell, seconds, costs),
-        gain=_gain(bound, cell, seconds, costs),
+        gain=gains.get(bound, max(gains.values())),
         feed_gain=_feed_gain(seconds, null),
         stalls=_stalls(seconds, null, warm),
         inflation=inflation,
@@ -188,12 +188,13 @@ def _costs(
     device: Bound,
     idle_compute: float | None,
 ) -> dict[Bound, float]:
-    """Return seconds per sample for each limit; the producers' parts are divided by their number."""
-    side_by_side = max(cell.cell.workers, 1)
+    """Return seconds per sample for each limit; the producers' parts are divided by how many work at once."""
+    side_by_side = _side_by_side(cell, seconds)
     storage = _storage_part(cell, seconds, warm)
     taken = 0.0 if idle_compute is None else max(0.0, seconds.compute - idle_compute)
     return {
-        Bound.COMPUTE: seconds.compute - taken,
+        Bound.COMPUTE: seconds.compute,
+        Bound.COPY: seconds.copy,
         Bound.CONTENTION: taken,
         device: storage / side_by_side,
         Bound.READER: (seconds.fetch - storage) / side_by_side,
@@ -202,6 +203,19 @@ def _costs(
         # A handoff costs the producer and the loop, and the one loop receives all batches.
         Bound.HANDOFF: seconds.handoff,
     }
+
+
+def _side_by_side(cell: CellSummary, seconds: _SampleTime) -> float:
+    """Return how many producers work at once: all of them, or fewer if their CPU time fills the cores that others leave."""
+    workers, spans = max(cell.cell.workers, 1), seconds.fetch + seconds.decode + seconds.prep
+    cores, wall_s = cell.fact("conditions_cores"), cell.median("conditions_wall_s")
+    if workers == 1 or not spans or not cores or not wall_s:
+        return workers
+    others = (cell.median("conditions_others_cpu_s") or 0.0) / wall_s
+    free = max(cores - others, cell.median("whole_cores_used") or 0.0)
+    looping = seconds.compute if cell.cell.compute.kind is ComputeKind.REAL else 0.0
+    busy = min(spans, (cell.median("whole_cpu_s_per_sample") or 0.0) - looping)
+    return min(workers, spans / max(min(busy / free, seconds.total), 1e-12))
 
 
 def _storage_part(cell: CellSummary, seconds: _SampleTime, warm: CellSummary | None) -> float:
@@ -266,45 +280,37 @@ def planned_reader(cell: CellSummary) -> str:
     return f"{body}:{planned}"
 
 
-def _bound(cell: CellSummary, seconds: _SampleTime, costs: Mapping[Bound, float]) -> Bound:
-    feeding = {bound: cost for bound, cost in costs.items() if bound is not Bound.COMPUTE}
-    if cell.cell.workers:
-        # Producers run beside the loop, which waits only if they are the slower side.
-        waits = seconds.wait >= BOUND_FRAC * seconds.total
-    else:
-        waits = seconds.wait > seconds.compute
-    if waits:
-        return max(feeding, key=lambda bound: feeding[bound])
-    return Bound.CONTENTION if costs[Bound.CONTENTION] > 0 else Bound.COMPUTE
+def _bound(gains: Mapping[Bound, float], costs: Mapping[Bound, float]) -> Bound:
+    """Return the part whose removal gains most; `Bound.BALANCED` if none gains much."""
+    parts = [part for part in costs if part is not Bound.CONTENTION]
+    largest = max(parts, key=lambda part: (gains[part], costs[part]))
+    if gains[largest] < LEAST_GAIN:
+        return Bound.BALANCED
+    return Bound.CONTENTION if largest is Bound.COMPUTE and costs[Bound.CONTENTION] else largest
 
 
 def _gain(bound: Bound, cell: CellSummary, seconds: _SampleTime, costs: Mapping[Bound, float]) -> float:
-    """Return an upper bound on the cell's speed-up if the bound part cost nothing."""
-    if not cell.cell.workers:
-        saved = seconds.compute if bound is Bound.COMPUTE else costs[bound]
-        return seconds.total / max(seconds.total - saved, 1e-12)
-    return max(1.0, seconds.total / max(*_left(bound, seconds, costs), 1e-12))
+    """Return an upper bound on the cell's speed-up if a part cost nothing: it saves its cost, and the others still take theirs."""
+    left = [seconds.total - costs[bound]]
+    if cell.cell.workers:
+        left += _left(bound, cell, costs)
+    return max(1.0, seconds.total / max(*left, 1e-12))
 
 
-def _left(bound: Bound, seconds: _SampleTime, costs: Mapping[Bound, float]) -> tuple[float, float, float]:
-    """Return seconds per sample of producing, computing and the handoff, which overlap, if the bound part cost nothing."""
-    stages = (Bound.COMPUTE, Bound.CONTENTION, Bound.HANDOFF)
+def _left(bound: Bound, cell: CellSummary, costs: Mapping[Bound, float]) -> tuple[float, float, float]:
+    """Return seconds per sample of producing, computing and the handoff, which overlap, if a part cost nothing.
+
+    With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
+    """
+    crowded = cell.cell.workers >= (cell.fact("conditions_cores") or math.inf)
+    stages = (*_IN_LOOP, Bound.HANDOFF)
     producing = sum(cost for part, cost in costs.items() if part not in stages)
-    computing = seconds.compute - (costs[bound] if bound is Bound.CONTENTION else 0.0)
+    computing = costs[Bound.COMPUTE] + costs[Bound.COPY]
     return (
         producing - (0.0 if bound in stages else costs[bound]),
-        0.0 if bound is Bound.COMPUTE else computing,
-        0.0 if bound is Bound.HANDOFF else costs[Bound.HANDOFF],
+        computing - (costs[bound] if bound in _IN_LOOP else 0.0),
+        0.0 if bound is Bound.HANDOFF or crowded else costs[Bound.HANDOFF],
     )
-
-
-def _next_handoff_s(
-    bound: Bound, cell: CellSummary, seconds: _SampleTime, costs: Mapping[Bound, float]
-) -> float | None:
-    """Return the handoff's seconds per batch where it would limit the cell once the bound part cost nothing; else None."""
-    producing, computing, handing = _left(bound, seconds, costs)
-    would = cell.cell.workers and bound is not Bound.COMPUTE and handing > max(producing, computing)
-    return handing * cell.cell.batch_size if would else None
 
 
 def _feed_gain(seconds: _SampleTime, null: CellSummary | None) -> float:
@@ -316,13 +322,12 @@ def _feed_gain(seconds: _SampleTime, null: CellSummary | None) -> float:
 
 def _feeding_frac(bound: Bound, costs: Mapping[Bound, float], cell: CellSummary) -> float:
     """Return the share of the limit in the producers' work or, of a handoff, in feeding the loop; 0 if it is in neither."""
-    computing = (Bound.COMPUTE, Bound.CONTENTION)
-    if bound in computing:
+    if bound in (*_IN_LOOP, Bound.BALANCED):
         return 0.0
     if bound is Bound.HANDOFF:
-        feeding = sum(cost for part, cost in costs.items() if part not in computing)
+        feeding = sum(cost for part, cost in costs.items() if part not in _IN_LOOP)
         return costs[bound] / feeding if feeding else 0.0
-    others = (*computing, Bound.HANDOFF, Bound.DECODE, Bound.PREP)
+    others = (*_IN_LOOP, Bound.HANDOFF, Bound.DECODE, Bound.PREP)
     fetching = sum(cost for part, cost in costs.items() if part not in others)
     metric = {Bound.DECODE: "decode_s", Bound.PREP: "prep_s"}.get(bound, "fetch_s")
     part = costs[bound] / fetching if metric == "fetch_s" and fetching else 1.0

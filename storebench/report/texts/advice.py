@@ -40,6 +40,7 @@ RULES = {
 
 _NEXT_STEP = {
     Bound.COMPUTE: "a faster accelerator or a smaller network",
+    Bound.COPY: "smaller batches, or pixels that the GPU converts to floats itself",
     Bound.CONTENTION: "fewer producers, or a reader that uses less processor time, which leaves the cores to the network",
     Bound.STORAGE: "fewer bytes (an encoded codec), a faster device or enough memory to keep the store warm",
     Bound.LATENCY: "a reader that keeps several requests in flight",
@@ -48,6 +49,7 @@ _NEXT_STEP = {
     Bound.DECODE: "raw pixels, or more workers if there are idle cores",
     Bound.PREP: "cheaper augmentation or more workers",
     Bound.HANDOFF: "fewer workers, larger batches or another loader",
+    Bound.BALANCED: "several of its parts at once",
 }
 
 

@@ -124,14 +124,16 @@ _WORKING = (
 
 _BOUND_WORDS = {
     Bound.COMPUTE: "the network's computing limits the rate",
+    Bound.COPY: "copying batches to the GPU limits the rate",
     Bound.CONTENTION: "the network computes longer beside this backend than with nothing to load",
-    Bound.STORAGE: "fetching takes longest, and the device delivers at least 70% of its best measured rate",
-    Bound.LATENCY: "fetching takes longest, and the device could deliver more: reads wait for one request at a time",
-    Bound.FETCH: "fetching from the device takes longest, and the device's rate is not known well enough to say why",
-    Bound.READER: "fetching takes longest although the data is in memory",
-    Bound.DECODE: "turning encoded bytes into pixels takes longest",
-    Bound.PREP: "augmenting and collating takes longest",
-    Bound.HANDOFF: "moving finished batches to the loop takes longest",
+    Bound.STORAGE: "fetching from the device limits the rate, and the device delivers at least 70% of its best measured rate",
+    Bound.LATENCY: "fetching from the device limits the rate, and the device could deliver more: reads wait for one request at a time",
+    Bound.FETCH: "fetching from the device limits the rate, and the device's rate is not known well enough to say why",
+    Bound.READER: "fetching limits the rate although the data is in memory",
+    Bound.DECODE: "turning encoded bytes into pixels limits the rate",
+    Bound.PREP: "augmenting and collating limits the rate",
+    Bound.HANDOFF: "moving finished batches to the loop limits the rate",
+    Bound.BALANCED: "without any one part it would be less than 1.05 times as fast",
 }
 
 _BOUNDS = tuple(

@@ -123,21 +123,22 @@ def limit_sentence(verdict: CellVerdict) -> str:
         return f"{verdict.bound}: {figure}; without any loading it would be at most {gain} times as fast"
     lead = "slowed down by " if verdict.bound is Bound.CONTENTION else ""
     gain = number(verdict.gain)
-    then = (
-        "" if verdict.handoff_s is None else f" (the handoff takes {duration(verdict.handoff_s)} per batch)"
-    )
-    return f"{lead}{verdict.bound}: {figure}; without that it would be at most {gain} times as fast{then}"
+    if verdict.bound is Bound.BALANCED:
+        return f"{verdict.bound}: {figure}; without any one part it would be at most {gain} times as fast"
+    return f"{lead}{verdict.bound}: {figure}; without that it would be at most {gain} times as fast"
 
 
 def limit_figure(verdict: CellVerdict) -> str:
     """Return the figure that a verdict rests on, in words."""
     waits = percent(verdict.wait_frac)
-    if verdict.bound is Bound.COMPUTE:
-        return f"compute is {percent(verdict.compute_frac)} of the loop's time and waiting {waits}"
+    part = _PARTS.get(verdict.bound, str(verdict.bound).removesuffix("-bound"))
+    if verdict.bound in (Bound.COMPUTE, Bound.COPY):
+        return f"{part} is {percent(verdict.loop_frac)} of the loop's time and waiting {waits}"
+    if verdict.bound is Bound.BALANCED:
+        return f"the loop waits {waits} of its time"
     if verdict.bound is Bound.CONTENTION:
         times = with_interval(verdict.inflation.ratio if verdict.inflation else None)
         return f"with it, the network computes {times} times as long as with nothing to load, and the loop waits {waits} of its time"
-    part = _PARTS.get(verdict.bound, str(verdict.bound).removesuffix("-bound"))
     whole = "feeding it" if verdict.bound is Bound.HANDOFF else "the producers' work"
     figure = (
         f"the loop waits {waits} of its time, and {part} is {percent(verdict.feeding_frac)} of {whole}"

@@ -11,9 +11,10 @@ from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.texts.advice import recommend
+from storebench.report.texts.labels import number
 from storebench.report.texts.verdicts import limit_figure, limit_sentence
 from storebench.report.verdict import Bound, CellVerdict, planned_reader
-from storebench.results import Ceilings, Counters, Record, Status
+from storebench.results import Ceilings, Conditions, Counters, Record, Status
 from tests.support.planted import make_record, portion_of, replicates
 
 
@@ -145,7 +146,7 @@ def test_the_device_is_the_limit_only_where_it_delivers_nearly_all_it_can(share:
 def test_a_reader_that_is_told_the_order_reads_while_the_network_computes(
     backend: str, share: float, bound: Bound
 ) -> None:
-    parts: dict[str, Any] = {"wait_ms": 20.0, "compute_ms": 19.0}
+    parts: dict[str, Any] = {"wait_ms": 20.0, "compute_ms": 18.0}
     verdict = verdict_of([fetching(ARRIVING / share, backend=backend, **parts)], backend)
     assert verdict.bound is bound
 
@@ -221,15 +222,6 @@ def test_a_share_just_below_the_limit_of_the_device_says_so() -> None:
     assert "bytes arrive at 50% of the device's best measured rate" in limit_sentence(lower)
 
 
-def test_a_limit_beyond_which_the_handoff_limits_says_so() -> None:
-    parts: dict[str, Any] = {"compute": "none", "compute_ms": 0.0, "workers": 2, "wait_ms": 10.0}
-    handed = verdict_of([make_record("lmdb", fetch_ms=18.0, prep_ms=1.0, handoff_ms=6.0, **parts)])
-    assert limit_sentence(handed).endswith(" times as fast (the handoff takes 6.00 ms per batch)")
-    assert "handoff" not in limit_sentence(
-        verdict_of([make_record("lmdb", fetch_ms=18.0, prep_ms=1.0, **parts)])
-    )
-
-
 def test_a_warm_cell_that_fetches_slowly_is_bound_by_its_reader() -> None:
     verdict = verdict_of([fetching(ARRIVING, cache="warm")])
     assert verdict.bound is Bound.READER
@@ -264,10 +256,78 @@ def test_without_workers_the_larger_of_waiting_and_computing_is_the_limit(
     assert ("at most 1.90 times as fast" in limit_sentence(verdict)) is (bound is Bound.COMPUTE)
 
 
-@pytest.mark.parametrize(("wait_ms", "bound"), [(0.9, Bound.COMPUTE), (1.2, Bound.READER)])
-def test_with_workers_a_tenth_of_waiting_is_the_limit(wait_ms: float, bound: Bound) -> None:
-    parts: dict[str, Any] = {"workers": 2, "wait_ms": wait_ms, "compute_ms": 10 - wait_ms, "fetch_ms": 9.0}
-    assert verdict_of([make_record("lmdb", cache="warm", **parts)]).bound is bound
+PHOTOGRAPHS: dict[str, Any] = {
+    "workers": 8,
+    "wait_ms": 23.8,
+    "compute": "none",
+    "compute_ms": 0,
+    "handoff_ms": 14.9,
+}
+STRETCHED: dict[str, Any] = {"fetch_ms": 64, "decode_ms": 104, "prep_ms": 16}
+"""Spans of 8 workers that share 2 cores in long turns."""
+SHORT: dict[str, Any] = {"fetch_ms": 6, "decode_ms": 36, "prep_ms": 2}
+"""Those of batches that are shorter than a turn: most workers wait between two batches, in no span."""
+TRAINING: dict[str, Any] = {"workers": 2, "decode_ms": 0, "prep_ms": 0, "cache": "warm"}
+
+
+@pytest.mark.parametrize(
+    ("planted", "busy_cores", "cores", "bound", "gain"),
+    [
+        (PHOTOGRAPHS | STRETCHED, 2.0, 2, Bound.DECODE, 1 / (1 - 104 / 184)),
+        (PHOTOGRAPHS | STRETCHED, 2.0, 16, Bound.DECODE, 23.8 / 14.9),
+        (PHOTOGRAPHS | SHORT, 1.9, 2, Bound.DECODE, 23.8 / (23.8 - 36 / 2)),
+        (PHOTOGRAPHS | SHORT, 1.9, 16, Bound.HANDOFF, 23.8 / (23.8 - 14.9)),
+        (PHOTOGRAPHS | SHORT, 0.2, 2, Bound.HANDOFF, 23.8 / (23.8 - 14.9)),
+        (TRAINING | {"wait_ms": 0.9, "compute_ms": 9.1, "fetch_ms": 9}, 1.0, 8, Bound.COMPUTE, 10 / 4.5),
+        (TRAINING | {"wait_ms": 1.2, "compute_ms": 8.8, "fetch_ms": 9}, 1.0, 8, Bound.COMPUTE, 10 / 4.5),
+        (TRAINING | {"wait_ms": 7, "compute_ms": 3, "fetch_ms": 19}, 1.0, 8, Bound.READER, 10 / 3),
+        (TRAINING | {"wait_ms": 1, "compute_ms": 9, "fetch_ms": 19.4}, 1.0, 8, Bound.READER, 10 / 9),
+        (TRAINING | {"wait_ms": 0.4, "compute_ms": 9.6, "fetch_ms": 19.4}, 1.0, 8, Bound.BALANCED, 10 / 9.6),
+        (TRAINING | {"wait_ms": 1, "compute_ms": 2, "h2d_ms": 7, "fetch_ms": 4}, 1.0, 8, Bound.COPY, 10 / 3),
+        (
+            TRAINING | {"workers": 0, "wait_ms": 7, "compute_ms": 3, "fetch_ms": 6},
+            1.0,
+            8,
+            Bound.READER,
+            10 / 4,
+        ),
+        (
+            TRAINING
+            | {
+                "workers": 0,
+                "wait_ms": 7,
+                "compute_ms": 3,
+                "fetch_ms": 2.9,
+                "decode_ms": 2.8,
+                "prep_ms": 1.3,
+            },
+            1.0,
+            8,
+            Bound.COMPUTE,
+            10 / 7,
+        ),
+        (
+            TRAINING | {"workers": 0, "wait_ms": 0.4, "compute_ms": 0.3, "overhead_ms": 9.3, "fetch_ms": 0.4},
+            1.0,
+            8,
+            Bound.BALANCED,
+            10 / 9.6,
+        ),
+    ],
+)
+def test_the_limit_is_the_part_without_which_a_cell_gains_most(
+    planted: dict[str, Any], busy_cores: float, cores: int, bound: Bound, gain: float
+) -> None:
+    record = make_record("jpeg", **planted)
+    record = dataclasses.replace(
+        record,
+        counters=Counters(cpu_user_s=busy_cores * record.epoch_s, cpu_system_s=0.0),
+        conditions=Conditions(wall_s=9.0, cores=cores, others_cpu_s=0.0),
+    )
+    verdict = verdict_of([record], "jpeg")
+    assert (verdict.bound, verdict.gain) == (bound, pytest.approx(gain))
+    told = verdict.feed_gain if bound is Bound.COMPUTE else gain
+    assert f" at most {number(told)} times as fast" in limit_sentence(verdict)
 
 
 @pytest.mark.parametrize(("null_ms", "gain"), [(16.0, 20 / 16), (8.0, 20 / 10)])
