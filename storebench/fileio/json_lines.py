@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, from_os_error
-from storebench.fileio.json_text import parse_row
+from storebench.fileio.json_text import IncompleteJsonError, Where, brief, parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
@@ -22,11 +22,9 @@ Row = dict[str, Any]
 
 MOST_BYTES = 2**31
 
-_TAIL_BYTES = 1 << 16
+_MOST_LINE_BYTES = 1 << 25
 _FILL = b"\0 \t\r\n"
 """Bytes that may follow the last line: after a power loss, zeros that were never written."""
-
-_RESTORE = "Restore the file from a copy, or start a new run."
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -103,45 +101,31 @@ def numbered_rows(path: Path, content: bytes) -> Iterator[tuple[str, Row | Corru
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}"
         try:
-            row = parse_row(line, where) if line.strip() else None
+            if line.strip():
+                yield where, _parsed(line, where)
         except CorruptDataError as error:
-            yield where, error
-            continue
-        if row is not None:
-            yield where, row
-        elif line.strip() and number < len(lines):
-            yield where, CorruptDataError("a damaged line: it is not JSON", where=where, hint=_RESTORE)
+            if number < len(lines) or not isinstance(error, IncompleteJsonError):
+                yield where, error
 
 
 def damaged_end(path: Path) -> bytes:
-    """Return the damaged last line of a file, as a kill or a power loss leaves it; empty if there is none.
-
-    Raises
-    ------
-    CorruptDataError
-        The last line is JSON, but not one object.
-    """
-    try:
-        with path.open("rb") as file:
-            return _end(file.fileno(), path)[1]
-    except FileNotFoundError:
+    """Return the damaged last line of a file, as a kill or a power loss leaves it; empty if there is none."""
+    if not path.exists():
         return b""
-    except OSError as error:
-        raise from_os_error(error, path) from error
+    with path.open("rb") as file:
+        return _end(file.fileno(), path)[1]
 
 
 def _end(handle: int, path: Path) -> tuple[int, bytes]:
-    """Return the bytes of an open file up to its last complete line or a damaged one after it, and the damaged one."""
-    size, reach = os.fstat(handle).st_size, _TAIL_BYTES
-    while True:
-        start = max(0, size - reach)
-        rows = os.pread(handle, size - start, start).rstrip(_FILL)
-        last = rows.rpartition(b"\n")[2]
-        if not start or len(last) < len(rows):
-            break
-        reach *= 16
-    damaged = last if last and parse_row(last, path) is None else b""
-    return start + len(rows) - len(damaged), damaged
+    """Return the length of an open file without a damaged last line, or without the last line's end; and that line."""
+    start = max(0, os.fstat(handle).st_size - _MOST_LINE_BYTES)
+    rows = os.pread(handle, _MOST_LINE_BYTES, start).rstrip(_FILL)
+    last = rows.rpartition(b"\n")[2]
+    try:
+        _parsed(last or b"{}", path)
+    except IncompleteJsonError:
+        return start + len(rows) - len(last), last
+    return start + len(rows), b""
 
 
 def _append(path: Path, block: bytes) -> None:
@@ -151,7 +135,10 @@ def _append(path: Path, block: bytes) -> None:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            _mend_end(handle, path)
+            end, damaged = _end(handle, path)
+            if damaged or os.pread(handle, 2, end) not in (b"\n", b"\r\n"):
+                os.ftruncate(handle, end)
+                block = b"\n" + block if end and not damaged else block
             _append_to(handle, block)
         except BaseException:
             if is_new:
@@ -163,15 +150,6 @@ def _append(path: Path, block: bytes) -> None:
             sync(path.parent)
     except OSError as error:
         raise from_os_error(error, path) from error
-
-
-def _mend_end(handle: int, path: Path) -> None:
-    """Cut a damaged last line off an open file, and end the last complete one."""
-    end, damaged = _end(handle, path)
-    if damaged or os.pread(handle, 2, end) not in (b"\n", b"\r\n"):
-        os.ftruncate(handle, end)
-        if end and not damaged:
-            os.pwrite(handle, b"\n", end)
 
 
 def _append_to(handle: int, block: bytes) -> None:
@@ -190,3 +168,10 @@ def _append_to(handle: int, block: bytes) -> None:
 
 def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, sort_keys=True) + "\n"
+
+
+def _parsed(line: bytes, where: Where) -> Row:
+    row = parse_json(line, where, hint="Restore the file from a copy, or start a new run.")
+    if not isinstance(row, dict):
+        raise CorruptDataError(f"{brief(row)} is not a JSON object", where=where)
+    return row

@@ -17,6 +17,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 Where = str | PathLike[str]
 
 
+class IncompleteJsonError(CorruptDataError):
+    """Text that is not JSON, like the last line of a killed process; not several values one after the other."""
+
+
 def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> Any:
     """Return the value of JSON text.
 
@@ -37,30 +41,10 @@ def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> An
     try:
         return _loads(raw)
     except ValueError as error:
-        raise CorruptDataError(f"not JSON ({error})", where=where, hint=hint) from None
+        kind = CorruptDataError if "Extra data" in str(error) else IncompleteJsonError
+        raise kind(f"not JSON ({error})", where=where, hint=hint) from None
     except (RecursionError, MemoryError) as error:
         raise CorruptDataError(f"JSON that is {_too_much(error)}", where=where, hint=hint) from None
-
-
-def parse_row(raw: bytes, where: Where) -> dict[str, Any] | None:
-    """Return the object of one line of JSON; None if it is not JSON, like the last line of a killed process.
-
-    Raises
-    ------
-    CorruptDataError
-        It is nested too deep, another value than an object, or several values.
-    """
-    try:
-        value = _loads(raw)
-    except ValueError as error:
-        if getattr(error, "msg", "") != "Extra data":
-            return None
-        raise CorruptDataError("several JSON values in one line", where=where) from None
-    except (RecursionError, MemoryError) as error:
-        raise CorruptDataError(f"JSON that is {_too_much(error)}", where=where) from None
-    if not isinstance(value, dict):
-        raise CorruptDataError(f"{brief(value)} is not a JSON object", where=where)
-    return value
 
 
 def brief(value: object) -> str:
