@@ -7,23 +7,38 @@ read amplification; and from the same run the device's rate, 16 reads at a time.
 
 and for the way that loads everything first (LMM) the time of loading once, and then the same without the device.
 Printed are measured over predicted for each number of processes that the run has, and then what follows for N
-machines on one shared filesystem of a given bandwidth, which nobody has measured here.
+machines on one shared filesystem of a given bandwidth, which nobody has measured here: a range as wide as the model was
+wrong. Where it was wrong by more than a factor of 2, nothing follows.
 
     python -m benchmarks.scaling_io RUN [--machines 64] [--shared-gb-per-s 25]
+
+Exit codes: 0 estimates were printed, 2 the run has no cells for the model, 4 there is no estimate for a dataset.
 """
 
 import argparse
+import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, DataNotFoundError, StorebenchError
+from storebench.report.texts.labels import number
 from storebench.results import Record, Status
 from storebench.runs.records import read_records
 from storebench.settings.words import ComputeKind
 
 PROCESSES = 8
 """Reader processes of each machine in the outlook."""
+
+MOST_ERROR = 2.0
+"""Beyond this factor between measured and predicted rates, nothing is estimated for many machines."""
+
+_HINT = "Name a run of scenarios/lmdbio.toml."
+
+Cells = dict[tuple[str, int], list[Record]]
+"""Records by backend and number of reader processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +75,7 @@ class Place:
 
 def seconds(way: Way, place: Place, processes: int, samples: int) -> float:
     """Return the seconds that `processes` of one machine take for `samples` in the model."""
-    rate = min(processes * way.rate, place.cores / way.cpu_s)
+    rate = min(processes * way.rate, _cpu_rate(way, place))
     if not way.load_s:
         # One process has shown that the device gives at least this much to this way of reading.
         rate = min(rate, max(way.rate, _device_rate(way, place, place.device_bytes_per_s)))
@@ -71,7 +86,7 @@ def cluster_seconds(way: Way, place: Place, machines: int, samples: int, shared_
     """Return the seconds that `machines` take for one epoch from a shared filesystem, each with `PROCESSES` readers."""
     if way.load_s:
         load_s = max(way.load_s, machines * place.store_bytes / shared_bytes_per_s)
-        rate = machines * min(PROCESSES * way.rate, place.cores / way.cpu_s)
+        rate = machines * min(PROCESSES * way.rate, _cpu_rate(way, place))
         return load_s + samples / rate
     alone = samples / seconds(way, place, PROCESSES, samples)
     return samples / min(machines * alone, _device_rate(way, place, shared_bytes_per_s))
@@ -79,6 +94,10 @@ def cluster_seconds(way: Way, place: Place, machines: int, samples: int, shared_
 
 def _device_rate(way: Way, place: Place, bytes_per_s: float) -> float:
     return bytes_per_s / (max(way.amplification, 1.0) * place.sample_bytes)
+
+
+def _cpu_rate(way: Way, place: Place) -> float:
+    return place.cores / way.cpu_s if way.cpu_s else math.inf
 
 
 def way_of(records: Sequence[Record]) -> Way:
@@ -96,21 +115,30 @@ def way_of(records: Sequence[Record]) -> Way:
 
 
 def place_of(records: Sequence[Record]) -> Place:
-    """Return the machine as the run's ceilings and environment have it."""
-    rates = [record.ceilings.device_random_16_bytes_per_s for record in records]
+    """Return the machine as the run's ceilings and environment have it.
+
+    Raises
+    ------
+    DataNotFoundError
+        They lack it.
+    """
     first = records[0]
-    assert first.environment is not None, "the records name no machine"
-    assert first.store is not None, "the records name no store"
+    rates = [rate for record in records if (rate := record.ceilings.device_random_16_bytes_per_s)]
+    cores = first.environment.match.get("cores") if first.environment else None
+    if not rates or cores is None or first.store is None:
+        what = "rate of the device at 16 reads at a time" if cores and first.store else "machine or store"
+        lack = f"the records hold no {what}"
+        raise DataNotFoundError(lack, where=first.cell.data.name, hint=_HINT)
     return Place(
-        cores=int(first.environment.match["cores"]),
-        device_bytes_per_s=statistics.median(rate for rate in rates if rate),
+        cores=int(cores),
+        device_bytes_per_s=statistics.median(rates),
         sample_bytes=first.store.payload_bytes / first.store.count,
         store_bytes=first.store.file_bytes,
     )
 
 
-def print_check(cells: dict[tuple[str, int], list[Record]], place: Place) -> float:
-    """Print measured over predicted time for each way and number of processes; return the worst error."""
+def print_check(cells: Cells, place: Place) -> float:
+    """Print measured over predicted time for each way and number of processes; return the worst error, 0 if there is none."""
     worst = 0.0
     print(f"  {'way':44} {'processes':>9} {'predicted':>12} {'measured':>12}  measured/predicted rate")
     for (backend, processes), records in sorted(cells.items()):
@@ -126,56 +154,108 @@ def print_check(cells: dict[tuple[str, int], list[Record]], place: Place) -> flo
         ratio = measured / predicted
         if processes > 1:
             worst = max(worst, ratio, 1 / ratio)
-        print(f"  {backend:44} {processes:>9} {predicted:>12,.0f} {measured:>12,.0f}  {ratio:.2f}")
+        rates = f"{number(predicted, 2):>12} {number(measured, 2):>12}"
+        print(f"  {backend:44} {processes:>9} {rates}  {number(ratio, 2)}")
     return worst
 
 
 def print_outlook(
-    cells: dict[tuple[str, int], list[Record]], place: Place, machines: int, shared_bytes_per_s: float
+    cells: Cells, place: Place, machines: int, shared_bytes_per_s: float, *, error: float
 ) -> None:
-    """Print what follows for one epoch of the whole store on many machines."""
+    """Print what follows for one epoch of the whole store on many machines: what the model says, times and over its error."""
     samples = next(iter(cells.values()))[0].store
     assert samples is not None
-    print(f"\n  {machines} machines, {PROCESSES} readers each, {shared_bytes_per_s / 1e9:.0f} GB/s shared:")
-    ways = {backend: way_of(records) for (backend, processes), records in cells.items() if processes == 1}
+    print(f"\n  {machines} machines, {PROCESSES} readers each, {shared_bytes_per_s / 1e9:g} GB/s shared:")
+    compared = {backend for backend, processes in cells if processes > 1}
+    ways = {
+        backend: way_of(records)
+        for (backend, processes), records in cells.items()
+        if processes == 1 and backend in compared
+    }
     took = {
         name: cluster_seconds(way, place, machines, samples.count, shared_bytes_per_s)
         for name, way in ways.items()
     }
     slowest = max(took.values())
     for name, time_s in sorted(took.items(), key=lambda pair: -pair[1]):
-        print(
-            f"  {name:44} {samples.count / time_s:>14,.0f} samples/s, {slowest / time_s:8.1f} times the slowest"
+        rate = samples.count / time_s
+        ends = f"{number(rate / error, 2)} to {number(rate * error, 2)} samples/s"
+        print(f"  {name:44} {ends:>32}, {number(slowest / time_s, 2):>5} times the slowest")
+
+
+def refusal(dataset: str, machines: int, error: float) -> str:
+    """Return why nothing is estimated for a dataset, and the remedy; "" if the model is good enough."""
+    lead = f"{dataset}: no estimate for {machines} machines: "
+    if not error:
+        return (
+            f"{lead}no way to read was measured with 1 reader process and with more, so the model's error is unknown."
+            " Measure both: workers = [1, 2, 4, 8]."
         )
+    if error > MOST_ERROR:
+        return (
+            f"{lead}on one machine the model is off by a factor of {number(error, 2)} at worst, and beyond"
+            f" {MOST_ERROR:g} nothing follows from it. Measure again on an idle machine, with more replicates or at most as"
+            " many reader processes as cores."
+        )
+    return ""
 
 
-def main() -> None:
+def datasets_of(run: Path) -> dict[str, tuple[Cells, Place]]:
+    """Return the cells for the model in a run, and their place, by dataset.
+
+    Raises
+    ------
+    DataNotFoundError
+        There are none.
+    """
+    found: dict[str, list[Record]] = {}
+    for record in read_records(run):
+        cell = record.cell
+        reads = cell.cache == "cold" and cell.compute.kind is ComputeKind.NONE
+        if record.status is Status.OK and reads and cell.workers and cell.ranks == 1:
+            found.setdefault(cell.data.name, []).append(record)
+    datasets: dict[str, tuple[Cells, Place]] = {}
+    for dataset, records in found.items():
+        cells: Cells = {}
+        for record in records:
+            cells.setdefault((record.cell.backend.name, record.cell.workers), []).append(record)
+        datasets[dataset] = cells, place_of(records)
+    if not datasets:
+        raise DataNotFoundError(
+            'no cold cell of reader processes that computes nothing (compute = "none", workers = 1 and more)',
+            where=run,
+            hint=_HINT,
+        )
+    return datasets
+
+
+def main() -> int:
     """Read a run of scenarios/lmdbio.toml and print both tables for each dataset."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("run", type=Path, help="a run of scenarios/lmdbio.toml")
     parser.add_argument("--machines", type=int, default=64)
     parser.add_argument("--shared-gb-per-s", type=float, default=25.0)
     options = parser.parse_args()
-    records = [
-        record
-        for record in read_records(options.run)
-        if record.status is Status.OK
-        and record.cell.cache == "cold"
-        and record.cell.compute.kind is ComputeKind.NONE
-    ]
-    for dataset in dict.fromkeys(record.cell.data.name for record in records):
-        mine = [record for record in records if record.cell.data.name == dataset]
-        cells: dict[tuple[str, int], list[Record]] = {}
-        for one in mine:
-            cells.setdefault((one.cell.backend.name, one.cell.workers), []).append(one)
-        place = place_of(mine)
-        print(
-            f"\n{dataset}, cold: the device gives {place.device_bytes_per_s / 1e9:.2f} GB/s, 16 reads at a time"
-        )
-        worst = print_check(cells, place)
-        print(f"  the model is off by a factor of {worst:.2f} at worst")
-        print_outlook(cells, place, options.machines, options.shared_gb_per_s * 1e9)
+    if options.machines < 1 or not 0 < options.shared_gb_per_s < math.inf:
+        parser.error("--machines and --shared-gb-per-s must be positive")
+    try:
+        datasets = datasets_of(options.run)
+    except StorebenchError as error:
+        print(f"scaling_io: {error}", file=sys.stderr)
+        return error.exit_code
+    code = EXIT_OK
+    for dataset, (cells, place) in datasets.items():
+        gives = f"the device gives {number(place.device_bytes_per_s / 1e9, 2)} GB/s, 16 reads at a time"
+        print(f"\n{dataset}, cold: {gives}")
+        error = print_check(cells, place)
+        if refused := refusal(dataset, options.machines, error):
+            code = EXIT_INCONCLUSIVE
+            print(f"scaling_io: {refused}", file=sys.stderr)
+            continue
+        print(f"  the model is off by a factor of {number(error, 2)} at worst")
+        print_outlook(cells, place, options.machines, options.shared_gb_per_s * 1e9, error=error)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

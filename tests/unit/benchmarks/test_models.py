@@ -1,12 +1,17 @@
 """The models behind docs/scaling-io.md and bench_training: each bound binds where it should."""
 
 import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks.scaling_io import Place, Way, cluster_seconds, seconds
 from benchmarks.training import held_against
-from storebench.results import Cell, Record
+from storebench.results import Ceilings, Cell, Record
+from tests.support.planted import ENVIRONMENT, make_record, write_run
 
 PLACE = Place(cores=2, device_bytes_per_s=1e9, sample_bytes=1e5, store_bytes=4e8)
 WAY = Way(rate=1000.0, cpu_s=1e-4, amplification=1.0, load_s=0.0)
@@ -37,6 +42,68 @@ def test_what_is_loaded_first_is_loaded_once_and_then_free_of_the_device() -> No
 def test_many_machines_meet_at_the_shared_filesystem() -> None:
     assert cluster_seconds(WAY, PLACE, 64, 100_000, 1e10) == pytest.approx(1.0)
     assert cluster_seconds(WAY, PLACE, 2, 100_000, 1e12) == pytest.approx(100_000 / 16_000)
+
+
+def scaled(rates: dict[int, float], *, compute: str = "none", device: float | None = 1e9) -> list[Record]:
+    """Plant a cold cell of LMDB of so many samples per second for each number of reader processes, on two idle cores."""
+    records = []
+    for processes, rate in rates.items():
+        wait_ms = 32_000 / rate
+        made = make_record(
+            "lmdb", cache="cold", workers=processes, compute=compute, wait_ms=wait_ms, compute_ms=0
+        )
+        counters = dataclasses.replace(made.counters, cpu_user_s=0.0, cpu_system_s=0.0)
+        ceilings = Ceilings(device_random_16_bytes_per_s=device)
+        machine = dataclasses.replace(ENVIRONMENT, match=ENVIRONMENT.match | {"cores": 2})
+        records.append(dataclasses.replace(made, counters=counters, ceilings=ceilings, environment=machine))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "code", "says"),
+    [
+        (scaled({1: 100, 2: 180, 4: 250}), (), 0, "the model is off by a factor of 1.6 at worst"),
+        (
+            scaled({1: 100, 4: 190}),
+            (),
+            4,
+            "no estimate for 64 machines: on one machine the model is off by a factor of 2.1",
+        ),
+        (
+            scaled({1: 100, 8: 7_280}),
+            ("--machines", "9"),
+            4,
+            "no estimate for 9 machines: on one machine the model is off by a factor of 9.1",
+        ),
+        (scaled({1: 100}), (), 4, "so the model's error is unknown. Measure both: workers = [1, 2, 4, 8]."),
+        (scaled({2: 100}), (), 4, "so the model's error is unknown."),
+        (
+            scaled({1: 100, 2: 190}, compute="emulated:20"),
+            (),
+            2,
+            "no cold cell of reader processes that computes nothing",
+        ),
+        (scaled({0: 100}), (), 2, "no cold cell of reader processes that computes nothing"),
+        (
+            scaled({1: 100, 2: 190}, device=None),
+            (),
+            2,
+            "the records hold no rate of the device at 16 reads at a time",
+        ),
+        (scaled({1: 100}), ("--machines", "0"), 2, "must be positive"),
+    ],
+)
+def test_nothing_is_estimated_beyond_a_factor_of_two_and_the_reason_is_told(
+    records: list[Record], options: tuple[str, ...], code: int, says: str, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", records)
+    command = [sys.executable, "-m", "benchmarks.scaling_io", str(run), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
+    assert ("times the slowest" in done.stdout) is (code == 0)
+    printed = done.stdout.partition("16 reads at a time")[2].replace(",", "")
+    figures = re.findall(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w.])", printed)
+    assert all(len(figure.replace(".", "").strip("0")) <= 2 for figure in figures), figures
 
 
 def record(backend: str, compute: str, cache: str, seconds: float, compute_s: float = 0.0) -> Record:
