@@ -247,13 +247,13 @@ def main() -> int:
     for dataset, (cells, place) in datasets.items():
         gives = f"the device gives {number(place.device_bytes_per_s / 1e9, 2)} GB/s, 16 reads at a time"
         print(f"\n{dataset}, cold: {gives}")
-        error = print_check(cells, place)
-        if refused := refusal(dataset, options.machines, error):
+        worst = print_check(cells, place)
+        if refused := refusal(dataset, options.machines, worst):
             code = EXIT_INCONCLUSIVE
             print(f"scaling_io: {refused}", file=sys.stderr)
             continue
-        print(f"  the model is off by a factor of {number(error, 2)} at worst")
-        print_outlook(cells, place, options.machines, options.shared_gb_per_s * 1e9, error=error)
+        print(f"  the model is off by a factor of {number(worst, 2)} at worst")
+        print_outlook(cells, place, options.machines, options.shared_gb_per_s * 1e9, error=worst)
     return code
 
 

@@ -61,16 +61,15 @@ def replace_lines(
     CorruptDataError
         A line before the last is damaged.
     """
-    lines, moved = [], []
-    for row in rows_of(path):
-        line = _line(row).encode()
-        (moved if is_old(row) else lines).append(line)
+    old = list(rows_of(path))
+    moved = [_line(row).encode() for row in old if is_old(row)]
     if not moved:
         append_lines(path, rows)
         return
     known = set(aside.read_bytes().splitlines(keepends=True)) if aside.exists() else set()
     _append(aside, b"".join(line for line in moved if line not in known))
-    content = b"".join(lines) + "".join(_line(row) for row in rows).encode()
+    kept = [row for row in old if not is_old(row)]
+    content = "".join(map(_line, [*kept, *rows])).encode()
     try:
         write_whole(path, content)
     except OSError as error:

@@ -212,10 +212,10 @@ def _side_by_side(cell: CellSummary, seconds: _SampleTime) -> float:
     if workers == 1 or not spans or not cores or not wall_s:
         return workers
     others = (cell.median("conditions_others_cpu_s") or 0.0) / wall_s
-    free = max(cores - others, cell.median("whole_cores_used") or 0.0)
+    free = max(int(cores) - others, cell.median("whole_cores_used") or 0.0)
     looping = seconds.compute if cell.cell.compute.kind is ComputeKind.REAL else 0.0
     busy = min(spans, (cell.median("whole_cpu_s_per_sample") or 0.0) - looping)
-    return min(workers, spans / max(min(busy / free, seconds.total), 1e-12))
+    return min(float(workers), spans / max(min(busy / free, seconds.total), 1e-12))
 
 
 def _storage_part(cell: CellSummary, seconds: _SampleTime, warm: CellSummary | None) -> float:

@@ -439,14 +439,11 @@ class Run:
 
     def _cut_damaged_line(self) -> None:
         """Cut a damaged last line off the records; if it was of a finished run, ``superseded.jsonl`` gets it and its table."""
-        damaged = damaged_end(self.folder / RECORDS_NAME)
-        if not damaged:
-            return
-        unnamed = merged_names(self.folder / STEPS_NAME).keys() - self._named_tables()
-        if unnamed:
-            row = {"damaged_line": damaged.decode(errors="replace"), "steps_file": min(unnamed)}
-            append_lines(self.folder / SUPERSEDED_NAME, [row])
-        append_lines(self.folder / RECORDS_NAME, [])
+        if damaged := damaged_end(self.folder / RECORDS_NAME).decode(errors="replace"):
+            unnamed = sorted(merged_names(self.folder / STEPS_NAME).keys() - self._named_tables())
+            rows = [{"damaged_line": damaged, "steps_file": name} for name in unnamed[:1]]
+            append_lines(self.folder / SUPERSEDED_NAME, rows)
+            append_lines(self.folder / RECORDS_NAME, [])
 
     def _named_tables(self) -> set[str]:
         """Return the names of the step tables that records name."""

@@ -9,6 +9,7 @@ from storebench.errors import CorruptDataError
 from storebench.fileio.json_lines import rows_of
 from storebench.report.validation.findings import Finding, Rule, finding, of_run
 from storebench.results import Record
+from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.records import RECORDS_NAME, STEPS_NAME, SUPERSEDED_NAME
 from storebench.runs.step_files import merged_labels, merged_names
 
@@ -59,7 +60,8 @@ def unnamed_tables(folder: Path, about: dict[str, Any]) -> Iterator[Finding]:
     except CorruptDataError:
         return  # each record that names one of them is a finding
     try:
-        rows = [row for name in (RECORDS_NAME, SUPERSEDED_NAME) for row in rows_of(folder / name)]
+        files = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)
+        rows = [row for name in files for row in rows_of(folder / name)]
     except CorruptDataError as error:
         yield of_run(about, str(error.where), error.what)
         return

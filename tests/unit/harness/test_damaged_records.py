@@ -10,6 +10,7 @@ import pytest
 
 from storebench.errors import CorruptDataError
 from storebench.report.analysis import load_results
+from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.records import RECORDS_NAME, SUPERSEDED_NAME
 from tests.support.harness_tools import SMALL_MATRIX, Bench, write_scenario
 
@@ -81,6 +82,20 @@ def test_a_damaged_line_before_the_last_ends_every_command_with_5_and_its_number
     with pytest.raises(CorruptDataError, match=r"records\.jsonl:2: "):
         load_results(run)
     assert (run / RECORDS_NAME).read_bytes() == content
+
+
+@pytest.mark.parametrize("name", [SUPERSEDED_NAME, CONVERSIONS_NAME])
+def test_a_damaged_line_in_another_file_of_a_run_is_an_error_with_its_number(
+    name: str, bench: Bench, measured: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(measured, tmp_path / "run")
+    (run / name).write_text('{"schema_version": 99}\n{"half": \n{"schema_version": 99}\n')
+    for command in (("validate", run), ("report", run, "--out", tmp_path / "page")):
+        done = bench.cli(*command)
+        assert done.returncode == 5, (command, done)
+        assert f"{name}:2: " in done.stdout + done.stderr, (command, done)
+    (run / name).write_text('{"schema_version": 99}\n{"half": ')
+    assert bench.cli("validate", run).stdout == bench.cli("validate", measured).stdout
 
 
 @pytest.mark.parametrize("how", SOUND.values(), ids=SOUND)
