@@ -18,6 +18,9 @@ _HEADROOM = 1.25
 _CPU_HEADROOM = 1.1
 """The timed steps may need less CPU time per sample than the epoch that is counted: 1.04 was seen with two workers on two cores."""
 
+_CPU_BESIDE_S = 0.1
+"""CPU seconds of each process that may belong to the begin and the end of an epoch instead of its samples."""
+
 DEVICE_LEAST_FRAC = 0.9
 """Block layers and counters disagree by a few percent; if a tenth is missing, something else served it."""
 
@@ -96,8 +99,11 @@ def check_limits(record: Record, best: BestRates | None = None) -> Iterator[Find
 
 def _cpu_ceiling(record: Record) -> Iterator[Finding]:
     """Find a rate at which the epoch's CPU seconds per sample would need more cores than there are."""
-    cores, cpu_s = _cores(record), record.counters.cpu_s
-    if cores is None or not cpu_s or not record.samples:
+    cores, spent_s = _cores(record), record.counters.cpu_s
+    if cores is None or spent_s is None:
+        return
+    cpu_s = spent_s - _CPU_BESIDE_S * record.cell.ranks * (1 + record.cell.workers)
+    if cpu_s <= 0:
         return
     nodes = record.job.nodes if record.job else 1
     most = nodes * cores * record.samples / cpu_s

@@ -107,7 +107,7 @@ def test_a_record_proves_its_samples(two: list[Record]) -> None:
         )
         assert one.coverage == expected
         assert 0 < one.coverage.proof_s < 1
-        order = epoch_order(SAMPLES, seed=SEED, epoch=number)
+        order = epoch_order(SAMPLES, seed=SEED, epoch=number, replicate=one.replicate)
         assert one.digests is not None
         assert one.digests.order == order_digest(split_batches(order, BATCH))
         assert one.digests.samples == one.store.samples_digest

@@ -112,7 +112,7 @@ def test_fetching_is_no_faster_than_the_cores_can_copy(
 )
 def test_a_rate_needs_no_more_cores_than_there_are(cpu_s: float, cores: int, kept: bool) -> None:
     record = whole("lmdb", cache="warm")
-    spent = cpu_s * record.samples / record.samples_per_s
+    spent = cpu_s * record.samples / record.samples_per_s + 0.1
     record = dataclasses.replace(
         record,
         counters=dataclasses.replace(record.counters, cpu_user_s=spent, cpu_system_s=0.0),
