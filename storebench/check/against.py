@@ -176,6 +176,11 @@ def run_against(
             sides, dropped=_lacking(jobs[0], jobs[1]), added=_lacking(jobs[1], jobs[0])
         )
         _tell(sides, before, after, say)
+        same = codes[0].facts.digest == codes[1].facts.digest and not repo.plugin
+        if same and before.cells() == after.cells():
+            say("both sides are the same code: nothing to measure")
+            _pair_up(sides, revision.ref, codes, same=True)
+            return sides
         processes = [running.enter_context(_side(job)) for job in jobs]
         _pair_up(sides, revision.ref, codes)
         _one_sided(processes, sides)
@@ -253,8 +258,6 @@ def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[S
     for name, code in zip(("baseline", "contender"), codes, strict=True):
         facts = code.facts
         say(f"{name}: {facts.plugin or f'commit {facts.commit or None}, digest {facts.digest}'}")
-    if codes[0].facts.digest == codes[1].facts.digest and not repo.plugin:
-        say("both sides are the same code")
     return codes
 
 
@@ -343,16 +346,18 @@ def _progress(number: int, total: int, elapsed_s: float, budget_s: float | None)
     return f"replicate pair {number}, after {elapsed_s / 60:.1f} of {budget_s / 60:.3g} min"
 
 
-def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode]) -> None:
+def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = False) -> None:
     """Record in both runs that they belong together, so that a check pairs their rounds."""
     about = {
         "pairing": secrets.token_hex(8),
         "ref": ref,
         "commit": sides.commit,
         "repository": str(sides.repository),
+        "same": same,
     }
     folders = (("baseline", sides.baseline), ("contender", sides.contender))
     for (side, folder), code in zip(folders, codes, strict=True):
+        folder.mkdir(exist_ok=True)
         own = {"side": side, "code": dataclasses.asdict(code.facts)}
         write_whole(folder / PAIRING_NAME, json.dumps({**about, **own}, indent=2) + "\n")
 

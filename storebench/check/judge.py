@@ -53,6 +53,8 @@ def _match(name: str, baseline: Side, contender: Side) -> CellResult | tuple[Cel
         return dataclasses.replace(blank, state=CellState.MISSING, reason=_lost(known, baseline, contender))
     if second.failure:
         return dataclasses.replace(blank, reason=second.failure)
+    if wrong := second.disagreement or (first.disagreement if first else ""):
+        return dataclasses.replace(blank, reason=wrong)
     if first is None:
         return dataclasses.replace(blank, state=CellState.NEW, reason="the baseline lacks it")
     if first.failure:
@@ -77,6 +79,7 @@ def _counted(pair: CellPair) -> tuple[CellResult, str]:
         label=second.label,
         state=CellState.WITHIN_NOISE,
         replicates=(len(first.replicates), len(second.replicates)),
+        round_s=first.round_s + second.round_s,
         rerun=second.rerun,
         samples=second.samples,
     )
@@ -93,7 +96,7 @@ def _counted(pair: CellPair) -> tuple[CellResult, str]:
         reason = "; ".join(counter.sentence for counter in result.worse_counters)
         result = dataclasses.replace(result, state=CellState.WORSE, reason=reason)
     if not rules.gate_time:
-        return result, ""
+        return result if result.worse_counters else dataclasses.replace(result, state=CellState.NOT_GATED), ""
     basis, why_not = basis_of(pair)
     return (result, basis) if basis else (_not_comparable(result, why_not), "")
 

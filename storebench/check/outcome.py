@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from storebench import errors
 from storebench.check.policy import Policy
 from storebench.check.result import CellResult, CellState
-from storebench.units import number_of
+from storebench.units import format_duration, number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +52,18 @@ def outcome(
 
 
 def _rounds_to_go(results: Sequence[CellResult]) -> str:
-    """Return words for the further replicates that would decide half of the undecided cells, and all decidable ones."""
+    """Return words for the smallest visible slow-down, and for what would decide the undecided cells."""
     undecided = [result for result in results if result.state is CellState.INCONCLUSIVE]
-    needed = sorted(result.more_rounds for result in undecided if result.more_rounds)
+    floors = [result.floor_frac for result in undecided if result.floor_frac is not None]
+    seen = f"; the smallest slow-down that this run can see is {max(floors):.0%}" if floors else ""
+    needed = max((result.more_rounds for result in undecided if result.more_rounds), default=0)
     if not needed:
-        return ""
-    half = (len(undecided) + 1) // 2
-    steps = {needed[half - 1]: half} if half <= len(needed) else {}
-    steps[needed[-1]] = len(needed)
-    (first, cells), *later = sorted(steps.items())
-    words = f"{first} more replicates on each side would decide {cells} of {number_of(len(undecided), 'undecided cell')}"
-    return "; " + ", ".join([words, *(f"{rounds} more {each} of them" for rounds, each in later)])
+        return seen
+    took_s = needed * sum(result.round_s for result in results)
+    time = f" (about {format_duration(took_s)})" if took_s else ""
+    return (
+        f"{seen}; {number_of(needed, 'more replicate')} on each side{time} would decide what can be decided"
+    )
 
 
 def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> None:
@@ -93,7 +94,7 @@ def _decide(
         if strict or not any(_is_called(result, name) for name in allow_missing)
     ]
     measured = len(results) - len(by_state[CellState.MISSING])
-    compared = measured - len(by_state[CellState.NEW])
+    compared = measured - len(by_state[CellState.NEW]) - len(by_state[CellState.NOT_GATED])
     undecided = by_state[CellState.INCONCLUSIVE]
     wide = len(undecided) > policy.max_inconclusive_frac * compared
     new = by_state[CellState.NEW] if strict or not compared else []
@@ -124,7 +125,7 @@ _PERMIT = " (--allow-missing NAME lets one pass)"
 
 
 def _remarks(by_state: dict[CellState, list[CellResult]]) -> str:
-    states = (CellState.INCONCLUSIVE, CellState.MISSING, CellState.NEW)
+    states = (CellState.INCONCLUSIVE, CellState.NOT_GATED, CellState.MISSING, CellState.NEW)
     parts = [f"{len(by_state[state])} {state}" for state in states if by_state[state]]
     return f" ({', '.join(parts)})" if parts else ""
 

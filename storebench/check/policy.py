@@ -16,12 +16,13 @@
 
 import fnmatch
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import pydantic
 
-from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
+from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError, UsageError
 from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
@@ -163,6 +164,22 @@ class Policy(_Strict):
             if fnmatch.fnmatchcase(cell_id, exception.match) or fnmatch.fnmatchcase(label, exception.match):
                 return exception
         return CellPolicy(match="*")
+
+    def require_times(self, labels: Iterable[str]) -> None:
+        """Refuse a policy that compares the time of none of these cells.
+
+        Raises
+        ------
+        UsageError
+            Every one of them has ``gate_time = false``.
+        """
+        named = list(labels)
+        if named and not any(self.cell("", label).gate_time for label in named):
+            raise UsageError(
+                "this policy compares the time of no cell",
+                where="gate_time",
+                hint="Leave 'gate_time = false' to the cells whose time says nothing.",
+            )
 
     def practical(self, cell: CellPolicy) -> float:
         """Return the practical threshold of a cell."""

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 import json
+import textwrap
 from collections.abc import Callable, Sequence
 from xml.etree import ElementTree as ET
 
@@ -15,17 +16,19 @@ from storebench.units import number_of
 Results = Sequence[CellResult]
 
 _BAD = (CellState.WORSE, CellState.FAILED, CellState.MISSING)
-_HEADS = ("cell", "verdict", "time ratio", "single 95%", "tail", "calibrated", "floor", "n", "why")
+_HEADS = ("cell", "verdict", "time ratio", "single 95%", "n", "why")
+_COLUMNS = 100
 
 
 def as_text(results: Results, outcome: Outcome) -> str:
     """Return an aligned table and the outcome's line, for a terminal."""
-    rows = [_HEADS, *(tuple(map(plain, _row(result))) for result in _worst_first(results))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS) - 1)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
-        for row in rows
-    ]
+    rows = [_HEADS[:-1], *(tuple(map(plain, _row(result)[:-1])) for result in _worst_first(results))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    for number, result in reversed(list(enumerate(_worst_first(results), start=1))):
+        if result.state is not CellState.WITHIN_NOISE:
+            indent = {"initial_indent": "    ", "subsequent_indent": "    "}
+            lines[number + 1 : number + 1] = textwrap.wrap(plain(_row(result)[-1]), _COLUMNS, **indent)
     return "\n".join([*(line.rstrip() for line in lines), "", plain(_summary(outcome))]) + "\n"
 
 
@@ -53,7 +56,7 @@ def as_github(results: Results, outcome: Outcome) -> str:
     """Return one workflow command per cell that needs attention, and one for the outcome."""
     lines = []
     for result in _worst_first(results):
-        if result.state in (CellState.WITHIN_NOISE, CellState.BETTER):
+        if result.state in (CellState.WITHIN_NOISE, CellState.BETTER, CellState.NOT_GATED):
             continue
         level = "error" if result.state in _BAD else "warning"
         message = f"{result.state}: {result.reason}" if result.reason else str(result.state)
@@ -167,6 +170,7 @@ def _worst_first(results: Results) -> list[CellResult]:
         CellState.NOT_COMPARABLE,
         CellState.INCONCLUSIVE,
         CellState.NEW,
+        CellState.NOT_GATED,
         CellState.BETTER,
         CellState.WITHIN_NOISE,
     ]
@@ -181,9 +185,6 @@ def _row(result: CellResult) -> tuple[str, ...]:
         f"{result.state}{confirmed}",
         "" if result.ratio is None else f"{result.ratio:.3f}",
         interval,
-        "" if result.tail_ratio is None else f"{result.tail_ratio:.3f}",
-        "" if result.calibrated_ratio is None else f"{result.calibrated_ratio:.3f}",
-        "" if result.floor_frac is None else f"{result.floor_frac:.1%}",
         "" if result.replicates == (0, 0) else f"{result.replicates[0]}/{result.replicates[1]}",
         result.reason or result.basis,
     )

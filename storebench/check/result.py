@@ -14,6 +14,8 @@ class CellState(enum.StrEnum):
     WORSE = "worse"
     WITHIN_NOISE = "within noise"
     INCONCLUSIVE = "inconclusive"
+    NOT_GATED = "not gated"
+    """Its counters are as good; the policy leaves its time uncompared."""
     NOT_COMPARABLE = "not comparable"
     MISSING = "missing"
     """The baseline has it and the contender does not."""
@@ -72,6 +74,8 @@ class CellResult:
     more_rounds
         Further replicates on each side that would decide an inconclusive cell; None if no practicable number
         would, or if none are needed.
+    round_s
+        Seconds for one replicate on both sides; 0 if unknown.
     """
 
     cell_id: str
@@ -102,6 +106,7 @@ class CellResult:
     slowest_ratio: float | None = None
     slowest_frac: float | None = None
     more_rounds: int | None = None
+    round_s: float = 0.0
 
     @property
     def worse_counters(self) -> tuple[CounterResult, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from storebench.codecs import any_size
-from storebench.errors import StorebenchError
+from storebench.errors import NotComparableError, StorebenchError
 from storebench.formats.registry import PAPER_BACKENDS, get_format
 from storebench.matrix import MODEL_CROPS
 from storebench.report import states
@@ -352,12 +352,19 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         The table that `storebench.load_results` returned.
     findings
         cell_id -> what validation found.
+
+    Raises
+    ------
+    NotComparableError
+        A cell was measured with different code; its rounds are no sample of one thing.
     """
     grouped: dict[tuple[str, str], list[EpochRow]] = {}
     names = [str(name) for name in results.columns]
     for values in results.itertuples(index=False, name=None):
         row = dict(zip(names, map(_plain, values), strict=True))
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(row)
+    for rows in grouped.values():
+        _require_one_code(rows)
     invalid, named = findings or {}, distinctions([rows[0] for rows in grouped.values()])
     cells = [
         CellSummary(
@@ -370,6 +377,16 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         for (key, cell_id), rows in grouped.items()
     ]
     return sorted(cells, key=lambda cell: (backend_rank(cell.backend), str(cell.setting)))
+
+
+def _require_one_code(rows: Sequence[EpochRow]) -> None:
+    codes = {row["code_digest"]: row["run_id"] for row in rows if row["code_digest"] is not None}
+    if len(codes) > 1:
+        (one, first), (other, second), *_ = codes.items()
+        raise NotComparableError(
+            f"{rows[0]['backend']}: run {first} measured other code (digest {one[:8]}) than run {second} ({other[:8]})",
+            hint="Report them one by one; 'storebench bench --against' compares two revisions.",
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from storebench.cli.main import app
 from storebench.results import Counters, Record
 from storebench.runs.records import PAIRING_NAME, read_records
 from tests.support.planted_sides import CELLS, ELSEWHERE, record, run_of, write_run, write_sessions
+from tests.support.quick_cli import storebench
 
 Sessions = dict[str, Any]
 LMDB, HDF5 = CELLS[:2]
@@ -320,3 +322,54 @@ def test_a_lost_replicate_of_one_side_is_not_green(tmp_path: Path) -> None:
     write_run(contender, kept)
     code, text = check(baseline, contender)
     assert (code, "the contender lacks replicate 1" in text) == (3, True), text
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a real run with three replicates of one cell."""
+    place = tmp_path_factory.mktemp("measured")
+    words = (
+        "memory",
+        "--dataset",
+        "mnist",
+        "--synthetic",
+        "--size",
+        "2000",
+        "--compute",
+        "none",
+        "--model",
+        "none",
+    )
+    done = storebench(place, "run", *words, "--replicates", "3", "--stores", "stores", "--out", place / "run")
+    assert done.returncode == 0, done.stderr
+    return place / "run"
+
+
+def _planted(run: Path, folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    shutil.copytree(run, folder)
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    for one in records:
+        change(one)
+    (folder / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    return folder
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "figure"),
+    [
+        (lambda one: one.update(samples_per_s=3 * one["samples_per_s"]), "samples_per_s"),
+        (lambda one: one.update(timed_s=one["timed_s"] / 2), "timed_s"),
+        (lambda one: one["data_wait_ns"].update(p99=1), "data_wait_ns"),
+        (lambda one: one.update(steps_file=None), "names no step table"),
+        (lambda one: one.update(steps_file="steps/other.parquet"), "is not there"),
+    ],
+)
+def test_figures_that_the_steps_do_not_give_are_refused_on_either_side(
+    side: int, change: Callable[[dict[str, Any]], None], figure: str, measured: Path, tmp_path: Path
+) -> None:
+    sides = [measured, measured]
+    assert check(*sides)[0] in (0, 4)
+    sides[side] = _planted(measured, tmp_path / "planted", change)
+    code, text = check(*sides)
+    assert (code, figure in text) == (5, True), text

@@ -81,6 +81,10 @@ class CellData:
         Whether the replicates are rounds of one process.
     failure
         Why the cell failed, or "".
+    disagreement
+        Where its records say something else than their step tables, or "".
+    round_s
+        Seconds that one replicate took, preparation and proof included; 0 if unknown.
     rerun
         Argument that runs the cell again: a pytest node id or a cell id.
     figure
@@ -104,6 +108,8 @@ class CellData:
     replicates: tuple[Replicate, ...] = ()
     one_process: bool = False
     failure: str = ""
+    disagreement: str = ""
+    round_s: float = 0.0
     rerun: str = ""
     figure: str = "median"
     tail_of: str = ""
@@ -176,3 +182,9 @@ def read_pairing(folder: Path) -> dict[str, Any]:
         raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
     pairing: dict[str, Any] = about
     return pairing
+
+
+def same_code(baseline: Path, contender: Path) -> bool:
+    """Return whether ``bench --against`` made these two folders and found nothing to compare."""
+    first, second = read_pairing(baseline), read_pairing(contender)
+    return bool(first.get("same")) and first.get("pairing") == second.get("pairing")

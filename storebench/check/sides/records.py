@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from storebench.check.sides.model import (
     read_pairing,
     slowest_tenth,
 )
-from storebench.errors import DataNotFoundError
+from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.results import CacheVerdict, Cell, Record, Status
 from storebench.runs.records import read_records
+from storebench.runs.step_files import find_table, read_arrow
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
+from storebench.worker.measure import epoch_record
 
 _EPOCHS_TAIL = "slowest tenth of the epochs"
 _MEAN = "geometric mean of the epochs"
@@ -41,7 +44,11 @@ def side_of_records(path: Path) -> Side:
         source=str(path),
         kind="records",
         cells={
-            cell_id: _cell(cell_records, about.get("code", {}).get("digest", ""))
+            cell_id: _cell(
+                cell_records,
+                about.get("code", {}).get("digest", ""),
+                path if path.is_dir() else path.parent,
+            )
             for cell_id, cell_records in grouped.items()
         },
         pairing=str(about.get("pairing", "")),
@@ -77,7 +84,7 @@ def label_of(cell: Cell) -> str:
     return "/".join([*parts, *([apart] if cell.trainers > 1 else [])])
 
 
-def _cell(records: list[Record], code: str) -> CellData:
+def _cell(records: list[Record], code: str, run: Path) -> CellData:
     first = records[0]
     usable = [record for record in records if record.status is Status.OK and record.samples_per_s > 0]
     failed = next((record for record in records if record not in usable), None)
@@ -111,12 +118,51 @@ def _cell(records: list[Record], code: str) -> CellData:
         or _code_failure(usable, code)
         or _cache_failure(usable)
         or _proof_failure(usable),
+        disagreement=next(filter(None, (_disagreement(record, run) for record in usable)), ""),
+        round_s=statistics.fmean(_round_s(epochs) for epochs in rounds) if rounds else 0.0,
         rerun=first.cell.cell_id,
         figure=_MEAN if any(len(epochs) > 2 for epochs in rounds) else "mean",  # equal for one epoch
         tail_of=tail_of,
         samples=store.count if store else None,
         asked=json.loads(json.dumps(first.cell.fields())),
     )
+
+
+_RECOMPUTED = (
+    "samples",
+    "timed_samples",
+    "timed_s",
+    "samples_per_s",
+    "epoch_s",
+    "data_wait_s",
+    "time_to_first_batch_s",
+)
+
+
+def _disagreement(record: Record, run: Path) -> str:
+    """Return where a record says something else than its step table, or ""; the code that ran is not asked."""
+    if record.steps_file is None:
+        return "a record names no step table" if record.steps else ""
+    try:
+        path = find_table(run, record.steps_file)
+        if path is None:
+            return f"its step table {record.steps_file} is not there"
+        columns = read_arrow(path, record.steps_file)
+        table = {name: columns.column(name).to_numpy(zero_copy_only=False) for name in columns.column_names}
+        right = epoch_record(record, table)
+    except (CorruptDataError, KeyError, ValueError) as error:
+        return f"its step table {record.steps_file} cannot be read: {error}"
+    for name in _RECOMPUTED:
+        recorded, own = getattr(record, name), getattr(right, name)
+        if not math.isclose(recorded, own, rel_tol=1e-6, abs_tol=1e-9):
+            return f"{name} is {recorded:.6g} in a record of replicate {record.replicate}, but its steps give {own:.6g}"
+    if record.data_wait_ns != right.data_wait_ns:
+        return f"data_wait_ns of replicate {record.replicate} is not that of its steps"
+    return ""
+
+
+def _round_s(epochs: Sequence[Record]) -> float:
+    return epochs[0].conditions.wall_s if epochs[0].conditions else 0.0
 
 
 def _failure(failed: Record | None) -> str:

@@ -28,6 +28,7 @@ from tests.support.quick_cli import storebench as quick_storebench
 from tests.support.revision_tools import (
     BEING_COMPILED,
     ROOT,
+    clone_here,
     commit,
     copy_cells,
     git,
@@ -131,6 +132,12 @@ def compare_with_planted(
     assert {record.code for record in sides[0]}.isdisjoint({record.code for record in sides[1]})
 
 
+def commented(checkout: Path) -> None:
+    """Change a comment of a checkout's package, so that its code is another."""
+    with (checkout / "storebench" / "units.py").open("a") as file:
+        file.write("# changed\n")
+
+
 def slow_reader(package: Path) -> None:
     plant(package / "formats" / "lmdb" / "get.py", "LmdbGetReader.fetch_into", 0.01)
 
@@ -228,12 +235,14 @@ def test_dropped_and_shrunk_cells_are_missing_elsewhere(untouched: Path, tmp_pat
 
 @pytest.fixture(scope="module")
 def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[Sides, list[str]]:
-    """Compare one format of HEAD and of this working tree; return the run folders and what was said.
+    """Compare one format of HEAD and of a working tree with another comment; return the run folders and what was said.
 
     A second process tries to write into the same folders meanwhile, and what it says is among that.
     """
     folder, told = tmp_path_factory.mktemp("same"), list[str]()
     path, out = write_scenario(folder / "tiny.toml", PLACES[3]), folder / "out"
+    checkout = clone_here(folder / "clone")
+    commented(checkout)
 
     def tell(line: str) -> None:
         told.append(line)
@@ -243,13 +252,14 @@ def same(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> tuple[
                 ("--resume", "--out", out / "baseline"),
                 ("--resume", "--out", out / "contender"),
             ):
-                told.append(quick_storebench(ROOT, "bench", path, *words).stderr)
+                told.append(quick_storebench(checkout, "bench", path, *words).stderr)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
         only = SideOptions(only=["memory"])
-        sides = run_against(Revision(ref="HEAD"), scenario, out, folder / "stores", options=only, say=tell)
-    assert str(folder) not in git(ROOT, "worktree", "list")
+        revision = Revision(ref="HEAD", repository=checkout)
+        sides = run_against(revision, scenario, out, folder / "stores", options=only, say=tell)
+    assert "storebench-against-" not in git(checkout, "worktree", "list")
     assert not list(folder.glob("storebench-against-*"))
     return sides, told
 
@@ -262,14 +272,30 @@ def test_both_sides_run_every_replicate_side_by_side(
     assert [one.replicate for one in first] == [one.replicate for one in second] == [0, 1]
     starts = sorted([(one.started_utc, "a") for one in first] + [(one.started_utc, "b") for one in second])
     assert "".join(side for _, side in starts) == "abba"
-    assert sides.commit == git(ROOT, "rev-parse", "HEAD")
-    assert told[0] == f"storebench in {ROOT}: revision {sides.commit[:12]} against the working tree"
+    assert sides.commit == git(sides.repository, "rev-parse", "HEAD")
+    assert (
+        told[0] == f"storebench in {sides.repository}: revision {sides.commit[:12]} against the working tree"
+    )
     (result,) = judge(
         read_side(sides.baseline, baseline=True), read_side(sides.contender, baseline=False), Policy()
     )
     assert result.basis == "seconds, interleaved"
+    again = Revision(ref="HEAD", repository=sides.repository)
     with pytest.raises(OutputError, match="already a run here"):
-        run_against(Revision(ref="HEAD"), scenario, sides.baseline.parent, sides.baseline.parent / "stores")
+        run_against(again, scenario, sides.baseline.parent, sides.baseline.parent / "stores")
+
+
+def test_equal_code_ends_at_once_without_a_measurement(tmp_path: Path) -> None:
+    checkout, out = clone_here(tmp_path / "clone"), tmp_path / "out"
+    path = write_scenario(tmp_path / "tiny.toml", PLACES[3])
+    (checkout / "CHANGELOG.md").write_text("One more line.\n")
+    commit(checkout, "Change a document")
+    done = quick_storebench(checkout, "bench", path, "--against", "HEAD~1", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "nothing to measure" in done.stderr
+    assert not list(out.rglob("records.jsonl"))
+    checked = quick_storebench(checkout, "check", out / "baseline", out / "contender")
+    assert (checked.returncode, "the same code" in checked.stdout) == (0, True), checked.stderr
 
 
 def test_a_comparison_holds_its_folder_and_both_runs_in_it(same: tuple[Sides, list[str]]) -> None:
@@ -286,8 +312,8 @@ def test_a_record_of_other_code_is_refused(same: tuple[Sides, list[str]]) -> Non
     codes = [one.code for one in both if one.code is not None]
     assert len(codes) == 2
     record = both[1]
-    with checked_out(ROOT, sides.commit, print) as (worktree, scratch):
-        sides_code = storebench_sides(ROOT, worktree, scratch, print)
+    with checked_out(sides.repository, sides.commit, print) as (worktree, scratch):
+        sides_code = storebench_sides(sides.repository, worktree, scratch, print)
         for side, name, code in zip(sides_code, ("baseline", "contender"), codes, strict=True):
             record = dataclasses.replace(record, code=code)
             side.check(name, [record])
@@ -422,6 +448,7 @@ def test_a_budget_decides_the_rounds_and_says_what_another_takes(
 ) -> None:
     copy_cells(untouched / "storebench" / "worker" / "launch.py")
     commit(untouched, "Let cells be copies of their side's process")
+    commented(untouched)
     told: list[str] = []
     options = SideOptions(only=["memory"], budget_s=0.1)  # less than any round takes
     sides = run_against(

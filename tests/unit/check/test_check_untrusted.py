@@ -50,7 +50,7 @@ def test_a_cell_that_is_called_like_a_command_commands_nothing(name: str, sides:
     if name == "markdown":
         assert "<script" not in out
         assert "](" not in out
-        assert {len(re.findall(r"(?<!\\)\|", row)) for row in out.splitlines() if row.startswith("|")} == {10}
+        assert {len(re.findall(r"(?<!\\)\|", row)) for row in out.splitlines() if row.startswith("|")} == {7}
 
 
 def test_annotations_are_ours_alone(sides: tuple[Path, Path]) -> None:

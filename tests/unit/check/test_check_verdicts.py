@@ -115,16 +115,27 @@ def test_only_equal_calibrations_are_compared(tmp_path: Path) -> None:
     assert "no calibration on both sides" in found[CELLS[0]].reason
 
 
-def test_elsewhere_the_counters_alone_can_be_compared(tmp_path: Path) -> None:
-    policy = Path(__file__).parents[3] / "results" / "baselines" / "elsewhere.toml"
+def test_a_cell_whose_time_is_not_compared_is_not_gated(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'[[cells]]\nmatch = "{CELLS[0]}"\ngate_time = false\n', encoding="utf-8")
     first = write_sessions(tmp_path / "a", seed=1)
-    slow = write_sessions(tmp_path / "b", seed=2, machine=ELSEWHERE, scale=2, slower={CELLS[0]: 3})
-    assert run(first, slow, "--policy", policy)[0] == 0
-    calls = {CELLS[1]: {"read_calls": 2048}}
-    more = write_sessions(tmp_path / "c", seed=2, machine=ELSEWHERE, counters=calls)
+    slow = write_sessions(tmp_path / "b", seed=2, slower={CELLS[0]: 3})
+    code, text = run(first, slow, "--policy", policy)
+    assert (code, "1 not gated" in text) == (0, True), text
+    assert "within noise" not in next(line for line in text.splitlines() if line.startswith(CELLS[0]))
+    calls = {CELLS[0]: {"read_calls": 2048}}
+    more = write_sessions(tmp_path / "c", seed=2, counters=calls)
     code, text = run(first, more, "--policy", policy)
-    assert code == 1
-    assert "read_calls 1,024 -> 2,048" in text
+    assert (code, "read_calls 1,024 -> 2,048" in text) == (1, True), text
+
+
+@pytest.mark.parametrize("match", ["*", "read/*"])
+def test_a_policy_that_compares_no_time_is_refused(match: str, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'[[cells]]\nmatch = "{match}"\ngate_time = false\n', encoding="utf-8")
+    sides = [write_sessions(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    code, text = run(*sides, "--policy", policy)
+    assert (code, "compares the time of no cell" in text) == (2, True), text
 
 
 def test_two_unknown_machines_are_not_one(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_suspected_cells_of_a_run_go_through_the_runner_again(tmp_path: Path) ->
     raw = [json.loads(line) for line in (run.folder / "records.jsonl").read_text().splitlines()]
     for number, one in enumerate(raw):
         one["samples_per_s"] *= 1e6 * (1 + 1e-3 * number)
+        one["steps_file"], one["steps"] = None, 0  # so that nothing contradicts it
     fast.write_text(json.dumps(raw))
     baseline = read_side(fast, baseline=True)
     policy = Policy(min_replicates=2, alpha=0.5, basis="seconds")

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from storebench.errors import NotComparableError
 from storebench.report.cells import CellSummary, as_cells, ceiling_key, key_without, summarise, varying_fields
 from storebench.report.frame import to_frame
 from storebench.report.panels import fullest, panels
 from storebench.report.texts.labels import setting_label
 from storebench.report.validation.findings import Finding, Rule
 from storebench.report.validation.validate import validate_records
-from storebench.results import Record
+from storebench.results import CodeFacts, Record
 from tests.support.planted import ENVIRONMENT, make_record
 
 FILE = Path("run/some.jsonl")
@@ -145,3 +146,13 @@ def test_summaries_are_made_of_a_table_and_left_as_they_are() -> None:
 def test_only_real_training_of_fewer_than_20_steps_is_short(steps: int, compute: str, short: bool) -> None:
     cell = cell_of(make_record("lmdb", cache="warm", steps=steps, compute=compute))
     assert cell.short_training is short
+
+
+def test_rounds_of_different_code_are_not_pooled() -> None:
+    records = [
+        make_record("lmdb", run_id=f"run-{digest}", replicate=number, code=CodeFacts(digest=digest))
+        for number, digest in enumerate(("3680", "1da4"))
+    ]
+    with pytest.raises(NotComparableError, match="run run-3680 measured other code"):
+        summarise(to_frame((record, FILE) for record in records))
+    assert len(summarise(to_frame((record, FILE) for record in records[:1]))) == 1
