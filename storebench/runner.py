@@ -293,6 +293,7 @@ def prepare(
     """
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     opened: dict[DatasetSpec, Dataset] = {}
+    told: set[str] = set()
     prepared = {}
     for cell in cells:
         key = (cell.data, store_name_of(cell.backend))
@@ -304,7 +305,7 @@ def prepare(
                 )
             backend, dataset = parse_backend(key[1]), opened[cell.data]
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
-            test = _test_store(cell, store.manifest, scenario.test_limit, stores, options)
+            test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, told)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
         check_size(cell, built[key].manifest)
         check_network(cell, built[key].manifest)
@@ -318,8 +319,10 @@ def prepare(
     return prepared
 
 
-def _test_store(cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions) -> Path | None:
-    """Return the store of test samples of the same origin, or None if the dataset has none."""
+def _test_store(
+    cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions, told: set[str]
+) -> Path | None:
+    """Return the store of test samples of the same origin, or None, which is said, if the dataset has none."""
     if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
         return None
     synthetic = train.dataset.provenance.origin is Origin.SYNTHETIC
@@ -335,7 +338,11 @@ def _test_store(cell: Cell, train: Manifest, limit: int, stores: Path, options: 
     backend = parse_backend("memory+original" if any_size(cell.backend.codec) else "memory+raw")
     try:
         dataset = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
-    except DataNotFoundError:
+    except DataNotFoundError as error:
+        line = f"no test accuracy: {error}"
+        if line not in told:
+            options.say(line)
+        told.add(line)
         return None
     return ensure_store(spec, backend, stores, dataset=dataset, options=options).path.resolve()
 

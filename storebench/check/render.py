@@ -27,8 +27,8 @@ def as_text(results: Results, outcome: Outcome) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     for number, result in reversed(list(enumerate(_worst_first(results), start=1))):
         if result.state is not CellState.WITHIN_NOISE:
-            indent = {"initial_indent": "    ", "subsequent_indent": "    "}
-            lines[number + 1 : number + 1] = textwrap.wrap(plain(_row(result)[-1]), _COLUMNS, **indent)
+            reason = textwrap.wrap(plain(_row(result)[-1]), _COLUMNS - 4)
+            lines[number + 1 : number + 1] = [f"    {line}" for line in reason]
     return "\n".join([*(line.rstrip() for line in lines), "", plain(_summary(outcome))]) + "\n"
 
 

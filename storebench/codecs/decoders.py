@@ -15,7 +15,15 @@ from PIL import Image as PilImage
 from storebench.arrays import ImageSize
 from storebench.codecs.base import Payload
 from storebench.datasets.headers import JPEG, MOST_PIXELS, PNG, Header, read_header, refuse_bomb
-from storebench.datasets.images import DOES_NOT_DECODE, PILLOW_FORMATS, be_strict, reason_of, to_rgb
+from storebench.datasets.images import (
+    DOES_NOT_DECODE,
+    PILLOW_FORMATS,
+    be_strict,
+    is_deep,
+    load_rgb,
+    open_image,
+    reason_of,
+)
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 
 DecodedImage = npt.NDArray[np.uint8]
@@ -85,7 +93,7 @@ class Decoder(ABC):
 class _PillowOpened(OpenedImage):
     def __init__(self, payload: Payload) -> None:
         refuse_bomb(payload)
-        self._image = PilImage.open(io.BytesIO(payload), formats=PILLOW_FORMATS)
+        self._image = open_image(bytes(payload))
         self.size = self._image.size
 
     def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
@@ -93,11 +101,10 @@ class _PillowOpened(OpenedImage):
         be_strict()
         if least is not None:
             self._image.draft(None, least)
+        if mode == "RGB" or is_deep(self._image):  # Pillow's own conversion to 8-bit grey clips 16 bits
+            return load_rgb(self._image).convert(mode)
         self._image.load()
-        if mode == "RGB":
-            return to_rgb(self._image)
-        # Pillow's own conversion to 8-bit grey clips 16 bits instead of scaling them.
-        return (to_rgb(self._image) if self._image.mode.startswith(("I", "F")) else self._image).convert(mode)
+        return self._image.convert(mode)
 
 
 class PillowDecoder(Decoder):
@@ -109,7 +116,7 @@ class PillowDecoder(Decoder):
     def pixels(self, payload: Payload, kind: str, mode: str) -> DecodedImage:
         """Decode an image of one kind; a file of another kind is refused."""
         be_strict()
-        with PilImage.open(io.BytesIO(payload), formats=(kind,)) as image:
+        with open_image(bytes(payload), formats=(kind,)) as image:
             return np.asarray(image if image.mode == mode else image.convert(mode))
 
     def open(self, payload: Payload) -> OpenedImage:

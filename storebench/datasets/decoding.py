@@ -1,7 +1,5 @@
 """Decode whole image files: the one place that decides which image files can be read, whatever is made of them."""
 
-import io
-
 import numpy as np
 from PIL import Image as PilImage
 
@@ -9,12 +7,12 @@ from storebench.datasets.base import Image
 from storebench.datasets.headers import JPEG, PNG, REPLACE_HINT, check_file, read_header
 from storebench.datasets.images import (
     DOES_NOT_DECODE,
-    PILLOW_FORMATS,
     SIDE,
     be_strict,
+    load_rgb,
+    open_image,
     reason_of,
     resized,
-    to_rgb,
 )
 from storebench.errors import CorruptDataError
 
@@ -22,7 +20,7 @@ from storebench.errors import CorruptDataError
 def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE)) -> Image:
     """Decode an image file and resize it without keeping the aspect ratio, as Caffe's convert_imageset does.
 
-    Grey, palette, CMYK and 16-bit images become RGB; transparency is dropped;
+    Grey, palette, CMYK and 16-bit images become RGB (see `DEPTH_RULE`); transparency is dropped;
     EXIF orientation is ignored, as in the OpenCV that the paper's tool used.
 
     Parameters
@@ -79,12 +77,11 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
     be_strict()
     try:
         read_header(content)  # refuses a decompression bomb before anything is decoded
-        with PilImage.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
+        with open_image(content) as image:
             if reduced:
                 # In its own mode: grey alone would hide colours whose sampling does not decode.
                 image.draft(None, (1, 1))
-            image.load()
-            return to_rgb(image)
+            return load_rgb(image)
     except CorruptDataError as error:
         raise CorruptDataError(error.what, where=where, hint=error.hint) from error
     except DOES_NOT_DECODE as error:

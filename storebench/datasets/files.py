@@ -12,7 +12,7 @@ from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
 from storebench.datasets.decoding import checked, decode_rgb
-from storebench.datasets.geometry import HEADER_BYTES, change_note, common_small_shape, probed_sizes, square
+from storebench.datasets.geometry import change_note, common_small_shape, probed_headers, sizes_of, square
 from storebench.datasets.sources import (
     Refusal,
     Statuses,
@@ -89,11 +89,15 @@ def look_at(
     paths = [path for path, _ in files]
     rows = statuses(paths_of(root, paths))
 
-    def start(index: int) -> bytes:
+    def start(index: int, most: int) -> bytes:
         with open_regular(root / paths[index]) as stream:
-            return stream.read(HEADER_BYTES)
+            return stream.read(most)
 
     digest, unreadable = names_digest(root, paths, rows)
+    headers = probed_headers(start, len(paths))
+    if any(header.deep for header in headers):
+        note = "; ".join(filter(None, (provenance.note, images.DEPTH_RULE)))
+        provenance = dataclasses.replace(provenance, note=note)
     own = square(own_side) if own_side is not None else common_small_shape(start, len(paths))
     dataset_files = FoundFiles(
         root=root,
@@ -102,7 +106,7 @@ def look_at(
         class_names=class_names,
         provenance=provenance,
         own_shape=own or square(None),
-        sizes=probed_sizes(start, len(paths)),
+        sizes=sizes_of(headers),
         digest=digest,
         unreadable=unreadable,
     )

@@ -15,6 +15,9 @@ from storebench.names import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
 
+MOST_NAMED = 5
+"""Most folders that a note names."""
+
 ONE_CLASS = "images"
 """Name of the only class of images that are in no class folder."""
 
@@ -95,7 +98,9 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFile
             _refuse_test_only(path, splits.test)
         if splits.train is None:
             _refuse_splits_below(path, seen)
-        return _scan_classes(splits.train or path, None, None, seen)
+        beside = ", ".join(f"{name}/" for name in splits.beside)
+        note = f"beside the splits, {beside} left out" if beside else ""
+        return _scan_classes(splits.train or path, None, None, seen, note)
     if splits.test is None:
         raise DataNotFoundError(
             "no test split: there are no class folders in train and one of val, test, validation",
@@ -107,7 +112,11 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFile
 
 
 def _scan_classes(
-    root: Path, class_names: tuple[str, ...] | None, own_side: int | None, seen: ScanSnapshot
+    root: Path,
+    class_names: tuple[str, ...] | None,
+    own_side: int | None,
+    seen: ScanSnapshot,
+    note: str = "",
 ) -> tuple[FoundFiles, Statuses]:
     """Find the images of class folders, sorted by class, then by file name; see `open_class_folders`."""
     by_class = _images_by_class(root, seen)
@@ -126,10 +135,12 @@ def _scan_classes(
         f"{left_out} images left out: the train split lacks their classes" if left_out else "",
         "one class only, so every label is 0" if len(classes) == 1 else "",
     ]
-    others = [path for path in seen.others if path.is_relative_to(root)]
-    if others:
-        kinds = ", ".join(sorted({path.suffix.lower() for path in others}))
-        notes.append(f"{number_of(len(others), 'file')} in other image formats left out: {kinds}")
+    notes += [
+        note,
+        _other_formats(seen, root),
+        _without_images(by_class, seen, root),
+        _by_systems(seen, root),
+    ]
     if not flat and (loose := len(ClassFolders(root, seen).loose())):
         notes.append(f"{number_of(loose, 'image')} beside the class folders left out: no class")
     provenance = Provenance(
@@ -138,6 +149,33 @@ def _scan_classes(
         note="; ".join(filter(None, notes)),
     )
     return look_at(root, kept, classes, provenance, own_side)
+
+
+def _other_formats(seen: ScanSnapshot, root: Path) -> str:
+    """Return a clause that counts the images of formats that are not read; "" if there are none."""
+    others = [path for path in seen.others if path.is_relative_to(root)]
+    kinds = ", ".join(sorted({path.suffix.lower() for path in others}))
+    return f"{number_of(len(others), 'file')} in other image formats left out: {kinds}" if others else ""
+
+
+def _without_images(by_class: dict[str, list[str]], seen: ScanSnapshot, root: Path) -> str:
+    """Return a clause that names the folders which are no class, because no image in them is read; "" if there are none."""
+    empty = [name for name in ClassFolders(root, seen).names() if text_of_name(name) not in by_class]
+    if not empty or list(by_class) == [ONE_CLASS]:
+        return ""
+    words = []
+    for name in empty[:MOST_NAMED]:
+        held = ", ".join(sorted(seen.endings.get(root / name, {"empty"})))
+        words.append(f"{text_of_name(name)}/ ({held})")
+    more = f" and {len(empty) - MOST_NAMED} more" if len(empty) > MOST_NAMED else ""
+    return f"{number_of(len(empty), 'folder')} without an image that is read left out, no class: {', '.join(words)}{more}"
+
+
+def _by_systems(seen: ScanSnapshot, root: Path) -> str:
+    """Return a clause that counts the folders that a system made; "" if there are none."""
+    made = [path for path in seen.systems if path.is_relative_to(root)]
+    names = ", ".join(sorted({path.name for path in made}))
+    return f"{number_of(len(made), 'folder')} that a system made left out: {names}" if made else ""
 
 
 def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
@@ -165,6 +203,8 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
         return {ONE_CLASS: loose}
     if not by_class:
         what = f"only {number_of(len(names), 'folder')} without images" if names else "no images"
+        if formats := _other_formats(seen, root):
+            what = f"{what} that are read ({formats})"
         raise DataNotFoundError(
             f"{what} in it",
             where=root,

@@ -1,15 +1,16 @@
 """The size of a dataset's images: what the files have, what they are resized to, and what is said of a large change."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 from storebench.arrays import ImageShape, ImageSize
-from storebench.datasets.headers import read_header
-from storebench.datasets.images import SIDE
+from storebench.datasets.headers import Header, read_header
+from storebench.datasets.images import MOST_FILE_BYTES, SIDE
 from storebench.errors import CorruptDataError, DataNotFoundError
 
 HEADER_BYTES = 256 << 10
-"""Bytes of a file that are read for its size; longer headers are left out."""
+"""Bytes of a file that are read for its size. If they do not hold it, all of the file is read."""
 
 PROBED = 64
 """Most files whose size is looked at to describe a dataset."""
@@ -17,8 +18,8 @@ PROBED = 64
 LARGE_CHANGE = 4.0
 """A resize by more than this factor in pixels is said."""
 
-ReadStart = Callable[[int], bytes]
-"""Return the first bytes of the file of a sample, given its index."""
+ReadStart = Callable[[int, int], bytes]
+"""Return the first bytes of the file of a sample, given its index and their number."""
 
 
 def square(side: int | None) -> ImageShape:
@@ -30,9 +31,9 @@ def common_small_shape(read: ReadStart, count: int) -> ImageShape | None:
     """Return the shape of all images if they have one size below the default on both sides; else None.
 
     Every file's header is read as long as the sizes agree. Where the first image is larger, it is the only one read.
-    Files without a readable header do not count.
+    Damaged files do not count: they are no samples.
     """
-    sizes = _sizes(read, range(count))
+    sizes = ((header.width, header.height) for header in _headers(read, range(count)))
     first = next(sizes, None)
     if first is None or max(first) >= SIDE or any(size != first for size in sizes):
         return None
@@ -40,10 +41,15 @@ def common_small_shape(read: ReadStart, count: int) -> ImageShape | None:
     return (height, width, 3)
 
 
-def probed_sizes(read: ReadStart, count: int) -> tuple[ImageSize, ...]:
-    """Return the sizes of at most 64 files, evenly spread; those without a readable header are left out."""
+def probed_headers(read: ReadStart, count: int) -> tuple[Header, ...]:
+    """Return the headers of at most 64 files, evenly spread; damaged ones are left out."""
     probed = min(count, PROBED)
-    return tuple(_sizes(read, (at * count // probed for at in range(probed))))
+    return tuple(_headers(read, (at * count // probed for at in range(probed))))
+
+
+def sizes_of(headers: Iterable[Header]) -> tuple[ImageSize, ...]:
+    """Return width and height of files."""
+    return tuple((header.width, header.height) for header in headers)
 
 
 def change_note(sizes: Sequence[ImageSize], shape: ImageShape) -> str:
@@ -52,7 +58,7 @@ def change_note(sizes: Sequence[ImageSize], shape: ImageShape) -> str:
     Parameters
     ----------
     sizes
-        See `probed_sizes`.
+        See `sizes_of`.
     shape
         What they become.
     """
@@ -94,11 +100,19 @@ def resize_clause(note: str) -> str:
     )
 
 
-def _sizes(read: ReadStart, indices: Iterable[int]) -> Iterator[ImageSize]:
-    """Yield width and height of files, but not of those whose header cannot be read."""
+def _headers(read: ReadStart, indices: Iterable[int]) -> Iterator[Header]:
+    """Yield the headers of files, but not of damaged ones."""
     for index in indices:
-        try:
-            header = read_header(read(index))
-        except (CorruptDataError, DataNotFoundError, OSError):
-            continue
-        yield header.width, header.height
+        with contextlib.suppress(CorruptDataError, DataNotFoundError, OSError):
+            yield _header(read, index)
+
+
+def _header(read: ReadStart, index: int) -> Header:
+    start = read(index, HEADER_BYTES)
+    try:
+        return read_header(start)
+    except CorruptDataError:
+        # The directory of a TIFF may be at its end, and a JPEG may have long segments before its size.
+        if len(start) < HEADER_BYTES:
+            raise
+        return read_header(read(index, MOST_FILE_BYTES))

@@ -1,13 +1,10 @@
 """Kind and size of an image file, from its header alone: nothing is decoded, so a decompression bomb costs nothing."""
 
-import io
-import threading
-import warnings
 from dataclasses import dataclass
 
 from PIL import Image as PilImage
 
-from storebench.datasets.images import DOES_NOT_DECODE, PILLOW_FORMATS, reason_of
+from storebench.datasets.images import DOES_NOT_DECODE, is_deep, open_image, reason_of
 from storebench.errors import CorruptDataError
 
 BytesLike = bytes | bytearray | memoryview
@@ -29,9 +26,6 @@ _ENDS = (0xD9, 0xDA)
 _MOST_MARKERS = 4096
 """Most markers and stray bytes before the size; more are those of a file that was made to be slow."""
 
-_FILTERS = threading.Lock()
-"""Held while the filters for warnings, which all threads share, are changed."""
-
 REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --skip-unreadable."
 
 
@@ -49,6 +43,8 @@ class Header:
         Colour components of a JPEG: 1 for grey, 3 for colour, 4 for CMYK. 0 for every other kind.
     end
         Position behind the part of the file that was looked at.
+    deep
+        Whether its channels have 16 bits.
     """
 
     kind: str
@@ -56,6 +52,7 @@ class Header:
     height: int
     components: int = 0
     end: int = 0
+    deep: bool = False
 
     @property
     def pixels(self) -> int:
@@ -147,19 +144,24 @@ def _jpeg(content: BytesLike) -> Header:
 def _png(content: BytesLike) -> Header:
     if len(content) < 24 or content[12:16] != b"IHDR":
         raise _broken("a PNG that is cut short or damaged in its header")
-    return Header(kind=PNG, width=_number(content[16:20]), height=_number(content[20:24]), end=24)
+    return Header(
+        kind=PNG,
+        width=_number(content[16:20]),
+        height=_number(content[20:24]),
+        end=24,
+        deep=content[24:25] == b"\x10",
+    )
 
 
 def _other(content: BytesLike) -> Header:
     try:
-        with _FILTERS, warnings.catch_warnings():
-            # Pillow only warns of an image between one and two times the limit, in a line beside ours.
-            warnings.simplefilter("error", PilImage.DecompressionBombWarning)
-            with PilImage.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
-                width, height = image.size
-                return Header(kind=image.format or "image", width=width, height=height)
-    except (PilImage.DecompressionBombError, PilImage.DecompressionBombWarning) as error:
+        with open_image(bytes(content)) as image:
+            width, height = image.size
+            return Header(kind=image.format or "image", width=width, height=height, deep=is_deep(image))
+    except PilImage.DecompressionBombError as error:
         raise _bomb("too many") from error
+    except CorruptDataError as error:
+        raise _broken(error.what) from error
     except DOES_NOT_DECODE as error:
         raise _broken(f"does not decode ({reason_of(error)})") from error
 

@@ -18,10 +18,11 @@ from storebench.datasets import devkit, images, tars
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.decoding import checked, decode_rgb
 from storebench.datasets.folder import open_class_folders
-from storebench.datasets.geometry import HEADER_BYTES, change_note, probed_sizes, square
+from storebench.datasets.geometry import change_note, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
 from storebench.datasets.splits import TEST_FOLDERS, has_class_folders
+from storebench.datasets.walk import is_left_out
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.names import text_of_name
@@ -103,6 +104,8 @@ def _train_members(path: Path) -> dict[str, list[tars.Member]]:
     with _open(path) as stream:
         for inner in tars.members(stream, str(path), suffixes=(".tar",)):
             where = f"{path}:{inner.name}"
+            if is_left_out(inner.name):
+                continue
             if not inner.name.endswith(".tar"):
                 raise CorruptDataError(
                     "is not the tar of a class", where=where, hint="Use the original archive."
@@ -122,7 +125,7 @@ def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None
     members = [
         member
         for member in tars.members(stream, where, start, end, suffixes=images.EXTENSIONS)
-        if member.name.lower().endswith(images.EXTENSIONS)
+        if member.name.lower().endswith(images.EXTENSIONS) and not is_left_out(member.name)
     ]
     large = next((member for member in members if member.size > images.MOST_FILE_BYTES), None)
     if large is not None:
@@ -192,7 +195,7 @@ class TarDataset(Dataset):
         self._identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
         self._plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
         shape = square(image_size)
-        self._resize_note = change_note(probed_sizes(self._start, len(samples)), shape)
+        self._resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
         note = "; ".join(filter(None, (note, self._resize_note)))
         self._close()
         self._info = DatasetInfo(
@@ -245,9 +248,6 @@ class TarDataset(Dataset):
     def locate(self, index: int) -> str:
         """Return the archive and the name of image file `index` in it."""
         return f"{self._path}:{self._name(index)}"
-
-    def _start(self, index: int) -> bytes:
-        return self._read(index, HEADER_BYTES)
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         offset, size = map(int, self._spans[index])

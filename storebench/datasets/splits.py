@@ -1,7 +1,8 @@
 """Find the splits in a folder of images: train and val, as people spell them. Ambiguous layouts are refused.
 
 A class may be called "train", too. A folder of that name is a split if it holds class folders, or if it holds images
-and all folders with images beside it are splits.
+and all folders with images beside it are splits. Two folders whose names begin with such words, as train/ and test1/ or
+train2017/ and val2017/, are no classes: where they are not the splits themselves, they are refused.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from storebench.datasets.sources import unreadable
-from storebench.datasets.walk import LEFT_OUT, ClassFolders, ScanSnapshot
+from storebench.datasets.walk import ClassFolders, ScanSnapshot, is_left_out
 from storebench.errors import CorruptDataError
 
 TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
@@ -22,6 +23,11 @@ _TRAIN_FOLDERS = ("train", "training")
 _NAME = re.compile(
     rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII
 )
+_ALIKE = re.compile(
+    rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII
+)
+_CAMEL = re.compile(rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})(?=[A-Z])", re.ASCII)
+"""Names that begin as a split's does and go on with something else than a small letter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +40,13 @@ class Splits:
         The folder of the training images. None without one: all images are training data, unless there is a test split.
     test
         The folder of the test images; None without one.
+    beside
+        Names of the folders beside them, which belong to no split.
     """
 
     train: Path | None = None
     test: Path | None = None
+    beside: tuple[str, ...] = ()
 
 
 def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
@@ -64,16 +73,20 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     named = [name for name in folders if _word(name)]
     deep = [name for name in named if has_class_folders(path / name, seen)]
     if {_is_train(name) for name in deep} == {True, False}:
-        return _chosen(path, deep)
+        return _chosen(path, deep, folders)
     flat = [name for name in named if name not in deep and _has_images(path / name, seen)]
-    if not deep and not flat:
-        return Splits()
-    others = (name for name in folders if name not in named and _has_images(path / name, seen))
-    other = next(others, None)
-    if other is None:
-        return _chosen(path, deep + flat)
+    others = [name for name in folders if name not in named and _has_images(path / name, seen)]
+    if (deep or flat) and not others:
+        return _chosen(path, deep + flat, folders)
     if deep:
-        _refuse_split_or_class(path, deep[0], other)
+        _refuse_split_or_class(path, deep[0], others[0])
+    alike = [name for name in (*flat, *others) if _ALIKE.match(name) or _CAMEL.match(name)]
+    if len(alike) > 1:
+        raise CorruptDataError(
+            f"{alike[0]}/ and {alike[1]}/ look like splits, not classes, and it is not clear which",
+            where=path,
+            hint=f"Name {path / alike[0]} to use it alone, or call the splits train/ and val/.",
+        )
     return Splits()
 
 
@@ -102,9 +115,7 @@ def _folders(path: Path) -> list[str]:
         names = sorted(os.listdir(path))  # noqa: PTH208 - of a million names only a few become paths
     except OSError as error:
         raise unreadable(path, error) from error
-    return [
-        name for name in names if not name.startswith(".") and name != LEFT_OUT and (path / name).is_dir()
-    ]
+    return [name for name in names if not is_left_out(name) and (path / name).is_dir()]
 
 
 def _word(name: str) -> str:
@@ -117,7 +128,7 @@ def _is_train(name: str) -> bool:
     return _word(name) in _TRAIN_FOLDERS
 
 
-def _chosen(path: Path, names: Sequence[str]) -> Splits:
+def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:
     """Return the splits among folders that can be nothing else."""
     trains = [name for name in names if _is_train(name)]
     tests = sorted(set(names) - set(trains), key=lambda name: (TEST_FOLDERS.index(_word(name)), name))
@@ -134,6 +145,7 @@ def _chosen(path: Path, names: Sequence[str]) -> Splits:
     return Splits(
         train=path / trains[0] if trains else None,
         test=path / tests[0] if tests else None,
+        beside=tuple(name for name in folders if name not in (*trains[:1], *tests[:1])),
     )
 
 

@@ -1,4 +1,4 @@
-"""Find the image files of class folders: each folder once, within bounds; no file is opened.
+"""Find the image files of class folders: each folder once, within bounds; only files without an ending are opened.
 
 Links to folders are followed, because people assemble datasets from linked classes. A folder that is reached a second
 time is refused: its images would count twice, and a link to a folder above it would never end.
@@ -9,11 +9,13 @@ is decided later, so that all that cannot are counted.
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from storebench.datasets.headers import SUFFIXES, suffix_of
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import row_of, status_row, unreadable
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, StorebenchError
+from storebench.fileio.reading import open_regular
 
 MOST_ENTRIES = 50_000_000
 """Most files and folders in one set of class folders; ImageNet-21k has 14 million images."""
@@ -21,11 +23,30 @@ MOST_ENTRIES = 50_000_000
 MOST_DEPTH = 32
 """Most levels of nested folders."""
 
-OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
+OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
 """Endings of image files that are not read."""
 
-LEFT_OUT = "lost+found"
-"""Folder that fsck creates at the top of a file system; only root may read it."""
+SYSTEM_FOLDERS = frozenset(
+    [
+        "lost+found",
+        "@eadir",
+        "@recycle",
+        "@recently-snapshot",
+        "@tmp",
+        "#recycle",
+        "#snapshot",
+        "$recycle.bin",
+        "__macosx",
+        "recycler",
+    ]
+) | {"system volume information", "network trash folder", "temporary items"}
+"""Folders that file systems, network drives and desktops make by themselves, in small letters."""
+
+
+def is_left_out(path: str) -> bool:
+    """Return whether a part of a path is hidden, or the name of a folder that a system makes."""
+    parts = (part for part in path.split("/") if part not in ("", ".", ".."))
+    return any(part.startswith(".") or part.lower() in SYSTEM_FOLDERS for part in parts)
 
 
 class ScanSnapshot:
@@ -37,11 +58,17 @@ class ScanSnapshot:
         Absolute path -> its row in `storebench.datasets.sources.Statuses`.
     others
         Image files in class folders whose format is not read; see `OTHER_IMAGES`.
+    endings
+        Class folder -> the endings of the files in it that are not read.
+    systems
+        Folders that a system made; see `SYSTEM_FOLDERS`.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[int, ...]] = {}
         self.others: set[Path] = set()
+        self.endings: dict[Path, set[str]] = {}
+        self.systems: set[Path] = set()
 
     def look(self, path: Path, status: os.stat_result | None = None) -> None:
         """Remember a folder or file, which may not exist; its first status counts.
@@ -107,8 +134,11 @@ class ClassFolders:
                     waiting.append(path)
                 elif _is_named_as_image(entry):
                     yield path
-                elif entry.name.lower().endswith(OTHER_IMAGES):
-                    self._seen.others.add(self._root / path)
+                else:
+                    ending = PurePath(entry.name).suffix.lower()
+                    self._seen.endings.setdefault(self._root / name, set()).add(ending or "no ending")
+                    if ending in OTHER_IMAGES:
+                        self._seen.others.add(self._root / path)
 
     def loose(self) -> list[str]:
         """Return the image files that are in no class folder, sorted, as paths relative to the root.
@@ -156,8 +186,10 @@ class ClassFolders:
                         raise self._refused(
                             "", f"more than {MOST_ENTRIES:,} files and folders", "Name a smaller folder."
                         )
-                    if not entry.name.startswith(".") and entry.name != LEFT_OUT:
+                    if not is_left_out(entry.name):
                         yield entry
+                    elif not entry.name.startswith("."):
+                        self._seen.systems.add(self._root / folder / entry.name)
         except OSError as error:
             raise unreadable(self._root / folder, error) from error
 
@@ -179,4 +211,12 @@ class ClassFolders:
 
 
 def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
-    return entry.name.lower().endswith(EXTENSIONS)
+    """Return whether a file's name has the ending of an image, or none while its content begins as an image does."""
+    name = entry.name.lower()
+    if "." in name:
+        return name.endswith(EXTENSIONS)
+    try:
+        with open_regular(Path(entry.path)) as stream:
+            return suffix_of(stream.read(16)) != SUFFIXES[0]
+    except (OSError, StorebenchError):
+        return False

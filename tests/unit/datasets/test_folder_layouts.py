@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image as PilImage
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
@@ -66,13 +67,13 @@ def test_images_of_other_formats_are_counted_and_said(tmp_path: Path) -> None:
         "train/cat/1.jpg",
         "train/dog/2.JPG",
         "train/cat/3.HEIC",
-        "train/dog/sub/4.jfif",
+        "train/dog/sub/4.avif",
         "val/cat/5.heic",
     ):
         write(tmp_path / name)
     write(tmp_path / "val" / "cat" / "6.jpg")
     (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
-    note = "2 files in other image formats left out: .heic, .jfif"
+    note = "2 files in other image formats left out: .avif, .heic"
     assert open_at(tmp_path).layout_note == open_at(tmp_path).info.provenance.note == note
 
 
@@ -311,3 +312,113 @@ def test_splits_in_the_only_folder_are_refused_and_named(test: str, tmp_path: Pa
     ) as caught:
         open_at(tmp_path / "photos")
     assert f"Name {tmp_path / 'photos' / 'images'}." in str(caught.value)
+
+
+def test_every_ending_of_an_image_is_read_and_none_is_recognised_by_its_content(tmp_path: Path) -> None:
+    names = ("ant/1.jpe", "bee/2.jfif", "cat/3.TIF", "dog/photo", "eel/5.jpg")
+    for number, name in enumerate(names):
+        write(tmp_path / name, number=number, kind="TIFF" if name.endswith("TIF") else "JPEG")
+    (tmp_path / "dog" / "README").write_text("no image")
+    dataset = open_at(tmp_path)
+    assert [dataset.sample(index)[1] for index in range(len(dataset))] == [0, 1, 2, 3, 4]
+    assert dataset.info.class_names == ("ant", "bee", "cat", "dog", "eel")
+
+
+def test_folders_without_an_image_that_is_read_are_no_class_and_named(tmp_path: Path) -> None:
+    write(tmp_path / "cat" / "1.jpg")
+    write(tmp_path / "fox" / "2.jpg")
+    write(tmp_path / "dog" / "3.heic")
+    (tmp_path / "empty").mkdir()
+    dataset = open_at(tmp_path)
+    assert dataset.info.class_names == ("cat", "fox")
+    note = "2 folders without an image that is read left out, no class: dog/ (.heic), empty/ (empty)"
+    assert note in dataset.layout_note
+
+
+@pytest.mark.parametrize("name", ["@eaDir", "#recycle", "$RECYCLE.BIN", "__MACOSX", "lost+found"])
+@pytest.mark.parametrize("inside", ["", "cat"])
+def test_folders_that_systems_make_are_left_out_and_named(name: str, inside: str, tmp_path: Path) -> None:
+    write(tmp_path / "cat" / "1.jpg")
+    write(tmp_path / "dog" / "2.jpg")
+    write(tmp_path / inside / name / "1.jpg" / "thumb.jpg", (24, 24))
+    dataset = open_at(tmp_path)
+    assert (len(dataset), dataset.info.class_names) == (2, ("cat", "dog"))
+    assert f"1 folder that a system made left out: {name}" in dataset.layout_note
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train/1.jpg", "test1/2.jpg"),
+        ("train/1.jpg", "train_masks/2.jpg", "test/3.jpg"),
+        ("train2017/1.jpg", "val2017/2.jpg"),
+        ("train2017/cat/1.jpg", "val2017/cat/2.jpg"),
+        ("trainA/1.jpg", "testA/2.jpg"),
+        ("train/1.jpg", "unlabeled/2.jpg"),
+    ],
+)
+def test_folders_that_look_like_splits_are_no_classes(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        write(tmp_path / name)
+    with pytest.raises(CorruptDataError, match="look like splits, not classes"):
+        open_at(tmp_path)
+
+
+def test_a_class_called_train_stays_a_class(tmp_path: Path) -> None:
+    for name in ("bus", "car", "train"):
+        write(tmp_path / name / "1.jpg")
+    assert open_at(tmp_path).info.class_names == ("bus", "car", "train")
+
+
+def test_folders_beside_the_splits_are_named(tmp_path: Path) -> None:
+    for name in ("train", "val", "train_masks"):
+        write(tmp_path / name / "cat" / "1.jpg")
+    assert "beside the splits, train_masks/ left out" in open_at(tmp_path).layout_note
+
+
+def test_large_images_whose_size_stands_at_their_end_count(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.png", (64, 64), kind="PNG")
+    large = np.random.default_rng(7).integers(0, 256, (700, 700, 3), dtype=np.uint8)
+    PilImage.fromarray(large).save(tmp_path / "a" / "2.tif", compression="tiff_lzw")
+    assert open_at(tmp_path).info.image_shape == (256, 256, 3)
+
+
+def test_a_jpeg_with_long_segments_before_its_size_counts(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.png", (64, 64), kind="PNG")
+    segments = b"".join(b"\xff\xed" + (60_002).to_bytes(2, "big") + bytes(60_000) for _ in range(6))
+    photograph = photo_file(3, (500, 400), "JPEG")
+    (tmp_path / "a" / "3.jpg").write_bytes(photograph[:2] + segments + photograph[2:])
+    assert open_at(tmp_path).info.image_shape == (256, 256, 3)
+
+
+def grey(values: Any, dtype: Any) -> PilImage.Image:
+    return PilImage.fromarray(np.asarray(values, dtype).reshape(16, 16))
+
+
+@pytest.mark.parametrize(
+    ("image", "ending", "found"),
+    [
+        (grey(np.linspace(0, 1, 256), np.float32), "tif", "floating-point pixels"),
+        (grey(np.arange(256), np.int32), "tif", "signed or 32-bit pixels"),
+        (grey(np.arange(256) * 257, np.uint16), "png", 255),
+        (grey(np.arange(256) * 257, np.uint16), "tif", 255),
+        (grey(np.arange(256), np.uint16), "png", "12 bits or fewer"),
+        (grey(np.arange(256) * 15, np.uint16), "tif", "12 bits or fewer"),
+        (grey(np.arange(256), np.uint8), "png", 255),
+    ],
+)
+def test_pixels_of_more_than_eight_bits_are_scaled_or_refused_by_name(
+    image: PilImage.Image, ending: str, found: str | int, tmp_path: Path
+) -> None:
+    (tmp_path / "a").mkdir()
+    image.save(tmp_path / "a" / f"1.{ending}")
+    dataset = open_at(tmp_path)
+    assert ("high byte" in dataset.info.provenance.note) == (image.mode == "I;16")
+    for read in (dataset.sample, dataset.original):
+        if isinstance(found, str):
+            with pytest.raises(CorruptDataError, match=found):
+                read(0)
+        else:
+            read(0)
+    if isinstance(found, int):
+        assert dataset.sample(0)[0].max() == found
