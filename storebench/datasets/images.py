@@ -95,7 +95,7 @@ def is_deep(image: PilImage.Image) -> bool:
 
 
 def _raw_modes(image: PilImage.Image) -> Iterator[str]:
-    for _, _, _, how in image.tile:
+    for _, _, _, how in getattr(image, "tile", ()):
         yield str(how[0] if isinstance(how, tuple) and how else how)
 
 
@@ -110,7 +110,7 @@ def load_rgb(image: PilImage.Image) -> PilImage.Image:
     deep = is_deep(image)
     image.load()
     rgb = to_rgb(image)
-    if deep and max(high for _, high in rgb.getextrema()) < LEAST_LEVEL:
+    if deep and np.asarray(rgb).max(initial=0) < LEAST_LEVEL:
         raise CorruptDataError(
             "16-bit pixels that use 12 bits or fewer, so they would become nearly black",
             hint="Scale them to 8 bits, or to all 16, first.",

@@ -12,7 +12,9 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue
 from types import TracebackType
 from typing import Any, ClassVar, Self, cast
 
@@ -243,6 +245,21 @@ class _BatchDataset(torch_data.Dataset[Any]):
         return self.__getitems__(index)
 
 
+class _ResultQueue(Queue):  # type: ignore[type-arg]  # it is no generic class when it runs
+    """A queue whose thread reports what it could not send; torch's loop would wait for it for ever."""
+
+    def _on_queue_feeder_error(self, e: Exception, obj: Any) -> None:
+        number, item = obj if isinstance(obj, tuple) and len(obj) == 2 else (None, None)
+        if number is None or isinstance(item, Failure):
+            os._exit(1)  # the loop notices that the worker has died
+        self.put((number, Failure(error=CellFailedError(f"a worker could not hand over a batch: {e}"))))
+
+
+class _Context(ForkContext):
+    def Queue(self, maxsize: int = 0) -> "Queue[Any]":  # noqa: N802 - what multiprocessing calls it
+        return _ResultQueue(maxsize, ctx=self.get_context())
+
+
 class _Requests(torch_data.Sampler[Any]):
     """The batch sampler: yields the requests that were put into it."""
 
@@ -278,6 +295,7 @@ class ProcessLoader(Loader):
             collate_fn=_as_it_is,
             pin_memory=pin and workers > 0,
             persistent_workers=workers > 0,
+            multiprocessing_context=_Context() if workers else None,
             generator=torch.Generator().manual_seed(job.seed),
         )
         self._open = False

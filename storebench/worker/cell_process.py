@@ -19,6 +19,7 @@ GRACE_S = 3.0
 
 _SOCKET_PATH_BYTES = 107
 _SOCKET_NAME = "/pymp-12345678/listener-12345678"
+_SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where batch systems give jobs folders with long names
 
 
 def program(*arguments: str) -> list[str]:
@@ -101,6 +102,12 @@ def variables_of(scratch: Path) -> dict[str, str]:
     """Return the environment variables that differ between the processes that this one starts for temporary folders."""
     variables = started_here(marked(scratch, {}))
     # torch puts its sockets into the folder for temporary files, and the kernel accepts no longer path for one.
-    if len(os.fsencode(scratch)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
-        variables["TMPDIR"] = str(scratch)
+    places = (str(scratch), os.environ.get("TMPDIR", ""), *_SHORT_PLACES)
+    short = (
+        place
+        for place in places
+        if place and len(os.fsencode(place)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES
+    )
+    if (place := next((place for place in short if os.access(place, os.W_OK | os.X_OK)), None)) is not None:
+        variables["TMPDIR"] = place
     return variables

@@ -6,7 +6,6 @@ Each is met through the command line with 1 GiB of address space to spare, withi
 import gzip
 import json
 import os
-import pickle
 import re
 import socket
 import subprocess
@@ -219,39 +218,6 @@ def test_a_damaged_image_is_named_where_names_are_no_utf8(latin: Path, limited: 
     assert "0caf" in line
     assert "does not decode" in line
     assert not any(0xD800 <= ord(character) <= 0xDFFF for character in line)
-
-
-def shared_tuple(levels: int) -> bytes:
-    """Return a pickle of a dictionary whose key is a tuple of one tuple twice, `levels` times over."""
-    building = b")"
-    for number in range(levels):
-        building += b"q" + bytes([number]) + b"h" + bytes([number]) + b"\x86"
-    return b"\x80\x02}" + building + b"K\x01s."
-
-
-PICKLES: dict[str, tuple[bytes, str]] = {
-    "a key that is a tuple of tuples, 45 times doubled": (shared_tuple(45), "a key is not a text"),
-    "the same by way of a list of items": (
-        shared_tuple(45).replace(b"\x80\x02}", b"\x80\x02}(").replace(b"s.", b"u."),
-        "a key is not a text",
-    ),
-    "a set of such a tuple": (b"\x80\x04\x8f(" + shared_tuple(45)[3:-4] + b"\x90.", "EMPTY_SET"),
-    "a key that is a number": (pickle.dumps({1: 2}), "a key is not a text"),
-    "a memo number that asks for 16 GiB": (b"\x80\x02]r\xff\xff\xff\x7f.", "impossible memo number"),
-    "more instructions than any batch has": (b"\x80\x02}" + b"N" * 1_100_000 + b".", "instructions"),
-    "a text that is longer than the file": (b"\x80\x02T\xff\xff\xff\x7fx.", "nothing in it was run"),
-}
-
-
-@pytest.mark.parametrize("name", PICKLES)
-def test_a_pickle_that_would_take_centuries_is_refused(name: str, limited: Limited, tmp_path: Path) -> None:
-    raw, words = PICKLES[name]
-    folder = tmp_path / "data" / "cifar10" / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-    (folder / "data_batch_1").write_bytes(raw)
-    line = refusal(limited("convert", "memory", "-d", "cifar10", "--real"), 5)
-    assert "data_batch_1: " in line
-    assert words in line
 
 
 def test_a_batch_with_no_end_is_refused(limited: Limited, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,13 +130,13 @@ def test_a_hostile_pickle_is_refused_and_never_runs(tmp_path: Path, protocol: in
 
     write_python(tmp_path / "cifar-10-batches-py")
     (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(hostile)
-    with pytest.raises(CorruptDataError, match=r"data_batch_2: .*system\); nothing in it was run"):
+    with pytest.raises(CorruptDataError, match=r"data_batch_2: .*system"):
         open_dataset(SPEC, tmp_path)
     assert not proof.exists()
 
 
 @pytest.mark.parametrize("name", ["builtins\neval", "builtins\ngetattr", "numpy\nload", "numpy\nfromfile"])
-def test_only_the_three_functions_of_an_array_may_be_named(name: str) -> None:
+def test_only_the_functions_of_an_array_may_be_named(name: str) -> None:
     with pytest.raises(CorruptDataError, match="it wants to call"):
         parse_python(b"c" + name.encode() + b"\n.", "batch")
 
@@ -143,14 +144,13 @@ def test_only_the_three_functions_of_an_array_may_be_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (b"\x80\x02]r\xff\xff\xff\x7f.", "impossible memo number"),
-        (b"", "nothing in it was run"),
+        (b"", "not a pickle of CIFAR-10 data"),
         (pickle.dumps([1]), "does not hold a dictionary"),
         (pickle.dumps({}), "not hold N x 3,072 bytes"),
         (cifar_pickle(batch(1)[0], labels(3)), "does not hold 4 labels"),
         (cifar_pickle(batch(1)[0], np.array([1, 2, 3, 10])), "label 10 is not a class"),
         (cifar_pickle(batch(1)[0], np.array([1, 2, 3, -1])), "holds a label that is not a class"),
-        (cifar_pickle(batch(1)[0][:3], labels(4)).replace(b"J\x03\0\0\0", b"J\x04\0\0\0", 1), "reshape"),
+        (cifar_pickle(batch(1)[0][:3], labels(4)).replace(b"J\x03\0\0\0", b"J\x04\0\0\0", 1), "not a pickle"),
     ],
 )
 def test_a_pickle_of_something_else_is_refused(raw: bytes, says: str) -> None:
@@ -161,9 +161,18 @@ def test_a_pickle_of_something_else_is_refused(raw: bytes, says: str) -> None:
 def test_pickles_of_newer_pythons_are_read_too() -> None:
     planar, classes = batch(1)
     modern = {"data": planar.reshape(4, -1), "labels": [int(label) for label in classes]}
-    images, found = parse_python(pickle.dumps(modern, 4), "batch")
-    assert np.array_equal(images, planar)
-    assert found.tolist() == classes.tolist()
+    for protocol in range(6):
+        images, found = parse_python(pickle.dumps(modern, protocol), "batch")
+        assert np.array_equal(images, planar)
+        assert found.tolist() == classes.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.float32, np.bool_, object])
+def test_pixels_that_are_no_bytes_are_refused_by_name(dtype: Any) -> None:
+    planar, classes = batch(1)
+    other = {"data": planar.reshape(4, -1).astype(dtype), "labels": [int(label) for label in classes]}
+    with pytest.raises(CorruptDataError, match=f"its pixels are {np.dtype(dtype)}, not uint8"):
+        parse_python(pickle.dumps(other, 4), "batch")
 
 
 def test_a_damaged_escape_is_refused_without_a_warning() -> None:

@@ -235,3 +235,47 @@ class TestErrorsOfAWorker:
     def test_one_that_cannot_be_sent_is_told_in_words(self, make_job: MakeJob, make_plan: MakePlan) -> None:
         with pytest.raises(RuntimeError, match="UnpicklableError: 1 and 2"):
             self.run(make_job("odd+raw:unpicklable"), make_plan)
+
+
+HANDOVER = """
+import shutil, sys, tempfile
+import numpy as np
+from pathlib import Path
+from storebench.formats.registry import parse_backend
+from storebench.loading.batch import EpochPlan, LoadJob
+from storebench.loading.loader import get_loader
+from storebench.loading.receiving import ReceivingLoader
+
+kind = ReceivingLoader if sys.argv[2] == "receiving" else get_loader(sys.argv[2])
+job = LoadJob(store=Path(sys.argv[1]), backend=parse_backend("lmdb"))
+with kind(job, workers=int(sys.argv[3])) as loader:
+    loader.open()
+    if sys.argv[4] == "removed":
+        shutil.rmtree(tempfile.gettempdir())
+    try:
+        print(len(list(loader.epoch(EpochPlan(epoch=0, batches=[np.arange(9)] * 9)))), "batches")
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("loader", ["processes", "receiving", "ring"])
+@pytest.mark.parametrize("place", ["long", "removed"])
+def test_a_batch_that_cannot_be_handed_over_ends_the_epoch_with_its_reason(
+    place: str, loader: str, workers: int, make_job: MakeJob, tmp_path: Path
+) -> None:
+    temporary = tmp_path / ("long" * 20 if place == "long" else "short")
+    temporary.mkdir()
+    words = [str(make_job("lmdb").store), loader, str(workers), place]
+    done = subprocess.run(
+        [sys.executable, "-c", HANDOVER, *words],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    through_files = place == "long" and loader != "ring"
+    told = "CellFailedError a worker could not hand over a batch" if through_files else "9 batches"
+    assert told in done.stdout, done.stderr
