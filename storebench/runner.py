@@ -38,7 +38,14 @@ from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
-from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
+from storebench.surroundings import (
+    check_limit,
+    check_network,
+    check_parts,
+    check_size,
+    refusals,
+    surroundings,
+)
 from storebench.system.scratch import scratch_folder
 from storebench.worker.ahead import Start, Together, groups
 from storebench.worker.job import CellJob
@@ -304,6 +311,7 @@ def prepare(
                     cell.data, listings=listings_in(stores), progress=options.progress
                 )
             backend, dataset = parse_backend(key[1]), opened[cell.data]
+            check_limit(cell, dataset.info)
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
             test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, told)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)

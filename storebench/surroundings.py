@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storebench.codecs import any_size
+from storebench.datasets import DatasetInfo
 from storebench.errors import UsageError
 from storebench.manifest import Manifest
 from storebench.matrix import MODEL_CROPS
 from storebench.probes.cgroup import MemoryGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
+from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.results import Cell
 from storebench.scenario import Scenario
-from storebench.settings.words import TrainerData
+from storebench.settings.words import CacheState, TrainerData
 from storebench.stores.devices import StoreImage
 from storebench.units import format_bytes, number_of
 
@@ -72,11 +74,14 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
     """Return why cells cannot run here, by cell; cells that can run are not included."""
     listed = list(cells)
     no_limit = _no_limit() if any(cell.memory_bytes is not None for cell in listed) else None
+    no_cold = _no_cold(stores) if any(cell.cache is CacheState.COLD for cell in listed) else None
     no_device = _no_device(stores) if any(cell.readahead_kib is not None for cell in listed) else None
     refused: dict[Cell, UsageError] = {}
     for cell in listed:
         if no_limit is not None and cell.memory_bytes is not None:
             refused[cell] = no_limit
+        elif no_cold is not None and cell.cache is CacheState.COLD and cell.readahead_kib is None:
+            refused[cell] = no_cold
         elif no_device is not None and cell.readahead_kib is not None:
             refused[cell] = no_device
     return refused
@@ -90,9 +95,23 @@ def _no_limit() -> UsageError | None:
     return None
 
 
+def _folder_of(stores: Path) -> Path:
+    return next(path for path in (stores.resolve(), *stores.resolve().parents) if path.is_dir())
+
+
+def _no_cold(stores: Path) -> UsageError | None:
+    fstype = mount_of(_folder_of(stores)).fstype
+    if fstype not in IN_MEMORY:
+        return None
+    return UsageError(
+        f"no store can be cold here: {fstype} keeps files in memory",
+        where=stores,
+        hint="Name --stores on a disk, or leave the cold cells out.",
+    )
+
+
 def _no_device(stores: Path) -> UsageError | None:
-    folder = next(path for path in (stores.resolve(), *stores.resolve().parents) if path.is_dir())
-    reason = why_not(folder)
+    reason = why_not(_folder_of(stores))
     if not reason:
         return None
     return UsageError(
@@ -115,6 +134,23 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
             f"a limit of {format_bytes(cell.memory_bytes)} holds the whole store, which has {size}",
             where=cell.backend.name,
             hint="Ask for less memory or a larger dataset, or use cache 'warm'.",
+        )
+
+
+def check_limit(cell: Cell, dataset: DatasetInfo) -> None:
+    """Refuse, before a store is written, a limit that any store of a dataset fits into.
+
+    Raises
+    ------
+    UsageError
+        The limit is at least twice the bytes of all decoded images.
+    """
+    held = 2 * dataset.count * dataset.image_bytes
+    if cell.memory_bytes is not None and cell.memory_bytes >= held and cell.backend.codec != "original":
+        raise UsageError(
+            f"a limit of {format_bytes(cell.memory_bytes)} holds any store of these {dataset.count:,} images",
+            where=cell.backend.name,
+            hint=f"Their pixels take {format_bytes(held // 2)}: ask for less memory or a larger dataset, or use cache 'warm'.",
         )
 
 

@@ -63,6 +63,7 @@ class StderrWatcher:
     def __init__(self, budget_s: float | None = None) -> None:
         self._pace = Pace(budget_s)
         self._ranks = RankLines()
+        self._batch_size = 0
 
     def store(self, cell: "Cell") -> "BuildOptions":  # noqa: ARG002 - one way to build for all
         """Build with progress; a store of other samples is replaced, and a line says so."""
@@ -76,10 +77,14 @@ class StderrWatcher:
         say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}{left}")
         self._pace.began()
         self._ranks.began()
+        self._batch_size = work.cell.batch_size
 
     def ranks(self, positions: Sequence["Position"]) -> None:
-        """Show the progress of the job's ranks."""
-        self._ranks.show(positions)
+        """Show the progress of the epoch, or of the job's ranks."""
+        if len(positions) == 1:
+            self._ranks.show_epoch(positions[0], self._batch_size)
+        else:
+            self._ranks.show(positions)
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
         """Print the outcome of each epoch."""

@@ -1,6 +1,7 @@
 """The root of the command line; every verb is a module of this package and fast to import."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from storebench._version import __version__
 from storebench.cli.accelerators import accelerators
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.check import check
-from storebench.cli.common import exit_codes, say
+from storebench.cli.common import STORES_ENV, exit_codes, say
 from storebench.cli.convert import convert
 from storebench.cli.data import data
 from storebench.cli.doctor import doctor
@@ -109,10 +110,26 @@ def _refuse_folder(words: Sequence[str]) -> None:
         raise SystemExit(EXIT_USAGE)
 
 
+def _refuse_addresses(words: Sequence[str]) -> None:
+    """End with one line if a word is an address: a path like s3://bucket would become a folder called "s3:"."""
+    places = (os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
+    for word in (*words, *places):
+        if _ADDRESS.search(word):
+            say(
+                f"storebench: {word}: an address, not a path. Object stores and servers are not measured: mount them, or copy"
+                " the data to a disk."
+            )
+            raise SystemExit(EXIT_USAGE)
+
+
+_ADDRESS = re.compile(r"(^|[=:])[A-Za-z][A-Za-z0-9+.-]+://")
+
+
 def main() -> None:
     """Run the command line."""
     interrupts.install()
     _refuse_folder(sys.argv[1:])
+    _refuse_addresses(sys.argv[1:])
     try:
         app()
     except SystemExit as end:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from storebench.cli.common import PLAIN_LINE_EVERY_S, say
 from storebench.cli.streams import rewrite
+from storebench.units import format_duration
 
 if TYPE_CHECKING:
     from storebench.ranks.progress import Position
@@ -23,7 +24,8 @@ class RankLines:
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._shown = ""
-        self._said_s = 0.0
+        self._said_s = self._began_s = 0.0
+        self._phase = self._before = -1
 
     def began(self) -> None:
         """Note that a job starts now."""
@@ -31,10 +33,28 @@ class RankLines:
 
     def show(self, positions: "Sequence[Position]") -> None:
         """Show the progress of its ranks, at a limited rate."""
+        self._show(progress_line(positions))
+
+    def show_epoch(self, position: "Position", batch_size: int) -> None:
+        """Show the progress of a process that is alone, at a limited rate: its batches, its rate, and the time left."""
+        now_s = time.monotonic()
+        if position.phase != self._phase:
+            self._phase, self._began_s, self._before = position.phase, now_s, position.batches
+        made, took_s = position.batches - self._before, now_s - self._began_s
+        if not made or not position.total or took_s < _REWRITE_EVERY_S:
+            return
+        per_s = made / took_s
+        left = format_duration((position.total - position.batches) / per_s)
+        self._show(
+            f"{position.name}: {position.batches:,} of {position.total:,} batches, {per_s * batch_size:,.0f} samples/s, about"
+            f" {left} left"
+        )
+
+    def _show(self, text: str) -> None:
         now_s = time.monotonic()
         if now_s - self._said_s < (_REWRITE_EVERY_S if self._terminal else PLAIN_LINE_EVERY_S):
             return
-        self._said_s, line = now_s, f"    {progress_line(positions)}"
+        self._said_s, line = now_s, f"    {text}"
         if not self._terminal:
             say(line)
         elif line != self._shown:

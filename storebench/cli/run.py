@@ -176,8 +176,12 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
 
 
 def _named_work(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the loop. Unless one of them asks for training, no network is chosen by default."""
+    """Return the options of the loop. Unless one of them asks for training, no network is chosen by default.
+
+    torch computes with one thread: two on two busy cores made LeNet ten times as slow.
+    """
     kept = {key: value for key, value in values.items() if value is not None}
+    kept.setdefault("threads", 1)
     if "model" not in kept and str(ComputeKind.REAL) not in kept["compute"]:
         kept["model"] = NO_MODEL
     return kept

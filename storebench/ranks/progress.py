@@ -15,8 +15,8 @@ from typing import Self, TypeVar
 
 from storebench.errors import CellFailedError
 
-_HEADER = struct.Struct("<qqqq")  # phase, batches, waits, process id
-_PHASE, _BATCHES, _WAITS = 0, 8, 16
+_HEADER = struct.Struct("<qqqqq")  # phase, batches, waits, process id, batches of the whole phase
+_PHASE, _BATCHES, _WAITS, _TOTAL = 0, 8, 16, 32
 _NUMBER = struct.Struct("<q")
 _TEXT_AT = 64
 _TEXT_BYTES = 64
@@ -62,16 +62,17 @@ class RankProgress:
             file = mmap.mmap(handle, _FILE_BYTES)
         finally:
             os.close(handle)
-        _HEADER.pack_into(file, 0, 0, 0, 0, os.getpid())
+        _HEADER.pack_into(file, 0, 0, 0, 0, os.getpid(), 0)
         return cls(file)
 
-    def begin(self, phase: str) -> None:
-        """Begin a phase, such as "epoch 0"; every rank of the job begins the same ones."""
+    def begin(self, phase: str, batches: int = 0) -> None:
+        """Begin a phase of so many batches, such as "epoch 0"; every rank of the job begins the same ones."""
         if self._file is None:
             return
         self._phase, self._batches = self._phase + 1, 0
         self._file[_TEXT_AT:] = phase.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
         _NUMBER.pack_into(self._file, _BATCHES, 0)
+        _NUMBER.pack_into(self._file, _TOTAL, batches)
         _NUMBER.pack_into(self._file, _PHASE, self._phase)
 
     def batch(self) -> None:
@@ -113,8 +114,8 @@ class Position:
 
     Attributes
     ----------
-    phase, batches
-        Phases that it has begun, and batches that the last one has served.
+    phase, batches, total
+        Phases that it has begun, batches that the last one has served, and all of its batches; 0 if that is not known.
     waits
         Twice the number of times that it has waited for the others; odd while it waits.
     name
@@ -124,6 +125,7 @@ class Position:
     rank: int
     phase: int = 0
     batches: int = 0
+    total: int = 0
     waits: int = 0
     pid: int | None = None
     name: str = "the start"
@@ -137,12 +139,13 @@ class Position:
             content = b""
         if len(content) < _FILE_BYTES:
             return cls(rank=rank)
-        phase, batches, waits, pid = _HEADER.unpack_from(content)
+        phase, batches, waits, pid, total = _HEADER.unpack_from(content)
         name = content[_TEXT_AT:].rstrip(b"\0").decode(errors="replace")
         return cls(
             rank=rank,
             phase=phase,
             batches=batches,
+            total=total,
             waits=waits,
             pid=pid or None,
             name=name or "the start",

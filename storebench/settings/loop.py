@@ -169,7 +169,7 @@ class LoopSettings:
             least=1,
             most=MOST_THREADS,
             option="Threads that compute: torch's, and those of a reader that decodes in threads. "
-            "[default: chosen by the libraries]",
+            "[default: 1]",
             label="{} threads",
             labels={1: "1 thread"},
         ).metadata,

@@ -4,7 +4,8 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,21 @@ def ending_failed(process: subprocess.Popen[bytes] | Adopted, scratch: Path) -> 
                 end_processes([scratch])
 
 
-def exit_code(process: subprocess.Popen[bytes] | Adopted, timeout_s: float) -> int | None:
+def exit_code(
+    process: subprocess.Popen[bytes] | Adopted,
+    timeout_s: float,
+    each_second: Callable[[], None] | None = None,
+) -> int | None:
     """Return the exit code of a process once it has ended, None if it ran out of time."""
-    try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = max(0.0, deadline - time.monotonic())
+        try:
+            return process.wait(left_s if each_second is None else min(1.0, left_s))
+        except subprocess.TimeoutExpired:
+            if each_second is None or left_s <= 1.0:
+                return None
+            each_second()
 
 
 def end(process: subprocess.Popen[Any] | Adopted, grace_s: float = GRACE_S) -> None:

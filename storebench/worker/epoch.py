@@ -92,7 +92,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
     """
     from_memory = setup.from_memory
     batches = setup.batches(number)
-    setup.progress.begin(f"epoch {number}")
+    setup.progress.begin(f"epoch {number}", len(batches))
     with setup.outside_limit():
         keeper = _keeper(setup, batches)
         watch = _watch(setup, from_memory=from_memory)

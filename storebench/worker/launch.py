@@ -7,6 +7,7 @@ If memory runs out, the cell ends, not the runner.
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from storebench.ranks.launch import (
     collect_output,
     tell_nobody,
 )
+from storebench.ranks.progress import Position
 from storebench.ranks.team import Team
 from storebench.results.time_limit import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
@@ -54,7 +56,7 @@ def answer_of(
     timeout_s
         Seconds after which the process and its descendants are killed.
     tell
-        Called several times per second with the positions of a job's ranks.
+        Called at least once per second with the positions of a job's ranks.
     waiting
         The process for the job, if it was started before; it has `scratch` and `log`.
     """
@@ -85,9 +87,13 @@ def _ending(
     path = scratch / "job.json"
     if job.by_torchrun:
         return _ranks(job, path, log, around, timeout_s, tell)
+
+    def told() -> None:
+        tell([Position.of(scratch, 0)])
+
     if waiting is not None and waiting.takes(path):
-        return JobEnding(code=waiting.ended(timeout_s))
-    return JobEnding(code=_fresh_process(path, log, around, timeout_s))
+        return JobEnding(code=waiting.ended(timeout_s, told))
+    return JobEnding(code=_fresh_process(path, log, around, timeout_s, told))
 
 
 def _reported(ending: JobEnding, answer: dict[str, Any], log: Path) -> str | None:
@@ -136,10 +142,12 @@ def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
     )
 
 
-def _fresh_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
+def _fresh_process(
+    job: Path, log: Path, around: Surroundings, timeout_s: float, told: Callable[[], None]
+) -> int | None:
     """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us."""
     with started([sys.executable, *program(str(job))], job.parent, log, around) as process:
-        return exit_code(process, timeout_s)
+        return exit_code(process, timeout_s, told)
 
 
 def _ranks(

@@ -20,6 +20,7 @@ from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.communication import Communication, Link
 from storebench.ranks.launch import RANKS_DIR
+from storebench.ranks.progress import RankProgress
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
 from storebench.settings.words import ComputeKind
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
         group = None if job.memory_group is None else MemoryGroup.at(job.memory_group)
         if job.image is not None:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
-        records = run(Setup.of(job), owns_process=True)
+        records = run(Setup.of(job, progress=RankProgress.create(path.parent, 0)), owns_process=True)
     except Exception as error:  # noqa: BLE001 - the last resort: the record names it, the log holds the traceback
         return answer_failure(job, error)
     finally:

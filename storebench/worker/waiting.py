@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -94,10 +94,10 @@ class Waiting:
             return False
         return True
 
-    def ended(self, timeout_s: float) -> int | None:
+    def ended(self, timeout_s: float, each_second: Callable[[], None] | None = None) -> int | None:
         """Return the exit code of the process once it has run its job, None if it ran out of time."""
         with ending_failed(self._process, self.scratch):
-            return exit_code(self._process, timeout_s)
+            return exit_code(self._process, timeout_s, each_second)
 
 
 def forked(places: Sequence[Place], scratch: Path, log: Path, ready_s: float) -> list[Waiting | None]:

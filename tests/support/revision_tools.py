@@ -49,7 +49,7 @@ def _copy_cells():
             os.dup2(output, standard)
         sys.exit(replicate.main([str(job)]))
 
-    def fresh_process(job, log, around, timeout_s):
+    def fresh_process(job, log, around, timeout_s, told):
         gc.disable()
         import storebench.worker.replicate
         from storebench.probes.environment import environment

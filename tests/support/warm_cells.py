@@ -15,7 +15,7 @@ import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,15 @@ from tests.support.short_yardsticks import shorten
 _fresh = launch._fresh_process
 
 
-def warm_process(job: Path, log: Path, around: Surroundings, timeout_s: float) -> int | None:
+def warm_process(
+    job: Path, log: Path, around: Surroundings, timeout_s: float, told: Callable[[], None]
+) -> int | None:
     """Run one job in a copy of this process and return its exit code, None if it ran out of time.
 
     A cell with a memory limit or a device of its own gets a fresh process: its memory and its mounts are counted.
     """
     if around.group is not None or around.image is not None:
-        return _fresh(job, log, around, timeout_s)
+        return _fresh(job, log, around, timeout_s, told)
     variables = _variables(job.parent)  # here: they name the process that starts the cell
     with log.open("ab") as output:
         arguments = (job, variables, output.fileno())

@@ -91,3 +91,19 @@ def test_an_outcome_leaves_out_what_was_not_measured() -> None:
     assert job_line(record) == "2 ranks: 1,143 to 1,143 samples/s each, skew 0.0%"
     assert job_line(make_record("lmdb")) == ""
     assert job_line(dataclasses.replace(record, timed_steps=0)) == ""
+
+
+def test_a_long_epoch_of_one_process_shows_its_rate_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    lines = RankLines()
+    for batches in (0, 25, 50, 75, 100):
+        lines.show_epoch(Position(rank=0, phase=3, batches=batches, total=1000, name="epoch 0"), 64)
+    lines.show_epoch(Position(rank=0, phase=4, batches=0, total=0, name="the end"), 64)
+    told = capsys.readouterr().err.splitlines()
+    assert told
+    assert all(line.startswith("    epoch 0: ") for line in told)
+    assert "of 1,000 batches, 320 samples/s" in told[0]
+    assert told[0].endswith("left")

@@ -438,7 +438,7 @@ class Noting(RankProgress):
         super().__init__()
         self.phases: list[str] = []
 
-    def begin(self, phase: str) -> None:
+    def begin(self, phase: str, batches: int = 0) -> None:
         self.phases.append(phase)
 
 
