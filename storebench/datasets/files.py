@@ -17,6 +17,7 @@ from storebench.datasets.sources import (
     Refusal,
     Statuses,
     check_index,
+    ends_looked_at,
     fingerprint,
     names_digest,
     paths_of,
@@ -98,6 +99,9 @@ def look_at(
     if any(header.deep for header in headers):
         note = "; ".join(filter(None, (provenance.note, images.DEPTH_RULE)))
         provenance = dataclasses.replace(provenance, note=note)
+    if len(ends_looked_at(len(paths))) < len(paths):
+        note = f"beyond 64 MiB, changes are noticed by name, size, time, and the ends of {len(ends_looked_at(len(paths))):,} files"
+        provenance = dataclasses.replace(provenance, note="; ".join(filter(None, (provenance.note, note))))
     own = square(own_side) if own_side is not None else common_small_shape(start, len(paths))
     dataset_files = FoundFiles(
         root=root,

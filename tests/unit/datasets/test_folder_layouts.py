@@ -1,5 +1,6 @@
 """Folders as people have them: splits, flat folders, lists, and images that are small or of one size."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -422,3 +423,19 @@ def test_pixels_of_more_than_eight_bits_are_scaled_or_refused_by_name(
             read(0)
     if isinstance(found, int):
         assert dataset.sample(0)[0].max() == found
+
+
+@pytest.mark.parametrize("end", [0, -1])
+def test_other_content_of_the_same_name_size_and_time_is_noticed(end: int, tmp_path: Path) -> None:
+    content = bytearray(b"BM" + bytes(3_000_000))
+    paths = [tmp_path / "cat" / f"{number}.bmp" for number in range(24)]
+    paths[0].parent.mkdir()
+    for path in paths:
+        path.write_bytes(content)
+        os.utime(path, (315_532_800, 315_532_800))
+    before = open_at(tmp_path).info.fingerprint
+    assert open_at(tmp_path).info.fingerprint == before
+    content[end] ^= 1
+    paths[17].write_bytes(content)
+    os.utime(paths[17], (315_532_800, 315_532_800))
+    assert open_at(tmp_path).info.fingerprint != before
