@@ -125,7 +125,9 @@ def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspe
 
 def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
     files = files_of(path) if kind == "LevelDB" else [path]
+    apparent, stored = (sum(sizes) for sizes in zip((0, 0), *map(_sizes, files), strict=True))
     frac = resident(files).frac if files else None
+    frac = None if frac is None else min(1.0, frac * apparent / max(1, stored))
     with _found(path, kind, database, samples) as content:
         ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
         measured = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
@@ -142,11 +144,17 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
     return Inspection(
         path=path,
         kind=kind,
-        file_bytes=sum(file.stat().st_size for file in files),
+        file_bytes=stored,
         resident_frac=frac,
         parts=tuple(parts[:_MOST_PARTS]),
         notes=notes,
     )
+
+
+def _sizes(file: Path) -> tuple[int, int]:
+    """Return the size of a file, and what of it is on the disk: a sparse file has holes."""
+    status = file.stat()
+    return status.st_size, min(status.st_size, 512 * status.st_blocks) or status.st_size
 
 
 def _found(path: Path, kind: str, database: str | None, samples: int) -> AbstractContextManager[FileContent]:

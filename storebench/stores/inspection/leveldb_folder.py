@@ -36,7 +36,8 @@ def is_leveldb(folder: Path) -> bool:
     if not current.is_file():
         return False
     with current.open("rb") as file:
-        return file.read(9) == b"MANIFEST-"
+        start = file.read(9)
+    return start == b"MANIFEST-" or (not start and any(folder.glob("MANIFEST-*")))
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -181,7 +182,10 @@ def _opened(folder: Path, snapshot: Path) -> Iterator[Any]:
             write_buffer_size=2 * _MOST_LOG_BYTES,
         )
     except plyvel.Error as error:
-        raise CorruptDataError(f"LevelDB cannot open it ({error})", where=folder) from error
+        reason = error.args[0] if error.args else ""
+        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        text = " ".join(text.replace(f"{snapshot}/", "").split())
+        raise CorruptDataError(f"LevelDB cannot open it ({text})", where=folder) from error
     try:
         yield database
     except plyvel.Error as error:

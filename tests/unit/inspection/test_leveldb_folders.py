@@ -94,3 +94,13 @@ def test_a_rocksdb_is_named(tmp_path: Path) -> None:
 def test_a_leveldb_has_no_named_databases(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no named databases"):
         inspect(write_leveldb(tmp_path / "db", numbered(IMAGES)), database="train")
+
+
+@pytest.mark.parametrize("current", [b"", b"MANIFEST-000002\r\n"])
+def test_a_damaged_current_is_damage_and_names_no_folder_of_ours(current: bytes, tmp_path: Path) -> None:
+    folder = write_leveldb(tmp_path / "db", numbered(jpegs(20)))
+    (folder / "CURRENT").write_bytes(current)
+    with pytest.raises(CorruptDataError, match="LevelDB cannot open it") as caught:
+        inspect(folder)
+    assert "storebench-" not in str(caught.value)
+    assert "b'" not in str(caught.value)
