@@ -1,6 +1,6 @@
 """Cells of whole pages with rates that are drawn, so that what a page claims can be compared with the truth.
 
-A page has two data sets, cold and warm, and 0 and 2 workers: 8 tables of five stores, with null cells
+A page has two data sets, of any state and warm, and 0 and 2 workers: 8 tables of five stores, with null cells
 beside one data set's training. Rates vary from process to process by a lognormal factor.
 """
 
@@ -77,12 +77,12 @@ def drawn_page(truth: Truth, rng: np.random.Generator, *, settings: int = 8) -> 
         (dataset, workers, cache)
         for dataset in ("imagenet", "cifar10")
         for workers in (0, 2)
-        for cache in ("cold", "warm")
+        for cache in ("any", "warm")
     ][:settings]
     cells = []
     for dataset, workers, cache in names:
         compute, shape = DATASETS[dataset]
-        if compute == "real" and cache == "cold":
+        if compute == "real" and cache == "any":
             cells.append(_cell("null", dataset, workers, "any", shape, truth, rng))
         cells += [_cell(backend, dataset, workers, cache, shape, truth, rng) for backend in BACKENDS]
     return cells
@@ -104,12 +104,12 @@ def _cell(
         batch_size=BATCH, model="tiny", compute=compute, cache=cache, workers=workers,
     )  # fmt: skip
     rate = truth.samples_per_s.get(backend, 1000.0)
-    rows = tuple(_rows(cell, rate, compute, shape, truth, rng))
+    rows = tuple(_rows(rate, compute, shape, truth, rng))
     return CellSummary(cell=cell, environment_key="machine", rows=rows)
 
 
 def _rows(
-    cell: Cell, rate: float, compute: str, shape: str, truth: Truth, rng: np.random.Generator
+    rate: float, compute: str, shape: str, truth: Truth, rng: np.random.Generator
 ) -> Iterator[dict[str, object]]:
     samples = STEPS * BATCH
     for replicate in range(truth.rounds):
@@ -127,13 +127,6 @@ def _rows(
             "read_amplification": truth.amplification * _varying(truth, rng),
         }  # fmt: skip
         row |= sums
-        if cell.cache == "cold":
-            row |= {f"portion_{name}": value for name, value in sums.items()}
-            row |= {
-                "portion_kind": "cold", "portion_steps": STEPS, "portion_samples": samples,
-                "portion_seconds": seconds, "portion_samples_per_s": samples / seconds, "portion_upper_bound": False,
-                "portion_asked_frac": 0.1, "portion_excess_frac": 0.0,
-            }  # fmt: skip
         yield row
 
 

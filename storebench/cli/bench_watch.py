@@ -178,10 +178,8 @@ def outcome(record: "Record") -> str:
 def _rate(record: "Record") -> str:
     """Return the rate in the requested cache state, and the whole epoch's rate labelled as such."""
     whole = f"{record.samples_per_s:,.0f} samples/s"
-    portion, cache = record.portion, record.cache
-    if portion is None:
-        cold = record.cell.cache == CacheState.COLD
-        started_cold = cold and cache is not None and cache.applies_to == "epoch"
-        return f"cold start, whole epoch {whole}" if started_cold else whole
-    at_most = "at most " if portion.upper_bound else ""
-    return f"{portion.kind.value} {at_most}{portion.samples_per_s:,.0f} samples/s (whole epoch {whole})"
+    cache = record.cache
+    if record.portion is not None:
+        return f"steady {record.portion.samples_per_s:,.0f} samples/s (whole epoch {whole})"
+    cold = record.cell.cache == CacheState.COLD and cache is not None and cache.applies_to == "epoch"
+    return f"cold start {whole}" if cold else whole

@@ -21,7 +21,7 @@ from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.report.intervals import Estimate, Round, median_interval
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import EpochRow
-from storebench.results import Cell, PortionKind, steady
+from storebench.results import Cell, steady
 from storebench.results.time_limit import ran_out_of_time
 from storebench.runs.whole import Whole, agreed
 from storebench.settings.words import CacheState, ComputeKind
@@ -49,9 +49,6 @@ def work_of(cell: Cell) -> LoopWork:
     return LoopWork.AUGMENTING if cell.model in MODEL_CROPS else LoopWork.READING
 
 
-WHOLE_COLD = "cold start, whole epoch"
-"""The state of a cold cell whose records do not show how long it was cold."""
-
 WHOLE_LIMITED = "limited memory, not shown to be steady"
 
 MEMORY_FORMAT = "memory"
@@ -78,9 +75,6 @@ RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHAR
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
 """Fields that describe the state in which the store is read."""
 
-_SHARED = 1.1
-"""The rate of a cold part that rises by this factor because samples share pages rises visibly."""
-
 WORK_COLUMNS = ("fetch_s", "decode_s", "prep_s")
 """The sums of time that make up the work of the producers."""
 
@@ -92,10 +86,8 @@ FEWEST_TRAINING_STEPS = 20
 class CellSummary:
     """All records of one cell on one machine.
 
-    Rates and sums of time hold for the requested cache state: those of a cold cell are of the steps during which
-    no more was resident than was asked for, those of a limited cell of the steady state of the last epoch. A cold
-    cell whose records do not say which steps those were has no such figures. The figures of the whole epoch have
-    the prefix ``whole_``, as in ``whole_samples_per_s``.
+    Rates and sums of time are those of the timed steps; those of a limited cell are of the steady state of the last epoch.
+    The figures of the whole epoch have the prefix ``whole_``, as in ``whole_samples_per_s``.
 
     Attributes
     ----------
@@ -149,40 +141,14 @@ class CellSummary:
         return agreed(row["whole"] for row in self.rows if row.get("whole") is not None)
 
     @property
-    def portion_kind(self) -> PortionKind | None:
-        """The part of an epoch that this cell's figures hold for; None if it is the whole epoch."""
-        kind = next((row["portion_kind"] for row in self.counted if self._bounded(row)), None)
-        return None if kind is None else PortionKind(kind)
-
-    @property
     def state(self) -> str:
         """The cache state for which its figures hold, in words."""
-        if not self.whole_only:
-            return self.cell.cache
-        return WHOLE_COLD if self.cell.cache == CacheState.COLD else WHOLE_LIMITED
+        return WHOLE_LIMITED if self.whole_only else self.cell.cache
 
     @property
     def whole_only(self) -> bool:
-        """Whether no record shows in which steps the requested cache state held, so that there is no rate for that state."""
+        """Whether no record has steady steps with a limited page cache, so that there is no rate for that state."""
         return bool(self.usable) and not self.counted
-
-    @property
-    def upper_bound(self) -> bool:
-        """Whether its rate is an upper bound, because something other than the device may have served a part of it."""
-        return any(self._bounded(row) and states.is_upper_bound(row) for row in self.counted)
-
-    @property
-    def rise(self) -> float | None:
-        """The largest factor by which its cold rate rose, if that alone makes it an upper bound; None otherwise."""
-        bounded = [row for row in self.counted if self._bounded(row) and states.is_upper_bound(row)]
-        rises = [states.rise(row) for row in bounded]
-        return max((rise for rise in rises if rise is not None), default=None) if None not in rises else None
-
-    @property
-    def shares_pages(self) -> bool:
-        """Whether its cold steps brought more of the store into memory than was requested because samples share pages."""
-        drifts = (row["portion_shared_drift"] for row in self.counted if self._bounded(row))
-        return any(drift is not None and drift > _SHARED for drift in drifts)
 
     @functools.cached_property
     def cut_off(self) -> int:
@@ -192,7 +158,30 @@ class CellSummary:
     @property
     def at_most(self) -> bool:
         """Whether its rate is an upper bound: it can only prove that the cell is slower than another one."""
-        return self.upper_bound or self.cut_off > 0
+        return self.cut_off > 0
+
+    @property
+    def cold_start(self) -> bool:
+        """Whether its epochs fill the page cache from a cold start: the rate depends on how much of the store is read."""
+        return self.cell.cache == CacheState.COLD and any(
+            states.fills_cache(row, self.cell) for row in self.usable
+        )
+
+    def cold_rate(self, share: float) -> tuple[float, float | None, float | None] | None:
+        """Return the rate from a cold start until a share of the store was read, and its resident and excess share.
+
+        Each is the median over the records that have it; None if no record has the rate.
+        """
+        rates = [rate for row in self.usable for rate in row["cold_rates"] or () if rate.read_frac == share]
+        resident = [rate.resident_frac for rate in rates if rate.resident_frac is not None]
+        excess = [rate.excess_frac for rate in rates if rate.excess_frac is not None]
+        if not rates:
+            return None
+        return (
+            statistics.median(rate.samples_per_s for rate in rates),
+            statistics.median(resident) if resident else None,
+            statistics.median(excess) if excess else None,
+        )
 
     @functools.cached_property
     def unsteady(self) -> bool:
@@ -201,7 +190,7 @@ class CellSummary:
         A single replicate may be disturbed; with many replicates, one of them nearly always is. It is named beside the
         figures (`unsteady_replicates`).
         """
-        if self.portion_kind is not PortionKind.STEADY:
+        if not any(self._bounded(row) for row in self.counted):
             return False
         moved = self.drifts
         return moved is None or (bool(moved) and not steady(math.exp(statistics.median(moved))))
@@ -213,7 +202,7 @@ class CellSummary:
 
     @property
     def drifts(self) -> list[float] | None:
-        """By how much the rate differs between the halves of its cold or steady part, as a logarithm, by replicate.
+        """By how much the rate differs between the halves of its steady part, as a logarithm, by replicate.
 
         None if it is unknown in one of them.
         """
@@ -248,8 +237,7 @@ class CellSummary:
     def values(self, metric: str) -> dict[Round, float]:
         """Return a metric for each replicate in which it was measured, the median over its epochs.
 
-        The rate of a cold cell is that of its cold steps, the rate of a limited cell that of its steady
-        steps; "whole_samples_per_s" is the rate of the whole epoch.
+        The rate of a limited cell is that of its steady steps; "whole_samples_per_s" is the rate of the whole epoch.
         """
         return _by_round(self._figures(metric))
 

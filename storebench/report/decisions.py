@@ -68,8 +68,8 @@ class DoubtKind(enum.StrEnum):
     """Training of fewer than `storebench.report.cells.FEWEST_TRAINING_STEPS` steps ranks nothing."""
     UNSTEADY = "unsteady"
     """A limited rate is not shown to be steady."""
-    UPPER_BOUND = "upper bound"
-    """Memory may have served a part of what the rate is of."""
+    COLD = "cold start"
+    """Rates from a cold start depend on how much of the store is read, so they rank no stores."""
     CUT_OFF = "cut off"
     """Replicates were killed at their time limit, so the rate is that of the faster ones."""
 
@@ -386,11 +386,19 @@ def _decided(questions: Sequence[_Question], size: int, alpha: float) -> Iterato
                 cell=question.cell,
                 base=question.base,
                 ratio=shown,
-                doubt=None
-                if question.topic is Topic.COMPUTE
-                else doubt_about(question.cell, question.base, shown),
+                doubt=_doubt(question, shown),
                 alpha=alpha / size,
             )
+
+
+def _doubt(question: _Question, ratio: Ratio) -> Doubt | None:
+    """Return why the interval of a question of the page must not be used; None if it may."""
+    if question.topic is Topic.COMPUTE:
+        return None
+    cold = tuple(side for side in (question.cell, question.base) if side.cold_start)
+    if cold and question.topic is Topic.BACKEND:
+        return Doubt(kind=DoubtKind.COLD, cells=cold)
+    return doubt_about(question.cell, question.base, ratio)
 
 
 def doubt_about(cell: CellSummary, base: CellSummary, ratio: Ratio) -> Doubt | None:
@@ -404,9 +412,6 @@ def doubt_about(cell: CellSummary, base: CellSummary, ratio: Ratio) -> Doubt | N
         return Doubt(kind=DoubtKind.UNSTEADY, cells=moving)
     # An upper bound can prove its own cell slower, and nothing else.
     slow = {Verdict.FASTER: base, Verdict.SLOWER: cell}.get(ratio.verdict)
-    bounded = tuple(side for side in sides if side.upper_bound and side is not slow)
-    if bounded:
-        return Doubt(kind=DoubtKind.UPPER_BOUND, cells=bounded)
     cut_off = tuple(side for side in sides if side.cut_off and side is not slow)
     return Doubt(kind=DoubtKind.CUT_OFF, cells=cut_off) if cut_off else None
 

@@ -68,7 +68,6 @@ _WORDS = (
     "cache_requested",
     "cache_verdict",
     "cache_below",
-    "portion_kind",
     "job_sync",
     "job_link",
 )

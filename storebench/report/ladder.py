@@ -125,7 +125,8 @@ def _gain(cell: CellSummary, below: CellSummary, own: Ratio | None, decisions: D
     """Return the decision on one rung: the page's where it decides about the same rates, else that on the ratio `own`."""
     decision = decisions.between(cell, below)
     if decision is not None and "open" not in {side.fact("cache_applies_to") for side in (cell, below)}:
-        return replace(decision, topic=Topic.RUNG)
+        # Rungs read one store, so a cold start is no doubt.
+        return replace(decision, topic=Topic.RUNG, doubt=doubt_about(cell, below, decision.ratio))
     if own is None:
         return None
     return Decision(topic=Topic.RUNG, cell=cell, base=below, ratio=own, doubt=doubt_about(cell, below, own))

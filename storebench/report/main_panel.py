@@ -11,16 +11,16 @@ DEFAULT_READAHEAD_KIB = 128
 """Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
 
 _COMPUTE_RANK = {ComputeKind.REAL: 2, ComputeKind.NONE: 0}
-_STATE_RANK = {"limited": 3, "cold": 2, "warm": 1}
-_FITTING_RANK = {"limited": 2, "cold": 1, "warm": 3}
+_STATE_RANK = {"limited": 3, "warm": 2, "cold": 1}
+_FITTING_RANK = {"warm": 3, "limited": 2, "cold": 1}
 """If the whole dataset fits into memory, every epoch but the first is warm."""
 
 
 def ordered(panels: Sequence[Panel]) -> list[Panel]:
     """Return the panels that have a rate, in the order of importance: the page's answer rests on the first one.
 
-    The largest images, the store larger than memory before cold before warm (warm first if a run found that the whole
-    dataset fits into memory), Linux's own read-ahead before others,
+    Any state before a cold start, which ranks nothing; the largest images, the store larger than memory before warm (warm
+    first if a run found that the whole dataset fits into memory), Linux's own read-ahead before others,
     real compute before readers and decoders alone before loaders that augment, most backends, one process before jobs of ranks,
     ranks that read separately before those that share.
     Training of fewer than 20 steps ranks nothing, so it comes first only if there is nothing else.
@@ -37,6 +37,7 @@ def _rank(panel: Panel) -> tuple[float, ...]:
     return (
         min(len(panel.measured), 2),
         not few,
+        not panel.speaker.cold_start,
         pixels,
         state_rank(panel.speaker),
         _readahead_rank(cell.readahead_kib),

@@ -14,7 +14,7 @@ from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim
 from storebench.report.plots.plot import Plot
-from storebench.report.tables import MOST_TABLES, Table, mark, remark
+from storebench.report.tables import MOST_TABLES, Table, mark, no_rate, remark
 from storebench.report.texts.advice import RULES
 from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import Headline
@@ -157,8 +157,8 @@ def flags(content: PageContent) -> list[Flag]:
     unproven = [cell for cell in cells if cell.whole_only]
     if unproven:
         text = (
-            f"{number_of(len(unproven), 'cell')} requested a cold or limited page cache, but the records show no steps in which it"
-            " held, or too few for a rate. So they have no rate in that state and rank nothing. The rates shown are those of the entire epoch."
+            f"{number_of(len(unproven), 'cell')} requested a limited page cache, but the records show no steady steps, or too few"
+            " for a rate. So they have no rate in that state and rank nothing. The rates shown are those of the entire epoch."
         )
         flagged.append(Flag(kind="note", text=text))
     if doubtful:
@@ -233,7 +233,7 @@ def _raw_row(cell: CellSummary) -> list[str]:
         cell.cell.cache,
         str(cell.cell.workers),
         setting_label(cell),
-        _plain(cell.median("samples_per_s")),
+        _plain(cell.median("samples_per_s")) or no_rate(cell),
         *figures,
         str(len(cell.values("samples_per_s"))),
         remark(cell) or "ok",

@@ -77,4 +77,4 @@ def _decidable(decision: Decision) -> bool:
     if doubt is None:
         return True
     slower = decision.cell if decision.ratio.mid < 1 else decision.base
-    return doubt.kind in (DoubtKind.UPPER_BOUND, DoubtKind.CUT_OFF) and doubt.cells == (slower,)
+    return doubt.kind is DoubtKind.CUT_OFF and doubt.cells == (slower,)

@@ -162,7 +162,7 @@ class RooflineCurve:
         """Whether the starving point has a usable interval."""
         sure = self.sure
         enough = sure.n >= stats.MIN_ROUNDS and sure.lo is not None and sure.hi is not None
-        return enough and not self.loader.unsteady
+        return enough and not self.loader.unsteady and not self.loader.cold_start
 
     @property
     def decided(self) -> bool:

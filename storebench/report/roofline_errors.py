@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from storebench.report.cells import CellSummary
 from storebench.report.intervals import Estimate
 from storebench.report.roofline_model import RooflineModel
-from storebench.results import PortionKind
+from storebench.settings.words import CacheState
 
 ERROR_LIMIT = 0.20
 """A larger error of the model needs an explanation."""
@@ -22,8 +22,6 @@ _UNEVEN = 3.0
 class Cause(enum.StrEnum):
     """Why a point lies off its curve."""
 
-    UPPER_BOUND = "upper bound"
-    """The supply rate, or the rate of the point, can only be too high: memory served a part of it."""
     FIRST_BATCH = "first batch"
     """The first batch, which nothing overlaps with, takes a notable part of so short an epoch."""
     PRODUCERS = "producers"
@@ -115,11 +113,6 @@ def handing_rounds(cell: CellSummary) -> list[float]:
     return [seconds + max(0.0, rest.get(key, 0.0)) for key, seconds in handed.items()]
 
 
-def _upper_bound(miss: Miss) -> Explanation | None:
-    bounded = miss.loader.upper_bound if miss.error > 0 else miss.cell.upper_bound
-    return Explanation(cause=Cause.UPPER_BOUND) if bounded else None
-
-
 def _first_batch(miss: Miss) -> Explanation | None:
     """Leave out the first batch of the point, and that of its supply rate if it has one, too."""
     share, factor = first_share(miss.cell), _without_first(miss.cell)
@@ -145,8 +138,8 @@ def _without_first(cell: CellSummary) -> float | None:
 
 
 def _starts_later(cell: CellSummary) -> bool:
-    """Whether the first batch of an epoch is not in a cell's figures; it is the first one of a cold portion."""
-    return cell.cell.warmup_steps > 0 or cell.portion_kind is PortionKind.STEADY
+    """Whether the first batch of an epoch is not in a cell's figures."""
+    return cell.cell.warmup_steps > 0 or cell.cell.cache == CacheState.LIMITED
 
 
 def _producers(miss: Miss) -> Explanation | None:
@@ -191,7 +184,6 @@ def _spread(miss: Miss) -> Explanation | None:
 
 
 _CAUSES: tuple[Callable[[Miss], Explanation | None], ...] = (
-    _upper_bound,
     _first_batch,
     _producers,
     _handoff,

@@ -1,9 +1,9 @@
-"""The part of an epoch for which a cell's figures hold: all of it, or the steps during which its cache state held."""
+"""The part of an epoch for which a cell's figures hold: all of it, or its steady steps with a limited page cache."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind, steady
+from storebench.results import Cell, steady
 from storebench.settings.words import BOUNDED_STATES, CacheState, Fill
 
 EpochRow = Mapping[str, Any]
@@ -59,42 +59,18 @@ def figure(row: EpochRow, metric: str, *, portion: bool) -> float | None:
     return None if value is None else float(value)
 
 
-def is_upper_bound(row: EpochRow) -> bool:
-    """Return whether the rate of a record's portion is an upper bound, also because of its drift, which earlier releases ignored."""
-    return bool(row["portion_upper_bound"]) or rise(row) is not None
-
-
-def rise(row: EpochRow) -> float | None:
-    """Return the drift of a cold portion if it makes the rate an upper bound, or None.
-
-    The drift is the rate of the portion's second half over that of its first.
-    """
-    drift = row["portion_drift"]
-    most = COLD_DRIFT_MOST * (row["portion_shared_drift"] or 1.0)
-    rose = row["portion_kind"] == PortionKind.COLD and drift is not None and drift > most
-    return float(drift) if rose else None
-
-
 def has_portion(row: EpochRow) -> bool:
-    """Whether the record says during which steps the requested cache state held, and they have a rate."""
-    return bool(row["portion_seconds"]) and not _filled_the_pipeline(row)
-
-
-def _filled_the_pipeline(row: EpochRow) -> bool:
-    """Whether a cold portion ended while workers still filled the pipeline, which earlier releases ignored.
-
-    Each of the other workers has begun a batch by the time the first delivers one.
-    """
-    steps = row["portion_steps"]
-    ended = row["portion_kind"] == PortionKind.COLD and steps < row["timed_steps"]
-    return bool(ended and steps < 2 * (row["workers"] - 1))
+    """Whether the record has steady steps."""
+    return bool(row["portion_seconds"])
 
 
 def bounded(row: EpochRow, cell: Cell) -> bool:
-    """Whether the requested cache state can hold for a part of this epoch only.
+    """Whether a limited page cache can be steady for a part of this epoch only."""
+    return cell.cache == CacheState.LIMITED and fills_cache(row, cell)
 
-    It holds throughout where nothing is read from the store during the epoch.
-    """
+
+def fills_cache(row: EpochRow, cell: Cell) -> bool:
+    """Whether the page cache fills while the epoch reads its store, from a cold start or up to a limit."""
     return cell.cache in BOUNDED_STATES and not cell.backend.is_null and row["cache_applies_to"] != "open"
 
 

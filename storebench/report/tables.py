@@ -30,7 +30,8 @@ from storebench.report.texts.labels import (
 )
 from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.verdicts import decision_words, told_ratio, verdict_notes
-from storebench.settings.words import BOUNDED_STATES, CacheState
+from storebench.results import COLD_SHARES
+from storebench.settings.words import CacheState
 from storebench.units import number_of
 
 MOST_TABLES = 40
@@ -132,6 +133,7 @@ RAW_HEAD = (
     "state", "upper_bound", "whole_samples_per_s", "base", "compared", "cpu_s_per_sample", "cores_used",
     "compute_inflation", "compute_inflation_lo", "compute_inflation_hi", "memory_bytes", "readahead_kib",
     "filesystem", "storage_device", "environment_key", "unsteady_replicates",
+    *(f"cold_{share:.0%}_samples_per_s".replace("%", "_percent") for share in COLD_SHARES),
 )  # fmt: skip
 
 _WITHIN = "Within this run"
@@ -176,18 +178,27 @@ def _speed(entry: _Listed) -> str:
         return "the ceiling"
     if entry.is_base:
         return "1.00"
-    return "" if entry.against is None else told_ratio(entry.against) or "no ratio"
+    return "no ratio" if entry.against is None else told_ratio(entry.against) or "no ratio"
 
 
 def _compared(entry: _Listed) -> str:
     if entry.is_base:
         return "base"
-    return "" if entry.against is None else decision_words(entry.against)
+    return "not compared" if entry.against is None else decision_words(entry.against)
 
 
 def _rate(entry: _Listed) -> str:
     text = with_interval(entry.cell.interval("samples_per_s"))
-    return f"at most {text}" if text and entry.cell.at_most else text
+    if not text:
+        return no_rate(entry.cell)
+    return f"at most {text}" if entry.cell.at_most else text
+
+
+def no_rate(cell: CellSummary) -> str:
+    """Return in a few words why a cell has no rate."""
+    if not cell.usable:
+        return "failed"
+    return "not steady" if cell.whole_only else "too short"
 
 
 def _kept(entry: _Listed, text: str) -> str:
@@ -215,6 +226,7 @@ _FAMILIES = {"times as fast as {base}": SIMULTANEOUS, "compute inflation": SIMUL
 
 _ALWAYS = ("samples/s", "data wait", "limit", "size on disk", "build")
 _STORE = ("size on disk", "build")
+_RATES = ("samples/s", "whole epoch")
 
 
 def panel_table(panel: Panel, facts: Facts) -> Table:
@@ -256,6 +268,43 @@ def panel_table(panel: Panel, facts: Facts) -> Table:
     )
 
 
+_WARMED = 0.1
+"""A rate is no cold one if the resident share of the store exceeded the requested one by more."""
+
+_COLD_NOTE = (
+    "A rate with a resident share beside it is no cold one: more of the store was in memory than had been requested, by more than"
+    " a tenth, because of read-ahead or because samples share pages."
+)
+
+
+def cold_table(panel: Panel, facts: Facts) -> Table | None:
+    """Return the rates of a panel's cells by the share of the store that was read from a cold start; None if there are none."""
+    cells = [cell for cell in panel.cells if cell.cold_start]
+    shares = [share for share in COLD_SHARES if any(cell.cold_rate(share) for cell in cells)]
+    if not shares:
+        return None
+    setting = panel_label(panel, facts.varying)
+    return Table(
+        caption=f"{dataset_label(panel.first)}: {setting}. Samples/s until a share of the store was read",
+        head=("backend", *(f"{share:.0%}" for share in shares)),
+        rows=tuple((named(cell), *(_cold_rate(cell, share) for share in shares)) for cell in cells),
+        raw_head=RAW_HEAD,
+        raw=(),
+        marks=tuple(mark(cell) for cell in cells),
+        notes=(_COLD_NOTE,),
+    )
+
+
+def _cold_rate(cell: CellSummary, share: float) -> str:
+    rate = cell.cold_rate(share)
+    if rate is None:
+        return "not reached" if cell.cold_rate(min(COLD_SHARES)) else "within one batch"
+    samples_per_s, resident, excess = rate
+    if excess is None or resident is None:
+        return f"{number(samples_per_s)} (not counted)"
+    return number(samples_per_s) + (f" ({percent(resident)} resident)" if excess > _WARMED else "")
+
+
 def _unsteady(panel: Panel) -> list[str]:
     """Return a sentence for the caption that names backends whose rates were still changing; empty if there are none."""
     names = [backend_label(cell.backend) for cell in panel.measured if cell.unsteady]
@@ -264,15 +313,16 @@ def _unsteady(panel: Panel) -> list[str]:
 
 def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: Sequence[_Listed]) -> bool:
     if head == "whole epoch":
-        return panel.first.cell.cache in BOUNDED_STATES
+        return panel.first.cell.cache == CacheState.LIMITED
     compared = [entry for entry in listed if not entry.cell.is_null and entry.cell.usable]
     return head in _ALWAYS or any(text(entry) for entry in compared)
 
 
 def dataset_tables(facts: Facts) -> list[Table]:
-    """Return one table per panel for the cells of one dataset, in the order of importance; the first explains intervals."""
+    """Return the tables of each panel for the cells of one dataset, in the order of importance; the first explains intervals."""
     listed = sorted(facts.panels, key=lambda panel: panel is not facts.main)
-    tables = [panel_table(panel, facts) for panel in listed]
+    made = ((panel_table(panel, facts), cold_table(panel, facts)) for panel in listed)
+    tables = [table for pair in made for table in pair if table is not None]
     return [
         replace(table, notes=(BRACKETS, *table.notes)) if table is tables[0] else table for table in tables
     ]
@@ -303,8 +353,13 @@ def named(cell: CellSummary) -> str:
 
 
 def _row(entry: _Listed, shown: Sequence[tuple[str, Callable[[_Listed], str]]]) -> tuple[str, ...]:
-    texts = (text(entry) if entry.cell.usable or head in _STORE else "" for head, text in shown)
+    texts = (text(entry) if entry.cell.usable or head in _STORE else _lacking(head) for head, text in shown)
     return (named(entry.cell), *texts)
+
+
+def _lacking(head: str) -> str:
+    """Return the text of a column for a cell of which every replicate failed."""
+    return "failed" if head in _RATES else "no ratio" if head in _FAMILIES else ""
 
 
 def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
@@ -326,7 +381,7 @@ def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
         "failed" if cell.failure else "ok",
         cell.cell.cell_id,
         cell.state,
-        cell.upper_bound,
+        cell.at_most,
         cell.median("whole_samples_per_s"),
         base.backend if base else "",
         _compared(entry),
@@ -337,6 +392,7 @@ def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
         cell.cell.readahead_kib,
         *(cell.fact(name) for name in PLACE_COLUMNS),
         cell.unsteady_replicates[0],
+        *((cell.cold_rate(share) or (None,))[0] for share in COLD_SHARES),
     )
 
 

@@ -22,7 +22,6 @@ from storebench.report.cells import (
     may_look_ahead,
 )
 from storebench.report.decisions import Decision, Decisions
-from storebench.results import PortionKind
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
 
 LEAST_GAIN = 1.05
@@ -256,17 +255,7 @@ def arriving_bytes_per_s(cell: CellSummary) -> float | None:
 
 
 def _delivered(cell: CellSummary) -> float:
-    """Return bytes per timed sample that the device delivered during the steps that the cell's figures rest on."""
-    if cell.portion_kind is PortionKind.COLD:
-        # Counters cover the whole epoch, so count the pages that had become resident by the portion's end.
-        resident = [
-            (float(row["portion_asked_frac"]) + float(row["portion_excess_frac"]))
-            * float(row["store_file_bytes"] or 0)
-            / row["portion_samples"]
-            for row in cell.counted
-            if row["portion_samples"]
-        ]
-        return min(resident, default=0.0)
+    """Return bytes per sample that the device delivered during the epoch."""
     read, samples = cell.median("device_read_bytes"), cell.median("samples")
     return read / samples if read and samples else 0.0
 

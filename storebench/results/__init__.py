@@ -1,11 +1,18 @@
 """Results: the cell that was measured, and the record of one epoch of it with all its parts."""
 
-from storebench.results.cache import BelowCache, CacheFacts, CacheVerdict, ResidencyPoint
+from storebench.results.cache import (
+    COLD_SHARES,
+    BelowCache,
+    CacheFacts,
+    CacheVerdict,
+    ColdRate,
+    ResidencyPoint,
+)
 from storebench.results.cell import BACKEND_FIELDS, CELL_FIELDS, DATA_FIELDS, Cell, CellFields
 from storebench.results.conditions import MOST_ATTEMPTS, OTHERS_MOST_FRAC, Conditions, disturbance
 from storebench.results.counted import Ceilings, Counters
 from storebench.results.job import DataStoreFacts, JobFacts, LinkKind, RankFacts
-from storebench.results.portion import COLD_DRIFT_MOST, STEADY_DRIFT, Portion, PortionKind, steady
+from storebench.results.portion import STEADY_DRIFT, Portion, steady
 from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
 from storebench.results.record import READ_VERSIONS, SCHEMA_VERSION, Record, Status
 from storebench.results.subject import CodeFacts, Environment, StoreFacts
@@ -14,7 +21,7 @@ from storebench.results.trainers import Game, TrainerFacts, TrainersFacts
 __all__ = [
     "BACKEND_FIELDS",
     "CELL_FIELDS",
-    "COLD_DRIFT_MOST",
+    "COLD_SHARES",
     "DATA_FIELDS",
     "KEPT_AT_LEAST",
     "KEPT_BYTES",
@@ -30,6 +37,7 @@ __all__ = [
     "Cell",
     "CellFields",
     "CodeFacts",
+    "ColdRate",
     "Conditions",
     "Counters",
     "Coverage",
@@ -42,7 +50,6 @@ __all__ = [
     "Loss",
     "Percentiles",
     "Portion",
-    "PortionKind",
     "RankFacts",
     "Record",
     "ResidencyPoint",

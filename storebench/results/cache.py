@@ -42,6 +42,32 @@ class ResidencyPoint:
     resident_frac: float
 
 
+COLD_SHARES = (0.02, 0.05, 0.10, 0.25, 1.0)
+"""Shares of a store up to which its rate from a cold start is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdRate:
+    """Rate from a cold start up to the moment at which some share of the store had been read.
+
+    Attributes
+    ----------
+    read_frac
+        Share of the samples of the store, one of `COLD_SHARES`.
+    samples_per_s
+        Samples up to the end of the step that reached this share, over the time since the first request.
+    resident_frac
+        Resident pages over all pages of the store at that moment; null if they were not counted.
+    excess_frac
+        Largest difference of the resident and the requested share up to then; null if pages were not counted.
+    """
+
+    read_frac: float
+    samples_per_s: float
+    resident_frac: float | None
+    excess_frac: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheFacts:
     """State of the page cache for the store's files, requested and measured.

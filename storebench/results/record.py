@@ -12,7 +12,7 @@ Schema versions
 import enum
 from dataclasses import dataclass, field
 
-from storebench.results.cache import CacheFacts
+from storebench.results.cache import CacheFacts, ColdRate
 from storebench.results.cell import Cell
 from storebench.results.conditions import Conditions
 from storebench.results.counted import Ceilings, Counters
@@ -72,7 +72,10 @@ class Record:
         Samples of timed steps whose batch a producer began before the first timed step requested its own. At most
         this many of `timed_samples` were produced outside of `timed_s`. Without warm-up steps there are none.
     portion
-        The steps during which the requested cache state held, for a cold or limited cell; null for others.
+        The steps after a limited page cache had filled; null in other cells.
+    cold_rates
+        Rates from a cold start, by the share of the store that had been read; shares that the epoch does not reach, or
+        that one batch passes over, are left out. Empty in cells that are not cold.
     code
         The code that ran; null in records of earlier releases.
     conditions
@@ -127,6 +130,7 @@ class Record:
     steps_file: str | None = None
     environment: Environment | None = None
     portion: Portion | None = None
+    cold_rates: tuple[ColdRate, ...] = ()
     prefetched_samples: int = 0
     code: CodeFacts | None = None
     conditions: Conditions | None = None

@@ -21,7 +21,7 @@ from storebench.worker.tournament import Played, Tournament
 from storebench.worker.watch import ResidencyWatch
 
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
-"""Returns the facts of the page cache and the steps that had the requested state, from one row per step."""
+"""Returns the facts of the page cache and the steady steps of a limited cell, from one row per step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class EpochMeasurement:
     cache
         Residency at the epoch's start, during it and after it.
     portion
-        The steps during which the requested cache state held; None if the state is requested for the start only.
+        The steady steps of a limited cell; None for others.
     table
         The times of every step.
     counters

@@ -27,6 +27,7 @@ from storebench.training.step_table import StepTable, step_ends, timed_rows, wri
 from storebench.units import number_of
 from storebench.worker.epoch import Judge
 from storebench.worker.measure import epoch_record
+from storebench.worker.portion import with_cold_rates
 from storebench.worker.proof import Proof, joined_proof
 from storebench.worker.record import RankEpoch, cache_failure
 from storebench.worker.setup import Setup
@@ -95,7 +96,7 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
         },
         test_accuracy=_accuracy_of_best(first.record.test_accuracy, trainers),
     )
-    record = epoch_record(record, table)
+    record = with_cold_rates(epoch_record(record, table), job_steps(table))
     facts = (
         job_facts(setup.cell, parts, table, proof, cost, restarts=restarts, trainers=trainers)
         if record.timed_steps
@@ -120,7 +121,7 @@ def _accuracy_of_best(own: float | None, trainers: TrainersFacts | None) -> floa
 def _judged(
     cache: CacheFacts | None, judge: Judge, steps: StepTable
 ) -> tuple[CacheFacts | None, Portion | None]:
-    """Return the facts of a job's page cache with its curve, and the steps that had the requested state."""
+    """Return the facts of a job's page cache with its curve, and its steady steps."""
     curve_facts, portion = judge(steps)
     if cache is None:
         return None, portion

@@ -1,8 +1,7 @@
-"""Find the steps of an epoch that had the requested cache state: pure functions of step times and sampled residency.
+"""Rates of an epoch for which its cache state matters: pure functions of step times and sampled residency.
 
-A cold epoch is cold only while the page cache holds no more than the loop has requested. Read-ahead can fill the cache
-long before the epoch ends, and the rest of the epoch measures memory. Likewise, a limited page cache must fill before
-an epoch shows the cost of every later one.
+The rate from a cold start depends on how much of the store has been read, because read-ahead and shared pages bring in
+more than is requested. A limited page cache must fill before an epoch shows the cost of every later one.
 """
 
 import dataclasses
@@ -11,17 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.arrays import Floats
-from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import ResidencyCurve
-from storebench.results import COLD_DRIFT_MOST, Portion, PortionKind, ResidencyPoint
+from storebench.results import COLD_SHARES, ColdRate, Portion, Record, ResidencyPoint
+from storebench.settings.words import CacheState
 from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, timed_rows, wall_ns
-from storebench.units import number_of
-from storebench.worker.store_pages import StorePages
 
 KEPT_POINTS = 60
+
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
 GROWTH_MOST_FRAC = 1 / 8
@@ -45,7 +42,7 @@ class Judgement:
     reason: str = ""
 
 
-def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float = 0.0) -> Floats:
+def asked_frac(table: StepTable, at_ns: Column, count: int) -> Floats:
     """Return the share of the store that had been requested at each of some moments, float64 [n].
 
     All of a batch counts from the moment at which a producer begins it.
@@ -58,31 +55,12 @@ def asked_frac(table: StepTable, at_ns: Column, count: int, *, ahead_frac: float
         Moments, int64 [n], nanoseconds of ``time.perf_counter_ns``.
     count
         Samples in the store.
-    ahead_frac
-        Share of the store that a reader that is told the order requests beyond the batch in progress. It never
-        requests more than the epoch has.
     """
     order = np.argsort(table["fetch_start_ns"], kind="stable")
     total = np.concatenate([[0], np.cumsum(table["samples"][order])])
     begun = np.searchsorted(table["fetch_start_ns"][order], at_ns, side="right")
-    asked = total[begun] / max(1, count)
-    whole = total[-1] / max(1, count)
-    requested: Floats = np.where(begun > 0, np.minimum(asked + ahead_frac, whole), 0.0)
+    requested: Floats = total[begun] / max(1, count)
     return requested
-
-
-def expected_frac(asked: npt.ArrayLike, samples_per_page: float) -> Floats:
-    """Return the share of pages that become resident because randomly chosen samples were requested, float64 as `asked`.
-
-    A page is touched if any of the samples that overlap it was requested.
-
-    Parameters
-    ----------
-    asked
-        Shares of the samples that were requested, 0 to 1.
-    """
-    expected: Floats = 1.0 - (1.0 - np.clip(np.asarray(asked, np.float64), 0.0, 1.0)) ** samples_per_page
-    return expected
 
 
 def residency_points(
@@ -114,153 +92,62 @@ def residency_points(
     )
 
 
-def cold_portion(
-    table: StepTable,
-    curve: ResidencyCurve,
-    store: StorePages,
-    *,
-    ahead_frac: float = 0.0,
-    planned: bool = False,
-) -> Judgement:
-    """Return the longest prefix of the timed steps in which no more was resident than was requested.
-
-    A step counts if a sampling point at or after its end, and every earlier one, shows an excess of at most
-    `StorePages.tolerated_frac`. If not even the first timed step qualifies, the portion is that step with
-    ``upper_bound=True``: part of it was served from pages that were not requested, so its rate can only be too high.
-    This does not hold for a reader that is told the order of the epoch, because its first step also pays for data
-    that later steps need; such a reader then has no portion.
-
-    Workers begin several batches at once and deliver the first as late as the others. A prefix that ends before the epoch
-    does has no rate then if it has fewer steps than twice the batches that they were ahead.
-
-    The portion is also an upper bound if its second half was served more than `COLD_DRIFT_MOST` times as fast as its
-    first: a private copy of the store, paid for in the first steps, would occupy no page that is counted. Where samples
-    share pages, the second half needs fewer new pages, so it may be faster by that factor (`shared_drift`).
+def with_cold_rates(record: Record, steps: StepTable) -> Record:
+    """Return the record of a cold epoch with its `Record.cold_rates`; any other record unchanged.
 
     Parameters
     ----------
-    table
-        The epoch's steps.
-    curve
-        Residency sampled during the epoch, or counted before and after it for a store with one file per sample.
-    ahead_frac, planned
-        Read-ahead of a reader that is told the order, as a share of the store, and whether it is told.
+    steps
+        All steps of the epoch, one row per step (`storebench.ranks.merging.job_steps`).
     """
-    timed = timed_rows(table)
-    if not len(timed["step"]):
-        return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
-    if not curve.at_ns:
-        return Judgement(reason=curve.reason or "residency was not sampled")
-    at_ns = np.asarray(curve.at_ns, np.int64)
-    asked = asked_frac(table, at_ns, store.count, ahead_frac=ahead_frac)
-    resident = store.of_used(curve.resident_frac)
-    excess = np.maximum(resident - expected_frac(asked, store.samples_per_page), 0.0)
-    over = np.flatnonzero(excess > store.tolerated_frac)
-    good = int(over[0]) if len(over) else len(at_ns)
-    ends = step_ends(timed)
-    steps = int(np.searchsorted(ends, at_ns[good - 1], side="right")) if good else 0
-    if not steps and not len(over):
-        return Judgement(
-            reason="residency was not sampled after the end of the first timed step: the epoch is too short, so use "
-            "more samples or smaller batches"
+    cell, cache, store = record.cell, record.cache, record.store
+    if cell.cache != CacheState.COLD or cell.backend.is_null or cache is None or store is None:
+        return record
+    if cache.applies_to == "open" or not store.count or not len(steps["samples"]):
+        return record
+    return dataclasses.replace(record, cold_rates=_cold_rates(steps, cache.curve, store.count))
+
+
+def _cold_rates(table: StepTable, points: Sequence[ResidencyPoint], count: int) -> tuple[ColdRate, ...]:
+    read = np.cumsum(table["samples"]) / count
+    asked = asked_frac(table, step_ends(table), count)
+    # The last step that a share is reached in, so that a batch is not told as the smaller shares that it passes over.
+    reached = {int(np.searchsorted(read, share)): share for share in COLD_SHARES if share <= read[-1]}
+    rates = []
+    for step, share in reached.items():
+        part = _rows(table, slice(step + 1))
+        resident, excess = _residency_at(points, float(asked[step]))
+        samples, seconds = _rate(part)
+        rates.append(
+            ColdRate(
+                read_frac=share,
+                samples_per_s=samples / seconds,
+                resident_frac=resident,
+                excess_frac=excess,
+            )
         )
-    why = _why_cold(asked, excess, store.tolerated_frac, good) if len(over) else ""
-    if not steps and planned:
-        return Judgement(
-            reason=f"{why} before the end of the first timed step: the reader is told the order and reads far ahead "
-            "of this small store, so neither one step nor the whole epoch shows its cold rate: use more samples"
-        )
-    if not steps:
-        why = f"{why} before the end of the first timed step"
-    elif not why:
-        why = "to the last sample point no more was resident than was asked for"
-    ahead = _begun_ahead(timed)
-    if len(over) and steps < 2 * ahead:
-        return Judgement(
-            reason=f"{why}: that is after {number_of(steps, 'step')}, and workers were up to {number_of(ahead, 'step')} "
-            "ahead of the loop, so neither these steps nor the whole epoch show the cold rate: use more samples, less "
-            "read-ahead or fewer workers"
-        )
-    last = max(steps, 1) - 1
-    point = min(int(np.searchsorted(at_ns, ends[last])), len(at_ns) - 1)
-    part = _rows(timed, slice(max(steps, 1)))
-    portion = _portion(
-        part,
-        kind=PortionKind.COLD,
-        upper_bound=not steps,
-        asked=float(asked_frac(table, ends[last : last + 1], store.count)[0]),
-        excess=float(excess[point]),
-        reason=why,
-    )
-    points = residency_points(table, curve, store.count)
-    return Judgement(portion=_bounded_by_drift(portion, shared_drift(table, part, points, store)))
+    return tuple(rates)
 
 
-def shared_drift(
-    table: StepTable, part: StepTable, points: Sequence[ResidencyPoint], store: StorePages
-) -> float:
-    """Return by how much the rate of a cold portion rises because samples share pages; see `Portion.shared_drift`.
+def _residency_at(points: Sequence[ResidencyPoint], asked: float) -> tuple[float | None, float | None]:
+    """Return the resident share when a share had been requested, and its largest excess over the requested one up to then.
 
-    The sampled residency has to show the new pages, and no more is explained than random sharing brings about. Pages
-    that late samples lie on and that were not resident half way are new in the second half, whether or not they become
-    resident: a reader with a copy of its own may make a few pages resident early, and no more later.
-
-    Parameters
-    ----------
-    table
-        All steps of the epoch.
-    part
-        The steps of the portion.
-    points
-        The recorded curve.
+    A curve has few points, between which the loop may stall: so the requested share counts, not the time.
     """
-    steps = len(part["samples"])
-    if steps < _FEWEST_FOR_DRIFT or store.samples_per_page == 1.0 or not points:
-        return 1.0
-    half = steps // 2
-    moments = np.array([part["start_ns"][0], *step_ends(part)[[half - 1, steps - 1]]], np.int64)
-    resident = np.interp(
-        (moments - int(table["start_ns"][0])) / 1e9,
-        [point.elapsed_s for point in points],
-        store.of_used([point.resident_frac for point in points]),
+    if not points:
+        return None, None
+    resident = float(
+        np.interp(asked, [point.asked_frac for point in points], [point.resident_frac for point in points])
     )
-    likely = expected_frac(asked_frac(table, moments - 1, store.count), store.samples_per_page)
-    samples = np.array([part["samples"][:half].sum(), part["samples"][half:].sum()])
-    if not samples.all():
-        return 1.0
-    (before, after), (likely_before, likely_after) = (
-        np.diff(share) / samples for share in (resident, likely)
-    )
-    after = max(after, (likely[2] - resident[1]) / samples[1])
-    if before <= 0 or likely_after <= 0:
-        return 1.0
-    drift = before / after if after > 0 else np.inf
-    return float(max(1.0, min(drift, likely_before / likely_after)))
-
-
-def _bounded_by_drift(portion: Portion, shared: float) -> Portion:
-    """Return the portion with the drift that shared pages explain, as an upper bound if the rate rose by more."""
-    portion = dataclasses.replace(portion, shared_drift=shared)
-    if portion.drift is None or portion.drift <= COLD_DRIFT_MOST * shared:
-        return portion
-    why = (
-        f"its rate rose {portion.drift:.1f}-fold within the portion: something other than the device may have served "
-        "the later steps"
-    )
-    return dataclasses.replace(portion, upper_bound=True, reason=f"{portion.reason}; {why}")
-
-
-def _why_cold(asked: Floats, excess: Floats, tolerated: float, point: int) -> str:
-    return (
-        f"with {asked[point]:.1%} of the samples asked for, {excess[point]:.1%} of the store was resident without "
-        f"having been asked for ({tolerated:.1%} is tolerated)"
-    )
+    before = (point.resident_frac - point.asked_frac for point in points if point.asked_frac <= asked)
+    return resident, max(0.0, resident - asked, *before)
 
 
 def steady_portion(
     table: StepTable,
     curve: ResidencyCurve,
-    store: StorePages,
+    count: int,
+    store_bytes: int,
     *,
     epoch: int,
     memory_bytes: int,
@@ -276,6 +163,8 @@ def steady_portion(
 
     Parameters
     ----------
+    count, store_bytes
+        Samples of the store, and bytes of the pages of its files.
     epoch
         Number of the epoch in its process, from 0.
     memory_bytes
@@ -286,7 +175,7 @@ def steady_portion(
         longer refills, are no part of the drift; if they are too many, the drift is unknown.
     """
     timed = timed_rows(table)
-    steps, store_bytes = len(timed["step"]), store.pages * PAGE_BYTES
+    steps = len(timed["step"])
     if not steps:
         return Judgement(reason="no step was timed: use more samples, or fewer warm-up steps")
     if not curve.at_ns or store_bytes <= memory_bytes:
@@ -300,7 +189,7 @@ def steady_portion(
         return Judgement(
             reason="the cache had not filled before the last step began: use more steps or epochs"
         )
-    points = residency_points(table, curve, store.count)
+    points = residency_points(table, curve, count)
     if filling := still_filling(table, points, int(timed["step"][first]), store_bytes, memory_bytes):
         return Judgement(reason=f"{filling}: use more steps or epochs")
     begun = _begun_ahead(timed)
@@ -309,14 +198,15 @@ def steady_portion(
             reason=f"the cache had filled when {steps - first} of {steps} steps were left, and producers had begun {begun} "
             "batches ahead of the loop: use more steps or epochs"
         )
-    end = step_ends(timed)[-1:]
+    edge_steps = _edge_steps(timed, ahead_frac * count)
+    part = _rows(timed, slice(first, steps))
     return Judgement(
-        portion=_portion(
-            _rows(timed, slice(first, steps)),
-            kind=PortionKind.STEADY,
-            edge_steps=_edge_steps(timed, ahead_frac * store.count),
-            asked=float(asked_frac(table, end, store.count)[0]),
+        portion=Portion(
+            first_step=int(part["step"][0]),
+            steps=len(part["step"]),
+            edge_steps=edge_steps,
             reason=why,
+            **portion_sums(part, edge_steps),
         )
     )
 
@@ -378,29 +268,6 @@ def _edge_steps(timed: StepTable, ahead_samples: float) -> int:
 
 def _rows(table: StepTable, cut: slice) -> StepTable:
     return {name: column[cut] for name, column in table.items()}
-
-
-def _portion(
-    part: StepTable,
-    *,
-    kind: PortionKind,
-    upper_bound: bool = False,
-    asked: float,
-    excess: float = 0.0,
-    edge_steps: int = 0,
-    reason: str,
-) -> Portion:
-    return Portion(
-        kind=kind,
-        first_step=int(part["step"][0]),
-        steps=len(part["step"]),
-        upper_bound=upper_bound,
-        asked_frac=asked,
-        excess_frac=excess,
-        edge_steps=edge_steps,
-        reason=reason,
-        **portion_sums(part, edge_steps),
-    )
 
 
 def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:

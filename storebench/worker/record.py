@@ -12,6 +12,7 @@ from storebench.training.step_table import StepTable
 from storebench.worker.ceilings import with_cache_below
 from storebench.worker.epoch import EpochMeasurement
 from storebench.worker.measure import epoch_record
+from storebench.worker.portion import with_cold_rates
 from storebench.worker.proof import Proof
 from storebench.worker.setup import Setup
 from storebench.worker.trainer_parts import TrainerPart, trainer_part
@@ -121,7 +122,7 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         code=setup.code,
     )
     table = measured.table if measured else None
-    record = record if table is None else epoch_record(record, table)
+    record = record if table is None else with_cold_rates(epoch_record(record, table), table)
     trainer = (
         trainer_part(setup, measured.played, epoch.held_out_score, record.test_accuracy) if measured else None
     )

@@ -1,8 +1,7 @@
-"""Watch residency during one epoch, and determine which of its steps had the requested cache state."""
+"""Watch residency during one epoch, and determine the steady steps of a limited page cache."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,49 +9,23 @@ from typing import Self
 from storebench.formats.registry import get_format
 from storebench.loading.batch import LoadedBatch
 from storebench.manifest import Manifest
-from storebench.probes.page_count import Residency
+from storebench.probes.page_count import PAGE_BYTES, Residency
 from storebench.probes.residency import ResidencyCurve, Sampler
 from storebench.results import CacheFacts, Cell, Portion
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.step_table import StepTable, step_ends
-from storebench.worker.portion import (
-    Judgement,
-    cold_portion,
-    residency_points,
-    steady_portion,
-)
-from storebench.worker.store_pages import StorePages
+from storebench.worker.portion import Judgement, residency_points, steady_portion
 
 _IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookAhead:
-    """Read-ahead of a cell's readers beyond the batch in progress, if they know the order of the epoch.
-
-    Attributes
-    ----------
-    frac
-        Share of the store, over all producers.
-    planned
-        Whether they know the order.
-    """
-
-    frac: float
-    planned: bool
-
-    @classmethod
-    def of(cls, cell: Cell, manifest: Manifest) -> Self:
-        """Return the look-ahead of a cell's readers in a store."""
-        reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
-        options = reader.options_type.parse(cell.backend.options, cell.backend.name)
-        # Only one node's cache is watched; one reader there may read for all ranks.
-        readers = 1 if cell.share is Share.NODE else cell.ranks * max(1, cell.workers)
-        ahead_bytes = readers * reader.ahead_bytes(options, manifest)
-        return cls(
-            frac=min(1.0, ahead_bytes / max(1, manifest.payload_bytes)),
-            planned=reader.looks_ahead(),
-        )
+def ahead_frac(cell: Cell, manifest: Manifest) -> float:
+    """Return the share of a store that all readers of a cell read ahead, if they are told the order of the epoch."""
+    reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
+    options = reader.options_type.parse(cell.backend.options, cell.backend.name)
+    # Only one node's cache is watched; one reader there may read for all ranks.
+    readers = 1 if cell.share is Share.NODE else cell.ranks * max(1, cell.workers)
+    return min(1.0, readers * reader.ahead_bytes(options, manifest) / max(1, manifest.payload_bytes))
 
 
 class ResidencyWatch:
@@ -114,7 +87,7 @@ class ResidencyWatch:
     def judge(
         self, cache: CacheFacts, after: Residency, table: StepTable, epoch: int
     ) -> tuple[CacheFacts, Portion | None]:
-        """Return `cache` with the sampled residency, and the steps during which the requested state held.
+        """Return `cache` with the sampled residency, and the steady steps of a limited cell.
 
         Parameters
         ----------
@@ -133,14 +106,10 @@ class ResidencyWatch:
             return dataclasses.replace(cache, reason=reason), None
         if self._by_counts:
             self._curve = _two_points(table, cache, after)
-        manifest = self._manifest
-        store = StorePages(
-            count=manifest.count, pages=after.pages_total, payload_bytes=manifest.payload_bytes
-        )
-        judged = self._judged(store, table, epoch)
+        judged = Judgement() if self._cell.cache == CacheState.COLD else self._steady(after, table, epoch)
         cache = dataclasses.replace(
             cache,
-            curve=residency_points(table, self._curve, manifest.count),
+            curve=residency_points(table, self._curve, self._manifest.count),
             sampling_cpu_s=self._curve.cpu_s,
             resident_max_frac=max(self._curve.resident_frac, default=None),
             sampling_error_frac=self._curve.error_frac,
@@ -149,17 +118,15 @@ class ResidencyWatch:
         )
         return cache, judged.portion
 
-    def _judged(self, store: StorePages, table: StepTable, epoch: int) -> Judgement:
-        ahead = LookAhead.of(self._cell, self._manifest)
-        if self._cell.cache == CacheState.COLD:
-            return cold_portion(table, self._curve, store, ahead_frac=ahead.frac, planned=ahead.planned)
+    def _steady(self, after: Residency, table: StepTable, epoch: int) -> Judgement:
         return steady_portion(
             table,
             self._curve,
-            store,
+            self._manifest.count,
+            after.pages_total * PAGE_BYTES,
             epoch=epoch,
             memory_bytes=self._cell.memory_bytes or 0,
-            ahead_frac=ahead.frac,
+            ahead_frac=ahead_frac(self._cell, self._manifest),
         )
 
 

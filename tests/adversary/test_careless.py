@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from storebench.probes.mounts import IN_MEMORY, mount_of
 from tests.support import careless_plugin
 from tests.support.quick_cli import storebench
 
@@ -52,16 +51,6 @@ def run(place: Path, tmp_path: Path) -> Run:
         return done.returncode, storebench(place, "validate", out, PYTHONPATH=site).stdout, records
 
     return run_cells
-
-
-def test_room_to_spare_does_not_hide_what_is_resident(run: Run, place: Path) -> None:
-    mount = mount_of(place)
-    if mount.fstype in IN_MEMORY or mount.device is None:
-        pytest.skip(f"the temporary folder is on {mount.fstype}: a disk is needed (pytest --basetemp)")
-    _, _, records = run("careless:ahead", *MANY, "--cache", "cold")
-    [record] = records["ahead"]
-    assert record["portion"] is None or record["portion"]["upper_bound"]
-    assert record["portion"] is None or record["portion"]["steps"] == 1
 
 
 def test_pixels_that_an_earlier_epoch_decoded_are_found(run: Run) -> None:

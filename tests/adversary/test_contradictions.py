@@ -44,16 +44,9 @@ def fill_half(record: Raw) -> None:
         point["resident_frac"] /= 3
 
 
-def cut_the_beginning(record: Raw) -> None:
-    """Leave out the points of the curve at which the cache still filled."""
-    del record["cache"]["curve"][:3]
-
-
 ATTACKS = {
     "a cache that still filled is called steady": fill_late,
     "a cache that filled half is called one that never fills": fill_half,
-    "the beginning of the curve is cut": cut_the_beginning,
-    "the curve begins fuller than the epoch did": put("cache.resident_frac_before", 0.0),
     "nothing was sampled": put("cache.curve", []),
     "a cache below is denied": put("cache.below", "not seen"),
     "a cache below is forgotten": put("cache.below", "unknown"),
@@ -66,7 +59,6 @@ ATTACKS = {
     "a yardstick exceeds its ceiling": put("ceilings.gather_samples_per_s", lambda rate: 10 * rate),
     "another read-ahead was set": put("environment.notes.own_device.read_ahead_kb", "8192"),
     "amplification is denied": put("counters.read_amplification", 1.0),
-    "steps of a drift are left out": put("portion.edge_steps", 2),
     "hardly a timed sample was compared": put("coverage.timed_checked", 1),
 }
 """Name -> a change of a record of LMDB in the second epoch with a limited page cache; the figure that must be named is its path."""
@@ -74,8 +66,6 @@ ATTACKS = {
 FIGURES = {
     "a cache that still filled is called steady": "portion.first_step",
     "a cache that filled half is called one that never fills": "portion.first_step",
-    "the beginning of the curve is cut": "cache.curve",
-    "the curve begins fuller than the epoch did": "cache.curve",
     "nothing was sampled": "cache.curve",
     "a cache below is denied": "cache.below",
     "a cache below is forgotten": "cache.below",
@@ -86,7 +76,6 @@ FIGURES = {
     "a yardstick exceeds its ceiling": "ceilings.gather_samples_per_s",
     "another read-ahead was set": "environment.notes.own_device.read_ahead_kb",
     "amplification is denied": "counters.read_amplification",
-    "steps of a drift are left out": "portion.edge_steps",
     "hardly a timed sample was compared": "coverage.timed_checked",
 }
 

@@ -45,19 +45,16 @@ TRICKS: dict[str, dict[str, tuple[str, ...]]] = {
     "the process of a loader": {"tests/adversary/test_loaders.py": ()},
     "the cache": {
         f"{HARNESS}/test_cold_cells.py": (
-            "test_reading_the_whole_store_ahead_is_not_called_cold",
-            "test_a_portion_past_full_residency_contradicts_its_curve",
-            "test_a_reader_with_its_own_copy_has_an_upper_bound_only",
-            "test_a_few_pages_beside_a_copy_do_not_excuse_its_rate",
+            "test_a_store_read_ahead_as_a_whole_shows_more_resident_than_requested",
             "test_the_page_index_of_a_direct_reader_is_evicted_with_the_store",
         ),
         f"{HARNESS}/test_limited_cells.py": (
-            "test_a_copy_of_the_store_made_before_the_limit_is_found",
+            "test_a_copy_of_the_store_made_before_the_limit_is_noted",
             "test_an_image_is_copied_again_when_its_store_changes",
         ),
         f"{HARNESS}/test_private_copies.py": (
-            "test_a_copy_of_the_store_made_at_opening_is_found",
-            "test_a_copy_of_what_is_served_first_is_found",
+            "test_a_copy_of_the_store_made_at_opening_is_noted",
+            "test_a_copy_of_what_is_served_first_is_noted",
         ),
     },
     "the code": {

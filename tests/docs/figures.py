@@ -117,15 +117,11 @@ def figure_lines() -> Iterator[str]:
 
 
 def _codec_lines() -> Iterator[str]:
-    """Yield what one process loads as JPEG, PNG and raw pixels, in memory and cold, and their sizes."""
+    """Yield what one process loads as JPEG, PNG and raw pixels in memory, and their sizes."""
     results = _imagenet("codecs", "none")
-    for cache in ("warm", "cold"):
-        cells = {cell.backend: cell for cell in summarise(results[results.cache == cache])}
-        rates = {
-            name: ("at most " if cell.at_most else "") + number(cell.interval("samples_per_s").mid)
-            for name, cell in cells.items()
-        }
-        yield f"codecs, {cache}: JPEG files {rates['jpeg']}/s, PNG files {rates['png']}/s, LMDB {rates['lmdb']} raw images/s"
+    cells = summarise(results[results.cache == "warm"])
+    rates = {cell.backend: number(cell.interval("samples_per_s").mid) for cell in cells}
+    yield f"codecs, warm: JPEG files {rates['jpeg']}/s, PNG files {rates['png']}/s, LMDB {rates['lmdb']} raw images/s"
     sizes = results.groupby("backend").bytes_on_disk.median()
     yield f"codecs: raw pixels take {sizes['lmdb'] / sizes['jpeg']:.1f} times the space of JPEG files"
 

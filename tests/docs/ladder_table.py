@@ -5,13 +5,10 @@ from statistics import median
 
 import storebench
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.claims import Claims
 from storebench.report.facts import derive
 from storebench.report.intervals import Round, ratio
 from storebench.report.ladder import Ladder
 from storebench.report.texts.labels import number, percent, with_interval
-from storebench.report.texts.papers import decision_on
-from storebench.report.texts.verdicts import told_ratio
 from storebench.runs.records import read_records
 from storebench.settings.words import ComputeKind, Share
 from tests.docs.doc_files import ROOT
@@ -53,7 +50,7 @@ _UPPER_AND_LOWER = {
 
 
 def ladder_lines() -> Iterator[str]:
-    """Yield the rows of both tables, then what the cold steps of the jobs say, and what one reader per node gains."""
+    """Yield the rows of both tables, then what the jobs say, and what one reader per node gains."""
     cells = summarise(storebench.load_results(FOLDER))
     blocks = [[one for one in cells if (one.cell.compute.kind, one.cell.share) == block] for block in BLOCKS]
     for (compute, share), block in zip(BLOCKS, blocks, strict=True):
@@ -62,13 +59,11 @@ def ladder_lines() -> Iterator[str]:
             if found:
                 yield _row(_name(backend, compute, share), found)
     facts = derive(cells)
-    yield from _rows_over_plain(blocks[0], facts.claims)
+    yield from _rows_over_plain(blocks[0])
     yield from _rows_over_below([*blocks[0], *blocks[1]])
     for one in [*blocks[0], *blocks[2]]:
         if one.values("data_wait_frac"):
-            yield f"{_job(one)} waits {_waits(one)} of its cold steps"
-        if 0 < (bounded := sum(bool(row["portion_upper_bound"]) for row in one.rows)) < len(one.rows):
-            yield f"{_job(one)}: its cold rate is an upper bound in {bounded} of {len(one.rows)} rounds"
+            yield f"{_job(one)} waits {_waits(one)} of its steps"
     for ladder in facts.ladders:
         for step in ladder.steps:
             if step.rung.key in ("coal", "stag", "together") and step.gain is not None:
@@ -82,7 +77,7 @@ def _best_over_page(ladder: Ladder) -> Iterator[str]:
     gain = ladder.best_gains.get("page")
     if ladder.best is not None and gain is not None:
         told = "no ratio" if gain.doubt else with_interval(gain.ratio)
-        yield f"{_job(ladder.best.cell)} over LMDB without read-ahead, cold steps: {told}"
+        yield f"{_job(ladder.best.cell)} over LMDB without read-ahead, cold start: {told}"
 
 
 def _limited_lines() -> Iterator[str]:
@@ -127,8 +122,8 @@ def _job(cell: CellSummary) -> str:
     return f"ladder, {cell.cell.compute.kind} compute, ranks = {cell.cell.ranks}: {RUNGS[cell.backend]}"
 
 
-def _rows_over_plain(block: Sequence[CellSummary], claims: Claims) -> Iterator[str]:
-    """Yield the rows of the table of rates over plain LMDB's: of all steps, of the first step, and of the cold steps."""
+def _rows_over_plain(block: Sequence[CellSummary]) -> Iterator[str]:
+    """Yield the rows of the table of rates over plain LMDB's: of all steps, and of the first step."""
     first = first_step_s()
     plain = {one.cell.ranks: one for one in block if one.backend == "lmdb"}
     jobs = {(one.backend, one.cell.ranks): one for one in block}
@@ -141,9 +136,7 @@ def _rows_over_plain(block: Sequence[CellSummary], claims: Claims) -> Iterator[s
                 for _, replicate in one.values("whole_samples_per_s")
             ]
             begun = f"{number(median(firsts))} ({number(min(firsts))} to {number(max(firsts))})"
-            claim = claims.between(one, base)
-            cold = told_ratio(decision_on(claim, one)) if claim is not None else ""
-            yield f"{OVER_PLAIN}| {RUNGS[backend]} | {ranks} | {with_interval(whole)} | {begun} | {cold or 'no ratio'} |"
+            yield f"{OVER_PLAIN}| {RUNGS[backend]} | {ranks} | {with_interval(whole)} | {begun} |"
 
 
 def _rows_over_below(jobs: Sequence[CellSummary]) -> Iterator[str]:

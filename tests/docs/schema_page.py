@@ -73,7 +73,6 @@ _PLAIN = {
     "derived_frac": "share of samples that are not images of the source as they are",
     "provenance_note": "what a reader of a figure should know of the data",
     "requested": '"cold", "warm", "limited" or "any"',
-    "kind": '"cold" or "steady": which part of the epoch it is',
     "first_step": "number of the portion's first step",
     "steps": "steps of the portion",
     "samples": "samples of the portion",

@@ -37,13 +37,12 @@ Here = Callable[..., Answer]
 
 
 def records_of(run: Path) -> list[dict[str, Any]]:
-    """Return the records of a run as JSON values; the first gets a portion and a curve, as cold cells have."""
+    """Return the records of a run as JSON values; the first gets a portion and a curve, as limited cells have."""
     lines = (run / "records.jsonl").read_text(encoding="utf-8").splitlines()
     records: list[dict[str, Any]] = [json.loads(line) for line in lines]
     first = records[0]
     first["portion"] = {
         **{name: first[name] for name in _SUMS},
-        "kind": "cold",
         "first_step": 0,
         "steps": first["steps"],
         "samples": first["samples"],

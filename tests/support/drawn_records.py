@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from storebench.formats.lmdb.ladder import RUNGS
-from storebench.results import PortionKind, Record, Status
+from storebench.results import Record, Status
 from storebench.runs.conversions import CONVERSIONS_NAME
-from tests.support.planted import ENVIRONMENT, make_conversion, make_record, portion_of
+from tests.support.planted import ENVIRONMENT, make_conversion, make_record
 
 TRAITS = (
     "undecided", "decided", "mixed", "equal", "one round", "failed", "synthetic", "two machines", "lossy", "loader only",
-    "workers", "limited", "short cold", "conversions", "hidden", "few steps", "fed", "invalid", "emulated", "own images",
+    "workers", "limited", "cold start", "conversions", "hidden", "few steps", "fed", "invalid", "emulated", "own images",
     "ladder", "only lossy", "two datasets",
 )  # fmt: skip
 
@@ -124,9 +124,10 @@ def _backends(traits: frozenset[str], rng: np.random.Generator) -> list[str]:
 
 
 def _settings(traits: frozenset[str], rng: np.random.Generator) -> Iterator[Setting]:
-    """Yield the settings of a page: cold, warm or both, trained, and what its traits add."""
-    states = [["cold"], ["warm"], ["cold", "warm"]][int(rng.integers(0, 3))]
+    """Yield the settings of a page: warm, of any state or both, trained, and what its traits add."""
+    states = [["warm"], ["any"], ["warm", "any"]][int(rng.integers(0, 3))]
     states = [*states, "warm"] if traits & {"conversions", "hidden"} and "warm" not in states else states
+    states = [*states, "cold"] if "cold start" in traits and "cold" not in states else states
     dataset: Setting = {"dataset": "folder:/photographs/mine", "size": None} if "own images" in traits else {}
     if "two datasets" in traits:
         yield {"dataset": "mnist", "size": None, "model": "lenet", "cache": "warm"}
@@ -202,7 +203,7 @@ def _record(
 ) -> Record:
     encoded = backend.endswith(("png", "jpeg"))
     decode_ms = 0.7 * wait_ms if encoded else 0.0
-    record = make_record(
+    return make_record(
         backend,
         replicate=number,
         wait_ms=wait_ms,
@@ -216,14 +217,6 @@ def _record(
         amplification=float(rng.uniform(0.9, 6.0)),
         **setting,
     )
-    if record.portion is None or "short cold" not in traits:
-        return record
-    if record.portion.kind is not PortionKind.COLD:
-        return record
-    if rng.random() < 0.3:
-        return dataclasses.replace(record, portion=None)
-    bound = bool(rng.random() < 0.3)
-    return dataclasses.replace(record, portion=portion_of(record, share=0.05, slower=2.0, upper_bound=bound))
 
 
 def _ladder(traits: frozenset[str], rng: np.random.Generator) -> Iterator[Record]:

@@ -15,6 +15,7 @@ from storebench.results import (
     CacheVerdict,
     Ceilings,
     Cell,
+    ColdRate,
     Counters,
     Coverage,
     Digests,
@@ -24,14 +25,13 @@ from storebench.results import (
     Loss,
     Percentiles,
     Portion,
-    PortionKind,
     RankFacts,
     Record,
-    ResidencyPoint,
     StoreFacts,
 )
 from storebench.runs.conversions import ConversionRecord
 from storebench.runs.records import STEPS_DIR, append_records
+from storebench.worker.portion import with_cold_rates
 
 FORMATS = {
     "png": ("files", "png", "pillow"),
@@ -87,7 +87,7 @@ def make_cell(backend: str = "lmdb", **changes: Any) -> Cell:
         "reader": reader,
         "batch_size": 32,
         "model": "caffenet",
-        "cache": "cold",
+        "cache": "warm",
     }
     return Cell.of_fields(**(fields | changes))
 
@@ -128,7 +128,7 @@ def make_record(
     wait_ns = round(wait_ms * 1e6)
     resident = {"cold": 0.0, "warm": 1.0}.get(cell.cache)
     in_memory = cell.backend.format in {"memory", "null"}
-    read = round(payload * amplification) if cell.cache == "cold" and not in_memory else 0
+    read = round(payload * amplification) if cell.cache in ("cold", "any") and not in_memory else 0
     fields: dict[str, Any] = {
         "storebench_version": "0.1",
         "run_id": run_id,
@@ -200,18 +200,17 @@ def make_record(
     if "digests" not in changes and record.digests is not None and record.store is not None:
         order = seeded_order(cell, record.store.count, epoch, record.replicate)
         record = dataclasses.replace(record, digests=dataclasses.replace(record.digests, order=order))
-    wanted = cell.cache in ("cold", "limited") and not in_memory and "portion" not in changes
+    wanted = cell.cache == "limited" and not in_memory and "portion" not in changes
     return dataclasses.replace(record, portion=portion_of(record)) if wanted else record
 
 
 def portion_of(record: Record, *, share: float = 0.25, slower: float = 1.0, **changes: Any) -> Portion:
-    """Return the first steps of a record as its portion; `slower` stretches its wait and its fetch."""
+    """Return the first steps of a record as its steady portion; `slower` stretches its wait and its fetch."""
     part = max(1, round(record.steps * share)) / record.steps
     extra = part * record.data_wait_s * (slower - 1)
     seconds = part * record.timed_s + extra
     samples = round(record.timed_samples * part)
     fields: dict[str, Any] = {
-        "kind": PortionKind.COLD if record.cell.cache == "cold" else PortionKind.STEADY,
         "first_step": 0,
         "steps": round(record.steps * part),
         "samples": samples,
@@ -220,7 +219,6 @@ def portion_of(record: Record, *, share: float = 0.25, slower: float = 1.0, **ch
         "payload_bytes": round(record.payload_bytes * part),
         "data_wait_s": part * record.data_wait_s + extra,
         "fetch_s": part * record.fetch_s + extra,
-        "asked_frac": part,
         "drift": 1.0,
         "reason": "planted",
     }
@@ -228,23 +226,18 @@ def portion_of(record: Record, *, share: float = 0.25, slower: float = 1.0, **ch
     return Portion(**(fields | {"handover_s": part * record.handover_s} | changes))
 
 
-def cold_start(record: Record, *, steps: int, step_ms: float, **changes: Any) -> Record:
-    """Return a record whose first steps were cold and took `step_ms` each, with the curve of its residency."""
-    usual_ms = 1000 * record.timed_s / record.timed_steps
-    wait_ms = 1000 * record.data_wait_s / record.timed_steps
-    slower = 1 + (step_ms - usual_ms) / wait_ms
-    cold = portion_of(record, share=steps / record.steps, slower=slower, **changes)
-    points = [
-        ResidencyPoint(
-            elapsed_s=cold.seconds * part,
-            asked_frac=cold.asked_frac * part,
-            resident_frac=min(1.0, cold.asked_frac * part * (1 if part <= 1 else 2)),
+def cold_start(record: Record, **rates: tuple[float, float, float]) -> Record:
+    """Return a record with rates from a cold start: for "at_2" the rate, the resident and the excess share at 2% read."""
+    cold_rates = tuple(
+        ColdRate(
+            read_frac=int(name.removeprefix("at_")) / 100,
+            samples_per_s=rate,
+            resident_frac=resident,
+            excess_frac=excess,
         )
-        for part in (0.0, 0.5, 1.0, 2.0, 4.0)
-    ]
-    assert record.cache is not None
-    cache = dataclasses.replace(record.cache, curve=tuple(points), sampling_cpu_s=0.01, resident_max_frac=1.0)
-    return dataclasses.replace(record, portion=cold, cache=cache)
+        for name, (rate, resident, excess) in rates.items()
+    )
+    return dataclasses.replace(record, cold_rates=cold_rates)
 
 
 def make_conversion(backend: str, replicate: int, seconds: float, **changes: Any) -> ConversionRecord:
@@ -365,8 +358,10 @@ def write_run(folder: Path, records: list[Record], *, with_steps: bool = False) 
         named = record
         if with_steps and record.steps:
             name = f"{STEPS_DIR}/{number:05d}.parquet"
-            steps_table(record).to_parquet(folder / name)
-            named = dataclasses.replace(record, steps_file=name)
+            steps = steps_table(record)
+            steps.to_parquet(folder / name)
+            columns = {str(name): column.to_numpy() for name, column in steps.items()}
+            named = dataclasses.replace(with_cold_rates(record, columns), steps_file=name)
         append_records(folder, [named])
     return folder
 
@@ -376,7 +371,7 @@ PAPER_WAITS_MS = {
 }  # fmt: skip
 
 
-def paper_records(cache: str = "cold", rounds: int = 3, **changes: Any) -> list[Record]:
+def paper_records(cache: str = "warm", rounds: int = 3, **changes: Any) -> list[Record]:
     """Return the paper's six backends and null on one dataset, over some rounds with a little spread."""
     records = []
     for number in range(rounds):

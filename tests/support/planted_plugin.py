@@ -350,9 +350,9 @@ class HoardReader(PreloadReader):
 
 
 class HeadStartReader(GreedyReader):
-    """Copy the first tenth of epoch 0 when it is opened; have the rest read ahead once that is served."""
+    """Copy the first quarter of epoch 0 when it is opened; have the rest read ahead once that is served."""
 
-    HEAD_FRAC = 0.09
+    HEAD_FRAC = 0.25
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)

@@ -23,7 +23,7 @@ from storebench.report.plots.style import (
     plain_numbers,
     title,
 )
-from storebench.report.states import EpochRow, bounded
+from storebench.report.states import EpochRow, fills_cache
 from storebench.report.texts.labels import panel_state
 from storebench.results import ResidencyPoint
 from storebench.runs.step_files import read_steps
@@ -93,6 +93,8 @@ def curve(row: EpochRow, *, growing: bool) -> EpochCurve | None:
 
 
 def _portion(row: EpochRow) -> tuple[int, int]:
+    if row["cache"] == CacheState.COLD:
+        return 0, int(row["steps"])
     if not row["portion_seconds"]:
         return 0, 0
     first = int(row["portion_first_step"])
@@ -104,7 +106,7 @@ def reading(results: pd.DataFrame | Sequence[CellSummary], state: CacheState) ->
     return [
         cell
         for cell in as_cells(results)
-        if cell.cell.cache == state and any(bounded(row, cell.cell) for row in cell.usable)
+        if cell.cell.cache == state and any(fills_cache(row, cell.cell) for row in cell.usable)
     ]
 
 
@@ -140,7 +142,6 @@ def draw_rate(
     asked: Floats,
     *,
     label: str,
-    end_dot: bool = False,
 ) -> None:
     """Draw the rate of an epoch as a faint line, and as a thick one where the cell's rate holds.
 
@@ -152,16 +153,10 @@ def draw_rate(
         Horizontal place of each piece, as many as `epoch` has.
     label
         Name in the legend; "" leaves the line out of it.
-    end_dot
-        Mark the end of the thick part with a dot.
     """
     colour, line, part = style.colour, style.line, np.flatnonzero(epoch.portion)
     ax.plot(asked, epoch.samples_per_s, color=colour, linestyle=line, linewidth=1, alpha=FAINT)
-    [thick] = ax.plot(
-        asked[part], epoch.samples_per_s[part], color=colour, linestyle=line, linewidth=2.2, label=label
-    )
-    if end_dot:
-        thick.set(marker="o", markersize=6, markevery=[len(part) - 1] if len(part) else [])
+    ax.plot(asked[part], epoch.samples_per_s[part], color=colour, linestyle=line, linewidth=2.2, label=label)
 
 
 def residency_percent(epoch: EpochCurve) -> tuple[Floats, Floats]:

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 from storebench.report.claims import FEWEST_STEPS, ClaimKind, has_distribution, reads_device, refusal
 from storebench.report.factors import PAYING_STATES
-from storebench.report.plots.cold_curve import FEWEST_BATCHES, cold_batches
-from storebench.report.plots.curve import curve_cells
 from storebench.report.plots.selection import Selection, has_steps
 from storebench.settings.words import CacheState
 from storebench.units import number_of
@@ -15,7 +13,6 @@ def left_out(selection: Selection) -> Iterator[str]:
     """Yield one sentence for each plot that was asked for in vain: why it is not drawn, and what would make it."""
     yield from _of_steps(selection)
     yield from _of_reads(selection)
-    yield from _of_cold_cells(selection)
     yield from _of_conversions(selection)
 
 
@@ -41,26 +38,6 @@ def _of_reads(selection: Selection) -> Iterator[str]:
         yield "Read amplification is not drawn of warm cells, which read nothing: cold cells would make it."
 
 
-def _of_cold_cells(selection: Selection) -> Iterator[str]:
-    """Yield a sentence where cold cells were cold for too few batches to have a curve."""
-    short = [
-        batches
-        for _, cells in curve_cells(selection, CacheState.COLD)
-        if (batches := cold_batches(cells)) < FEWEST_BATCHES
-    ]
-    if not short:
-        return
-    why = (
-        f"no cell was cold for more than {number_of(max(short), 'step')}"
-        if max(short)
-        else "the records do not say in which steps a cell was cold"
-    )
-    yield (
-        f"How long a cold epoch is cold is not drawn where {why}: a larger store, smaller batches or a smaller"
-        " read-ahead would make it."
-    )
-
-
 def _of_conversions(selection: Selection) -> Iterator[str]:
     """Yield a sentence where conversions were measured and none is said to pay."""
     facts = selection.facts
@@ -73,4 +50,4 @@ def _of_conversions(selection: Selection) -> Iterator[str]:
         yield f"When a conversion pays is not drawn: {', or '.join(reason for reason in reasons if reason)}{more}."
     elif base is not None and any(cell.conversions(base) for cell in selection.measured):
         states = " or ".join(reversed(PAYING_STATES))
-        yield f"When a conversion pays is not drawn of cold rates, which are not those of an epoch: {states} cells would make it."
+        yield f"When a conversion pays is not drawn of cold starts, which only first epochs have: {states} cells would make it."

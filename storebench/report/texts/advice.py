@@ -33,7 +33,7 @@ RULES = {
     "R4 break-even": "seconds of the measured conversion over the seconds per epoch that it is proven to save, if the interval spans less than a factor of 3 and training is not proven to gain nothing",
     "R5 bottleneck": "the verdict of the advised cell names the part to work on next",
     "R6 workers": "the advised backend with more workers, compared with the fewest, if that is decided",
-    "R7 keep it warm": "warm rate over cold rate of the advised backend in the same setting, if warm is proven faster",
+    "R7 keep it warm": "warm rate over that of an epoch from a cold start of the advised backend, if warm is proven faster",
     "R8 read amplification": "the device is proven to have delivered more than twice the requested bytes",
     "R9 another setting": "if the first setting decides nothing: the first comparison that another setting decides",
 }
@@ -183,7 +183,7 @@ def _warm(facts: Facts, chosen: CellSummary) -> Iterator[Advice]:
     cold, warm = states.get("cold"), states.get("warm")
     faster = facts.claims.between(warm, cold, Topic.CACHE) if cold and warm else None
     if faster is not None and faster.kind is ClaimKind.FASTER and faster.subject is warm:
-        text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {bounded(faster)}{with_interval(faster.figure)} times as fast as reading it cold."
+        text = f"Memory that holds the entire store makes {backend_label(chosen.backend)} {bounded(faster)}{with_interval(faster.figure)} times as fast as in an epoch from a cold start."
         yield Advice(rule="R7 keep it warm", text=text, claims=(faster,))
 
 

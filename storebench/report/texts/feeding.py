@@ -84,6 +84,8 @@ def _doubt(curve: RooflineCurve) -> str:
         return f"fewer than {stats.MIN_ROUNDS} rounds"
     if curve.loader.unsteady:
         return "not steady"
+    if curve.loader.cold_start:
+        return "a cold start"
     return "only an upper bound" if curve.at_most else ""
 
 

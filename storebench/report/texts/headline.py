@@ -195,9 +195,7 @@ def _undecided(before: Sequence[Panel], claims: Claims) -> Sentence:
 def _nothing(cells: Sequence[CellSummary]) -> Headline:
     if not any(cell.usable for cell in cells):
         return Headline(sentences=(Sentence(text="Nothing was measured: every cell failed."),))
-    text = (
-        "Nothing can be concluded: these records do not show in which steps the requested cache state held."
-    )
+    text = "Nothing can be concluded: these records show no steady steps with the requested limit of the page cache."
     return Headline(sentences=(Sentence(text=text),))
 
 

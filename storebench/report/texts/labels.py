@@ -12,7 +12,6 @@ from storebench.plain_text import plain
 from storebench.report.cells import (
     EPOCHS,
     SETTING_COLUMNS,
-    WHOLE_COLD,
     CellSummary,
     LoopWork,
     work_of,
@@ -205,14 +204,14 @@ def _served_size(cell: CellSummary) -> str:
 
 
 def state_label(cell: Cell | CellSummary) -> str:
-    """Return the state of the page cache in words: "cold", "warm", "limited to 400 MiB", "cache as found".
+    """Return the state of the page cache in words: "cold start", "warm", "limited to 400 MiB", "cache as found".
 
-    For a summary whose records do not prove in which steps the state held, it is the state at the epoch's start.
+    For a limited cell whose records have no steady steps, that is said.
     """
     fields = _fields(cell)
     whole = isinstance(cell, CellSummary) and cell.whole_only
     if fields.cache == CacheState.COLD:
-        return WHOLE_COLD if whole else "cold"
+        return "cold start"
     if fields.cache == CacheState.LIMITED:
         return f"limited to {size(fields.memory_bytes)}" + (", not shown to be steady" if whole else "")
     return "cache as found" if fields.cache == CacheState.ANY else plain(fields.cache)

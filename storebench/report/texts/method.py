@@ -200,8 +200,8 @@ def _cache(cells: Sequence[CellSummary]) -> str:
         f"Of {len(rows)} epochs with a requested cache state: {verdict_counts} (by {', '.join(methods)}). Resident pages of the"
         " store's files were counted just before the first timed step and after the last. At its start, a cold cell has"
         " at most 1% resident, and a warm cell at least 99%. A cell that did not reach its requested state has failed. A"
-        " cold rate covers the steps up to which no more was resident than was requested. A limited rate covers the steps"
-        " after the page cache had filled. Rates of entire epochs are labelled as such."
+        " cold rate is that of an epoch from a cold start, and ranks no stores. A limited rate covers the steps after the page"
+        " cache had filled."
     )
 
 

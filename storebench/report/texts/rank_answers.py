@@ -14,7 +14,6 @@ from storebench.report.texts.labels import (
     backend_label,
     dataset_label,
     here,
-    number,
     percent,
     state_label,
     with_interval,
@@ -228,7 +227,7 @@ def _way_answer(way: str, asked: Sequence[tuple[CellSummary, Claim]]) -> Sentenc
     elif gains:
         text = (
             f"{named} is proven to be faster than {alone} in {len(gains)} of {jobs}; the largest gain is"
-            f" {bounded(most)}{with_interval(most.figure)} times, with {_job_words(most.subject, several)}{_whole_epochs(most)}"
+            f" {bounded(most)}{with_interval(most.figure)} times, with {_job_words(most.subject, several)}"
         )
     else:
         text = (
@@ -240,15 +239,6 @@ def _way_answer(way: str, asked: Sequence[tuple[CellSummary, Claim]]) -> Sentenc
     cells = [job for job, _ in asked]
     alike = len({(dataset_label(job), state_label(job)) for job in cells}) == 1
     return _placed(told, cells[0], cells) if alike else told
-
-
-def _whole_epochs(claim: Claim) -> str:
-    """Return the rates of whole epochs if the ratio is one of the cold steps; "" if it covers them."""
-    separate = claim.object
-    if separate is None or not separate.upper_bound:
-        return ""
-    kept, read = (number(cell.median("whole_samples_per_s")) for cell in (claim.subject, separate))
-    return f", in the steps that were cold; over whole epochs the medians are {kept} and {read} samples/s"
 
 
 def _times(claim: Claim) -> float:

@@ -236,7 +236,6 @@ def explanation_words(explained: Explanation | None) -> str:
         return "unexplained"
     figure = explained.figure
     words = {
-        Cause.UPPER_BOUND: "a rate is only an upper bound: memory may have served a part of it",
         Cause.FIRST_BATCH: f"the first batch is {percent(figure)} of so short an epoch",
         Cause.PRODUCERS: f"producers take {number(figure)} times as long per sample as with nothing to compute",
         Cause.HANDOFF: f"handing a batch over takes {percent(figure)} of the accelerator's step",

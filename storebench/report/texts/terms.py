@@ -49,8 +49,8 @@ _MEASURING = (
     ),
     Term(name="panel", meaning="cells that differ in nothing but the backend, so they may be compared"),
     Term(
-        name="cold",
-        meaning="at most 1% of the store is in the page cache at the start; a cold rate ends where more was resident than was requested",
+        name="cold start",
+        meaning="at most 1% of the store is in the page cache when the epoch begins; reading it fills the cache",
     ),
     Term(name="warm", meaning="the whole store is in the page cache"),
     Term(
@@ -66,8 +66,8 @@ _MEASURING = (
     Term(
         name="at most, at least",
         meaning=(
-            "before a rate or a ratio: a bound. A rate is “at most” if something other than the device may have served a part of"
-            " it, or if replicates ran out of time. Of two such rates there is no ratio"
+            "before a rate or a ratio: a bound. A rate is “at most” if replicates ran out of time. Of two such rates there is no"
+            " ratio"
         ),
         pattern=r"\b[Aa]t most [\d,]|\bat least [\d,]+\.?\d* ?(?:\[|times)|no ratio",
     ),

@@ -19,14 +19,20 @@ _PARTS = {
 TWO_BOUNDS = "no ratio (both rates are only upper bounds)"
 """In place of a ratio of two rates that are only upper bounds: it is neither an estimate nor a bound."""
 
+COLD_START = (
+    'a cold start ranks no stores, because its rate depends on how much is read; cache = "limited" does'
+)
+
 WIDE = 10.0
 """An interval of a proven ratio whose ends differ by a larger factor tells the direction, but hardly the size."""
 
 
 def decision_words(decision: Decision) -> str:
-    """Return a decision in words: "faster", "slower", "no difference" (within 10%) or "cannot be told"."""
+    """Return a decision in words: "faster", "slower", "no difference" (within 10%), "not ranked" or "cannot be told"."""
     if decision.faster or decision.slower:
         return str(decision.verdict)
+    if decision.doubt is not None and decision.doubt.kind is DoubtKind.COLD:
+        return "not ranked"
     return "no difference" if decision.equal else "cannot be told"
 
 
@@ -41,14 +47,11 @@ def doubt_words(doubt: Doubt | None) -> str:
         unsteady = [backend_label(cell.backend) for cell in doubt.cells]
         rate = "the rate of {} is" if len(unsteady) == 1 else "the rates of {} are"
         return f"{rate.format(' and '.join(unsteady))} not shown to be steady"
+    if doubt.kind is DoubtKind.COLD:
+        return COLD_START
     names = [backend_label(cell.backend) for cell in doubt.cells]
-    if doubt.kind is DoubtKind.CUT_OFF:
-        killed = number_of(sum(cell.cut_off for cell in doubt.cells), "replicate")
-        return f"{killed} of {' and '.join(names)} ran out of time; the others are the faster ones"
-    why = "because memory may have served a part of it"
-    if len(names) == 1:
-        return f"the rate of {names[0]} is only an upper bound, {why}; it could prove {names[0]} slower, not faster"
-    return f"the rates of {names[0]} and {names[1]} are only upper bounds, {why}"
+    killed = number_of(sum(cell.cut_off for cell in doubt.cells), "replicate")
+    return f"{killed} of {' and '.join(names)} ran out of time; the others are the faster ones"
 
 
 def bounded(claim: Claim) -> str:
@@ -98,7 +101,7 @@ def _lack(decisions: Decisions, decision: Decision) -> str:
     """Return what a ratio lacks; "" if it is told."""
     ratio = decision.ratio
     if not (decision.faster or decision.slower or decision.equal):
-        return f"cannot be told; {doubt_words(decision.doubt) or rounds_words(decisions, [decision])}"
+        return f"{decision_words(decision)}; {doubt_words(decision.doubt) or rounds_words(decisions, [decision])}"
     if ratio.lo and ratio.hi and ratio.hi > WIDE * ratio.lo:
         return (
             f"proven {decision.verdict}, but {number_of(ratio.n, 'round')} hardly tell by how much;"

@@ -14,16 +14,20 @@ from storebench.report.roofline import Roofline
 from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
 from storebench.report.texts.roofline import delivering_sentences, is_handed, loader_words, starving_words
-from storebench.report.texts.verdicts import more_rounds
+from storebench.report.texts.verdicts import COLD_START, more_rounds
 from storebench.runs.whole import Whole
-from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind
+from storebench.settings.words import CacheState, ComputeKind
 from storebench.stats import PRACTICAL_FRAC
 from storebench.units import number_of, rounded_bytes
 
 BASES = (ORIGINAL, "png")
 """Backends that the others are compared with: the first of them that was measured."""
 
-_STATES = {CacheState.WARM: "read from memory", CacheState.COLD: "read from a cold disk"}
+_STATES = {
+    CacheState.WARM: "read from memory",
+    CacheState.COLD: "from a cold start",
+    CacheState.LIMITED: "larger than memory",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +161,8 @@ def _worth(facts: Facts, *, whole_choice: bool) -> Worth | None:
     pairs = _claims(facts, lead, base)
     gains = _gains(pairs)
     memory = _memory_sentence(lead, whole)
+    if base.loader.cold_start:
+        return Worth(sentences=tuple(filter(None, (f"It cannot be told: {COLD_START}.", memory))))
     if base.at_most:
         return Worth(sentences=tuple(filter(None, (_bounded(lead, base), memory))))
     if not gains:
@@ -247,14 +253,11 @@ def _floor(base: RooflineCurve) -> str:
 
 
 def _bounded(lead: Roofline, base: RooflineCurve) -> str:
-    if base.loader.upper_bound:
-        why = f"memory may have served a part of {_files(base)}, so their rate is only an upper bound"
-        more = "More images would decide it; further rounds would not."
-    else:
-        late = number_of(base.loader.cut_off, "replicate")
-        why = f"{late} of {_files(base)} ran out of time, so their rate is that of the faster ones"
-        more = "A longer time limit would decide it."
-    return f"It cannot be told ({_where(lead)}): {why}. {more}"
+    late = number_of(base.loader.cut_off, "replicate")
+    return (
+        f"It cannot be told ({_where(lead)}): {late} of {_files(base)} ran out of time, so their rate is that of the faster"
+        " ones. A longer time limit would decide it."
+    )
 
 
 def _keep(
@@ -381,7 +384,9 @@ def _memory_sentence(lead: Roofline, whole: Whole | None) -> str:
         return f"{holds} fit into {memory}: from the second epoch on they are read from there."
     sentence = f"{holds} do not fit into {memory}, so that every epoch reads from the disk"
     return (
-        f"{sentence}." if lead.first.cell.cache in BOUNDED_STATES else f"{sentence}, which was not measured."
+        f"{sentence}."
+        if lead.first.cell.cache == CacheState.LIMITED
+        else f'{sentence}, which cache = "limited" would measure.'
     )
 
 

@@ -6,15 +6,12 @@ from collections.abc import Iterator, Sequence
 from storebench.ranks.merging import rank_tables
 from storebench.report.validation.findings import Finding, Rule, finding
 from storebench.results import DataStoreFacts, Record, StoreFacts
-from storebench.settings.words import CacheState, Fill, Share
+from storebench.settings.words import Fill, Share
 from storebench.training.step_table import StepTable
 
 _READ_MOST_FRAC = 0.05
 _READ_MOST_BYTES = 16 << 20
 """An epoch from memory that reads more than this from a device has read the store. Less may be pages of libraries."""
-
-_RESIDENT_MOST_FRAC = 0.05
-"""Share of the store that may become resident: read-ahead that had begun before the store was evicted."""
 
 _CLOCK_S = 1e-6
 """Tolerance for sums of times recorded in nanoseconds."""
@@ -115,24 +112,3 @@ def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]
         share = read / max(1, record.payload_bytes)
         message = f"served from memory, but the device delivered {share:.0%} of the requested bytes"
         yield finding(Rule.CACHE, record, "device_read_bytes", message)
-    yield from _residency(record)
-
-
-def _residency(record: Record) -> Iterator[Finding]:
-    """Find pages of an evicted store that became resident in an epoch that reads nothing from it.
-
-    The store is evicted before each epoch after the one that fills the data store.
-    """
-    cell = record.cell
-    if record.cache is None or cell.cache is not CacheState.COLD or cell.store_fill is not Fill.FIRST_EPOCH:
-        return
-    ranks = record.job.per_rank if record.job else ()
-    nodes = {rank.node: (rank.resident_frac_before, rank.resident_frac_after) for rank in ranks}
-    nodes[0] = record.cache.resident_frac_before, record.cache.resident_frac_after
-    for node, (before, after) in sorted(nodes.items()):
-        if before is not None and after is not None and after > before + _RESIDENT_MOST_FRAC:
-            message = (
-                f"served from memory, but the resident part of the store on node {node} grew from "
-                f"{before:.1%} to {after:.1%}"
-            )
-            yield finding(Rule.CACHE, record, "resident_frac_after", message)

@@ -1,15 +1,14 @@
-"""The limits of one record: rates below every ceiling, and bytes whose origin is accounted for."""
+"""The limits of one record: rates below every ceiling, and page caches within their limits."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 
 from storebench.matrix import MODEL_CROPS
 from storebench.probes.limited import LIMIT_HEADROOM
 from storebench.probes.residency import SAMPLING_ERROR_FRAC
 from storebench.report.texts.labels import size
-from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
-from storebench.results import BelowCache, PortionKind, Record
-from storebench.settings.words import BOUNDED_STATES, CacheState, Share
+from storebench.report.validation.findings import Finding, Rule, finding
+from storebench.results import Record
+from storebench.settings.words import CacheState, Share
 from storebench.units import number_of
 
 _HEADROOM = 1.25
@@ -21,9 +20,6 @@ _CPU_HEADROOM = 1.1
 _CPU_BESIDE_S = 0.1
 """CPU seconds of each process that may belong to the begin and the end of an epoch instead of its samples."""
 
-DEVICE_LEAST_FRAC = 0.9
-"""Block layers and counters disagree by a few percent; if a tenth is missing, something else served it."""
-
 _WARM_MOST_FRAC = 0.05
 _WARM_MOST_BYTES = 16 << 20
 _WARM_OTHER_BYTES = 2 << 20
@@ -31,67 +27,35 @@ _WARM_OTHER_BYTES = 2 << 20
 of the store, which several passes request again, and the second number. The machine may reclaim pages, and read its libraries."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BestRates:
-    """What memory and device can do at best, in bytes per second; None where no record says.
+def memory_rates(records: Sequence[Record]) -> list[float | None]:
+    """Return the bytes per second of the fastest memory that any replicate of each record's cell found; None where unknown.
 
     Other work slows single measurements down, and a ceiling is the best that a machine can do.
-
-    Attributes
-    ----------
-    memory
-        The fastest memory that any replicate of the cell found.
-    device
-        The fastest device that any cell on the same device found; a run measures it once in many rounds.
     """
-
-    memory: float | None = None
-    device: float | None = None
-
-
-def best_rates(records: Sequence[Record]) -> list[BestRates]:
-    """Return the best rates that count for each of some records."""
-    memory: dict[Hashable, float] = {}
-    device: dict[Hashable, float] = {}
+    best: dict[Hashable, float] = {}
     for record in records:
-        _keep_best(memory, _cell_of(record), record.ceilings.memory_bytes_per_s)
-        _keep_best(device, _place_of(record), record.ceilings.device_best_bytes_per_s)
-    return [
-        BestRates(memory=memory.get(_cell_of(record)), device=device.get(_place_of(record)))
-        for record in records
-    ]
-
-
-def _keep_best(best: dict[Hashable, float], key: Hashable, rate: float | None) -> None:
-    if rate is not None:
-        best[key] = max(rate, best.get(key, 0.0))
-
-
-def _place_of(record: Record) -> Hashable:
-    """Return the machine, file system and device of a record."""
-    return record.environment and record.environment.key
+        if rate := record.ceilings.memory_bytes_per_s:
+            best[_cell_of(record)] = max(rate, best.get(_cell_of(record), 0.0))
+    return [best.get(_cell_of(record)) for record in records]
 
 
 def _cell_of(record: Record) -> Hashable:
-    return _place_of(record), record.cell.cell_id
+    return record.environment and record.environment.key, record.cell.cell_id
 
 
-def check_limits(record: Record, best: BestRates | None = None) -> Iterator[Finding]:
+def check_limits(record: Record, memory: float | None = None) -> Iterator[Finding]:
     """Yield a finding for each figure of a usable record that is impossibly high or low.
 
     Parameters
     ----------
     record
         A record of a cell that ended.
-    best
-        The best rates that count for it (`best_rates`); None for the record's own.
+    memory
+        The rate of memory that counts for it (`memory_rates`); None for the record's own.
     """
-    [best] = best_rates([record]) if best is None else [best]
     if not record.cell.backend.is_null:
         yield from _cpu_ceiling(record)
-        yield from _memory_ceiling(record, best.memory)
-        yield from _device_ceiling(record, best.device)
-        yield from _device_floor(record)
+        yield from _memory_ceiling(record, memory or record.ceilings.memory_bytes_per_s)
         yield from _warm_reads(record)
         yield from _limit(record)
     yield from _portion(record)
@@ -119,7 +83,7 @@ def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
         return
     copiers = max(1, record.cell.workers) * (record.cell.threads or 2**16) * record.cell.ranks
     together = ceiling * _HEADROOM * min(copiers, _cores(record) or copiers)
-    if record.payload_bytes_per_s * rows_frac(record) * _columns_frac(record) > together:
+    if record.payload_bytes_per_s * _rows_frac(record) * _columns_frac(record) > together:
         message = (
             f"{size(record.payload_bytes_per_s)} per second, above the {size(together)} that memory can give"
         )
@@ -127,7 +91,7 @@ def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
     if not busy_s:
         return
     most = ceiling * _HEADROOM * _copying_s(record, busy_s)
-    copied = record.payload_bytes * rows_frac(record) * _columns_frac(record)
+    copied = record.payload_bytes * _rows_frac(record) * _columns_frac(record)
     if copied > most:
         message = (
             f"{size(copied / busy_s)} per second of fetching and decoding, above the {size(most / busy_s)} that memory"
@@ -148,7 +112,7 @@ def _cores(record: Record) -> int | None:
     return cores if isinstance(cores, int) else None
 
 
-def rows_frac(record: Record) -> float:
+def _rows_frac(record: Record) -> float:
     """Return the share of each image's rows that a reader must touch at least: some copy only the crop."""
     return _crop_frac(record, 0)
 
@@ -171,52 +135,6 @@ def _copying_s(record: Record, busy_s: float) -> float:
     cpu_s = record.counters.cpu_s
     side_by_side = busy_s * max(1, threads)
     return side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))
-
-
-def _device_ceiling(record: Record, best: float | None) -> Iterator[Finding]:
-    """Find cold bytes that arrived faster than the device delivers at best."""
-    cache, cold = record.cache, record.portion
-    if best is None or cold is None or cache is None or cold.kind is not PortionKind.COLD or not cold.seconds:
-        return
-    if cache.below is BelowCache.SEEN and record.counters.device_read_bytes is not None:
-        return  # a cache below the kernel may be faster; that a device delivered all of it is checked elsewhere
-    spare = cold.excess_frac + (cache.resident_frac_before or 0.0)
-    delivered = cold.payload_bytes * rows_frac(record) * max(0.0, 1 - spare) / cold.seconds
-    if not cold.upper_bound and delivered > best * _HEADROOM:
-        message = f"{size(delivered)} of cold data per second, but the device delivers {size(best)} at best"
-        yield finding(Rule.CEILING, record, "portion.samples_per_s", message)
-
-
-def _device_floor(record: Record) -> Iterator[Finding]:
-    """Find an epoch for which the device delivered less than the page cache can have lacked."""
-    cache, read = record.cache, record.counters.device_read_bytes
-    if cache is None or cache.resident_frac_before is None or read is None:
-        return
-    if record.cell.cache not in BOUNDED_STATES or cache.applies_to == "open":
-        return
-    # Pages that a game reads first also hold samples of the training.
-    read += _read_by_games(record)
-    requested_bytes = record.payload_bytes * rows_frac(record)
-    held, where = (
-        requested_bytes * cache.resident_frac_before,
-        f"{cache.resident_frac_before:.1%} of the store was resident",
-    )
-    if record.cell.cache == CacheState.LIMITED and record.epoch:
-        # An epoch of some of the samples may request those that the one before left resident.
-        held = (cache.limit_bytes or 0) * (record.job.nodes if record.job else 1)
-        where = f"{size(held)} of memory were permitted"
-    if read < (requested_bytes - held) * DEVICE_LEAST_FRAC:
-        message = (
-            f"{size(read)} came from the device, but {size(requested_bytes)} were requested and only {where}:"
-            " something else held the data"
-        )
-        yield finding(Rule.CEILING, record, "device_read_bytes", message)
-
-
-def _read_by_games(record: Record) -> int:
-    """Return the bytes that the device delivered to the tournaments of a job."""
-    trainers = record.job.trainers if record.job else None
-    return (trainers.tournament_device_read_bytes or 0) if trainers else 0
 
 
 def _warm_reads(record: Record) -> Iterator[Finding]:
@@ -245,26 +163,7 @@ def _limit(record: Record) -> Iterator[Finding]:
 
 
 def _portion(record: Record) -> Iterator[Finding]:
-    """Find a portion that is not a part of its epoch, or whose figures contradict each other."""
-    part = record.portion
-    if part is None:
-        return
-    wanted = {CacheState.COLD: PortionKind.COLD, CacheState.LIMITED: PortionKind.STEADY}.get(
-        record.cell.cache
-    )
-    if part.kind is not wanted:
-        message = f"a {part.kind} portion in a cell whose cache state is {record.cell.cache}"
-        yield finding(Rule.CACHE, record, "portion.kind", message)
-    if not 0 < part.steps <= record.timed_steps or not 0 < part.samples <= record.timed_samples:
-        message = (
-            f"{part.steps} steps of {part.samples} samples, in an epoch of {record.timed_steps} timed ones"
-        )
-        yield finding(Rule.ARITHMETIC, record, "portion.steps", message)
-        return
-    explained = part.data_wait_s + part.h2d_s + part.compute_s
-    if part.seconds <= 0 or abs(part.samples_per_s * part.seconds / part.samples - 1) > ROUNDING:
-        message = f"{part.samples_per_s:.6g}, but {part.samples} samples took {part.seconds:.6g} s"
-        yield finding(Rule.ARITHMETIC, record, "portion.samples_per_s", message)
-    elif explained > part.seconds * (1 + ROUNDING) + 1e-6:
-        message = f"wait, copy and compute add up to {explained:.6g} s, more than the {part.seconds:.6g} s"
-        yield finding(Rule.ARITHMETIC, record, "portion.seconds", message)
+    """Find a steady portion where none belongs; its figures are compared with the steps (`validation.portion`)."""
+    if record.portion is not None and record.cell.cache != CacheState.LIMITED:
+        message = f"a steady portion in a cell whose cache state is {record.cell.cache}"
+        yield finding(Rule.CACHE, record, "portion", message)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import datetime as dt
 import itertools
 import math
 from collections import Counter
@@ -15,7 +14,7 @@ from storebench.fileio.json_lines import rows_of
 from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Rule, finding, of_run, record_name
 from storebench.report.validation.tables import unnamed_tables
-from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, PortionKind, Record, Status
+from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Record, Status
 from storebench.rounds import FEWEST_REPLICATES, MAX_REPLICATES, MIN_REPLICATES, StoppingRule, has_time
 from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
 from storebench.runs.costs import costs_of
@@ -23,15 +22,10 @@ from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_
 from storebench.runs.schedule import replicate_key
 from storebench.units import parse_duration
 
-_EXCESS_MOST_FRAC = 0.5
-"""A portion cannot be cold beyond this share, even if the few pages of overhead are a tenth of a small store."""
-
 _SPENT_FRAC = 0.9
 """Least share of its budget that a run has spent, with another round, if the budget ended it."""
 
 _MOST_NAMED = 20
-_CLOCK_S = 0.002
-"""Tolerance for starts, which are whole milliseconds of a clock that may be slewed."""
 
 
 def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
@@ -62,7 +56,6 @@ def check_run(folder: Path, records: Sequence[Record]) -> list[Finding]:
         _no_steps,
         _portions,
         _not_proven,
-        _overlaps,
         _environments,
         _code,
     )
@@ -254,17 +247,12 @@ def _no_steps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
 
 
 def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
-    """Find portions that no sampled residency supports, or that are cold in name only."""
+    """Find steady portions that no sampled residency supports."""
     for record in records:
         portion, cache = record.portion, record.cache
         if portion is not None and (cache is None or not cache.curve):
-            message = f"a {portion.kind} portion is claimed, but no residency was sampled during the epoch"
+            message = "a steady portion is claimed, but no residency was sampled during the epoch"
             yield finding(Rule.CACHE, record, "cache.curve", message)
-        if portion is None or portion.kind is not PortionKind.COLD or portion.upper_bound:
-            continue
-        if portion.excess_frac > _EXCESS_MOST_FRAC:
-            message = f"called cold, but {portion.excess_frac:.0%} of the store was resident without having been requested"
-            yield finding(Rule.CACHE, record, "portion.excess_frac", message)
 
 
 def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
@@ -299,24 +287,6 @@ def _fewest_checked(record: Record) -> int:
     """Return the least number of samples that are kept from the timed batches; it is smaller for large images."""
     shape = record.store.image_shape if record.store else (1, 1, 1)
     return min(KEPT_AT_LEAST, record.timed_samples, max(1, KEPT_BYTES // max(1, math.prod(shape))))
-
-
-def _overlaps(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
-    """Find epochs that began before the one that was recorded earlier can have ended."""
-    ended: dt.datetime | None = None
-    for record in records:
-        try:
-            started = dt.datetime.fromisoformat(record.started_utc)
-            started = started if started.tzinfo else started.replace(tzinfo=dt.UTC)
-            ends = started + dt.timedelta(seconds=record.epoch_s)
-            early_s = (ended - started).total_seconds() if ended else 0.0
-        except (ValueError, OverflowError):
-            yield finding(Rule.ARITHMETIC, record, "started_utc", f"{record.started_utc!r} is no time")
-            continue
-        if early_s > _CLOCK_S:
-            message = f"it began {early_s:.3f} s before the epoch recorded earlier had ended"
-            yield finding(Rule.RUN, record, "started_utc", message)
-        ended = ends
 
 
 def _environments(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:

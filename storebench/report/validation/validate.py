@@ -19,9 +19,14 @@ from storebench.report.validation.agreement import check_agreement
 from storebench.report.validation.data_store import check_data_store
 from storebench.report.validation.findings import Finding, Rule, finding, record_name
 from storebench.report.validation.job import check_job, check_ranks
-from storebench.report.validation.limits import BestRates, best_rates, check_limits
+from storebench.report.validation.limits import check_limits, memory_rates
 from storebench.report.validation.order import check_order
-from storebench.report.validation.portion import COLUMNS, LATER_COLUMNS, check_portion
+from storebench.report.validation.portion import (
+    COLUMNS,
+    LATER_COLUMNS,
+    check_cold_rates,
+    check_portion,
+)
 from storebench.report.validation.producers import COLUMNS as PRODUCER_COLUMNS
 from storebench.report.validation.producers import check_producers
 from storebench.report.validation.record import check_record, decodes
@@ -37,7 +42,7 @@ from storebench.runs.records import (
     without_half_replicate,
 )
 from storebench.runs.step_files import find_table, read_steps
-from storebench.settings.words import ComputeKind
+from storebench.settings.words import BOUNDED_STATES, ComputeKind
 from storebench.stats import MIN_ROUNDS
 from storebench.units import number_of
 
@@ -128,8 +133,8 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     usable = [record for record, _ in sound]
     findings = [
         finding
-        for record, best in zip(usable, best_rates(usable), strict=True)
-        for finding in _alone(record, best)
+        for record, memory in zip(usable, memory_rates(usable), strict=True)
+        for finding in _alone(record, memory)
     ]
     for record, file in sound:
         findings += _check_steps(record, file.parent)
@@ -149,14 +154,14 @@ def validate_records(records: Sequence[Sourced]) -> list[Finding]:
     ]
 
 
-def _alone(record: Record, best: BestRates) -> Iterator[Finding]:
-    """Yield the findings about one usable record; its machine reached the best rates."""
+def _alone(record: Record, memory: float | None) -> Iterator[Finding]:
+    """Yield the findings about one usable record, whose machine copies `memory` bytes per second at best."""
     yield from check_record(record)
     yield from check_agreement(record)
     yield from check_order(record)
     yield from check_job(record)
     yield from check_data_store(record)
-    yield from check_limits(record, best)
+    yield from check_limits(record, memory)
 
 
 def _check_steps(record: Record, run: Path) -> list[Finding]:
@@ -169,7 +174,8 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
     if path is None:
         return [finding(Rule.STEPS, record, "steps_file", f"{record.steps_file} is not there")]
     try:
-        more = (*(COLUMNS if record.portion else ()), *(_JOB_COLUMNS if record.job else ()))
+        bounded = record.cell.cache in BOUNDED_STATES
+        more = (*(COLUMNS if bounded else ()), *(_JOB_COLUMNS if record.job else ()))
         columns = list(dict.fromkeys((*_STEP_COLUMNS, *PRODUCER_COLUMNS, *more)))
         steps = read_steps(path, record.steps_file, columns, later=(*LATER_COLUMNS, RANK))
         ranks = rank_count(steps)
@@ -200,7 +206,10 @@ def _check_steps(record: Record, run: Path) -> list[Finding]:
         *_kept_from_a_pass(record, steps),
     ]
     findings += _computing(record, steps["compute_ns"][timed])
-    return [*findings, *check_portion(record, job_steps(steps) if record.portion else steps)]
+    if bounded:
+        whole = job_steps(steps)
+        findings += [*check_portion(record, whole), *check_cold_rates(record, whole)]
+    return findings
 
 
 def _computing(record: Record, compute_ns: npt.NDArray[np.int64]) -> Iterator[Finding]:

@@ -82,8 +82,7 @@ def test_a_cold_cell_begins_with_nothing_resident_and_reads_the_device(
     assert record.cache.applies_to == "epoch"
     assert record.counters.device_read_bytes is not None
     assert record.counters.device_read_bytes >= 0.9 * record.payload_bytes
-    assert record.portion is not None
-    assert (record.portion.kind, record.portion.first_step) == ("cold", 0)
+    assert record.cold_rates
     assert record.cache.curve[-1].asked_frac == 1.0
     assert record.counters.read_amplification == pytest.approx(
         record.counters.device_read_bytes / record.payload_bytes

@@ -1,7 +1,6 @@
-"""How long a cold cell was cold, and what is cold besides its pages: real cells on a real disk."""
+"""Rates from a cold start, and what is cold besides the pages of a store: real cells on a real disk."""
 
 import ctypes
-import dataclasses
 import os
 import struct
 import subprocess
@@ -20,12 +19,10 @@ from storebench.manifest import Manifest
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
-from storebench.report.validation.portion import check_portion
-from storebench.results import COLD_DRIFT_MOST, Cell, PortionKind
-from storebench.worker.portion import portion_sums
+from storebench.results import Cell
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
-from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of
+from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario
 
 COLD: dict[str, Any] = {
     "dataset": "cifar10",
@@ -61,91 +58,39 @@ def long_read_ahead(on_disk: None, bench: Bench) -> None:
         pytest.skip(f"the disk reads {found} KiB ahead: at least 1024 are needed to fill the cache early")
 
 
-def test_reading_the_whole_store_ahead_is_not_called_cold(
+def test_a_store_read_ahead_as_a_whole_shows_more_resident_than_requested(
     plugged: None, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
     assert record.cache is not None
     assert record.status == "ok", record.failure
     assert record.cache.verdict == "verified"
-    portion = record.portion
-    assert portion is not None
-    assert portion.kind is PortionKind.COLD
-    assert portion.upper_bound or portion.steps <= STEPS // 4
-    assert portion.samples == 250 * portion.steps
-    assert max(point.resident_frac - point.asked_frac for point in record.cache.curve) > 0.3
-    assert "without having been asked for" in portion.reason
+    rates = {rate.read_frac: rate for rate in record.cold_rates}
+    assert list(rates) == [0.05, 0.10, 0.25, 1.0]
+    assert (rates[1.0].excess_frac or 0) > 0.3
+    assert rates[1.0].resident_frac == pytest.approx(1.0, abs=0.01)
 
 
-def test_an_epoch_past_the_page_cache_is_cold_to_its_end(
+def test_an_epoch_past_the_page_cache_shows_no_excess(
     plugged: None, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(cold_cell("planted:past-the-cache"), bench.stores, run_folder)
-    portion = record.portion
-    assert portion is not None
-    assert (portion.steps, portion.samples, portion.upper_bound) == (STEPS, SAMPLES, False)
-    assert portion.samples_per_s == pytest.approx(record.samples_per_s)
-    assert portion.asked_frac == 1.0
+    assert record.cold_rates[-1].samples_per_s == pytest.approx(record.samples_per_s)
+    assert [rate.excess_frac for rate in record.cold_rates] == [0.0] * 4
     assert record.cache is not None
     assert record.cache.resident_max_frac is not None
     assert record.cache.resident_max_frac < 0.05
 
 
-def test_a_portion_past_full_residency_contradicts_its_curve(
-    plugged: None, on_disk: None, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
-    steps, part = steps_of(record, run_folder), record.portion
-    assert part is not None
-    assert [str(finding) for finding in check_portion(record, steps)] == []
-    everything = portion_sums(steps) | {"steps": STEPS, "upper_bound": False, "excess_frac": 0.0}
-    claimed = dataclasses.replace(record, portion=dataclasses.replace(part, **everything))
-    assert "portion.steps" in {finding.figure for finding in check_portion(claimed, steps)}
-
-
-def test_a_reader_with_its_own_copy_has_an_upper_bound_only(
-    plugged: None, on_disk: None, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(cold_cell("planted:preload"), bench.stores, run_folder)
-    assert (record.status, record.failure) == ("ok", None)
-    portion = record.portion
-    assert portion is not None
-    assert (portion.steps, portion.excess_frac) == (STEPS, 0.0)
-    assert portion.drift is not None
-    assert portion.drift > COLD_DRIFT_MOST
-    assert portion.upper_bound
-    assert "something other than the device may have served the later steps" in portion.reason
-    excused = dataclasses.replace(portion, upper_bound=False, shared_drift=portion.drift)
-    found = check_portion(dataclasses.replace(record, portion=excused), steps_of(record, run_folder))
-    assert "portion.shared_drift" in {finding.figure for finding in found}
-
-
-def test_a_few_pages_beside_a_copy_do_not_excuse_its_rate(
-    plugged: None, on_disk: None, bench: Bench, run_folder: Path
-) -> None:
-    """Five samples lie on a page, so a reader without a copy would rightly be many times as fast in the second half."""
-    record = only_record(cold_cell("planted:preload-and-touch", dataset="mnist"), bench.stores, run_folder)
-    assert record.cache is not None
-    assert record.cache.curve[-1].resident_frac > 0
-    portion = record.portion
-    assert portion is not None
-    assert portion.drift is not None
-    assert portion.drift > COLD_DRIFT_MOST
-    assert (portion.shared_drift, portion.upper_bound) == (1.0, True)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_lmdb_with_a_long_read_ahead_is_cold_for_a_few_steps(
+@pytest.mark.parametrize("workers", [0, 2, 8])
+def test_a_long_read_ahead_leaves_rates_from_a_cold_start(
     workers: int, long_read_ahead: None, bench: Bench, run_folder: Path
 ) -> None:
-    """With workers, these steps fill the pipeline and have no rate."""
     for record in cell_records(cold_cell("lmdb", epochs=2, workers=workers), bench.stores, run_folder):
         assert record.cache is not None
-        if record.portion is None:
-            assert workers
-            assert "ahead of the loop" in record.cache.reason
-        else:
-            assert record.portion.upper_bound or record.portion.steps <= STEPS // 4
+        assert [rate.read_frac for rate in record.cold_rates] == [0.05, 0.10, 0.25, 1.0]
+        assert all(rate.excess_frac is not None for rate in record.cold_rates)
+        assert not record.cache.reason
         assert record.cache.curve[0].resident_frac <= 0.01
         assert record.cache.curve[-1].asked_frac == 1.0
         assert record.cache.sampling_cpu_s is not None
@@ -154,11 +99,10 @@ def test_lmdb_with_a_long_read_ahead_is_cold_for_a_few_steps(
         assert record.cache.metadata == "hot"
 
 
-def test_png_files_are_cold_to_the_end(on_disk: None, bench: Bench, run_folder: Path) -> None:
+def test_png_files_show_no_excess(on_disk: None, bench: Bench, run_folder: Path) -> None:
     record = only_record(cold_cell("png", limit=2000, batch_size=100), bench.stores, run_folder)
-    assert record.portion is not None, record.cache
-    assert (record.portion.steps, record.portion.upper_bound) == (STEPS, False), record.portion.reason
-    assert record.portion.samples_per_s == pytest.approx(record.samples_per_s)
+    assert record.cold_rates[-1].samples_per_s == pytest.approx(record.samples_per_s)
+    assert max(rate.excess_frac or 0 for rate in record.cold_rates) < 0.1
     assert record.cache is not None
     assert len(record.cache.curve) > 3
 
@@ -172,27 +116,16 @@ def test_png_files_are_cold_to_the_end(on_disk: None, bench: Bench, run_folder: 
         ("null", "cold", "nothing is read"),
     ],
 )
-def test_other_cells_have_no_portion(
+def test_other_cells_have_no_rates_from_a_cold_start(
     backend: str, cache: str, reason: str, on_disk: None, bench: Bench, run_folder: Path
 ) -> None:
     record = only_record(cold_cell(backend, cache=cache), bench.stores, run_folder)
-    assert record.portion is None
+    assert record.cold_rates == ()
     assert record.cache is not None
     assert record.cache.curve == ()
     assert record.cache.sampling_cpu_s is None
     assert reason in record.cache.reason
     assert bool(record.cache.reason) == bool(reason)
-
-
-def test_a_small_store_swept_in_one_pass_has_no_cold_rate(
-    on_disk: None, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(cold_cell("lmdb:direct?window_mib=4"), bench.stores, run_folder)
-    assert record.portion is None
-    assert record.cache is not None
-    assert record.cache.verdict == "verified"
-    assert "told the order" in record.cache.reason
-    assert record.cache.curve
 
 
 def test_the_page_index_of_a_direct_reader_is_evicted_with_the_store(
@@ -353,8 +286,7 @@ def test_with_drop_caches_the_first_file_is_the_first_sample(
     # Its files could not be opened beside the loop, so all that is known are the counts before and after.
     assert record.cache.sampling_cpu_s is None
     assert [point.resident_frac for point in record.cache.curve] == [0, record.cache.resident_frac_after]
-    assert record.portion is not None
-    assert record.portion.steps == 6
+    assert [rate.read_frac for rate in record.cold_rates] == [0.10, 0.25, 1.0]
 
 
 @pytest.mark.root
@@ -377,7 +309,7 @@ def test_with_drop_caches_no_format_opens_a_file_before_step_one(
     assert record.cache is not None
     assert record.cache.metadata == "cold"
     assert len(record.cache.curve) > 2
-    assert record.portion is not None
+    assert record.cold_rates
 
 
 def test_caches_that_cannot_be_dropped_are_refused_at_once(

@@ -1,5 +1,6 @@
-"""Which steps were cold, or steady: computed again by hand from step times and residency written by hand."""
+"""Rates from a cold start, and steady steps: computed again by hand from step times and residency written by hand."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,24 +9,21 @@ import pytest
 from storebench.loading.batch import Spans
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import ResidencyCurve
-from storebench.results import PortionKind
 from storebench.results.portion import STEADY_DRIFT
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import StepTable, step_table
 from storebench.worker.portion import (
     KEPT_POINTS,
     asked_frac,
-    cold_portion,
-    expected_frac,
     residency_points,
     steady_portion,
+    with_cold_rates,
 )
-from storebench.worker.store_pages import EXCESS_MAX_FRAC, StorePages
+from tests.support.planted import make_record
 
 MS = 1_000_000
 PAYLOAD = 64 * PAGE_BYTES
-# 100 samples of 65 pages each: pages of their own, so asking for a share of them touches that share of the pages.
-OWN = StorePages(count=100, pages=6500, payload_bytes=100 * PAYLOAD)
+COUNT, STORE_BYTES = 100, 6500 * PAGE_BYTES
 
 
 def table(
@@ -66,13 +64,6 @@ def at(*moments_ms: float) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return np.array([int(moment * MS) for moment in moments_ms], np.int64)
 
 
-def honest(every_ms: float = 5, until_ms: float = 100) -> list[tuple[float, float]]:
-    """Return the curve of a reader that reads what was asked for and nothing else."""
-    moments = np.arange(0, until_ms + every_ms, every_ms)
-    shares = asked_frac(table(), at(*moments), OWN.count)
-    return list(zip(moments.tolist(), shares.tolist(), strict=True))
-
-
 def test_of_a_store_of_one_sample_all_is_asked_for_at_once() -> None:
     assert asked_frac(table(steps=1, samples=1), at(-1, 0, 100), 1).tolist() == [0, 1, 1]
 
@@ -86,264 +77,76 @@ def test_batches_that_workers_have_begun_count_before_the_loop_has_them() -> Non
     assert asked_frac(table(ahead_ms=20), at(0, 35), 100).tolist() == [0.3, 0.6]
 
 
-def test_asking_ahead_never_exceeds_the_epoch() -> None:
-    part = table(5)
-    found = asked_frac(part, at(-1, 0, 25, 45), 100, ahead_frac=0.15)
-    assert found.tolist() == pytest.approx([0, 0.25, 0.45, 0.5])
+def cold_rates(
+    steps: StepTable, points: ResidencyCurve, count: int
+) -> list[tuple[float, float, float | None, float | None]]:
+    """Return (share, rate, resident, excess) of a cold record of LMDB with these steps."""
+    record = make_record("lmdb", cache="cold")
+    assert record.store is not None
+    assert record.cache is not None
+    store = dataclasses.replace(record.store, count=count)
+    cache = dataclasses.replace(record.cache, curve=residency_points(steps, points, count))
+    found = with_cold_rates(dataclasses.replace(record, store=store, cache=cache), steps).cold_rates
+    return [(one.read_frac, one.samples_per_s, one.resident_frac, one.excess_frac) for one in found]
+
+
+def test_a_rate_from_a_cold_start_is_that_of_all_steps_up_to_a_share() -> None:
+    """200 steps of one sample: the first 20 take 20 ms each, the others 10 ms."""
+    steps = table(200, samples=1)
+    steps["data_wait_ns"][:20] += 10 * MS
+    steps = one_after_the_other(steps)
+    ends = {0.02: 0.08, 0.05: 0.2, 0.10: 0.4, 0.25: 0.7, 1.0: 2.2}
+    found = cold_rates(steps, ResidencyCurve(), 200)
+    assert found == [(share, pytest.approx(share * 200 / end), None, None) for share, end in ends.items()]
+
+
+def test_pauses_for_the_proof_are_in_no_rate() -> None:
+    steps = table(50, samples=1)
+    steps["paused_ns"] = np.full(50, 5 * MS)
+    steps["start_ns"] = np.arange(50) * 15 * MS
+    assert [rate for _, rate, *_ in cold_rates(steps, ResidencyCurve(), 50)] == pytest.approx([100.0] * 5)
 
 
 @pytest.mark.parametrize(
-    ("payload_bytes", "pages", "shared"),
+    ("steps", "samples", "count", "shares"),
     [
-        (196_608, 100 * 48, 1.0),  # contiguous, and a multiple of the page
-        (196_608, 100 * 49, 1.0),  # LMDB: one more page for the header
-        (3072, 75, 4096 / 3072 + 1),  # packed
-        (3072, 100, 1.0),  # LMDB: a page for each
-        (784, 20, 4096 / 784 + 1),
-        (300, 100, 1.0),  # a file for each
+        (10, 10, 100, [0.1, 0.25, 1.0]),  # the first batch passes over 2% and 5%
+        (2, 50, 100, [0.25, 1.0]),
+        (1, 100, 100, [1.0]),
+        (10, 10, 1000, [0.02, 0.05, 0.1]),  # the epoch ends at a tenth
+        (1, 1, 100, []),
+        (20, 10, 100, [0.1, 0.25, 1.0]),  # two passes
     ],
 )
-def test_how_many_samples_share_a_page_follows_from_the_space_they_take(
-    payload_bytes: int, pages: int, shared: float
+def test_shares_that_are_not_reached_or_passed_over_have_no_rate(
+    steps: int, samples: int, count: int, shares: list[float]
 ) -> None:
-    store = StorePages(count=100, pages=pages, payload_bytes=100 * payload_bytes)
-    assert store.samples_per_page == pytest.approx(shared)
+    assert [
+        share for share, *_ in cold_rates(table(steps, samples=samples), ResidencyCurve(), count)
+    ] == shares
+
+
+def test_what_was_resident_is_compared_with_what_had_been_requested() -> None:
+    """Read-ahead makes a quarter resident at 5% and all at 25%; at the end of a step the next batch is requested."""
+    points = curve((0, 0.0), (40, 0.25), (240, 1.0), (1000, 1.0))
+    found = {share: rest for share, _, *rest in cold_rates(table(100, samples=1), points, 100)}
+    assert found[0.05] == pytest.approx([0.25 + 0.75 / 20, 0.2275])
+    assert found[0.25] == pytest.approx([1.0, 0.75])
+    assert found[1.0] == pytest.approx([1.0, 0.75]), "once too much, no later rate is cold"
+
+
+def test_batches_in_progress_are_no_excess() -> None:
+    """Five workers have begun half of the store when the first batch arrives, and all of that may be resident."""
+    points = curve((0, 0.0), (10, 0.5), (100, 1.0))
+    [first, *_] = cold_rates(table(ahead_ms=40), points, COUNT)
+    assert (first[0], first[3]) == (0.1, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("asked", "shared", "expected"), [(0.5, 1, 0.5), (0.5, 2, 0.75), (0, 3, 0), (1, 3, 1)]
+    ("backend", "cache"), [("lmdb", "warm"), ("lmdb", "any"), ("memory:native", "cold"), ("null", "cold")]
 )
-def test_a_page_is_touched_if_any_sample_on_it_was_asked_for(
-    asked: float, shared: float, expected: float
-) -> None:
-    assert expected_frac(asked, shared) == pytest.approx(expected)
-
-
-def test_the_expected_share_is_what_drawing_samples_at_random_touches() -> None:
-    payload, count = 3072, 40_000
-    rng = np.random.default_rng(0)
-    pages = -(-count * payload // PAGE_BYTES)
-    for asked in (0.05, 0.3, 0.7):
-        starts = rng.permutation(count)[: int(asked * count)] * payload
-        touched = np.zeros(pages, bool)
-        touched[starts // PAGE_BYTES] = True
-        touched[(starts + payload - 1) // PAGE_BYTES] = True
-        store = StorePages(count=count, pages=pages, payload_bytes=count * payload)
-        # 3,072 bytes lie on 1.5 pages, and not on the 1.75 of an arbitrary offset: they begin at quarters of a page.
-        assert touched.mean() <= expected_frac(asked, store.samples_per_page) < touched.mean() + 0.08
-
-
-def test_an_epoch_without_excess_pages_is_cold_to_its_end() -> None:
-    found = cold_portion(table(), curve(*honest()), OWN).portion
-    assert found is not None
-    assert (found.kind, found.first_step, found.steps, found.samples) == (PortionKind.COLD, 0, 10, 100)
-    assert (found.seconds, found.samples_per_s, found.upper_bound) == (0.1, 1000.0, False)
-    assert (found.asked_frac, found.excess_frac) == (1.0, 0.0)
-    assert found.payload_bytes == 100 * PAYLOAD
-    sums = (found.data_wait_s, found.h2d_s, found.compute_s, found.fetch_s, found.decode_s, found.prep_s)
-    assert sums == pytest.approx((0.06, 0.01, 0.03, 0.05, 0.02, 0.01))
-    assert found.handover_s == pytest.approx(0.01)
-    assert found.drift == pytest.approx(1.0)
-    assert "no more was resident" in found.reason
-
-
-def test_the_portion_ends_with_the_last_proven_step() -> None:
-    # At 47 ms, 30 points too much are resident; the last point before, at 42 ms, still proves the steps up to 40 ms.
-    points = [*honest(until_ms=35), (42, 0.5), (47, 0.8), (60, 1.0), (100, 1.0)]
-    found = cold_portion(table(), curve(*points), OWN).portion
-    assert found is not None
-    assert (found.steps, found.samples, found.asked_frac) == (4, 40, 0.5)
-    assert not found.upper_bound
-    assert "with 50.0% of the samples asked for, 30.0% of the store" in found.reason
-    assert found.samples_per_s == pytest.approx(1000)
-
-
-@pytest.mark.parametrize(("excess", "steps"), [(0.099, 10), (0.101, 3)])
-def test_the_tolerance_is_ten_points(excess: float, steps: int) -> None:
-    points = [(at_ms, share + excess * (at_ms == 35)) for at_ms, share in honest()]
-    found = cold_portion(table(), curve(*points), OWN).portion
-    assert found is not None
-    assert found.steps == steps
-
-
-def test_what_is_too_much_once_stays_too_much() -> None:
-    points = [(at_ms, 1.0 if at_ms == 35 else share) for at_ms, share in honest()]
-    found = cold_portion(table(), curve(*points), OWN).portion
-    assert found is not None
-    assert found.steps == 3
-
-
-def test_a_store_resident_after_one_step_has_an_upper_bound_only() -> None:
-    found = cold_portion(table(), curve((0, 0.0), (4, 0.6), (9, 1.0), (100, 1.0)), OWN).portion
-    assert found is not None
-    assert (found.steps, found.samples, found.samples_per_s) == (1, 10, 1000.0)
-    assert found.upper_bound
-    assert found.drift is None
-    assert found.asked_frac == 0.2  # the step ends at 10 ms, when the second batch is begun
-    assert found.excess_frac == pytest.approx(0.0)  # by 100 ms everything was asked for
-    assert "before the end of the first timed step" in found.reason
-
-
-def test_a_first_step_that_no_sample_point_proves_is_an_upper_bound_too() -> None:
-    found = cold_portion(table(), curve((0, 0.0), (15, 1.0)), OWN).portion
-    assert found is not None
-    assert (found.steps, found.upper_bound) == (1, True)
-    assert found.excess_frac == pytest.approx(0.8)
-
-
-def test_for_a_reader_that_is_told_the_order_one_step_bounds_nothing() -> None:
-    found = cold_portion(table(), curve((0, 0.0), (4, 0.6), (100, 1.0)), OWN, planned=True)
-    assert found.portion is None
-    assert "told the order" in found.reason
-
-
-@pytest.mark.parametrize("overtaken_ms", [4, 14, 24, 34])
-def test_steps_that_fill_the_pipeline_of_workers_have_no_rate(overtaken_ms: int) -> None:
-    """Workers that read several batches at once deliver the first one as late as the others."""
-    everything = StorePages(count=1000, pages=65_000, payload_bytes=1000 * PAYLOAD)
-    resident = curve((0, 0.0), (overtaken_ms - 2, 0.05), (overtaken_ms, 0.6), (100, 1.0))
-    found = cold_portion(table(ahead_ms=25), resident, everything)
-    assert found.portion is None
-    assert "workers were up to 2 steps ahead of the loop" in found.reason
-    alone = cold_portion(table(), resident, everything).portion
-    assert alone is not None
-    assert alone.steps == max(1, overtaken_ms // 10)
-
-
-def test_a_portion_longer_than_the_pipeline_and_an_epoch_have_rates() -> None:
-    everything = StorePages(count=1000, pages=65_000, payload_bytes=1000 * PAYLOAD)
-    late = cold_portion(
-        table(ahead_ms=25), curve((0, 0.0), (50, 0.06), (61, 0.6), (100, 1.0)), everything
-    ).portion
-    assert late is not None
-    assert late.steps == 5
-    short = cold_portion(table(steps=3, ahead_ms=25), curve((0, 0.0), (30, 0.03)), everything).portion
-    assert short is not None
-    assert short.steps == 3
-
-
-def test_what_a_planned_reader_reads_ahead_was_asked_for() -> None:
-    points = curve(*((at_ms, min(1.0, share + 0.2 * (share > 0))) for at_ms, share in honest()))
-    short = cold_portion(table(), points, OWN).portion
-    assert short is not None
-    assert short.steps == 1
-    whole = cold_portion(table(), points, OWN, ahead_frac=0.2, planned=True).portion
-    assert whole is not None
-    assert (whole.steps, whole.upper_bound) == (10, False)
-
-
-def test_warm_up_steps_count_as_asked_for_and_not_in_the_portion() -> None:
-    found = cold_portion(table(warmup_steps=3), curve(*honest()), OWN).portion
-    assert found is not None
-    assert (found.first_step, found.steps, found.samples, found.seconds) == (3, 7, 70, 0.07)
-    spoilt = [(at_ms, 1.0 if at_ms >= 15 else share) for at_ms, share in honest()]
-    found = cold_portion(table(warmup_steps=3), curve(*spoilt), OWN).portion
-    assert found is not None
-    assert (found.first_step, found.steps, found.upper_bound) == (3, 1, True)
-
-
-def test_an_epoch_that_is_cut_short_is_judged_by_its_share_of_the_store() -> None:
-    whole = StorePages(count=1000, pages=65_000, payload_bytes=1000 * PAYLOAD)
-    points = curve((0, 0.0), (50, 0.06), (100, 0.1))
-    found = cold_portion(table(), points, whole).portion
-    assert found is not None
-    assert (found.steps, found.asked_frac) == (10, 0.1)
-    read_ahead = cold_portion(table(), curve((0, 0.0), (20, 0.1), (50, 0.4), (100, 1.0)), whole).portion
-    assert read_ahead is not None
-    assert read_ahead.steps == 2
-
-
-def test_a_small_store_may_have_two_mib_of_its_own_pages() -> None:
-    small = StorePages(count=100, pages=1600, payload_bytes=100 * 16 * PAGE_BYTES)
-    assert small.tolerated_frac == pytest.approx(512 / 1600)
-    assert OWN.tolerated_frac == EXCESS_MAX_FRAC
-
-
-@pytest.mark.parametrize(
-    ("points", "warmup_steps", "reason"),
-    [
-        (ResidencyCurve(reason="no kernel counts it"), 0, "no kernel counts it"),
-        (ResidencyCurve(), 0, "not sampled"),
-        (curve((0, 0.0)), 0, "not sampled after the end of the first timed step"),
-        (curve((0, 0.0), (100, 0.0)), 10, "no step was timed"),
-    ],
-)
-def test_where_nothing_is_known_there_is_no_portion_but_a_reason(
-    points: ResidencyCurve, warmup_steps: int, reason: str
-) -> None:
-    for found in (
-        cold_portion(table(warmup_steps=warmup_steps), points, OWN),
-        cold_portion(step_table([], (), warmup_steps=0), points, OWN),
-    ):
-        assert found.portion is None
-        assert reason in found.reason or "no step was timed" in found.reason
-
-
-def test_counts_before_and_after_are_a_curve_of_two_points() -> None:
-    found = cold_portion(table(), curve((0, 0.0), (101, 1.0)), OWN).portion
-    assert found is not None
-    assert found.steps == 10
-    part = StorePages(count=200, pages=13_000, payload_bytes=200 * PAYLOAD)
-    found = cold_portion(table(), curve((0, 0.0), (101, 1.0)), part).portion
-    assert found is not None
-    assert (found.steps, found.upper_bound) == (1, True)
-
-
-def faster_after_half(factor: int) -> StepTable:
-    found = table()
-    found["start_ns"] = np.cumsum([0, *[10 * factor * MS] * 5, *[10 * MS] * 4])
-    found["data_wait_ns"][:5] += 10 * (factor - 1) * MS
-    found["fetch_start_ns"] = found["start_ns"].copy()
-    return found
-
-
-def test_drift_is_the_second_half_over_the_first() -> None:
-    found = cold_portion(faster_after_half(2), curve((0, 0.1), (160, 1.0)), OWN).portion
-    assert found is not None
-    assert found.seconds == pytest.approx(0.15)
-    assert found.drift == pytest.approx(2.0)
-    assert not found.upper_bound
-
-
-def test_a_rate_that_rises_threefold_is_an_upper_bound() -> None:
-    found = cold_portion(faster_after_half(3), curve((0, 0.0), (210, 0.0)), OWN).portion
-    assert found is not None
-    assert (found.steps, found.excess_frac, found.upper_bound) == (10, 0.0, True)
-    assert found.drift == pytest.approx(3.0)
-    assert "its rate rose 3.0-fold within the portion: something other than the device" in found.reason
-
-
-# 100 samples, four to a page: nine tenths of the pages are needed in the first half of the samples.
-SHARED = StorePages(count=100, pages=25, payload_bytes=100 * PAGE_BYTES // 4)
-
-
-@pytest.mark.parametrize(
-    ("half_way", "explained", "upper_bound"),
-    [(0.99, 31.0, False), (0.97, 31.0, False), (0.75, 3.0, False), (0.5, 1.0, True), (0.0, 1.0, True)],
-)
-def test_late_samples_on_pages_that_are_there_are_rightly_faster(
-    half_way: float, explained: float, upper_bound: bool
-) -> None:
-    """The rate rises sixfold; with a copy in memory of its own, a reader makes no page of the store resident."""
-    end = 1.0 if half_way else 0.0
-    steps = faster_after_half(6)
-    found = cold_portion(steps, curve((0, 0.0), (300, half_way), (350, end)), SHARED).portion
-    assert found is not None
-    assert found.drift == pytest.approx(6.0)
-    assert found.shared_drift == pytest.approx(explained, rel=0.05)
-    assert found.upper_bound is upper_bound
-    own = cold_portion(steps, curve((0, 0.0), (300, 0.5), (350, 1.0)), OWN).portion
-    assert own is not None
-    assert (own.shared_drift, own.upper_bound) == (1.0, True)
-
-
-@pytest.mark.parametrize("shown", [0.001, 0.02, 0.3])
-def test_a_few_resident_pages_explain_no_rising_rate(shown: float) -> None:
-    """With a copy in memory of its own, a reader may still make pages of labels or an index resident, all of them early."""
-    found = cold_portion(faster_after_half(6), curve((0, 0.0), (300, shown), (350, shown)), SHARED).portion
-    assert found is not None
-    assert found.shared_drift == 1.0
-    assert found.upper_bound
+def test_cells_that_do_not_start_cold_have_no_such_rates(backend: str, cache: str) -> None:
+    assert with_cold_rates(make_record(backend, cache=cache), table()).cold_rates == ()
 
 
 def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
@@ -369,20 +172,18 @@ def test_the_recorded_curve_is_thinned_evenly_and_keeps_both_ends() -> None:
     assert residency_points(table(), ResidencyCurve(), 100) == ()
 
 
-LIMIT = OWN.pages * PAGE_BYTES // 2
+LIMIT = STORE_BYTES // 2
 
 
 def steady(
     points: Sequence[tuple[float, float]], *, epoch: int = 0, warmup_steps: int = 0
 ) -> tuple[int, int] | str:
     judged = steady_portion(
-        table(warmup_steps=warmup_steps), curve(*points), OWN, epoch=epoch, memory_bytes=LIMIT
+        table(warmup_steps=warmup_steps), curve(*points), COUNT, STORE_BYTES, epoch=epoch, memory_bytes=LIMIT
     )
     if judged.portion is None:
         return judged.reason
-    assert judged.portion.kind is PortionKind.STEADY
     assert judged.portion.samples == 10 * judged.portion.steps
-    assert judged.portion.asked_frac == 1.0
     return judged.portion.first_step, judged.portion.steps
 
 
@@ -433,19 +234,25 @@ def test_without_a_full_cache_a_tenth_of_the_steps_is_left_out() -> None:
 
 def test_a_cache_that_never_filled_has_no_steady_portion() -> None:
     assert "had not filled" in str(steady([(0, 0.0), (50, 0.2), (100, 0.47)]))
-    fits = steady_portion(table(), curve(*FILLING), OWN, epoch=0, memory_bytes=OWN.pages * PAGE_BYTES)
+    fits = steady_portion(table(), curve(*FILLING), COUNT, STORE_BYTES, epoch=0, memory_bytes=STORE_BYTES)
     assert "fits into the limit" in fits.reason
-    unknown = steady_portion(table(), ResidencyCurve(reason="no kernel"), OWN, epoch=0, memory_bytes=LIMIT)
+    unknown = steady_portion(
+        table(), ResidencyCurve(reason="no kernel"), COUNT, STORE_BYTES, epoch=0, memory_bytes=LIMIT
+    )
     assert unknown.reason == "no kernel"
 
 
 @pytest.mark.parametrize(("ahead_ms", "steps"), [(0, 6), (20, 6), (31, 0), (40, 0), (80, 0)])
 def test_what_was_read_before_the_cache_filled_has_no_rate(ahead_ms: int, steps: int) -> None:
     """One step of 32 images that a worker had ready was once called a steady rate of 93,729 samples per second."""
-    judged = steady_portion(table(ahead_ms=ahead_ms), curve(*FILLING), OWN, epoch=0, memory_bytes=LIMIT)
+    judged = steady_portion(
+        table(ahead_ms=ahead_ms), curve(*FILLING), COUNT, STORE_BYTES, epoch=0, memory_bytes=LIMIT
+    )
     assert (judged.portion.steps if judged.portion else 0) == steps
     assert ("ahead of the loop: use more steps or epochs" in judged.reason) == (not steps)
-    later = steady_portion(table(ahead_ms=ahead_ms), curve(*FULL), OWN, epoch=1, memory_bytes=LIMIT).portion
+    later = steady_portion(
+        table(ahead_ms=ahead_ms), curve(*FULL), COUNT, STORE_BYTES, epoch=1, memory_bytes=LIMIT
+    ).portion
     assert later is not None, "a full cache at its start leaves nothing to wait for"
 
 
@@ -473,12 +280,20 @@ def test_filling_and_draining_a_window_is_no_drift(
 ) -> None:
     steps = reading_ahead()
     judged = steady_portion(
-        steps, curve((0, 0.4), (230, 0.4)), OWN, epoch=1, memory_bytes=LIMIT, ahead_frac=ahead_frac
+        steps,
+        curve((0, 0.4), (230, 0.4)),
+        COUNT,
+        STORE_BYTES,
+        epoch=1,
+        memory_bytes=LIMIT,
+        ahead_frac=ahead_frac,
     ).portion
     assert judged is not None
     assert (judged.first_step, judged.steps, judged.edge_steps) == (0, 20, edge_steps)
     assert judged.drift == (None if drift is None else pytest.approx(drift, abs=0.01))
-    plain = steady_portion(steps, curve((0, 0.4), (230, 0.4)), OWN, epoch=1, memory_bytes=LIMIT).portion
+    plain = steady_portion(
+        steps, curve((0, 0.4), (230, 0.4)), COUNT, STORE_BYTES, epoch=1, memory_bytes=LIMIT
+    ).portion
     assert plain is not None
     rates = (judged.samples_per_s, judged.seconds, judged.samples)
     assert rates == (plain.samples_per_s, plain.seconds, plain.samples), "the rate is that of all steps"
@@ -490,7 +305,8 @@ def test_a_window_hides_no_rate_that_goes_on_rising() -> None:
     judged = steady_portion(
         one_after_the_other(steps),
         curve((0, 0.4), (400, 0.4)),
-        OWN,
+        COUNT,
+        STORE_BYTES,
         epoch=1,
         memory_bytes=LIMIT,
         ahead_frac=0.1,

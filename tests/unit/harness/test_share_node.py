@@ -247,7 +247,7 @@ def test_a_cold_store_is_read_by_one_rank(bench: Bench, run_folder: Path) -> Non
         pytest.skip("the kernel does not count reads here")
     assert first >= 0.9 * found.record.payload_bytes
     assert all(one is not None and one < 0.1 * first for one in others)
-    assert found.record.portion is not None
+    assert found.record.cold_rates
 
 
 @pytest.mark.parametrize(

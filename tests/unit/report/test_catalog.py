@@ -52,7 +52,7 @@ def ladder_records() -> list[Record]:
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     """Return the facts of one dataset whose records can make every plot."""
-    records = paper_records() + paper_records("warm") + ladder_records()
+    records = paper_records("cold") + paper_records("warm") + ladder_records()
     records += replicates("lmdb+png", [60.0] * 3, bytes_on_disk=1 << 30) + replicates("files+raw", [30.0] * 3)
     records += replicates("lmdb", [3.0] * 3, workers=2)
     for sync, exposed_ms in (("overlapped", 1.0), ("after", 2.0)):
@@ -145,7 +145,7 @@ def test_a_plot_draws_no_more_cells_than_fit_and_says_so() -> None:
 
 
 def test_a_dataset_without_a_measured_cell_makes_no_plot_of_its_panel() -> None:
-    old = [make_record(name, portion=None) for name in ("png", "lmdb")]
+    old = [make_record(name, portion=None, **LIMIT) for name in ("png", "lmdb")]
     cells = summarise(to_frame((record, Path("run/records.jsonl")) for record in old))
     selection = Selection(facts=derive(cells))
     assert (selection.panel, selection.measured, selection.null) == (None, (), ())

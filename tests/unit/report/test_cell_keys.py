@@ -33,7 +33,7 @@ def cell_of(record: Record) -> CellSummary:
     ("changes", "siblings"),
     [
         ({"workers": 2}, True),
-        ({"workers": 2, "cache": "warm"}, False),
+        ({"workers": 2, "cache": "cold"}, False),
         ({"workers": 2, "seed": 1}, False),
         ({"workers": 2, "size": 400}, False),
         ({"workers": 2, "environment": dataclasses.replace(ENVIRONMENT, key="e2")}, False),
@@ -91,12 +91,12 @@ def test_of_panels_of_one_state_the_fullest_speaks() -> None:
         make_record(name, replicate=n, max_steps=9) for name in ("png", "lmdb", "hdf5") for n in range(3)
     ]
     long = [make_record(name, replicate=n, max_steps=30) for name in ("png", "lmdb") for n in range(5)]
-    warm = [make_record(name, cache="warm", max_steps=9) for name in ("png", "lmdb")]
-    found = panels(summarise(to_frame([(record, FILE) for record in (*short, *long, *warm)])))
+    cold = [make_record(name, cache="cold", max_steps=9) for name in ("png", "lmdb")]
+    found = panels(summarise(to_frame([(record, FILE) for record in (*short, *long, *cold)])))
     assert len(found) == 3
     assert {(one.first.cell.cache, one.first.cell.max_steps) for one in fullest(found)} == {
-        ("cold", 30),
-        ("warm", 9),
+        ("warm", 30),
+        ("cold", 9),
     }
 
 

@@ -113,7 +113,7 @@ def test_reads_are_claimed_of_cells_whose_epochs_read_a_device(
 def test_loops_are_claimed_to_be_fed_in_the_main_panel_of_every_dataset() -> None:
     records = [
         record
-        for changes in ({}, {"dataset": "mnist", "size": None}, {"cache": "warm"})
+        for changes in ({}, {"dataset": "mnist", "size": None}, {"cache": "cold"})
         for name in ("png", "lmdb")
         for record in replicates(name, [0.5, 0.51, 0.5], **changes)
     ]
@@ -124,7 +124,7 @@ def test_loops_are_claimed_to_be_fed_in_the_main_panel_of_every_dataset() -> Non
         if claim.kind is ClaimKind.FED
     }
     names = ("png", "lmdb")
-    assert fed == {(dataset, "cold", name) for dataset in ("imagenet", "mnist") for name in names}
+    assert fed == {(dataset, "warm", name) for dataset in ("imagenet", "mnist") for name in names}
 
 
 def test_the_larger_store_is_claimed_with_how_many_times_the_space() -> None:
@@ -149,7 +149,7 @@ def claim(subject: CellSummary, other: CellSummary, low: float = 1.9) -> Claim:
         ({}, set(), True),
         ({"environment": dataclasses.replace(ENVIRONMENT, key="e2")}, {"machine"}, False),
         ({"size": 5000}, {"samples"}, False),
-        ({"dataset": "mnist", "size": None, "cache": "warm"}, {"samples", "cache"}, False),
+        ({"dataset": "mnist", "size": None, "cache": "cold"}, {"samples", "cache"}, False),
         ({"batch_size": 64}, {"batch_size"}, False),
     ],
 )

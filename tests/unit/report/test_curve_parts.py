@@ -35,9 +35,16 @@ def epoch(*portion: bool) -> EpochCurve:
 
 @pytest.fixture
 def cell(tmp_path: Path) -> CellSummary:
-    """Return a cell of two replicates with two epochs each: 3,200 of 4,000 samples, the first 800 of them cold."""
+    """Return a cell of two replicates with two epochs each: 3,200 of 4,000 samples, the first 800 of them steady."""
     records = [
-        make_record(replicate=replicate, epoch=number, epochs=2, wait_ms=4.0 + number)
+        make_record(
+            replicate=replicate,
+            epoch=number,
+            epochs=2,
+            wait_ms=4.0 + number,
+            cache="limited",
+            memory_bytes=1 << 27,
+        )
         for replicate in range(2)
         for number in range(2)
     ]
@@ -47,7 +54,7 @@ def cell(tmp_path: Path) -> CellSummary:
 
 def test_a_rate_is_faint_but_for_the_steps_that_count() -> None:
     ax = new_axes()
-    draw_rate(ax, DASHED, epoch(True, True, False, False), 100 * ASKED, label="LMDB", end_dot=True)
+    draw_rate(ax, DASHED, epoch(True, True, False, False), 100 * ASKED, label="LMDB")
     faint, thick = ax.lines
     np.testing.assert_array_equal(faint.get_xdata(), 100 * ASKED)
     np.testing.assert_array_equal(faint.get_ydata(), RATES)
@@ -55,14 +62,7 @@ def test_a_rate_is_faint_but_for_the_steps_that_count() -> None:
     np.testing.assert_array_equal(thick.get_ydata(), [100.0, 200.0])
     assert (faint.get_alpha(), faint.get_linestyle(), thick.get_linestyle()) == (FAINT, "--", "--")
     assert thick.get_linewidth() > faint.get_linewidth()
-    assert (thick.get_marker(), thick.get_markevery()) == ("o", [1])
     assert thick.get_label() == "LMDB"
-
-
-def test_a_rate_without_counting_steps_has_no_dot() -> None:
-    ax = new_axes()
-    draw_rate(ax, DASHED, epoch(False, False, False, False), ASKED, label="LMDB", end_dot=True)
-    assert (np.size(ax.lines[1].get_xdata()), ax.lines[1].get_markevery()) == (0, [])
 
 
 def test_residency_is_given_in_percent_over_what_was_asked_for() -> None:

@@ -198,25 +198,6 @@ def cold(before: float | None, after: float | None, cache: str = "cold", **cell:
     return dataclasses.replace(record, cache=facts)
 
 
-def test_pages_that_become_resident_while_serving_from_memory_are_found() -> None:
-    assert figures(cold(0.0, 0.05)) == []
-    assert figures(cold(0.0, 0.06)) == ["resident_frac_after"]
-    assert "node 0 grew from 0.0% to 6.0%" in messages(cold(0.0, 0.06))[0]
-    assert figures(cold(None, 1.0)) == []
-    assert figures(cold(0.0, 1.0, store_fill="preload")) == []
-    assert figures(cold(0.0, 1.0, cache="warm")) == []
-
-
-def test_pages_that_become_resident_on_another_node_are_found() -> None:
-    record = cold(0.0, 0.0)
-    assert record.job is not None
-    far = dataclasses.replace(
-        record.job.per_rank[1], node=1, resident_frac_before=0.1, resident_frac_after=0.5
-    )
-    job = dataclasses.replace(record.job, per_rank=(record.job.per_rank[0], far))
-    assert "node 1 grew from 10.0% to 50.0%" in messages(dataclasses.replace(record, job=job))[0]
-
-
 def steps_of(*waits_ms: tuple[float, ...]) -> StepTable:
     """Return the step table of a job, given each rank's wait in each step, in milliseconds."""
     waits = np.array(waits_ms)

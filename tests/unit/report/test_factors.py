@@ -74,45 +74,6 @@ def test_both_sides_of_a_square_are_shown_and_what_they_disagree_by() -> None:
     assert "interaction -200 [-200, -200]" in sentence
 
 
-@pytest.mark.parametrize(
-    ("bounded", "told"),
-    [
-        (
-            {"lmdb"},
-            (
-                "at most 140 [140, 140] in all; PNG instead of raw pixels costs 100 [100, 100] in files; at most 300 [300, 300] in LMDB;"
-                " files instead of LMDB cost at most 40 [40, 40] with raw pixels; -160 [-160, -160] with PNG;"
-                " interaction at least -200 [-200, -200] ("
-            ),
-        ),
-        (
-            {"lmdb", "lmdb+png"},
-            (
-                "at most 140 [140, 140] in all; PNG instead of raw pixels costs 100 [100, 100] in files;"
-                " an unknown amount (rates of both sides are only upper bounds) in LMDB;"
-                " files instead of LMDB cost at most 40 [40, 40] with raw pixels; at most -160 [-160, -160] with PNG;"
-                " interaction an unknown amount ("
-            ),
-        ),
-        (
-            {"png"},
-            (
-                "at least 140 [140, 140] in all; PNG instead of raw pixels costs at least 100 [100, 100] in files; 300 [300, 300] in LMDB;"
-                " files instead of LMDB cost 40 [40, 40] with raw pixels; at least -160 [-160, -160] with PNG;"
-                " interaction at least -200 [-200, -200] ("
-            ),
-        ),
-    ],
-)
-def test_costs_that_rest_on_upper_bounds_of_rates_are_bounds(bounded: set[str], told: str) -> None:
-    records = [
-        dataclasses.replace(one, portion=portion_of(one, upper_bound=one.cell.backend.name in bounded))
-        for one in square(cache="cold")
-    ]
-    (found,) = facts_of(records).squares
-    assert told in factor_sentence(found).replace(".0", "")
-
-
 def test_costs_of_a_single_round_are_told_without_intervals() -> None:
     (found,) = facts_of([one for one in square() if one.replicate == 0]).squares
     sentence = factor_sentence(found)

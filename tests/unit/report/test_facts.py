@@ -144,7 +144,7 @@ def test_nothing_follows_from_nothing() -> None:
 
 
 def test_the_paying_panel_is_the_first_whose_rate_is_that_of_whole_epochs() -> None:
-    cold, warm = paper_records(), [make_record(name, cache="warm") for name in ("png", "lmdb")]
+    cold, warm = paper_records("cold"), [make_record(name, cache="warm") for name in ("png", "lmdb")]
     assert derive(cells_of(cold)).paying_panel is None
     panel = derive(cells_of(cold + warm)).paying_panel
     assert panel is not None

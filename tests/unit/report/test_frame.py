@@ -26,7 +26,7 @@ def test_a_table_has_every_column_once_and_a_cells_fields_by_their_names() -> No
     assert {name: row[name] for name in ("backend", "workers", "cache")} == {
         "backend": "lmdb",
         "workers": 2,
-        "cache": "cold",
+        "cache": "warm",
     }
 
 

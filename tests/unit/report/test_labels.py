@@ -240,7 +240,7 @@ def test_one_of_a_kind_is_told_in_the_singular() -> None:
 
 
 def test_the_cache_state_of_a_plain_cell_is_the_one_that_was_asked_for() -> None:
-    assert [state_label(make_cell(cache=state)) for state in ("cold", "warm")] == ["cold", "warm"]
+    assert [state_label(make_cell(cache=state)) for state in ("cold", "warm")] == ["cold start", "warm"]
 
 
 def test_only_emulated_compute_has_a_label() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.text import Annotation
 
 from storebench.formats.lmdb.ladder import RUNGS
 from storebench.report.catalog import plots
@@ -54,6 +53,7 @@ def rung_record(key: str, number: int, *, waits: dict[str, float] = WAITS_MS, **
         "compute_ms": 0.0,
         "compute": "none",
         "workers": 1,
+        "cache": "cold",
     }
     rung = next(rung for rung in RUNGS if rung.key == key)
     options = tuple(sorted(rung.options.items()))
@@ -297,52 +297,11 @@ def bounded_climb(*bounded: str) -> list[Record]:
     ]
 
 
-def test_rungs_whose_rates_are_upper_bounds_are_marked_in_the_plot() -> None:
-    ax = plot_ladder(facts_of(bounded_climb("prov", "coal")).ladders)
-    arrows = [text.xy[1] for text in ax.texts if isinstance(text, Annotation)]
-    names = [label.get_text() for label in ax.get_yticklabels()]
-    assert [names[int(place)] for place in arrows] == ["map + PROV", "PROV + DIO + COAL"]
-
-
-@pytest.mark.parametrize(
-    ("bounded", "figure", "answer"),
-    [
-        (("prov",), "at least 10.0 [", "DIO gains at least 10.0 times"),
-        (("dio",), "at most 10.0 [", "of DIO neither gain nor loss is proven"),
-        (
-            ("prov", "dio"),
-            "no ratio (both rates are only upper bounds) with 1 reader process",
-            "of DIO neither",
-        ),
-    ],
-)
-def test_a_gain_of_upper_bounds_is_a_bound_or_none(
-    bounded: tuple[str, ...], figure: str, answer: str
-) -> None:
-    facts = facts_of(bounded_climb(*bounded))
-    claims = {one.claim: one.now for one in then_and_now(facts)}
-    (now,) = claims["DIO solves: data comes in by page faults"]
-    assert now.figure.startswith(figure)
-    assert answer in ladder_answer(facts.ladders, facts.claims).text
-
-
-@pytest.mark.parametrize(
-    ("bounded", "told"),
-    [
-        (("plain",), "all reading together at least 20.0 ["),
-        (("plain", "coal"), "all reading together has no ratio (both rates are only upper bounds)."),
-    ],
-)
-def test_all_reading_together_is_a_bound_too(bounded: tuple[str, ...], told: str) -> None:
-    facts = facts_of(bounded_climb(*bounded))
-    assert told in ladder_answer(facts.ladders, facts.claims).text
-
-
 def test_jobs_with_one_reader_per_node_are_told_first() -> None:
     """Plain LMDB waits 90 ms of 100 for itself and 40 of 50 shared; beside the highest rung sharing turns 20 into 12.5."""
     told = headline(facts_of(train(2))).sentences[0]
     assert told.text.startswith(
-        "ImageNet, 4,000 images, cold: one reader per node is proven to be faster than ranks that read for themselves in 2 of 2"
+        "ImageNet, 4,000 images, cold start: one reader per node is proven to be faster than ranks that read for themselves in 2 of 2"
         " jobs; the largest gain is 2.00"
     )
     assert [claim.topic for claim in told.claims] == [Topic.RUNG] * 2
@@ -354,18 +313,6 @@ def test_jobs_with_one_reader_per_node_are_told_first() -> None:
     )
     assert told.text.endswith(", with LMDB (2 ranks, overlapped).")
     assert not any("per node" in one.text for one in headline(facts_of(train(1))).sentences)
-
-
-def test_a_setting_with_one_reader_per_node_is_named_so() -> None:
-    bounded = [
-        dataclasses.replace(one, portion=portion_of(one, upper_bound=True))
-        if one.cell.share == "none"
-        else one
-        for one in train(2, "plain", "coal", "batches", "together")
-    ]
-    text = headline(facts_of(bounded)).answer
-    assert "2 ranks, one reader per node: LMDB (direct) feeds" in text
-    assert "Undecided settings that come first: ImageNet, 4,000 images, cold, 2 ranks." in text
 
 
 def test_each_optimisation_stands_beside_the_figure_of_its_own_paper() -> None:

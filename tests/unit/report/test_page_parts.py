@@ -133,16 +133,16 @@ def test_the_raw_figures_of_a_cell_stand_below_their_heads() -> None:
 
 def test_the_first_screen_names_failed_cells_before_everything_else() -> None:
     records = [
-        make_record("lmdb", portion=None),
+        make_record("lmdb", portion=None, cache="limited", memory_bytes=1 << 27),
         make_record("png", status=Status.FAILED, failure="no memory"),
     ]
     content = content_of([(record, Path("run/records.jsonl")) for record in records])
     found = flags(content)
     assert (found[0].kind, found[0].text) == (
         "bad",
-        "1 of 2 cells failed: ImageNet, 4,000 images PNG files cold (no memory).",
+        "1 of 2 cells failed: ImageNet, 4,000 images PNG files warm (no memory).",
     )
-    assert any(one.text.startswith("1 cell requested a cold or limited page cache") for one in found)
+    assert any(one.text.startswith("1 cell requested a limited page cache") for one in found)
 
 
 def test_who_cannot_see_a_plot_is_told_its_question_and_its_answer() -> None:
@@ -203,7 +203,7 @@ def test_backends_are_listed_as_the_paper_does_and_then_by_name() -> None:
 
 
 def test_the_fields_that_vary_are_those_of_the_setting() -> None:
-    cells = cells_of(make_record("png"), make_record("lmdb", workers=2, cache="warm"))
+    cells = cells_of(make_record("png"), make_record("lmdb", workers=2, cache="cold"))
     assert varying_fields(cells) == {"workers", "cache"}
     assert varying_fields(cells[:1]) == varying_fields([]) == frozenset()
 
@@ -239,22 +239,22 @@ def test_sentences_contradict_each_other_where_both_cannot_be_true() -> None:
 
 
 def test_the_sides_of_a_claim_differ_in_its_topic_and_in_lost_pixels_only() -> None:
-    png, jpeg, warm, busy = cells_of(
+    png, jpeg, cold, busy = cells_of(
         make_record("png"),
         make_record("jpeg"),
-        make_record("png", cache="warm"),
+        make_record("png", cache="cold"),
         make_record("png", workers=2),
     )
     cells = {
-        (cell.backend, str(cell.cell.cache), cell.cell.workers): cell for cell in (png, jpeg, warm, busy)
+        (cell.backend, str(cell.cell.cache), cell.cell.workers): cell for cell in (png, jpeg, cold, busy)
     }
-    cold = cells["png", "cold", 0]
+    base = cells["png", "warm", 0]
     found = {
-        name: said(ClaimKind.FASTER, cells[key], cold)
+        name: said(ClaimKind.FASTER, cells[key], base)
         for name, key in (
-            ("loss", ("jpeg", "cold", 0)),
-            ("cache", ("png", "warm", 0)),
-            ("workers", ("png", "cold", 2)),
+            ("loss", ("jpeg", "warm", 0)),
+            ("cache", ("png", "cold", 0)),
+            ("workers", ("png", "warm", 2)),
         )
     }
     assert {name: set(one.differs) for name, one in found.items()} == {name: {name} for name in found}

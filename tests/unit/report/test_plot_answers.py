@@ -14,21 +14,19 @@ from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Estimate
 from storebench.report.plots.amplification import read_answer
-from storebench.report.plots.arrows import LIMIT
 from storebench.report.plots.break_even import paying_answer
-from storebench.report.plots.container_codec import best_times, codec_answer, crossed, plot_container_codec
+from storebench.report.plots.container_codec import best_times, codec_answer, crossed
 from storebench.report.plots.curve import reading
 from storebench.report.plots.loss import loss_answer
 from storebench.report.plots.selection import Selection
-from storebench.report.plots.size import plot_size, size_answer
+from storebench.report.plots.size import size_answer
 from storebench.report.plots.steady_state import limit_frac
 from storebench.report.plots.step_lines import MOST_POINTS
-from storebench.report.plots.step_time import plot_step_time, step_answer
+from storebench.report.plots.step_time import step_answer
 from storebench.report.plots.style import backend_look, shown_end, whiskers
-from storebench.report.plots.throughput import plot_throughput
 from storebench.report.plots.wait_distribution import worst_answer
 from storebench.report.plots.wait_over_epoch import tail_answer, thinned
-from storebench.report.plots.workers import plot_workers, workers_answer
+from storebench.report.plots.workers import workers_answer
 from storebench.report.texts.roofline import roofline_answer
 from storebench.report.texts.verdicts import limit_figure
 from storebench.results import BelowCache, Ceilings, Counters, Digests, Percentiles, Record
@@ -77,7 +75,10 @@ def test_the_largest_store_is_held_against_the_smallest() -> None:
 
 
 def test_amplification_is_told_from_the_least_to_the_most() -> None:
-    cells = cells_of(make_record("png", amplification=1.1), make_record("lmdb", amplification=8.0))
+    cells = cells_of(
+        make_record("png", amplification=1.1, cache="cold"),
+        make_record("lmdb", amplification=8.0, cache="cold"),
+    )
     found = derive(cells).claims.each(ClaimKind.AMPLIFIED, cells)
     assert read_answer(found).text == (
         "The device delivered between 1.10 times (PNG files) and 8.00 times (LMDB) the requested bytes."
@@ -85,7 +86,10 @@ def test_amplification_is_told_from_the_least_to_the_most() -> None:
 
 
 def test_an_amplification_that_all_share_is_told_once() -> None:
-    cells = cells_of(make_record("png", amplification=1.02), make_record("lmdb", amplification=1.02))
+    cells = cells_of(
+        make_record("png", amplification=1.02, cache="cold"),
+        make_record("lmdb", amplification=1.02, cache="cold"),
+    )
     found = derive(cells).claims.each(ClaimKind.AMPLIFIED, cells)
     assert (
         read_answer(found).text == "With every backend, the device delivered 1.02 times the requested bytes."
@@ -94,7 +98,7 @@ def test_an_amplification_that_all_share_is_told_once() -> None:
 
 def test_only_cells_that_read_a_device_have_an_amplification() -> None:
     cells = cells_of(
-        make_record("png"),
+        make_record("png", cache="cold"),
         make_record("lmdb", cache="warm"),
         make_record("memory:native"),
         make_record("null"),
@@ -266,7 +270,7 @@ def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:
         )
         for copied, best in ((4000.0, 80.0), (5000.0, 70.0))
     ]
-    records = [make_record("lmdb", replicate=n, ceilings=one) for n, one in enumerate(measured)]
+    records = [make_record("lmdb", replicate=n, ceilings=one, cache="cold") for n, one in enumerate(measured)]
     null = make_record("null", wait_ms=0.0, fetch_ms=0.0, prep_ms=0.0)
     found = ceilings(cells_of(*records, null))
     assert found == pytest.approx(
@@ -299,7 +303,9 @@ def test_a_limit_is_a_share_of_the_store() -> None:
 
 
 def test_only_cells_that_read_their_store_in_a_state_have_a_curve() -> None:
-    cells = cells_of(make_record("lmdb"), make_record("png", cache="warm"), make_record("memory:native"))
+    cells = cells_of(
+        make_record("lmdb", cache="cold"), make_record("png"), make_record("memory:native", cache="cold")
+    )
     assert [cell.backend for cell in reading(cells, CacheState.COLD)] == ["lmdb"]
     assert reading(cells, CacheState.WARM) == []
 
@@ -350,54 +356,7 @@ def test_a_long_epoch_is_thinned_without_losing_a_spike() -> None:
     assert (list(short), list(same)) == ([0, 1, 2, 3, 4], [1.0] * 5)
 
 
-def test_an_upper_bound_in_any_replicate_is_told_beside_the_bar() -> None:
-    record = make_record("lmdb")
-    bound = dataclasses.replace(record, portion=portion_of(record, upper_bound=True))
-    axes = plot_throughput(cells_of(bound))
-    assert axes.texts[0].get_text().startswith("at most ")
-
-
 def bounded(name: str, **changes: Any) -> Record:
     """Plant a cold cell whose rate is only an upper bound."""
     record = make_record(name, **changes)
     return dataclasses.replace(record, portion=portion_of(record, upper_bound=True))
-
-
-def test_times_of_an_upper_bound_are_lower_bounds_in_plots() -> None:
-    cells = cells_of(make_record("png"), make_record("files+raw"), bounded("lmdb"), make_record("lmdb+png"))
-    times = [text.get_text().startswith("at least ") for text in plot_step_time(cells).texts]
-    assert times == [cell.backend == "lmdb" for cell in cells]
-    grid = [text.get_text() for text in plot_container_codec(cells).texts]
-    assert len([text for text in grid if text.startswith("at least\n")]) == 1
-
-
-def test_points_of_an_upper_bound_are_marked_in_plots() -> None:
-    names = plot_size(cells_of(make_record("png"), bounded("lmdb"))).get_legend_handles_labels()[1]
-    assert names == ["PNG files", "LMDB (at most)"]
-    cells = cells_of(make_record("lmdb", workers=1), bounded("lmdb", workers=4, wait_ms=3.0))
-    ax = plot_workers(cells)
-    arrows: list[Any] = list(ax.texts)
-    assert [arrow.xy for arrow in arrows] == [(4, cells[1].median("samples_per_s"))]
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    notes = [text.get_text().replace("\n", " ") for legend in figure.legends for text in legend.get_texts()]
-    assert any(LIMIT in note for note in notes)
-    assert not plot_workers(cells[:1]).texts
-
-
-def test_a_largest_difference_that_rests_on_an_upper_bound_is_at_least_so() -> None:
-    planted = {"png": 60.0, "files+raw": 20.0, "lmdb+png": 50.0, "lmdb": 12.0}
-    records = [
-        make_record(name, wait_ms=ms - 10, replicate=number)
-        for name, ms in planted.items()
-        for number in range(3)
-    ]
-    cells = cells_of(
-        *(
-            dataclasses.replace(one, portion=portion_of(one, upper_bound=one.cell.backend.name == "lmdb+png"))
-            for one in records
-        )
-    )
-    assert codec_answer(cells, derive(cells).claims).text.startswith(
-        "Within one container the codec changes the time by at least 4.17 [4.17, 4.17] times (LMDB+PNG against LMDB);"
-    )

@@ -19,7 +19,7 @@ from storebench.report.texts.resting import NARROW_FRAC, precision_lines, precis
 from storebench.results import Record
 from storebench.rounds import PanelPrecision, RunRounds, StoppingRule
 from storebench.stats import ADDED_ROUNDS_FRAC, compare, half_width_frac
-from tests.support.planted import make_record, portion_of, replicates
+from tests.support.planted import make_record, replicates
 
 RATES = dict(zip(BACKENDS, (500.0, 900.0, 1100.0, 1300.0, 2000.0), strict=True))
 
@@ -69,18 +69,6 @@ def test_a_run_that_adds_rounds_has_wider_intervals_on_its_page_too() -> None:
     )
     widths = [[pair.half_width_frac for pair in page_precision(cells)[0].pairs] for cells in (fixed, added)]
     assert all((first or 0) < (second or 0) for first, second in zip(*widths, strict=True))
-
-
-@pytest.mark.parametrize(("png_ms", "lmdb_ms", "decidable"), [(10.0, 50.0, True), (50.0, 10.0, False)])
-def test_an_upper_bound_is_worth_rounds_where_it_can_prove_its_cell_slow(
-    png_ms: float, lmdb_ms: float, decidable: bool
-) -> None:
-    noise = (0.7, 1.0, 1.4)
-    png = replicates("png", [png_ms * value for value in noise])
-    lmdb = replicates("lmdb", [lmdb_ms / value for value in noise])
-    bounds = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in lmdb]
-    [panel] = run_precision(Path("run"), [*png, *bounds])
-    assert [pair.decidable for pair in panel.pairs] == [decidable]
 
 
 def test_training_of_few_steps_is_worth_no_further_round() -> None:

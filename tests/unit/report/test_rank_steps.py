@@ -1,7 +1,6 @@
 """What a report says of the steps of jobs: their parts, exposed communication with an ideal ring, and interactions."""
 
 import csv
-import dataclasses
 import io
 import itertools
 from pathlib import Path
@@ -30,7 +29,7 @@ from storebench.report.texts.headline import QUESTION, headline
 from storebench.report.texts.rank_answers import rank_steps_answer, step_parts
 from storebench.report.texts.ranks import interference_lines
 from storebench.results import Record
-from tests.support.planted import make_record, portion_of, with_job, write_run
+from tests.support.planted import make_record, with_job, write_run
 
 JOB: dict[str, Any] = {"cache": "warm", "batch_size": 32, "ranks": 2}
 ROUNDS = 5
@@ -192,17 +191,6 @@ def test_a_data_store_that_gains_is_told_first_with_its_gain() -> None:
     assert [(one.topic, one.decided, one.fair) for one in answer.sentences[0].claims] == [
         (Topic.STORE, True, True)
     ] * 2
-
-
-def test_a_gain_over_cold_steps_is_told_beside_the_rates_of_whole_epochs() -> None:
-    separate = job(cache="cold", exposed_ms=None, noise_ms=0.03)
-    kept = job(cache="cold", wait_ms=1.0, share="store", exposed_ms=None, noise_ms=0.02)
-    bounded = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in separate]
-    text = headline(facts_of(bounded, kept)).sentences[0].text
-    assert "the largest gain is at least " in text
-    assert text.endswith(
-        ", in the steps that were cold; over whole epochs the medians are 2,910 and 2,290 samples/s."
-    )
 
 
 def test_a_data_store_that_loses_or_cannot_be_told_is_not_praised() -> None:

@@ -1,6 +1,5 @@
 """Jobs of ranks beside one process: which cells are compared, and the answers."""
 
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, derive
 from storebench.report.frame import to_frame
 from storebench.report.panels import Panel
-from storebench.report.plots.arrows import LIMIT
 from storebench.report.plots.ranks import QUESTION, drawn, plot_ranks, rank_lines
 from storebench.report.plots.selection import Selection
 from storebench.report.texts.headline import headline
 from storebench.report.texts.rank_answers import rank_panels, ranks_answer
 from storebench.results import Record
-from tests.support.planted import portion_of, replicates, with_job
+from tests.support.planted import replicates, with_job
 
 STEP_MS, COMPUTE_MS = 20.0, 10.0
 SETTING: dict[str, Any] = {"cache": "warm", "batch_size": 32, "compute_ms": COMPUTE_MS}
@@ -126,10 +124,10 @@ def test_each_setting_with_jobs_has_a_plot_and_decisions_of_its_own() -> None:
         *(cell("lmdb", 0.5, **cold), cell("lmdb", 0.45, ranks=2, **cold)),
     )
     plots = list(drawn(Selection(facts=facts)))
-    assert [plot.name for plot in plots] == ["ranks", "ranks-2-warm"]
-    assert plots[0].answer.startswith("No backend is proven to deliver more")
-    assert plots[1].answer.startswith("1 of 1 backend is proven to deliver more")
-    assert plots[1].question == "What do more ranks deliver, warm, CaffeNet?"
+    assert [plot.name for plot in plots] == ["ranks", "ranks-2-cold"]
+    assert plots[1].answer.startswith("No backend is proven to deliver more")
+    assert plots[0].answer.startswith("1 of 1 backend is proven to deliver more")
+    assert plots[1].question == "What do more ranks deliver, cold start, CaffeNet?"
     for plot in plots:
         assert all(claim.fair for claim in plot.claims)
 
@@ -142,20 +140,6 @@ def test_the_ideal_is_a_multiple_of_one_process() -> None:
     [ideal] = dotted
     assert alone is not None
     assert np.asarray(ideal.get_ydata()).tolist() == pytest.approx([alone, 2 * alone, 4 * alone])
-
-
-def test_rates_that_are_upper_bounds_have_arrows() -> None:
-    cold = SETTING | {"cache": "cold"}
-    alone, jobs = cell("lmdb", **cold), cell("lmdb", 1.5, ranks=2, **cold)
-    bounds = [dataclasses.replace(record, portion=portion_of(record, upper_bound=True)) for record in jobs]
-    ax = plot_ranks(facts_of(alone, bounds).cells)
-    arrows: list[Any] = list(ax.texts)
-    assert [arrow.xy[0] for arrow in arrows] == [2]
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    notes = [text.get_text().replace("\n", " ") for legend in figure.legends for text in legend.get_texts()]
-    assert any(LIMIT in note for note in notes)
-    assert not plot_ranks(facts_of(alone, jobs).cells).texts
 
 
 def test_without_jobs_the_rates_of_one_process_are_drawn() -> None:

@@ -60,10 +60,10 @@ def failed(backend: str, reason: str) -> Record:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with failed, unverified, derived and emulated cells, cold and warm, with steps."""
     out = tmp_path_factory.mktemp("page")
-    records = [r for r in paper_records() if r.cell.backend.name != "hdf5"] + [
+    records = [r for r in paper_records("warm") if r.cell.backend.name != "hdf5"] + [
         failed("hdf5", "12% <resident>")
     ]
-    records += paper_records("warm")
+    records += paper_records("cold")
     unproven = make_record("lmdb", dataset="cifar10", size=None, origin="derived", compute="emulated:5")
     cache = dataclasses.replace(unproven.cache, verdict=CacheVerdict.UNVERIFIED, resident_frac_before=None)
     records += [dataclasses.replace(unproven, cache=cache)]
@@ -127,7 +127,7 @@ def test_tables_have_captions_and_scopes_and_scroll_by_keyboard(page: Page) -> N
 
 def test_the_first_screen_says_what_failed_and_what_is_not_real(text: str) -> None:
     header = text[: text.index("</header>")]
-    assert "1 of 15 cells failed: ImageNet, 4,000 images HDF5 cold (12% &lt;resident&gt;)." in header
+    assert "1 of 15 cells failed: ImageNet, 4,000 images HDF5 warm (12% &lt;resident&gt;)." in header
     assert "1 cell whose cache state could not be verified" in header
     assert "CIFAR-10: DERIVED images: 95%" in header
     assert "CIFAR-10: compute EMULATED by a sleep of 5 ms" in header
@@ -198,7 +198,7 @@ def test_what_does_not_validate_is_refused_and_marked_when_asked_for(tmp_path: P
     assert done.returncode == 0
     assert json.loads(done.stdout)["invalid_cells"] == 1
     header = (tmp_path / "report" / "report.html").read_text().partition("</header>")[0]
-    assert "1 finding of validation: ImageNet, 4,000 images HDF5 cold" in header
+    assert "1 finding of validation: ImageNet, 4,000 images HDF5 warm" in header
 
 
 def test_a_report_that_cannot_be_written_says_so_in_one_line(tmp_path: Path, cli: Cli) -> None:
@@ -207,20 +207,6 @@ def test_a_report_that_cannot_be_written_says_so_in_one_line(tmp_path: Path, cli
     done = cli("report", "run", "--out", "taken")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.usefixtures("without_pictures")
-def test_a_report_of_an_earlier_release_ranks_no_cold_cells_and_says_why(tmp_path: Path) -> None:
-    records = [r for r in paper_records() if r.cell.backend.format != "null"]
-    old = [dataclasses.replace(record, portion=None) for record in records] + paper_records("warm")
-    written = write_report(write_run(tmp_path / "run", old), tmp_path / "out")
-    assert "On this machine, warm, " in written.answer
-    header = (tmp_path / "out" / "report.html").read_text().partition("</header>")[0]
-    assert "4 cells requested a cold or limited page cache, but the records show no steps" in header
-    (cold,) = [table for table in written.tables if "cold start, whole epoch" in table.caption]
-    assert "verdict" not in cold.head
-    (place,) = [n for n, head in enumerate(cold.head) if head.startswith("samples/s")]
-    assert {row[place] for row in cold.rows if "files" in row[0] or "LMDB" in row[0]} == {""}
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -1,4 +1,4 @@
-"""A rate stands for the cache state that it is called by: the cold steps, the steady state, or the whole epoch."""
+"""A rate stands for the cache state that it is called by: the steady state, or the whole epoch, which ranks nothing if cold."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import setting_label, state_label
 from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.verdicts import doubt_words
-from storebench.results import PortionKind, Record
+from storebench.results import Record
 from storebench.training.models import MODELS
 from tests.support.planted import cold_start, make_record, portion_of, replicates
 
@@ -34,52 +34,37 @@ def cell_of(*records: Record) -> CellSummary:
     return cell
 
 
-def test_a_cold_rate_is_that_of_the_cold_steps() -> None:
-    # 100 steps of 14 ms, of which the first 5 were cold and took 80 ms each.
-    cell = cell_of(cold_start(make_record("lmdb"), steps=5, step_ms=80.0))
-    assert cell.median("samples_per_s") == pytest.approx(32 / 0.080)
-    assert cell.median("whole_samples_per_s") == pytest.approx(32 / 0.014)
-    assert cell.per_step("timed_s") == pytest.approx(0.080)
-    assert cell.per_sample("data_wait_s") == pytest.approx(0.070 / 32)
-    assert cell.per_sample("whole_data_wait_s") == pytest.approx(0.004 / 32)
-    assert cell.median("data_wait_frac") == pytest.approx(70 / 80)
-    assert cell.per_sample("overhead_s") == pytest.approx(0, abs=1e-9)
-    assert setting_label(cell).endswith(", cold")
+TWO = (("png", 50.0), ("lmdb", 5.0))
 
 
-def test_a_ranking_is_that_of_the_cold_part() -> None:
-    # Over the whole epoch LMDB is four times as fast as PNG files; where it is cold it takes twice the time.
-    png = [cold_start(r, steps=5, step_ms=40.0) for r in replicates("png", [46.0] * 3, compute="none")]
-    lmdb = [cold_start(r, steps=5, step_ms=80.0) for r in replicates("lmdb", [4.0] * 3, compute="none")]
-    slow, fast = sorted(cells_of(png + lmdb), key=lambda cell: cell.backend)
-    facts = derive([slow, fast])
-    decision = facts.decisions.between(fast, slow)
-    assert decision is not None
-    assert decision.ratio.mid == pytest.approx(2.0)
-    assert "PNG files load 2.0 times" in headline(facts).answer
-
-
-def test_a_cold_cell_without_a_portion_has_no_rate_and_no_verdict() -> None:
-    old = [
-        make_record(b, replicate=n, wait_ms=w, portion=None)
-        for b, w in (("png", 99), ("lmdb", 4))
-        for n in (0, 1)
+def test_a_cold_start_ranks_no_stores_and_has_rates_by_the_share_read() -> None:
+    records = [
+        cold_start(record, at_2=(300.0, 0.03, 0.01), at_5=(2000.0, 0.9, 0.8))
+        for backend, wait_ms in TWO
+        for record in replicates(backend, [wait_ms] * 5, cache="cold", compute="none")
     ]
-    cells = cells_of(old)
-    assert [cell.median("samples_per_s") for cell in cells] == [None, None]
-    assert cells[1].median("whole_samples_per_s") == pytest.approx(32 / 0.014)
-    assert state_label(cells[0]) == "cold start, whole epoch"
-    facts = derive(cells)
-    assert facts.verdicts == {}
-    (panel,) = facts.panels
-    assert panel.measured == ()
-    assert "times" not in headline(derive(cells)).answer
+    facts = facts_of(records)
+    assert "a cold start ranks no stores" in headline(facts).answer
+    ranking, rates = dataset_tables(facts)
+    verdicts = [row[ranking.head.index("verdict")] for row in ranking.rows]
+    assert verdicts == ["base", "not ranked"]
+    assert rates.head == ("backend", "2%", "5%")
+    assert [row[1:] for row in rates.rows] == [("300", "2,000 (90% resident)")] * 2
 
 
-def test_arrays_in_memory_are_not_ranked_among_stores_without_a_cold_rate() -> None:
-    old = [make_record(b, portion=None) for b in ("png", "memory:python", "memory:native")]
-    warm = [r for b, ms in (("png", 50.0), ("lmdb", 5.0)) for r in replicates(b, [ms, ms], cache="warm")]
-    assert "warm, ImageNet" in headline(facts_of(old + warm)).answer
+@pytest.mark.parametrize("other", [{"cache": "warm"}, {"cache": "limited", "memory_bytes": 400 * 2**20}])
+def test_a_page_is_led_by_a_state_that_ranks_stores(other: dict[str, Any]) -> None:
+    states: list[dict[str, Any]] = [{"cache": "cold"}, other]
+    records = [
+        record
+        for state in states
+        for backend, wait_ms in TWO
+        for record in replicates(backend, [wait_ms] * 5, compute="none", **state)
+    ]
+    facts = facts_of(records)
+    assert facts.main is not None
+    assert facts.main.first.cell.cache == other["cache"]
+    assert "LMDB loads" in headline(facts).answer
 
 
 def test_what_reads_nothing_during_the_epoch_keeps_its_whole_rate() -> None:
@@ -94,7 +79,6 @@ def test_a_limited_rate_is_the_steady_part_of_the_last_epoch() -> None:
     filling = make_record("lmdb", epoch=0, wait_ms=2.0, **limit)
     last = make_record("lmdb", epoch=1, wait_ms=10.0, portion=None, **limit)
     steady = portion_of(last, share=0.6, slower=4.0, first_step=40)
-    assert steady.kind is PortionKind.STEADY
     cell = cell_of(filling, dataclasses.replace(last, portion=steady))
     assert cell.median("samples_per_s") == pytest.approx(32 / 0.050)
     assert cell.median("whole_samples_per_s") == pytest.approx((32 / 0.012 + 32 / 0.020) / 2)
@@ -150,20 +134,6 @@ def test_a_limited_rate_that_moves_in_most_replicates_ranks_nothing(
     verdicts = {row[0].split(" (")[0]: row[table.head.index("verdict")] for row in table.rows}
     assert verdicts["LMDB"] == ("faster" if is_steady else "cannot be told")
     assert ("cannot be ranked" in headline(facts).answer) is not is_steady
-
-
-def test_what_drifts_while_it_is_cold_is_no_steady_state_and_needs_none() -> None:
-    cold = make_record("lmdb")
-    assert not cell_of(dataclasses.replace(cold, portion=portion_of(cold, drift=2.0))).unsteady
-
-
-@pytest.mark.parametrize("bound", [True, False])
-def test_a_cold_rate_that_is_at_most_too_high_says_so(bound: bool) -> None:
-    records = [
-        cold_start(make_record("lmdb", replicate=n), steps=1, step_ms=80.0, upper_bound=bound and n == 1)
-        for n in range(2)
-    ]
-    assert cell_of(*records).upper_bound is bound
 
 
 def test_the_compute_ceiling_is_shared_by_every_state_of_the_store() -> None:

@@ -1,6 +1,7 @@
 """Results with one planted error each: validation must name the cell and the figure, and nothing else."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from storebench.results import (
     CacheVerdict,
     Counters,
     Percentiles,
-    PortionKind,
     Record,
     ResidencyPoint,
 )
+from storebench.runs.records import RECORDS_NAME
 from tests.support.planted import (
     COPY_BYTES_PER_S,
     ENVIRONMENT,
@@ -31,7 +32,7 @@ def part(record: Record, name: str, **changes: Any) -> Record:
 
 
 def test_consistent_results_have_no_finding(tmp_path: Path) -> None:
-    records = paper_records() + paper_records("warm") + [make_record("jpeg", cache="any")]
+    records = paper_records("cold") + paper_records("warm") + [make_record("jpeg", cache="any")]
     assert validate(write_run(tmp_path / "run", records, with_steps=True)) == []
 
 
@@ -52,7 +53,7 @@ PLANTED: dict[str, tuple[Rule, str, Callable[[Record], Record]]] = {
         Rule.ARITHMETIC, "timed_s", lambda r: dataclasses.replace(r, overhead_s=0.01),
     ),
     "time that nothing explains": (
-        Rule.ARITHMETIC, "overhead_s", lambda r: make_record(overhead_ms=5.0),
+        Rule.ARITHMETIC, "overhead_s", lambda r: make_record(overhead_ms=5.0, cache="cold"),
     ),
     "a fraction from other figures": (
         Rule.ARITHMETIC, "data_wait_frac", lambda r: dataclasses.replace(r, data_wait_frac=0.9),
@@ -95,18 +96,14 @@ PLANTED: dict[str, tuple[Rule, str, Callable[[Record], Record]]] = {
     "more bytes than memory can give": (
         Rule.CEILING, "payload_bytes_per_s", lambda r: dataclasses.replace(r, fetch_s=1e-6),
     ),
-    "a cold epoch that the device did not feed": (
-        Rule.CEILING, "device_read_bytes",
-        lambda r: dataclasses.replace(r, counters=Counters(device_read_bytes=r.payload_bytes // 2)),
-    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_planted_error_is_found_with_its_cell_and_figure(tmp_path: Path, name: str) -> None:
     kind, figure, plant = PLANTED[name]
-    record = plant(make_record("lmdb"))
-    findings = validate(write_run(tmp_path / "run", [record, make_record("png")]))
+    record = plant(make_record("lmdb", cache="cold"))
+    findings = validate(write_run(tmp_path / "run", [record, make_record("png", cache="cold")]))
     assert (kind, figure) in {(finding.kind, finding.figure) for finding in findings}
     assert {finding.cell_id for finding in findings} == {record.cell.cell_id}
     assert "lmdb" in str(findings[0])
@@ -137,7 +134,7 @@ def test_a_finding_names_the_replicate_the_figure_and_what_is_wrong(tmp_path: Pa
     short = dataclasses.replace(record, epoch_s=record.timed_s / 2)
     (found,) = validate(write_run(tmp_path / "run", [short]))
     assert str(found) == (
-        f"imagenet lmdb cold workers=0 [{record.cell.cell_id}] replicate 0 epoch 0: epoch_s:"
+        f"imagenet lmdb warm workers=0 [{record.cell.cell_id}] replicate 0 epoch 0: epoch_s:"
         " the epoch is shorter than its timed steps (arithmetic)"
     )
 
@@ -215,28 +212,6 @@ def test_stores_of_one_dataset_with_other_pixels_are_found(tmp_path: Path) -> No
     assert "hdf5" in found.cell
 
 
-@pytest.mark.parametrize(
-    ("model", "share", "found"),
-    [
-        ("lenet", 1 / 1.5, 1),
-        ("lenet", 0.85, 1),
-        ("lenet", 0.95, 0),
-        ("caffenet", 0.78, 1),  # the rows of its crop are 89% of an image
-        ("caffenet", 0.82, 0),
-    ],
-)
-def test_a_cold_epoch_needs_the_bytes_that_were_not_resident(
-    tmp_path: Path, model: str, share: float, found: int
-) -> None:
-    record = make_record("lmdb", model=model)
-    record = dataclasses.replace(
-        record, counters=Counters(device_read_bytes=round(record.payload_bytes * share))
-    )
-    assert [f.figure for f in validate(write_run(tmp_path / "run", [record]))] == [
-        "device_read_bytes"
-    ] * found
-
-
 @pytest.mark.parametrize(("frac", "found"), [(0.0899, 0), (0.1101, 1)])
 def test_a_warm_epoch_that_the_device_fed_is_found(tmp_path: Path, frac: float, found: int) -> None:
     record = make_record("lmdb", cache="warm")
@@ -285,14 +260,6 @@ def at_the_copy_rate(factor: float, **changes: Any) -> Record:
     return dataclasses.replace(record, fetch_s=copying_s / factor)
 
 
-def cold_at(factor: float) -> Record:
-    """Return a cold record whose portion is fed at the device's best rate, times a factor."""
-    record = make_record("lmdb")
-    assert record.portion is not None
-    best = record.portion.payload_bytes / record.portion.seconds / factor
-    return part(record, "ceilings", device_best_bytes_per_s=best)
-
-
 def limited(factor: float) -> Record:
     record = make_record("lmdb", cache="limited", memory_bytes=400_000_000)
     assert record.store is not None
@@ -301,7 +268,7 @@ def limited(factor: float) -> Record:
 
 
 def payload_of(backend: str, factor: float) -> Record:
-    record = make_record(backend, steps=125)
+    record = make_record(backend, steps=125, cache="cold")
     return dataclasses.replace(
         record,
         payload_bytes=round(record.payload_bytes * factor),
@@ -319,16 +286,9 @@ OFF_BY_HALF: dict[str, tuple[str, Callable[[float], Record]]] = {
         "payload_bytes_per_s",
         lambda f: at_the_copy_rate(f, workers=4),
     ),
-    "a cold rate above the device": ("portion.samples_per_s", cold_at),
     "a page cache above its limit": ("resident_max_frac", limited),
     "a payload that the store does not have": ("payload_bytes", lambda f: payload_of("lmdb", f)),
     "the same of an encoded store, read whole": ("payload_bytes", lambda f: payload_of("png", f)),
-    "a cold rate that its samples do not give": (
-        "portion.samples_per_s",
-        lambda f: part(
-            make_record("lmdb"), "portion", samples_per_s=make_record("lmdb").portion.samples_per_s * f
-        ),
-    ),
 }
 
 
@@ -363,23 +323,30 @@ def test_threads_copy_side_by_side_as_far_as_cores_allow(tmp_path: Path) -> None
         assert found.figure == "payload_bytes_per_s"
 
 
-def test_an_impossible_portion_is_found(tmp_path: Path) -> None:
-    record = make_record("lmdb")
-    for name, wrong in {
-        "portion.kind": part(record, "portion", kind=PortionKind.STEADY),
-        "portion.steps": part(record, "portion", steps=101),
-        "portion.seconds": part(record, "portion", data_wait_s=10.0),
-    }.items():
-        (found,) = validate(write_run(tmp_path / name, [wrong]))
-        assert found.figure == name
-
-
-def test_a_portion_that_is_not_that_of_its_steps_is_found(tmp_path: Path) -> None:
-    record = make_record("lmdb")
-    assert record.portion is not None
-    wrong = part(record, "portion", data_wait_s=record.portion.data_wait_s / 1.5)
-    (found,) = validate(write_run(tmp_path / "run", [wrong], with_steps=True))
-    assert (found.kind, found.figure) == (Rule.STEPS, "portion.data_wait_s")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"samples_per_s": 1.5}, {"resident_frac": 0.5}, {"excess_frac": None}, None],
+    ids=["rate", "resident", "not counted", "left out"],
+)
+def test_rates_from_a_cold_start_are_those_of_the_steps_and_the_curve(
+    tmp_path: Path, wrong: dict[str, Any] | None
+) -> None:
+    record = make_record("lmdb", cache="cold")
+    curve = [
+        ResidencyPoint(elapsed_s=share, asked_frac=share, resident_frac=min(1.0, 2 * share))
+        for share in (0.0, 0.4, 0.8)
+    ]
+    record = part(record, "cache", curve=tuple(curve), resident_max_frac=1.0)
+    run = write_run(tmp_path / "run", [record], with_steps=True)
+    assert validate(run) == []
+    [raw] = [json.loads(line) for line in (run / RECORDS_NAME).read_text().splitlines()]
+    assert [rate["read_frac"] for rate in raw["cold_rates"]] == [0.02, 0.05, 0.1, 0.25]
+    if wrong is None:
+        del raw["cold_rates"][0]
+    else:
+        raw["cold_rates"][0] |= wrong
+    (run / RECORDS_NAME).write_text(json.dumps(raw) + "\n")
+    assert [(found.kind, found.figure) for found in validate(run)] == [(Rule.STEPS, "cold_rates")]
 
 
 @pytest.mark.parametrize("name", ["samples", "order", "loss"])

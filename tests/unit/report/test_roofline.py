@@ -89,25 +89,25 @@ def test_the_handoff_is_measured_and_taken_off_every_step() -> None:
 
 @pytest.mark.parametrize(("workers", "constant_ms"), [(2, 1.0), (0, 0.0)])
 def test_points_in_memory_give_the_handoff_of_a_limited_store(workers: int, constant_ms: float) -> None:
-    slow = loader_records("lmdb", 5_000.0, workers=workers, handoff_ms=3.0, cache="cold")
+    slow = loader_records("lmdb", 5_000.0, workers=workers, handoff_ms=3.0, **LIMITED)
     warm = loader_records("lmdb", 20_000.0, workers=workers, handoff_ms=2.0)
     warm += point_records("lmdb", 4.0, 1000 * BATCH / 5.0, workers=workers, handoff_ms=1.0)
-    cold, _ = rooflines(cells_of(*slow, *warm))
-    assert cold.first.cell.cache == "cold"
-    assert cold.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
-    assert cold.points == ()
-    own = point_records("lmdb", 4.0, 1000 * BATCH / 7.0, workers=workers, handoff_ms=2.5, cache="cold")
-    cold, _ = rooflines(cells_of(*slow, *own, *warm))
-    assert cold.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
+    limited, _ = rooflines(cells_of(*slow, *warm))
+    assert limited.first.cell.cache == "limited"
+    assert limited.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
+    assert limited.points == ()
+    own = point_records("lmdb", 4.0, 1000 * BATCH / 7.0, workers=workers, handoff_ms=2.5, **LIMITED)
+    limited, _ = rooflines(cells_of(*slow, *own, *warm))
+    assert limited.curves[0].constant_s == pytest.approx(constant_ms / 1000 / BATCH)
 
 
 def test_the_handoff_of_a_store_without_points_is_that_of_its_loader() -> None:
     """A store that only ever loaded at full speed measured its handoff while its workers took the cores."""
-    records = loader_records("lmdb:direct", 5_000.0, workers=2, handoff_ms=5.0, cache="cold")
+    records = loader_records("lmdb:direct", 5_000.0, workers=2, handoff_ms=5.0, **LIMITED)
     records += loader_records("png", 600.0, workers=2, handoff_ms=4.0)
     records += point_records("png", 100.0, 320.0, workers=2, handoff_ms=0.5)
-    cold, _ = rooflines(cells_of(*records))
-    (direct,) = cold.curves
+    limited, _ = rooflines(cells_of(*records))
+    (direct,) = limited.curves
     assert direct.backend == "lmdb:direct"
     assert direct.constant_s == pytest.approx(0.5e-3 / BATCH)
     assert direct.starving.mid == pytest.approx(5_000 / 0.9)
@@ -209,16 +209,6 @@ def test_replicates_that_differ_by_more_explain_an_error() -> None:
     assert point.explanation.cause is Cause.SPREAD
 
 
-def test_a_rate_that_is_an_upper_bound_explains_a_point_below_it() -> None:
-    cold = {"cache": "cold", "workers": 2, "portion": None}
-    records = [portioned(record, upper_bound=True) for record in loader_records("lmdb", 900.0, **cold)]
-    records += [portioned(record) for record in point_records("lmdb", 10.0, 200.0, **cold)]
-    (curve,) = roofline_of(*records).curves
-    assert curve.at_most
-    assert curve.points[0].explanation is not None
-    assert curve.points[0].explanation.cause is Cause.UPPER_BOUND
-
-
 def portioned(record: Record, **changes: Any) -> Record:
     """Return a record with its first steps as its portion."""
     return dataclasses.replace(record, portion=portion_of(record, **changes))
@@ -277,8 +267,8 @@ def test_settings_decide_which_roofline_comes_first() -> None:
     assert order == [
         (2, "limited", 128),
         (2, "limited", 8192),
-        (2, "cold", None),
         (2, "warm", None),
+        (2, "cold", None),
         (0, "warm", None),
     ]
 
@@ -350,13 +340,6 @@ def test_an_accelerator_is_fed_or_starved_outside_of_the_interval_only() -> None
     assert feeding(1100.0) is Feeding.STARVES
     assert feeding(1000.0) is Feeding.UNDECIDED
     assert feeding(500.0, spread=SPREAD[:2]) is Feeding.UNDECIDED, "two rounds decide nothing"
-
-
-def test_an_upper_bound_can_starve_an_accelerator_and_never_feed_it() -> None:
-    records = loader_records("lmdb", 900.0, cache="cold", workers=2, portion=None)
-    (curve,) = roofline_of(*(portioned(record, upper_bound=True) for record in records)).curves
-    assert curve.feeding(100.0) is Feeding.UNDECIDED
-    assert curve.feeding(5000.0) is Feeding.STARVES
 
 
 def test_a_rate_that_is_still_moving_decides_nothing() -> None:

@@ -152,22 +152,6 @@ def test_the_first_batch_of_a_cold_portion_is_in_its_rate() -> None:
     assert point.explanation.error == pytest.approx(0.0, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("workers", "steps", "rated"),
-    [(0, 1, True), (1, 1, True), (2, 1, False), (2, 2, True), (8, 13, False), (8, 14, True), (8, 25, True)],
-)
-def test_steps_that_fill_the_pipeline_have_no_cold_rate(workers: int, steps: int, rated: bool) -> None:
-    """While the first lasts, other workers read other batches; earlier releases recorded it as a rate or its upper bound."""
-    records = loader_records("leveldb", 200.0, workers=workers, cache="cold", steps=25)
-    for upper_bound in (True, False):
-        parts = [portion_of(one, share=steps / 25, upper_bound=upper_bound) for one in records]
-        (cell,) = cells_of(
-            *(dataclasses.replace(one, portion=part) for one, part in zip(records, parts, strict=True))
-        )
-        assert cell.whole_only is not rated
-        assert cell.at_most is (upper_bound and rated)
-
-
 def test_a_first_batch_that_the_supply_rate_has_too_explains_nothing() -> None:
     """Both are slowed by it, so it is left out on both sides."""
     first_s, steps, supply, delivered = 0.2, 25, 1765.0, 1200.0

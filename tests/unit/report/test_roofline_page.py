@@ -34,7 +34,7 @@ from storebench.report.texts.roofline import (
     roofline_answer,
 )
 from storebench.results import Record
-from tests.support.planted import make_record, portion_of, write_run
+from tests.support.planted import make_record, write_run
 from tests.support.planted_roofline import curve_records, loader_records, point_records
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -129,14 +129,6 @@ def test_a_verdict_of_the_table_shows_the_interval_that_decides_it() -> None:
     assert feeds(found, between) == f"cannot be told: {with_interval(sure)}"
     assert feeds(found, 2 * sure.hi) == "no"
     assert feeds(found, 0.5 * (sure.lo or 0.0)) == "yes"
-
-
-def test_a_verdict_that_no_interval_gives_has_the_reason() -> None:
-    few = loader_records("lmdb", 900.0, workers=2, spread=(1.0, 1.01))
-    assert feeds(rooflines_of(*few)[0], 10.0) == "cannot be told: fewer than 3 rounds"
-    cold = loader_records("lmdb", 900.0, workers=2, cache="cold")
-    bounded = [dataclasses.replace(one, portion=portion_of(one, upper_bound=True)) for one in cold]
-    assert feeds(rooflines_of(*bounded)[0], 10.0) == "cannot be told: only an upper bound"
 
 
 def test_nothing_decided_is_no_answer() -> None:

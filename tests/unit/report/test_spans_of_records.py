@@ -8,11 +8,11 @@ import pytest
 
 from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.report.validation.findings import Finding
-from storebench.report.validation.limits import BestRates, check_limits
+from storebench.report.validation.limits import check_limits
 from storebench.report.validation.record import check_record
 from storebench.report.validation.validate import validate
-from storebench.results import CacheVerdict, Counters, Record
-from tests.support.planted import COPY_BYTES_PER_S, ENVIRONMENT, make_record, portion_of, with_job, write_run
+from storebench.results import CacheVerdict, Record
+from tests.support.planted import COPY_BYTES_PER_S, ENVIRONMENT, make_record, with_job, write_run
 
 LEAST_DECODE_MS = 0.0052
 """Per step: 2 microseconds, and a tenth of one for each of 32 samples."""
@@ -119,23 +119,6 @@ def test_cores_that_are_no_number_count_as_unknown(cores: object) -> None:
     assert [found.figure for found in check_limits(record)] == []
 
 
-@pytest.mark.parametrize(
-    ("epoch", "words"),
-    [(0, "only 0.0% of the store was resident"), (1, "only 100 MiB of memory were permitted")],
-)
-def test_a_limited_epoch_that_read_too_little_says_what_may_have_held_it(epoch: int, words: str) -> None:
-    limit = 100 << 20
-    record = make_record("lmdb", model="lenet", cache="limited", memory_bytes=limit, epoch=epoch)
-    assert record.cache is not None
-    record = dataclasses.replace(
-        record,
-        cache=dataclasses.replace(record.cache, resident_frac_before=0.0, limit_bytes=limit),
-        counters=Counters(device_read_bytes=1 << 20),
-    )
-    [found] = check_limits(record)
-    assert words in str(found)
-
-
 @pytest.mark.parametrize(("state", "share"), [("cold", COLD_MAX_FRAC), ("warm", WARM_MIN_FRAC)])
 def test_a_share_of_resident_pages_exactly_at_its_limit_is_permitted(state: str, share: float) -> None:
     record = make_record("lmdb", cache=state)
@@ -154,13 +137,3 @@ def test_the_store_of_a_limited_epoch_needs_a_size_to_exceed_its_limit() -> None
     found = dataclasses.replace(record, cache=cache)
     assert len(about(found, "resident_frac_after")) == 1
     assert about(dataclasses.replace(found, store=None), "resident_frac_after") == []
-
-
-@pytest.mark.parametrize(("more", "kept"), [(0, True), (1 << 20, False)])
-def test_a_device_may_exceed_its_best_rate_by_a_quarter(more: int, kept: bool) -> None:
-    best = 1 << 28
-    record = make_record("lmdb", model="lenet", cache="cold")
-    delivered = portion_of(record, payload_bytes=5 * best + more, seconds=4.0)
-    record = dataclasses.replace(record, portion=delivered)
-    told = [str(found) for found in check_limits(record, BestRates(device=best))]
-    assert any("of cold data per second" in text for text in told) is not kept

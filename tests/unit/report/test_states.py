@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from storebench.report.states import bounded, counted, figure, has_portion, is_upper_bound
+from storebench.report.states import bounded, counted, figure, has_portion
 from tests.support.planted import make_cell
 
 ROW = {
@@ -24,10 +24,7 @@ ROW = {
     "portion_steps": 20,
     "timed_steps": 100,
     "workers": 0,
-    "portion_kind": "cold",
-    "portion_upper_bound": False,
     "portion_drift": 1.0,
-    "portion_shared_drift": 1.0,
     "cache_applies_to": "epoch",
 }
 
@@ -60,36 +57,17 @@ def test_a_figure_of_a_portion_that_nobody_measured_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "too_high"),
-    [
-        ({}, False),
-        ({"portion_upper_bound": True}, True),
-        ({"portion_drift": 2.6}, True),
-        ({"portion_drift": 2.6, "portion_shared_drift": 1.1}, False),
-        ({"portion_drift": 2.8, "portion_shared_drift": 1.1}, True),
-        ({"portion_drift": 2.6, "portion_shared_drift": None}, True),
-        ({"portion_drift": None}, False),
-        ({"portion_drift": 2.6, "portion_kind": "steady"}, False),
-    ],
-)
-def test_a_cold_rate_that_rose_in_its_portion_is_an_upper_bound(
-    changes: dict[str, Any], too_high: bool
-) -> None:
-    assert is_upper_bound(ROW | changes) is too_high
-
-
-@pytest.mark.parametrize(
     ("backend", "cache", "applies_to", "part"),
     [
-        ("lmdb", "cold", "epoch", True),
+        ("lmdb", "cold", "epoch", False),
         ("lmdb", "limited", "epoch", True),
         ("lmdb", "warm", "epoch", False),
         ("lmdb", "any", "epoch", False),
-        ("memory:native", "cold", "open", False),
-        ("null", "cold", "epoch", False),
+        ("memory:native", "limited", "open", False),
+        ("null", "limited", "epoch", False),
     ],
 )
-def test_a_cache_state_ends_only_where_the_store_is_read_during_the_epoch(
+def test_only_a_limited_cell_that_reads_its_store_has_a_part_that_counts(
     backend: str, cache: str, applies_to: str, part: bool
 ) -> None:
     assert bounded(ROW | {"cache_applies_to": applies_to}, make_cell(backend, cache=cache)) is part
@@ -99,10 +77,10 @@ def epoch(number: int, *, replicate: int = 0, seconds: float | None = 2.0) -> di
     return ROW | {"run_id": "run", "replicate": replicate, "epoch": number, "portion_seconds": seconds}
 
 
-def test_every_cold_epoch_counts_that_says_how_long_it_was_cold() -> None:
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_every_epoch_of_a_cell_without_a_limit_counts(cache: str) -> None:
     rows = [epoch(0), epoch(1, seconds=None), epoch(2)]
-    assert [row["epoch"] for row in counted(rows, make_cell(cache="cold"))] == [0, 2]
-    assert len(counted(rows, make_cell(cache="warm"))) == 3
+    assert len(counted(rows, make_cell(cache=cache))) == 3
 
 
 def test_of_a_limited_cell_the_last_epoch_of_each_replicate_counts() -> None:

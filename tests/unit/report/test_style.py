@@ -76,7 +76,9 @@ def test_a_question_is_the_figures_head_or_the_title_of_the_callers_axes() -> No
 
 def test_rows_are_named_from_the_top_and_by_state_where_it_differs() -> None:
     ax = new_axes()
-    name_rows(ax, cells_of(make_record("lmdb"), make_record("png", cache="warm"), make_record("null")))
+    name_rows(
+        ax, cells_of(make_record("lmdb", cache="cold"), make_record("png"), make_record("null", cache="cold"))
+    )
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == ["PNG files, warm", "LMDB, cold", "null (no loading)"]
     assert ax.get_ylim() == pytest.approx((2.55, -0.55))

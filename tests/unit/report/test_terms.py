@@ -20,7 +20,7 @@ def content(records: list[Record]) -> PageContent:
 def test_a_page_explains_its_terms_once(page: object) -> None:
     assert callable(page)
     text = page(content(paper_records()))
-    for term in ("PNG files", "cold", "replicate", "handoff"):
+    for term in ("PNG files", "warm", "replicate", "handoff"):
         assert text.count(f"<dt>{term}</dt>") + text.count(f"**{term}.**") == 1
     assert 'href="#terms"' in text or page is markdown
 

@@ -15,7 +15,7 @@ from storebench.report.texts.labels import number
 from storebench.report.texts.verdicts import limit_figure, limit_sentence
 from storebench.report.verdict import Bound, CellVerdict, planned_reader
 from storebench.results import Ceilings, Conditions, Counters, Record, Status
-from tests.support.planted import make_record, portion_of, replicates
+from tests.support.planted import make_record, replicates
 
 
 def cells_of(records: list[Record]) -> list[CellSummary]:
@@ -42,7 +42,7 @@ def test_a_tiny_model_on_a_slow_decoder_is_decode_bound() -> None:
 
 def test_the_handoff_is_no_part_of_the_producers_work_of_a_fetch() -> None:
     parts: dict[str, Any] = {"fetch_ms": 30.0, "prep_ms": 10.0, "handoff_ms": 6.0}
-    verdict = verdict_of([make_record("lmdb", workers=2, wait_ms=46, compute_ms=1, **parts)])
+    verdict = verdict_of([make_record("lmdb", cache="cold", workers=2, wait_ms=46, compute_ms=1, **parts)])
     assert verdict.bound is Bound.FETCH
     assert "fetch from the device is 75% of the producers' work" in limit_figure(verdict)
 
@@ -90,7 +90,7 @@ def test_what_workers_do_side_by_side_is_shared_among_them() -> None:
 
 
 def test_stalls_are_differences_of_cold_warm_and_null() -> None:
-    cold = make_record("lmdb", wait_ms=30, compute_ms=10)
+    cold = make_record("lmdb", cache="cold", wait_ms=30, compute_ms=10)
     warm = make_record("lmdb", cache="warm", wait_ms=10, compute_ms=10)
     null = make_record("null", wait_ms=0, compute_ms=10, fetch_ms=0, prep_ms=0)
     stalls = verdict_of([cold, warm, null], cache="cold").stalls
@@ -152,25 +152,18 @@ def test_a_reader_that_is_told_the_order_reads_while_the_network_computes(
 
 
 def test_without_a_device_rate_a_slow_cold_fetch_has_no_known_cause() -> None:
-    assert verdict_of([make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=19)]).bound is Bound.FETCH
+    assert (
+        verdict_of([make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19)]).bound
+        is Bound.FETCH
+    )
 
 
 def test_a_rate_that_a_cell_exceeds_is_not_the_devices_best() -> None:
     assert verdict_of([fetching(ARRIVING / 3.9)]).bound is Bound.FETCH
 
 
-def test_bytes_that_read_ahead_brought_count_as_delivered() -> None:
-    # Of 4,000 images 800 were asked for in 25 steps of 19 ms of fetching; all of the store had arrived by then.
-    record = fetching(1.0, bytes_on_disk=4000 * 196_608)
-    ahead = portion_of(record, share=0.25, asked_frac=0.2, excess_frac=0.8)
-    device = Ceilings(device_random_16_bytes_per_s=4000 * 196_608 / (25 * 0.019) / 0.9)
-    assert verdict_of([dataclasses.replace(record, portion=ahead, ceilings=device)]).bound is Bound.STORAGE
-    calm = dataclasses.replace(ahead, excess_frac=0.0)
-    assert verdict_of([dataclasses.replace(record, portion=calm, ceilings=device)]).bound is Bound.LATENCY
-
-
 def test_the_devices_rate_is_taken_from_any_cell_of_the_same_payload() -> None:
-    training = make_record("lmdb", wait_ms=20, compute_ms=1, fetch_ms=19, bytes_on_disk=0)
+    training = make_record("lmdb", cache="cold", wait_ms=20, compute_ms=1, fetch_ms=19, bytes_on_disk=0)
     facts = facts_of([training, fetching(10 * ARRIVING, compute="none")])
     assert {one.bound for one in facts.verdicts.values()} == {Bound.LATENCY}
 
@@ -188,23 +181,34 @@ def test_the_reader_that_would_mend_waiting_is_named() -> None:
         "png": "png:threads",
     }
     slow = [
-        dataclasses.replace(fetching(10 * ARRIVING, compute="none", compute_ms=0.0), replicate=n)
+        dataclasses.replace(
+            fetching(10 * ARRIVING, "limited", memory_bytes=1 << 27, compute="none", compute_ms=0.0),
+            replicate=n,
+        )
         for n in range(3)
     ]
-    cells = cells_of(replicates("png", [90.0] * 3, compute="none", compute_ms=0) + slow)
+    cells = cells_of(
+        replicates("png", [90.0] * 3, compute="none", compute_ms=0, cache="limited", memory_bytes=1 << 27)
+        + slow
+    )
     (bottleneck,) = [one.text for one in recommend(derive(cells)) if one.rule.startswith("R5")]
     assert "LMDB is latency-bound" in bottleneck
     assert "several requests in flight (LMDB (direct))" in bottleneck
 
 
 def test_a_reader_that_would_help_is_named_in_every_case() -> None:
-    alone: dict[str, Any] = {"compute": "none", "compute_ms": 0.0}
+    alone: dict[str, Any] = {
+        "compute": "none",
+        "compute_ms": 0.0,
+        "cache": "limited",
+        "memory_bytes": 1 << 27,
+    }
     slow = [dataclasses.replace(fetching(10 * ARRIVING, **alone), replicate=n) for n in range(3)]
     direct = [
         dataclasses.replace(fetching(10 * ARRIVING, backend="lmdb:direct", **alone), replicate=n)
         for n in range(3)
     ]
-    png = replicates("png", [90.0] * 3, compute="none", compute_ms=0)
+    png = replicates("png", [90.0] * 3, **alone)
     told = {
         backend: next(one.text for one in recommend(facts_of(records)) if one.rule.startswith("R5"))
         for backend, records in (("lmdb", [*png, *slow, *direct]), ("lmdb:direct", [*png, *direct]))
@@ -230,7 +234,7 @@ def test_a_warm_cell_that_fetches_slowly_is_bound_by_its_reader() -> None:
 
 def test_of_a_cold_fetch_the_device_has_the_part_that_a_warm_one_saves() -> None:
     parts: dict[str, Any] = {"wait_ms": 20.0, "compute_ms": 1.0, "prep_ms": 0.0, "decode_ms": 5.0}
-    cold = make_record("lmdb", fetch_ms=15.0, **parts)
+    cold = make_record("lmdb", cache="cold", fetch_ms=15.0, **parts)
     warm = make_record("lmdb", cache="warm", fetch_ms=3.0, **parts)
     verdict = verdict_of([cold, warm], cache="cold")
     assert verdict.bound is Bound.FETCH

@@ -1,4 +1,4 @@
-"""Which rate a cell stands for: the steps during which its cache state held, and under which name."""
+"""Which rate a cell stands for: that of its epochs, or of the steady steps of a limited cell."""
 
 import dataclasses
 import json
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from storebench.report.cells import WHOLE_COLD, WHOLE_LIMITED, CellSummary, summarise
+from storebench.report.cells import WHOLE_LIMITED, CellSummary, summarise
 from storebench.report.decisions import Topic, looks_at
 from storebench.report.facts import derive
 from storebench.report.frame import to_frame
-from storebench.results import PortionKind, Record
+from storebench.results import Record
 from storebench.runner import Run
 from storebench.runs.records import append_records, run_looks
 from storebench.scenario import make_scenario
 from storebench.stats import look_alpha
-from tests.support.planted import make_record, portion_of
+from tests.support.planted import cold_start, make_record, portion_of
 
 
 def summary(*records: Record, run: Path = Path("run")) -> CellSummary:
@@ -23,28 +23,28 @@ def summary(*records: Record, run: Path = Path("run")) -> CellSummary:
     return cell
 
 
-def test_a_cold_cells_figures_are_those_of_its_cold_steps() -> None:
-    record = make_record("lmdb", wait_ms=10, compute_ms=10, fetch_ms=8)
-    record = dataclasses.replace(record, portion=portion_of(record, share=0.02, slower=5))
-    cell = summary(record)
-    assert cell.state == "cold"
-    assert cell.median("samples_per_s") == pytest.approx(32 / 0.060)
-    assert cell.median("whole_samples_per_s") == pytest.approx(32 / 0.020)
-    assert cell.median("data_wait_frac") == pytest.approx(50 / 60)
-    assert cell.median("payload_bytes_per_s") == pytest.approx(32 * 196_608 / 0.060)
-    assert cell.per_sample("fetch_s") * 32 == pytest.approx(0.048)
-    assert cell.per_step("timed_s") == pytest.approx(0.060)
+def test_a_cold_cell_has_the_rates_of_its_epochs_and_by_the_share_read() -> None:
+    records = [
+        cold_start(
+            make_record("lmdb", cache="cold", replicate=number),
+            at_2=(rate, 0.1, 0.0),
+            at_25=(rate / 2, 1.0, 0.8),
+        )
+        for number, rate in enumerate((100.0, 300.0, 200.0))
+    ]
+    cell = summary(*records)
+    assert (cell.state, cell.cold_start) == ("cold", True)
+    assert cell.values("samples_per_s") == cell.values("whole_samples_per_s")
+    assert cell.cold_rate(0.02) == pytest.approx((200.0, 0.1, 0.0))
+    assert cell.cold_rate(0.25) == pytest.approx((100.0, 1.0, 0.8))
+    assert cell.cold_rate(1.0) is None
 
 
-def test_a_cold_cell_of_an_older_release_is_a_cold_start_and_nothing_else() -> None:
-    cell = summary(make_record("lmdb", portion=None))
-    assert cell.state == WHOLE_COLD
-    assert cell.values("samples_per_s") == {}
-    assert cell.values("whole_samples_per_s") != {}
-
-
-def test_a_cell_with_its_data_in_memory_leaves_out_no_cold_steps() -> None:
-    assert summary(make_record("memory:native")).state == "cold"
+@pytest.mark.parametrize(
+    ("backend", "cache"), [("memory:native", "cold"), ("null", "cold"), ("lmdb", "warm")]
+)
+def test_a_cell_that_reads_nothing_cold_is_no_cold_start(backend: str, cache: str) -> None:
+    assert not summary(make_record(backend, cache=cache)).cold_start
 
 
 def test_a_limited_cell_is_its_last_epoch_in_the_steady_state() -> None:
@@ -55,22 +55,7 @@ def test_a_limited_cell_is_its_last_epoch_in_the_steady_state() -> None:
     assert summary(*epochs).state == WHOLE_LIMITED
     epochs[1:] = [dataclasses.replace(record, portion=portion_of(record)) for record in epochs[1:]]
     cell = summary(*epochs)
-    assert cell.portion_kind is PortionKind.STEADY
     assert list(cell.values("samples_per_s").values()) == [pytest.approx(32 / 0.040)]
-
-
-def test_a_rate_that_is_too_high_in_any_replicate_is_an_upper_bound() -> None:
-    first, second = (make_record("lmdb", replicate=n) for n in range(2))
-    assert not summary(first, second).upper_bound
-    bound = dataclasses.replace(second, portion=portion_of(second, upper_bound=True))
-    assert summary(first, bound).upper_bound
-
-
-def test_a_cold_rate_that_rose_is_an_upper_bound_in_old_records() -> None:
-    record = make_record("lmdb")
-    honest, rising = (dataclasses.replace(record, portion=portion_of(record, drift=d)) for d in (1.9, 2.6))
-    assert not summary(honest).upper_bound
-    assert summary(rising).upper_bound
 
 
 def test_the_looks_at_a_run_are_read_from_its_folder(tmp_path: Path) -> None:
