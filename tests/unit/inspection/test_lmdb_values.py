@@ -187,10 +187,10 @@ def test_a_database_in_use_is_inspected(tmp_path: Path) -> None:
 
 
 def test_a_sparse_database_is_as_large_as_its_blocks(tmp_path: Path) -> None:
-    with lmdb.open(str(tmp_path / "db"), map_size=8 << 30, writemap=True) as environment:
-        with environment.begin(write=True) as transaction:
-            for number in range(400):
-                transaction.put(b"%08d" % number, bytes([number % 251]) * 3000)
+    environment = lmdb.open(str(tmp_path / "db"), map_size=8 << 30, writemap=True)
+    with environment, environment.begin(write=True) as transaction:
+        for number in range(400):
+            transaction.put(b"%08d" % number, bytes([number % 251]) * 3000)
     assert (tmp_path / "db" / "data.mdb").stat().st_size == 8 << 30
     found = inspect(tmp_path / "db")
     assert found.file_bytes < 8 << 20
