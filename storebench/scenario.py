@@ -33,7 +33,6 @@ from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
 from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
-from storebench.formats.earlier_names import renamed_backend
 from storebench.matrix import Matrix, Seed, Strict
 from storebench.results import Cell
 from storebench.rounds import (
@@ -258,9 +257,9 @@ class Scenario(Strict):
         Parameters
         ----------
         only
-            Backends, formats, datasets or cell ids. Earlier names of backends are known, too.
+            Backends, formats, datasets or cell ids.
         """
-        wanted = {*only, *map(renamed_backend, only)}
+        wanted = set(only)
         return [cell for cell in self.cells() if not wanted or wanted & names_of(cell)]
 
     def impossible(self) -> list[str]:

@@ -8,12 +8,11 @@ kernel counted for it: bytes from the device, read calls and page faults. Format
 the Chromium project.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
-from storebench.formats.earlier_names import renamed_backend
 from storebench.probes.batch_io import IO_COLUMNS
 from storebench.ranks.merging import RANK, rank_tables
 from storebench.results import Cell, Record
@@ -69,12 +68,11 @@ def choose_record(
     UsageError
         No record fits, or several cells do; the hint lists them.
     """
-    known = {wanted, renamed_backend(wanted)} if wanted is not None else set()
     stepped = [record for record in records if record.steps_file]
-    fitting = [record for record in stepped if wanted is None or _fits(record.cell, wanted, known)]
+    fitting = [record for record in stepped if wanted is None or _fits(record.cell, wanted)]
     cells = {record.cell.cell_id: record.cell for record in fitting}
     if not fitting:
-        wanted_ones = [record for record in records if wanted is None or _fits(record.cell, wanted, known)]
+        wanted_ones = [record for record in records if wanted is None or _fits(record.cell, wanted)]
         reason = next((f": it failed ({record.failure})" for record in wanted_ones if record.failure), "")
         suffix = f" for {wanted!r}" if wanted else ""
         names = ", ".join(sorted({record.cell.backend.name for record in stepped}))
@@ -98,9 +96,9 @@ def choose_record(
     )
 
 
-def _fits(cell: Cell, wanted: str, known: Collection[str]) -> bool:
+def _fits(cell: Cell, wanted: str) -> bool:
     by_id = len(wanted) >= FEWEST_ID_DIGITS and cell.cell_id.startswith(wanted)
-    return by_id or cell.backend.name in known
+    return by_id or cell.backend.name == wanted
 
 
 def _listed(cells: Mapping[str, Cell]) -> str:

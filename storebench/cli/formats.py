@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from storebench.formats.options import Option
 
 HEADS = ("format", "codecs", "readers", "in memory", "library")
-OPTION_HEADS = ("option", "type", "default", "values", "alias", "meaning")
+OPTION_HEADS = ("option", "type", "default", "values", "meaning")
 
 
 def formats(
@@ -84,7 +84,6 @@ def _option(row: "Option") -> dict[str, Any]:
         "type": str(row.kind),
         "default": row.text(row.default),
         "values": row.allowed.replace("'", ""),
-        "alias": row.alias or None,
         "meaning": row.meaning,
     }
 

@@ -15,7 +15,7 @@ import difflib
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from storebench.errors import UnknownNameError, UsageError
 from storebench.fileio.json_text import brief
@@ -59,8 +59,6 @@ class Option:
         The words that are accepted, and the value that each stands for.
     unit
         Bytes per 1 of a size; 1 for every other kind.
-    alias
-        Another accepted name: the acronym of a paper, or the name in an earlier release. "" if there is none.
     """
 
     name: str
@@ -71,7 +69,6 @@ class Option:
     most: int = 0
     words: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
     unit: int = 1
-    alias: str = ""
 
     @property
     def allowed(self) -> str:
@@ -123,7 +120,7 @@ def _is_whole(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def flag(*, default: bool, meaning: str, name: str = "", alias: str = "") -> Any:
+def flag(*, default: bool, meaning: str, name: str = "") -> Any:
     """Declare an option that is "on" or "off"; the reader receives a bool.
 
     Parameters
@@ -132,9 +129,7 @@ def flag(*, default: bool, meaning: str, name: str = "", alias: str = "") -> Any
         The option's name; the field's where it is left out.
     """
     words: Mapping[str, OptionValue] = {"on": True, "off": False}
-    return _field(
-        Option(name=name, kind=OptionType.FLAG, default=default, meaning=meaning, words=words, alias=alias)
-    )
+    return _field(Option(name=name, kind=OptionType.FLAG, default=default, meaning=meaning, words=words))
 
 
 def integer(
@@ -145,7 +140,6 @@ def integer(
     meaning: str,
     none: str = "off",
     name: str = "",
-    alias: str = "",
 ) -> Any:
     """Declare an option that is a whole number.
 
@@ -170,10 +164,10 @@ def integer(
         most=most,
         words=words,
     )
-    return _field(dataclasses.replace(row, alias=alias))
+    return _field(row)
 
 
-def size(  # noqa: PLR0913 - one keyword per column of the row
+def size(
     *,
     default: int | None,
     least: int,
@@ -182,7 +176,6 @@ def size(  # noqa: PLR0913 - one keyword per column of the row
     meaning: str,
     name: str,
     none: str = "auto",
-    alias: str = "",
 ) -> Any:
     """Declare an option that is a size, written as a whole number of units; the reader receives bytes.
 
@@ -200,10 +193,10 @@ def size(  # noqa: PLR0913 - one keyword per column of the row
     in_bytes = None if default is None else default * unit
     words: Mapping[str, OptionValue] = {none: None} if default is None else {}
     row = Option(name=name, kind=OptionType.SIZE, default=in_bytes, meaning=meaning, least=least, most=most)
-    return _field(dataclasses.replace(row, unit=unit, words=words, alias=alias))
+    return _field(dataclasses.replace(row, unit=unit, words=words))
 
 
-def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "", alias: str = "") -> Any:
+def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "") -> Any:
     """Declare an option that is one of some words; the reader receives the word.
 
     Parameters
@@ -212,9 +205,7 @@ def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "", 
         The option's name; the field's where it is left out.
     """
     words: Mapping[str, OptionValue] = {word: word for word in among}
-    return _field(
-        Option(name=name, kind=OptionType.CHOICE, default=default, meaning=meaning, words=words, alias=alias)
-    )
+    return _field(Option(name=name, kind=OptionType.CHOICE, default=default, meaning=meaning, words=words))
 
 
 def _field(row: Option) -> Any:
@@ -232,9 +223,6 @@ def as_text(value: bool | int | str) -> str:
 class Options:
     """The options of a reader, as typed values; this class itself has none."""
 
-    moved: ClassVar[Mapping[str, str]] = {}
-    """Option of an earlier release -> the advice on what to write instead."""
-
     @classmethod
     def rows(cls) -> dict[str, Option]:
         """Return the rows by the option's name, in the order of the fields."""
@@ -242,7 +230,7 @@ class Options:
 
     @classmethod
     def spelled(cls, given: Iterable[tuple[str, str]], reader: str) -> tuple[tuple[str, str], ...]:
-        """Check options and return them in their canonical spelling: without aliases, sorted by name.
+        """Check options and return them in their canonical spelling, sorted by name.
 
         Parameters
         ----------
@@ -259,17 +247,13 @@ class Options:
             A value is not accepted, or an option is named twice.
         """
         rows = cls.rows()
-        by_any_name = rows | {row.alias: row for row in rows.values() if row.alias}
         texts: dict[str, str] = {}
         for name, text in given:
-            if name in cls.moved:
-                raise UsageError(f"the option {name!r} has moved", where=reader, hint=cls.moved[name])
-            if name not in by_any_name:
+            if name not in rows:
                 raise UnknownNameError.of(f"option of {reader}", name, rows)
-            row = by_any_name[name]
-            if row.name in texts:
-                raise UsageError(f"{row.name} is given twice", where=reader, hint="Name it once.")
-            texts[row.name] = row.text(row.value(text, reader))
+            if name in texts:
+                raise UsageError(f"{name} is given twice", where=reader, hint="Name it once.")
+            texts[name] = rows[name].text(rows[name].value(text, reader))
         return tuple(sorted(texts.items()))
 
     @classmethod

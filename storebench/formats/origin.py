@@ -44,7 +44,7 @@ def proven(record: Record, package: str) -> Record:
 
 
 def refuse_other_code(records: Iterable[Record], folder: Path) -> None:
-    """Refuse to add to records of other code; records of earlier releases do not name their code.
+    """Refuse to add to records of other code.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from storebench.results.counted import Ceilings, Counters
 from storebench.results.job import DataStoreFacts, JobFacts, LinkKind, RankFacts
 from storebench.results.portion import STEADY_DRIFT, Portion, steady
 from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
-from storebench.results.record import READ_VERSIONS, SCHEMA_VERSION, Record, Status
+from storebench.results.record import SCHEMA_VERSION, Record, Status
 from storebench.results.subject import CodeFacts, Environment, StoreFacts
 from storebench.results.trainers import Game, TrainerFacts, TrainersFacts
 
@@ -27,7 +27,6 @@ __all__ = [
     "KEPT_BYTES",
     "MOST_ATTEMPTS",
     "OTHERS_MOST_FRAC",
-    "READ_VERSIONS",
     "SCHEMA_VERSION",
     "STEADY_DRIFT",
     "BelowCache",

@@ -62,7 +62,7 @@ class Ceilings:
         The ceiling of one copying thread: the fastest way found to gather such samples, shuffled or in order as the cell
         reads them.
     copy_method
-        Name of that way; "" in records of earlier releases.
+        Name of that way.
     memory_bytes_per_s
         `copy_ceiling_samples_per_s` in bytes per second.
     device_random_1_bytes_per_s, device_random_4_bytes_per_s, device_random_16_bytes_per_s, device_random_32_bytes_per_s
@@ -73,7 +73,7 @@ class Ceilings:
     device_best_bytes_per_s
         The device's ceiling: the highest of these rates.
     device_method
-        How the requests were kept in flight, and the file that was read; "" in records of earlier releases.
+        How the requests were kept in flight, and the file that was read.
     matrix_products_per_s
         Products of two float32 [1024, 1024] matrices by torch, after real training in the same process.
         It is no ceiling; it relates the training of two machines (`storebench.training.calibration`).

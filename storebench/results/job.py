@@ -50,7 +50,7 @@ class DataStoreFacts:
         The part of `exchange_s` spent waiting for messages before a batch. It is part of the data wait.
     after_last_s
         The part of `exchange_s` after the last batch, until others had received this rank's messages. It is in no data wait
-        and no rate. Null in earlier releases, whose `waited_s` includes it.
+        and no rate.
     preload_s
         Time in which the rank read its part before the first epoch; null if the first epoch filled the data store.
     preload_device_bytes
@@ -97,16 +97,16 @@ class RankFacts:
         Bytes that block devices delivered to it and its workers in the whole epoch; null if not counted.
     requested_bytes
         Bytes of payload that it requested from the store, or from the data store in memory. With one reader per node, the
-        reading rank requests the payload of all ranks on its node, and the others request none. Null in older records.
+        reading rank requests the payload of all ranks on its node, and the others request none.
     data_store
         Its part of the data store; null if the job has none.
     begin_s, end_s
         When it requested the first timed batch, and when its last timed step ended: seconds since the first rank of its
         node left the barrier before the epoch, including pauses, by the clock of its machine. The job lasts from the least
-        `begin_s` to the largest `end_s`, without its pauses. Null in older records.
+        `begin_s` to the largest `end_s`, without its pauses.
     resident_frac_before, resident_frac_after
         Resident pages over all pages of the store's data files on its node, just before the first timed step and just
-        after the last; null if they could not be counted, and in older records.
+        after the last; null if they could not be counted.
     """
 
     node: int = 0
@@ -144,8 +144,7 @@ class JobFacts:
     skew
         Duration of the slowest rank less that of the fastest, over the median of all.
     barrier_exit_s
-        Seconds between the first and the last rank of a node leaving the barrier before the epoch, on the worst node; null
-        in older records.
+        Seconds between the first and the last rank of a node leaving the barrier before the epoch, on the worst node.
     samples_per_s_until_first_end
         Rate of the job until its first rank ended its last step. Of a step in progress, the share counts that had passed.
     wait_for_slowest_s

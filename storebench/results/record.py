@@ -1,12 +1,6 @@
 """The record: one per replicate and epoch.
 
 How records are written and read is in `storebench.runs.records`.
-
-Schema versions
----------------
-1. The first. Fields are added within a version, never taken away; a field that an older record lacks has its default.
-2. A record may be that of a job of several ranks: its cell has `ranks`, `global_batch_size`, `pad` and `sync`, it has
-   `job`, and its step table has a row per step and rank. Records of one process are as in version 1.
 """
 
 import enum
@@ -23,9 +17,6 @@ from storebench.results.subject import CodeFacts, Environment, StoreFacts
 from storebench.settings.words import ComputeKind
 
 SCHEMA_VERSION = 2
-
-READ_VERSIONS = (1, 2)
-"""Schema versions of the records that can be read."""
 
 
 class Status(enum.StrEnum):
@@ -77,10 +68,9 @@ class Record:
         Rates from a cold start, by the share of the store that had been read; shares that the epoch does not reach, or
         that one batch passes over, are left out. Empty in cells that are not cold.
     code
-        The code that ran; null in records of earlier releases.
+        The code that ran.
     conditions
-        What else the machine did while the replicate ran; the same in the records of all its epochs, and null in records of
-        earlier releases.
+        What else the machine did while the replicate ran; the same in the records of all its epochs.
     job
         The ranks of a job; null for one process.
     """

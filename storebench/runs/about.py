@@ -11,7 +11,6 @@ from storebench.errors import CorruptDataError, StorebenchError, from_os_error
 from storebench.fileio.json_text import complaint, parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
-from storebench.formats.earlier_names import renamed_backend, renamed_cell_and_id
 from storebench.runs.records import MOST_RUN_BYTES, RUN_NAME
 from storebench.scenario import Scenario
 
@@ -53,8 +52,6 @@ class _About(pydantic.BaseModel):
 def read_about(path: Path) -> dict[str, Any]:
     """Return the content of a ``run.json``, with all its keys.
 
-    Backends of earlier releases get their current names, and cells the ids that belong to these.
-
     Raises
     ------
     FileNotFoundError
@@ -69,12 +66,6 @@ def read_about(path: Path) -> dict[str, Any]:
         raise CorruptDataError(f"not a run ({error.what})", where=path, hint=_HINT) from None
     except pydantic.ValidationError as error:
         raise CorruptDataError(f"not a run ({complaint(error)})", where=path, hint=_HINT) from None
-    about["cells"] = [renamed_cell_and_id(cell) for cell in about["cells"]]
-    for matrix in about.get("scenario", {}).get("matrix", ()):
-        if isinstance(matrix.get("backends"), list):
-            matrix["backends"] = [
-                renamed_backend(name) if isinstance(name, str) else name for name in matrix["backends"]
-            ]
     return about
 
 

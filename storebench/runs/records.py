@@ -30,8 +30,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, SchemaVersion
 from storebench.fileio.json_lines import MOST_BYTES, append_lines, numbered_rows
 from storebench.fileio.json_text import brief, complaint, parse_json
 from storebench.fileio.reading import read_small_file
-from storebench.formats.earlier_names import renamed_cell
-from storebench.results import READ_VERSIONS, Cell, Record
+from storebench.results import SCHEMA_VERSION, Cell, Record
 from storebench.rounds import RunRounds
 from storebench.runs.ranges import impossible
 
@@ -49,8 +48,6 @@ PROBES_DIR = "probes"
 
 MOST_RUN_BYTES = 256 * 2**20
 """Most bytes of a ``run.json``; 100,000 cells take about 100 MB."""
-
-_READ = " and ".join(map(str, READ_VERSIONS))
 
 
 @functools.cache
@@ -89,7 +86,7 @@ class RecordError(CorruptDataError):
 
 
 def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
-    """Build a record from JSON values and check every field. Backend names of earlier releases are replaced by the current ones.
+    """Build a record from JSON values and check every field.
 
     Raises
     ------
@@ -101,25 +98,20 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
     import pydantic
 
     version = raw.get("schema_version")
-    if version not in READ_VERSIONS:
+    if version != SCHEMA_VERSION:
         raise SchemaVersionError(
-            f"a record of schema version {brief(version)}, this storebench reads {_READ}",
+            f"a record of schema version {brief(version)}, this storebench reads {SCHEMA_VERSION}",
             where=where,
             hint="Run the scenario again, or use the storebench that wrote it.",
         )
     try:
-        record: Record = _adapter().validate_python(_in_current_names(raw), strict=False)
+        record: Record = _adapter().validate_python(raw, strict=False)
     except pydantic.ValidationError as error:
         raise RecordError(f"not a record: {complaint(error)}", where=where) from None
     wrong = impossible(record)
     if wrong:
         raise RecordError.of(record, *wrong, where=where)
     return record
-
-
-def _in_current_names(raw: dict[str, Any]) -> dict[str, Any]:
-    cell = raw.get("cell")
-    return raw | {"cell": renamed_cell(cell)} if isinstance(cell, dict) else raw
 
 
 def json_schema() -> dict[str, Any]:

@@ -68,7 +68,7 @@ def read_steps(path: Path, name: str, names: Sequence[str], *, later: Sequence[s
     names
         Columns to read, of integers or flags.
     later
-        Further columns, left out of the result if the table lacks them. Tables of earlier releases do.
+        Further columns, left out of the result if the table lacks them.
 
     Returns
     -------
@@ -300,7 +300,7 @@ def _may_hold(merged: Path, name: str) -> bool:
 
 
 def _absent(values: Any) -> set[str]:
-    """Return the columns that a table of an earlier release lacks. In a merged file they exist, but are empty."""
+    """Return the columns that a table lacks. In a merged file they exist, but are empty."""
     import pyarrow as pa
 
     return {

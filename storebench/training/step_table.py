@@ -54,8 +54,8 @@ def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_
 def wall_ns(table: StepTable) -> int:
     """Return the nanoseconds from requesting the first batch to the end of the last step, without pauses.
 
-    The pause after the last step is later than that end. Tables of earlier releases have no pauses. The steps of a job
-    have ends of their own (`storebench.ranks.merging.job_steps`).
+    The pause after the last step is later than that end. The steps of a job have ends of their own
+    (`storebench.ranks.merging.job_steps`).
     """
     last = int(step_ends(table)[-1])
     paused = int(table["paused_ns"][:-1].sum()) if "paused_ns" in table else 0

@@ -22,9 +22,9 @@ A run's folder only grows. Nothing that is recorded is overwritten:
 | `run.json` | the run's id, the resolved scenario, the versions; `whole`, the size of the whole dataset and whether it fits into memory, if `storebench run` chose what to measure |
 | `against.json` | in each side of a comparison with a revision (`bench --against`): what pairs it with the other side |
 | `records.jsonl` | one record per line. All records of a replicate are appended and synced at once, after their step tables; a half-written line or replicate at the end is what a killed run leaves, and is dropped |
-| `superseded.jsonl` | records that were replaced: those of failed replicates that `--retry-failed` ran again, of disturbed replicates that were repeated (`repeat_disturbed`), and of parts of replicates that an earlier release left; also the damaged last line of a finished run that was resumed. Nothing counts them |
+| `superseded.jsonl` | records that were replaced: those of failed replicates that `--retry-failed` ran again, of disturbed replicates that were repeated (`repeat_disturbed`), and of parts of replicates that a killed process left; also the damaged last line of a finished run that was resumed. Nothing counts them |
 | `steps.parquet` | one row per step of every record of a finished run: [below](#one-row-of-stepsparquet) |
-| `steps/*.parquet` | the same while the run goes on: one file per record. When the last replicate is recorded, they move into `steps.parquet`. Runs of earlier releases have only these |
+| `steps/*.parquet` | the same while the run goes on: one file per record. When the last replicate is recorded, they move into `steps.parquet`. |
 | `logs/` | what a failed cell printed |
 | `probes/` | what one cell measured for others of the same run: the device's rates |
 
@@ -33,7 +33,7 @@ This is schema version {SCHEMA_VERSION}. Units stand in names: `_ns`, `_s`, `_by
 """
 
 _PLAIN = {
-    "schema_version": "2; version 1 is read as well, and another one is refused",
+    "schema_version": "2; another one is refused",
     "storebench_version": "the version that measured",
     "run_id": "the run; one folder",
     "epoch": "from 0, in one process",
@@ -147,7 +147,7 @@ steps = pd.read_parquet("results/reference/paper/steps.parquet", filters=mine)
 ```
 
 `pyarrow.parquet.read_table` takes the same filters, and `storebench.load_steps` also reads runs that are not finished. A
-file in `steps/` lacks the first four columns. A column that an earlier release did not write is null in all rows of a
+file in `steps/` lacks the first four columns. A column that the table of a record lacks is null in all rows of a
 record, and so is a counter that could not be read.
 
 The counters are those of the process that made the batch, since its previous batch. In the process of the loop they

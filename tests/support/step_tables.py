@@ -31,7 +31,7 @@ def all_tables(run: Path) -> dict[str, Any]:
 
 
 def split(run: Path) -> None:
-    """Give each table a file of its own, as runs have them that are not finished, or of an earlier release."""
+    """Give each table a file of its own, as runs have them that are not finished, or were killed."""
     for name, table in merged_tables(run).items():
         (run / name).parent.mkdir(exist_ok=True)
         pq.write_table(table, run / name)

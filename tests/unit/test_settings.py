@@ -25,8 +25,6 @@ from storebench.settings.words import CacheState, Compute, ComputeKind, LoaderKi
 from storebench.worker.job import CellJob, read_job, write_job
 from tests.support.revision_tools import BEING_COMPILED
 
-RECORDS = Path(__file__).parents[1] / "golden" / "records_v1.jsonl"
-
 NEW_FIELD = """
     gradient_steps: int | None = field(
         default=None,
@@ -170,7 +168,7 @@ def test_what_is_no_compute_is_refused(text: str) -> None:
     ],
 )
 def test_a_record_with_an_unknown_word_is_refused(field: str, value: str, words: str) -> None:
-    raw = {"schema_version": 1, "storebench_version": "0", "run_id": "x", "started_utc": ""}
+    raw = {"schema_version": 2, "storebench_version": "0", "run_id": "x", "started_utc": ""}
     raw |= {"cell": recorded() | {field: value}, "replicate": 0, "epoch": 0}
     with pytest.raises(CorruptDataError, match=words) as caught:
         record_from_dict(raw, where="here")
@@ -178,7 +176,7 @@ def test_a_record_with_an_unknown_word_is_refused(field: str, value: str, words:
 
 
 def test_words_are_typed_in_a_cell_that_was_read() -> None:
-    raw = {"schema_version": 1, "storebench_version": "0", "run_id": "x", "started_utc": ""}
+    raw = {"schema_version": 2, "storebench_version": "0", "run_id": "x", "started_utc": ""}
     cell = record_from_dict(raw | {"cell": recorded(), "replicate": 0, "epoch": 0}, where="here").cell
     assert (cell.cache, cell.loader) == (CacheState.ANY, LoaderKind.PROCESSES)
     assert isinstance(cell.cache, CacheState)
@@ -247,16 +245,6 @@ def test_a_record_and_a_job_hold_the_flat_fields_of_a_cell(tmp_path: Path) -> No
     write_job(job, tmp_path / "job.json")
     assert f'"cell": {CELL_JSON}' in (tmp_path / "job.json").read_text()
     assert read_job(tmp_path / "job.json") == job
-
-
-@pytest.mark.parametrize("line", RECORDS.read_text().splitlines(), ids=["failed", "usable"])
-def test_the_cell_of_an_old_record_is_written_as_it_was_read(line: str) -> None:
-    raw = json.loads(line)
-    cell = record_from_dict(raw, where="here").cell
-    assert {
-        name: json.loads(json.dumps(value)) for name, value in cell.fields().items() if name in raw["cell"]
-    } == raw["cell"]
-    assert Cell.of_fields(**cell.fields()) == cell
 
 
 def ranked(**keys: Any) -> list[Cell]:

@@ -6,7 +6,6 @@ from storebench.check.sides.model import CellData, Side
 from storebench.check.sides.rules import cell_of
 from storebench.errors import CorruptDataError, SchemaVersionError
 from storebench.fileio.json_text import brief
-from storebench.formats.earlier_names import renamed_cell_and_id
 
 BASELINE_VERSION = 2
 """Version 1 held the lower quartile of each session; it can be read, but its sessions are compared with nothing."""
@@ -41,18 +40,4 @@ def side_of_baseline(source: str, raw: dict[str, Any]) -> Side:
 def _cell(raw: dict[str, Any], source: str) -> CellData:
     # Version 1 did not say which figure of a session it holds: of sessions of pytest the lower quartile.
     figure = "lower quartile" if "::" in raw["rerun"] else "mean"
-    return cell_of({"figure": figure, **_in_current_names(raw)}, source)
-
-
-def _in_current_names(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a baseline's cell with its backend as this release names it."""
-    asked = raw.get("asked")
-    if not isinstance(asked, dict):
-        return raw
-    named = renamed_cell_and_id(asked | {"cell_id": raw["cell_id"]})
-    identity = named.pop("cell_id")
-    if identity == raw["cell_id"]:
-        return raw
-    before, now = asked["backend"], named["backend"]
-    label = str(raw["label"]).replace(f"/{before}/", f"/{now}/")
-    return raw | {"cell_id": identity, "rerun": identity, "label": label, "asked": named}
+    return cell_of({"figure": figure, **raw}, source)

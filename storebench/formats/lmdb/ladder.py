@@ -9,7 +9,6 @@ index is in `storebench.formats.lmdb.walk`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar
 
 from storebench.formats.options import flag
 from storebench.formats.reads.policy import ReadPolicy
@@ -20,16 +19,12 @@ from storebench.settings.words import Share
 class LmdbDirectOptions(ReadPolicy):
     """Options of ``lmdb:direct``: those of explicit reads, and how samples are located."""
 
-    moved: ClassVar[Mapping[str, str]] = {"lmm": "It is a reader of its own now: write lmdb:shared."}
-
     index: bool = flag(
         default=True,
-        alias="prov",
         meaning="take offsets from the page index; off walks the tree for each sample",
     )
     keep_leaf: bool = flag(
         default=False,
-        alias="dm",
         meaning="with index=off: start each walk in the leaf where the last one ended, not at the root",
     )
 

@@ -22,16 +22,14 @@ _SHARE_OF_LIMIT = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPolicy(Options):
-    """Settings for reading a file, one field per option. The aliases are LMDBIO's names."""
+    """Settings for reading a file, one field per option."""
 
     explicit: bool = flag(
         default=True,
-        alias="dio",
         meaning="read cold data explicitly; off leaves it to page faults of the mapping",
     )
     merged: bool = flag(
         default=True,
-        alias="coal",
         meaning="read windows of several batches, and close samples in one request; off is one request per sample",
     )
     window_bytes: int | None = size(
@@ -62,7 +60,6 @@ class ReadPolicy(Options):
         default=None,
         least=1,
         most=MOST_READERS,
-        alias="stag",
         meaning="how many processes may read the file at the same time; the others wait for their turn",
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.formats.lmdb.ladder import RUNGS, LmdbDirectOptions, Rung
+from storebench.formats.lmdb.ladder import RUNGS, Rung
 from storebench.formats.registry import parse_backend
 from storebench.scenario import load_scenario
 from storebench.settings.words import Share
@@ -38,14 +38,6 @@ def test_the_scenarios_measure_every_rung_and_nothing_else() -> None:
     }
     shared = {(rung.backend, rung.share) for rung in RUNGS if rung.share is not Share.NONE}
     assert shared | {("lmdb", Share.NONE), ("lmdb?readahead=off", Share.NONE)} <= trained <= rungs
-
-
-def test_the_table_of_switches_names_every_alias() -> None:
-    text = (ROOT / "docs" / "readers.md").read_text(encoding="utf-8")
-    switches = re.findall(r"^\| `(\w+)` \((\w+)\) \| ([A-Z]+), `(\w+)` \|", text, re.MULTILINE)
-    rows = [row for row in LmdbDirectOptions.rows().values() if row.alias]
-    expected = {(row.name, row.text(row.default), row.alias.upper(), row.alias) for row in rows}
-    assert set(switches) == expected
 
 
 def test_the_tables_of_gains_have_a_row_per_optimisation_in_order() -> None:

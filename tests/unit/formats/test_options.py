@@ -10,7 +10,6 @@ import pytest
 
 from storebench.errors import UsageError
 from storebench.formats.registry import get_format, open_reader, parse_backend
-from storebench.scenario import make_scenario
 from storebench.testing.stores import SmallStore, build_small_store
 
 CompletedText = subprocess.CompletedProcess[str]
@@ -48,18 +47,13 @@ WRONG = [
         "leveldb:sorted?window_mib=٣",
         "leveldb:sorted: window_mib must be a whole number from 1 to 1048576, not '٣'",
     ),
-    ("lmdb:direct?merged=off,coal=on", "lmdb:direct: merged is given twice. Name it once."),
-    (
-        "lmdb:direct?lmm=on",
-        "lmdb:direct: the option 'lmm' has moved. It is a reader of its own now: write lmdb:shared.",
-    ),
+    ("lmdb:direct?merged=off,merged=on", "lmdb:direct: merged is given twice. Name it once."),
 ]
 
 SPELLINGS = [
-    ("lmdb:direct?stag=2,coal=off", "lmdb:direct?merged=off,readers_at_a_time=2"),
-    ("lmdb:direct?prov=off,dm=on,dio=off", "lmdb:direct?explicit=off,index=off,keep_leaf=on"),
-    ("hdf5+png:direct?dio=off,window_mib=016", "hdf5+png:direct?explicit=off,window_mib=16"),
-    ("lmdb:direct?stag=off", "lmdb:direct?readers_at_a_time=off"),
+    ("lmdb:direct?readers_at_a_time=2,merged=off", "lmdb:direct?merged=off,readers_at_a_time=2"),
+    ("hdf5+png:direct?explicit=off,window_mib=016", "hdf5+png:direct?explicit=off,window_mib=16"),
+    ("lmdb:direct?readers_at_a_time=off", "lmdb:direct?readers_at_a_time=off"),
     ("lmdb?readahead=on", "lmdb?readahead=on"),
     ("png:threads?threads=3,ahead=0", "png:threads?ahead=0,threads=3"),
 ]
@@ -122,14 +116,13 @@ def test_each_backend_has_one_spelling(written: str, spelled: str) -> None:
     assert parse_backend(spelled) == parse_backend(written)
 
 
-def test_both_names_of_an_option_make_one_cell() -> None:
-    backends = ["lmdb:direct?coal=off", "lmdb:direct?merged=off"]
-    [cell] = make_scenario({"name": "x", "matrix": [{"dataset": "mnist", "backends": backends}]}).cells()
-    assert str(cell.backend) == "lmdb:direct?merged=off"
-
-
 def test_a_reader_receives_typed_values(store: SmallStore) -> None:
-    options: dict[str, bool | int | str] = {"merged": False, "window_mib": 16, "gap_kib": "4", "stag": 2}
+    options: dict[str, bool | int | str] = {
+        "merged": False,
+        "window_mib": 16,
+        "gap_kib": "4",
+        "readers_at_a_time": 2,
+    }
     with open_reader(store.path, "direct", **options) as reader:
         values = vars(reader.options)
         assert np.array_equal(reader.labels, store.labels)
@@ -155,7 +148,7 @@ def test_formats_prints_a_table_of_options_per_reader(cli: Cli) -> None:
     start = next(number for number, line in enumerate(lines) if line.startswith("  lmdb:direct "))
     head = next(number for number in range(start, len(lines)) if lines[number].startswith("    option "))
     table = [line.split() for line in lines[head : head + 10]]
-    assert table[0] == ["option", "type", "default", "values", "alias", "meaning"]
+    assert table[0] == ["option", "type", "default", "values", "meaning"]
     assert [row[:3] for row in table[2:]] == [
         ["explicit", "flag", "on"],
         ["merged", "flag", "on"],
@@ -174,11 +167,10 @@ def test_formats_gives_every_option_as_json(cli: Cli) -> None:
         "type": "flag",
         "default": "on",
         "values": "on or off",
-        "alias": None,
         "meaning": "let the kernel read ahead of page faults",
     }
     turns = rows["hdf5"]["readers"]["direct"]["options"]["readers_at_a_time"]
-    assert (turns["values"], turns["alias"]) == ("a whole number from 1 to 1024 or off", "stag")
+    assert turns["values"] == "a whole number from 1 to 1024 or off"
 
 
 def test_opening_a_store_refuses_an_unknown_reader(store: SmallStore) -> None:

@@ -49,7 +49,7 @@ def test_the_same_replicate_twice_is_found(tmp_path: Path) -> None:
 def test_a_line_that_is_no_record_is_found_and_a_half_line_is_not(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [make_record("lmdb")])
     with (run / "records.jsonl").open("a") as file:
-        file.write('{"schema_version": 1, "run_id": 5}\n{"schema_version": 7}\n{"schema_ver')
+        file.write('{"schema_version": 2, "run_id": 5}\n{"schema_version": 7}\n{"schema_ver')
     findings = validate(run)
     assert [finding.kind for finding in findings] == [Rule.SCHEMA, Rule.SCHEMA]
     assert findings[0].cell.endswith("records.jsonl:2")
