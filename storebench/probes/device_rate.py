@@ -1,4 +1,4 @@
-"""Rates of the device: random and sequential O_DIRECT reads at several depths, by the fastest available method.
+"""Rates of the device: random and sequential O_DIRECT reads at several depths, by threads or by fio.
 
 The rates belong to the device and not to a store, so they are measured over one
 large file; a store of many small files would show the cost of small extents. A
@@ -20,15 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from storebench.probes.direct_reads import (
-    ASYNCHRONOUS,
-    THREADS,
-    Delivered,
-    Request,
-    opened_direct,
-    own_device_bytes,
-    read_direct,
-)
+from storebench.probes.direct_reads import Delivered, Request, opened_direct, own_device_bytes, read_direct
 from storebench.probes.fio import fio_rate
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
@@ -47,7 +39,7 @@ BEST = "device_best_bytes_per_s"
 KEYS = (*(f"device_random_{depth}_bytes_per_s" for depth in DEPTHS), SEQUENTIAL, BEST)
 
 _FIO_DEPTH = 16
-"""With fewer reads in flight every method reaches the same rate, and fio is slow to start."""
+"""With fewer reads in flight threads reach the same rate, and fio is slow to start."""
 _TRIAL_S = 0.1
 _MAX_REQUESTS = 100_000
 _MAX_FILES = 1000
@@ -166,31 +158,26 @@ class _ReadPlan(NamedTuple):
 
 
 def _rate(target: _Target, reads: _ReadPlan, limit_s: float) -> tuple[float, str]:
-    """Return the rate by the method and at the depth that won a short trial, or by fio, and the method's name.
+    """Return the rate at the depth that won a short trial, or by fio, and the method's name.
 
     The trial itself is not the result, because a disk with a limited rate delivers more at first.
     """
-    ways = [
-        (depth, method)
-        for depth in reads.depths
-        for method in ((ASYNCHRONOUS, THREADS) if depth > 1 else ("",))
-    ]
-    if len(ways) > 1:
-        trials = [_read(reads, *way, min(_TRIAL_S, limit_s / 2)).bytes_per_s for way in ways]
-        ways = [ways[trials.index(max(trials))]]
-    ((depth, method),) = ways
-    delivered = _read(reads, depth, method, limit_s)
+    depth = reads.depths[0]
+    if len(reads.depths) > 1:
+        trials = [_read(reads, depth, min(_TRIAL_S, limit_s / 2)).bytes_per_s for depth in reads.depths]
+        depth = reads.depths[trials.index(max(trials))]
+    delivered = _read(reads, depth, limit_s)
     if target.path is not None and depth >= _FIO_DEPTH:
         at_random = reads.size != SEQUENTIAL_BYTES
         rate = fio_rate(target.path, reads.size, depth, limit_s, at_random=at_random)
         if rate and rate > delivered.bytes_per_s:
             return rate, "fio"
-    return delivered.bytes_per_s, delivered.method
+    return delivered.bytes_per_s, "threads" if depth > 1 else "one read at a time"
 
 
-def _read(reads: _ReadPlan, depth: int, method: str, limit_s: float) -> Delivered:
+def _read(reads: _ReadPlan, depth: int, limit_s: float) -> Delivered:
     before = own_device_bytes()
-    reading = read_direct(reads.requests, reads.size, depth, limit_s, method=method)
+    reading = read_direct(reads.requests, reads.size, depth, limit_s)
     _check_served(reading, before)
     return reading
 
