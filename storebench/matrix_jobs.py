@@ -33,7 +33,6 @@ _ONE_RANK: dict[str, Any] = {
 _NO_DATA_STORE: dict[str, Any] = {
     "store_fill": Fill.PRELOAD,
     "store_memory_bytes": None,
-    "store_spill": False,
 }
 """The settings of a data store, with their values in a cell without one."""
 
@@ -61,7 +60,6 @@ class JobKeys(pydantic.BaseModel):
         share: list[Share]
         store_fill: list[Fill]
         store_memory: str | None
-        store_spill: bool
         trainers: list[int]
         trainer_data: list[TrainerData]
         tournament_steps: list[int]
@@ -113,7 +111,6 @@ class JobKeys(pydantic.BaseModel):
             given = {
                 "store_fill": filling,
                 "store_memory": self.store_memory is not None,
-                "store_spill": self.store_spill,
             }
             _refuse(given, "is for the data store of a job: add 'store' to share")
             return self

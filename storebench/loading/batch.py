@@ -29,9 +29,8 @@ class LoadJob:
         Samples of the largest batch, so that its memory is allocated before the epoch begins; 0 if it is not known yet.
     threads
         Threads that a reader may compute with, unless the backend's options name a number; None lets the reader decide.
-    store_fill, store_memory_bytes, store_spill
-        When ranks fill their data store, its memory limit per node, and whether a data store that does not fit is spilled
-        to disk. Used only by jobs with a data store.
+    store_fill, store_memory_bytes
+        When ranks fill their data store, and its memory limit per node. Used only by jobs with a data store.
     """
 
     store: Path
@@ -42,7 +41,6 @@ class LoadJob:
     threads: int | None = None
     store_fill: Fill = Fill.PRELOAD
     store_memory_bytes: int | None = None
-    store_spill: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

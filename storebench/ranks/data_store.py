@@ -21,7 +21,6 @@ from storebench.ranks.messages import Messages
 from storebench.ranks.owners import Owners, block_owners, first_owners, transfer_of
 from storebench.ranks.progress import RankProgress
 from storebench.ranks.room import needed_bytes, refusal
-from storebench.ranks.spill import spill_refusal
 from storebench.results import DataStoreFacts
 from storebench.settings.words import Fill
 
@@ -66,7 +65,6 @@ class DataStore:
         self._owners: Owners = np.empty(0, np.int32)
         self._held: HeldSamples = HeldPayloads(np.empty(0, np.int64))
         self._sizes = np.empty(0, np.int64)
-        self._spilled = False
         self._traffic = Traffic()
         self._asked_before = 0
         self._messages: Messages | None = None
@@ -80,7 +78,7 @@ class DataStore:
         Raises
         ------
         CellFailedError
-            The data store does not fit into the memory of a node and may not be spilled. This is checked before anything is read.
+            The data store does not fit into the memory of a node. This is checked before anything is read.
         """
         self._require_room()
         self._messages = Messages(self._progress)
@@ -127,7 +125,6 @@ class DataStore:
         return DataStoreFacts(
             held_samples=len(held.own) - held.missing,
             held_bytes=held.held_bytes,
-            spilled_bytes=held.held_bytes if self._spilled else 0,
             table_bytes=self._owners.nbytes + self._sizes.nbytes + self.reader.labels.nbytes,
             buffer_bytes=traffic.most_buffer_bytes,
             from_store=self._source.asked_samples - self._asked_before,
@@ -178,7 +175,7 @@ class DataStore:
         return self._deliveries.take(samples)
 
     def _require_room(self) -> None:
-        """Check on every rank that the data store fits into the memory of each node, or that the node may spill it."""
+        """Check on every rank that the data store fits into the memory of each node."""
         me, manifest = self._group.membership, self._source.manifest
         size = manifest.count * manifest.dataset.image_bytes if self._pixels else manifest.payload_bytes
         needed = needed_bytes(
@@ -189,24 +186,15 @@ class DataStore:
             batch_size=self._job.batch_size,
         )
         mine = refusal(needed, self._job.store_memory_bytes, me.node) if me.leads_node else None
-        self._spilled = mine is not None and self._job.store_spill
-        mine = spill_refusal(me.node) if self._spilled else mine
-        by_rank = self._group.exchange((me.node, mine, self._spilled))
-        refused = next((line for _, line, _ in by_rank if line is not None), None)
+        refused = next((line for line in self._group.exchange(mine) if line is not None), None)
         if refused is not None:
             raise CellFailedError(refused)
-        self._spilled = any(spilled for node, _, spilled in by_rank if node == me.node)
 
     def _own(self, owners: Owners) -> None:
         """Allocate memory for the samples that this rank owns."""
         self._owners = owners
         own = np.flatnonzero(owners == self._rank).astype(np.int64)
-        spilled = self._spilled
-        self._held = (
-            HeldPixels(own, self._source.image_shape, spilled=spilled)
-            if self._pixels
-            else HeldPayloads(own, spilled=spilled)
-        )
+        self._held = HeldPixels(own, self._source.image_shape) if self._pixels else HeldPayloads(own)
 
     def _preload(self) -> None:
         """Read all samples that this rank owns, in store order."""

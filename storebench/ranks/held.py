@@ -10,7 +10,6 @@ from storebench.arrays import Bytes
 from storebench.errors import CellFailedError
 from storebench.formats.base import Batch, Indices
 from storebench.ranks.owners import Owners, Positions
-from storebench.ranks.spill import SpillFile, spilled_array
 
 ByteCounts = npt.NDArray[np.int64]
 """Bytes of samples, int64 [n]."""
@@ -79,14 +78,11 @@ class HeldPixels(HeldSamples):
         As for `HeldSamples`.
     shape
         (H, W, C) of an image.
-    spilled
-        Whether they are in a file on this node's disk instead of in memory.
     """
 
-    def __init__(self, own: Indices, shape: tuple[int, int, int], *, spilled: bool = False) -> None:
+    def __init__(self, own: Indices, shape: tuple[int, int, int]) -> None:
         super().__init__(own)
-        take = spilled_array if spilled else _in_memory
-        self._pixels = take((len(own), *shape))
+        self._pixels = np.empty((len(own), *shape), np.uint8)
         self._image_bytes = int(np.prod(shape))
 
     def keep(self, samples: Indices, pixels: Batch) -> None:
@@ -105,21 +101,11 @@ class HeldPixels(HeldSamples):
 
 
 class HeldPayloads(HeldSamples):
-    """Payloads as stored, for codecs that the harness decodes.
+    """Payloads as stored, for codecs that the harness decodes."""
 
-    Parameters
-    ----------
-    own
-        As for `HeldSamples`.
-    spilled
-        Whether they are in a file on this node's disk instead of in memory.
-    """
-
-    def __init__(self, own: Indices, *, spilled: bool = False) -> None:
+    def __init__(self, own: Indices) -> None:
         super().__init__(own)
-        self._payloads = [] if spilled else [b""] * len(own)
-        self._file = SpillFile() if spilled else None
-        self._starts = np.zeros(len(own) if spilled else 0, np.int64)
+        self._payloads = [b""] * len(own)
         self._sizes = np.zeros(len(own), np.int64)
 
     @property
@@ -130,11 +116,7 @@ class HeldPayloads(HeldSamples):
     def keep(self, samples: Indices, payloads: Sequence[bytes]) -> None:
         """Keep the own samples among `samples`, with their `payloads`."""
         for row, place in zip(*self._new(samples), strict=True):
-            payload = payloads[row]
-            if self._file is None:
-                self._payloads[place] = payload
-            else:
-                self._starts[place] = self._file.append(payload)
+            payload = self._payloads[place] = payloads[row]
             self._sizes[place] = len(payload)
             self.held_bytes += len(payload)
 
@@ -145,15 +127,7 @@ class HeldPayloads(HeldSamples):
 
     def payloads(self, samples: Indices) -> list[bytes]:
         """Return own payloads."""
-        places, file = self._places(samples), self._file
-        if file is None:
-            return [self._payloads[place] for place in places]
-        spans = zip(self._starts[places].tolist(), self._sizes[places].tolist(), strict=True)
-        return [file.read(start, size) for start, size in spans]
-
-
-def _in_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    return np.empty(shape, np.uint8)
+        return [self._payloads[place] for place in self._places(samples)]
 
 
 def cut(content: Bytes, sizes: ByteCounts) -> list[bytes]:

@@ -14,7 +14,7 @@ STEPS_UNDER_WAY = 2
 TABLE_BYTES = 4 + 8 + 8
 """Bytes of each rank's tables per sample of the store: its owner, its size and its label."""
 
-_HINT = "Use more nodes or fewer samples, or spill it to disk with store_spill."
+_HINT = "Use more nodes or fewer samples."
 
 
 def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_size: int) -> int:
@@ -69,7 +69,7 @@ def refusal(needed: int, most: int | None, node: int) -> str | None:
 
 
 def check_room(cell: Cell, manifest: Manifest, nodes: int, node: int = 0) -> None:
-    """Refuse a data store that does not fit into the memory of this node and may not be spilled. Nothing has been read yet.
+    """Refuse a data store that does not fit into the memory of this node. Nothing has been read yet.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def check_room(cell: Cell, manifest: Manifest, nodes: int, node: int = 0) -> Non
     UsageError
         The data store does not fit.
     """
-    if cell.share is not Share.STORE or cell.store_spill:
+    if cell.share is not Share.STORE:
         return
     needed = needed_bytes(
         manifest.count,

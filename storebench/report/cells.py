@@ -66,7 +66,7 @@ SETTING_COLUMNS = tuple(
 
 _BACKEND_PARTS = tuple(name for name in BACKEND_COLUMNS if name != "backend")
 
-SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes", "store_spill")
+SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes")
 """Fields that describe how the ranks of a job share reading."""
 
 RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)

@@ -28,9 +28,7 @@ class DataStoreFacts:
     ----------
     held_samples, held_bytes
         Samples that the rank owned at the end of the epoch, and their bytes. They are pixels if the store is raw or its
-        reader decodes, and payloads otherwise. They are in memory unless they are spilled.
-    spilled_bytes
-        The part of `held_bytes` in a file on the disk of the node, because it does not fit into memory.
+        reader decodes, and payloads otherwise.
     table_bytes
         Bytes of the rank's tables: owner, size and label of every sample.
     buffer_bytes
@@ -59,7 +57,6 @@ class DataStoreFacts:
 
     held_samples: int
     held_bytes: int
-    spilled_bytes: int = 0
     table_bytes: int = 0
     buffer_bytes: int = 0
     from_store: int = 0

@@ -317,17 +317,6 @@ class LoopSettings:
             added=True,
         ).metadata,
     )
-    store_spill: bool = field(
-        default=False,
-        metadata=Setting(
-            meaning="Whether a data store that does not fit into memory is kept in temporary files on the nodes' disks.",
-            asked="Keep a data store that does not fit into memory in temporary files (`TMPDIR`), instead of refusing it. Only "
-            'with `share = "store"`.',
-            option="Keep a data store that does not fit into memory in temporary files; for --share store.",
-            labels={True: "spilled if it does not fit", False: ""},
-            added=True,
-        ).metadata,
-    )
     trainers: int = field(
         default=1,
         metadata=Setting(

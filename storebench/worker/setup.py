@@ -112,7 +112,6 @@ class Setup:
             threads=cell.threads,
             store_fill=cell.store_fill,
             store_memory_bytes=cell.store_memory_bytes,
-            store_spill=cell.store_spill,
         )
         return cls(
             job=job,

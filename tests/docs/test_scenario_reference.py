@@ -25,7 +25,6 @@ NEEDED: dict[str, dict[str, Any]] = {
     "share": {"ranks": 2},
     "store_fill": {"ranks": 2, "share": "store"},
     "store_memory": {"ranks": 2, "share": "store"},
-    "store_spill": {"ranks": 2, "share": "store"},
     "trainers": {"ranks": 1024},
     "trainer_data": {"ranks": 2, "trainers": 2},
     "tournament_steps": {"ranks": 2, "trainers": 2},

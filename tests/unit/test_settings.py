@@ -80,7 +80,6 @@ VALUES = {
     "share": "node",
     "store_fill": "first-epoch",
     "store_memory": "64 MiB",
-    "store_spill": True,
     "trainer_data": "replicated",
 }
 """Scenario key -> a value that is not the default; every other setting is a number."""
@@ -94,7 +93,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "share": {"ranks": 2},
     "store_fill": {"ranks": 2, "share": "store", "epochs": 2},
     "store_memory": {"ranks": 2, "share": "store"},
-    "store_spill": {"ranks": 2, "share": "store"},
     "trainers": {"ranks": 8},
     "trainer_data": {"ranks": 2, "trainers": 2},
     "tournament_steps": {"ranks": 2, "trainers": 2},
@@ -228,7 +226,7 @@ CELL_JSON = (
     '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
     '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
     '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '
-    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped", "share": "none", "store_fill": "preload", "store_memory_bytes": null, "store_spill": false, '
+    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped", "share": "none", "store_fill": "preload", "store_memory_bytes": null, '
     '"trainers": 1, "trainer_data": "partitioned", "tournament_steps": 0}'
 )
 """A cell in a record and in a job, as this release writes it: earlier ones lack some fields."""

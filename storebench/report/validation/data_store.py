@@ -100,15 +100,7 @@ def _reads(record: Record, parts: Sequence[DataStoreFacts]) -> Iterator[Finding]
         message = f"{late} samples were read from the store after the data store was filled"
         yield finding(Rule.CACHE, record, "data_store.from_store", message)
     read = record.counters.device_read_bytes
-    spilled = sum(part.spilled_bytes for part in parts)
-    if spilled and not record.cell.store_spill:
-        message = f"{spilled} bytes of its samples were on disk, but its cell does not spill"
-        yield finding(Rule.CACHE, record, "data_store.spilled_bytes", message)
-    if (
-        read is not None
-        and not (spilled and record.cell.store_spill)
-        and read > max(_READ_MOST_BYTES, _READ_MOST_FRAC * record.payload_bytes)
-    ):
+    if read is not None and read > max(_READ_MOST_BYTES, _READ_MOST_FRAC * record.payload_bytes):
         share = read / max(1, record.payload_bytes)
         message = f"served from memory, but the device delivered {share:.0%} of the requested bytes"
         yield finding(Rule.CACHE, record, "device_read_bytes", message)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ import psutil
 import pytest
 
 from storebench.errors import CellFailedError
-from storebench.filesystem import file_system
 from storebench.manifest import Manifest
 from storebench.probes.page_count import Residency, resident
 from storebench.ranks.group import Group, lost_another
@@ -27,7 +25,6 @@ from storebench.report.texts.labels import setting_label
 from storebench.report.validation.validate import validate_records
 from storebench.results import CacheVerdict, Cell, DataStoreFacts, Record
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.system.scratch import SEGMENTS
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
@@ -273,7 +270,6 @@ def test_facts_of_a_data_store_that_contradict_each_other_are_found(bench: Bench
         "data_store.from_store": {"from_store": 3, "from_memory": told.from_memory - 3},
         "data_store.from_memory": {"from_memory": told.from_memory + 1},
         "data_store.waited_s": {"waited_s": told.exchange_s + 1},
-        "data_store.spilled_bytes": {"spilled_bytes": 5},
     }
     for figure, change in changes.items():
         findings = validate_records([(with_part(record, 0, **change), run_folder / RECORDS_NAME)])
@@ -361,13 +357,12 @@ def exchanging(temporary: Path) -> int | None:
         ((*STORE, "--store-fill", "first-epoch", "--max-steps", "2"), "max_steps would leave samples out"),
         (("--ranks", "2", "--store-fill", "first-epoch"), "store_fill is for the data store of a job"),
         (("--ranks", "2", "--store-memory", "1 GiB"), "store_memory is for the data store of a job"),
-        (("--ranks", "2", "--store-spill"), "store_spill is for the data store of a job"),
         ((*STORE, "--store-memory", "much"), "'much' is not a size"),
         ((*STORE, "--store-fill", "never"), "'preload' or 'first-epoch'"),
     ],
     ids=[
         *("one rank", "workers", "limited", "one epoch", "max_steps"),
-        *("fill alone", "memory alone", "spill alone", "no size", "unknown word"),
+        *("fill alone", "memory alone", "no size", "unknown word"),
     ],
 )
 def test_a_data_store_that_makes_no_sense_is_refused(
@@ -386,37 +381,6 @@ def test_a_data_store_that_does_not_fit_is_refused_before_it_is_read(bench: Benc
     assert "lmdb: the data store needs 0." in done.stderr.splitlines()[-1]
     assert "of memory on node 0, and store_memory leaves it 0.01 MiB" in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("backend", "fill"), [("lmdb", "preload"), pytest.param("png", "first-epoch", marks=pytest.mark.full)]
-)
-def test_a_data_store_that_does_not_fit_is_spilled_where_asked(
-    backend: str, fill: str, bench: Bench, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    asked = {"share": "store", "store_fill": fill, "ranks": 2, "batch_size": 16, "model": "tiny"}
-    held = run_epochs(cell_of(backend, **asked), bench, run_folder)
-    limits = {"store_memory": "1 KiB", "store_spill": True}
-    spilled = run_epochs(cell_of(backend, **asked, **limits), bench, run_folder)
-    assert spilled.losses.tobytes() == held.losses.tobytes()
-    for mine, theirs in zip(spilled.facts(1), held.facts(1), strict=True):
-        assert (mine.spilled_bytes, theirs.spilled_bytes) == (theirs.held_bytes, 0)
-    assert spilled.total(1, "from_store") == 0
-    assert list(folder.iterdir()) == []
-
-
-def test_nothing_is_spilled_into_memory(
-    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if file_system(SEGMENTS).partition(" ")[0] != "tmpfs":
-        pytest.skip("there is no folder in memory here")
-    monkeypatch.setattr(tempfile, "tempdir", str(SEGMENTS))
-    cell = cell_of(share="store", ranks=2, store_memory="1 KiB", store_spill=True)
-    job = cell_job(cell, bench.stores, run_folder)
-    in_ranks(2, functools.partial(refused_rank, job=job, why="cannot be spilled on node 0: .* is in memory"))
 
 
 def test_pixels_that_do_not_fit_are_refused_although_their_payloads_would(

@@ -1,16 +1,11 @@
-"""Samples that a rank holds for others: kept once, packed in the order asked for, on disk as in memory."""
-
-import tempfile
-from pathlib import Path
+"""Samples that a rank holds for others: kept once, packed in the order asked for."""
 
 import numpy as np
 import pytest
 
 from storebench.arrays import Indices
-from storebench.errors import CellFailedError, CorruptDataError
-from storebench.ranks import spill
+from storebench.errors import CellFailedError
 from storebench.ranks.held import HeldPayloads, HeldPixels, cut, joined_sizes
-from storebench.ranks.spill import SpillFile, spill_refusal, spilled_array
 
 SHAPE = (2, 3, 1)
 OWN = np.array([3, 5, 8], np.int64)
@@ -32,13 +27,8 @@ def payload(sample: int) -> bytes:
     return bytes([sample]) * (sample + 1)
 
 
-@pytest.fixture(params=[False, True], ids=["memory", "disk"])
-def spilled(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-def test_only_own_pixels_are_kept(spilled: bool) -> None:
-    held = HeldPixels(OWN, SHAPE, spilled=spilled)
+def test_only_own_pixels_are_kept() -> None:
+    held = HeldPixels(OWN, SHAPE)
     assert held.missing == 3
     held.keep(ids(8, 1, 3), images(8, 1, 3))
     assert held.missing == 1
@@ -48,17 +38,17 @@ def test_only_own_pixels_are_kept(spilled: bool) -> None:
     assert held.held_bytes == 3 * 6
 
 
-def test_a_sample_that_comes_twice_is_kept_once(spilled: bool) -> None:
+def test_a_sample_that_comes_twice_is_kept_once() -> None:
     """Padding of an epoch repeats samples within a batch, and a second pass repeats all of them."""
-    held = HeldPixels(OWN, SHAPE, spilled=spilled)
+    held = HeldPixels(OWN, SHAPE)
     held.keep(ids(5, 3, 5), np.stack([image(5), image(3), image(77)]))
     held.keep(ids(5), images(99))
     assert held.held_bytes == 2 * 6
     assert held.pack(ids(5)).tolist() == [5] * 6
 
 
-def test_pixels_are_packed_in_the_order_asked_for(spilled: bool) -> None:
-    held = HeldPixels(OWN, SHAPE, spilled=spilled)
+def test_pixels_are_packed_in_the_order_asked_for() -> None:
+    held = HeldPixels(OWN, SHAPE)
     held.keep(OWN, images(3, 5, 8))
     assert held.pack(ids(8, 3)).tolist() == [8] * 6 + [3] * 6
     out = np.zeros((4, *SHAPE), np.uint8)
@@ -74,8 +64,8 @@ def test_a_packed_message_is_a_copy() -> None:
     assert held.pack(ids(3)).tolist() == [3] * 6
 
 
-def test_payloads_of_any_size_come_back(spilled: bool) -> None:
-    held = HeldPayloads(OWN, spilled=spilled)
+def test_payloads_of_any_size_come_back() -> None:
+    held = HeldPayloads(OWN)
     held.keep(ids(8, 2, 3), [payload(8), payload(2), payload(3)])
     assert held.sizes.tolist() == [4, 0, 9]
     assert held.held_bytes == 4 + 9
@@ -85,16 +75,16 @@ def test_payloads_of_any_size_come_back(spilled: bool) -> None:
     assert held.held_bytes == 4 + 6 + 9
 
 
-def test_an_empty_payload_is_a_payload(spilled: bool) -> None:
-    held = HeldPayloads(OWN, spilled=spilled)
+def test_an_empty_payload_is_a_payload() -> None:
+    held = HeldPayloads(OWN)
     held.keep(OWN, [b"", b"x", b""])
     assert held.missing == 0
     assert held.payloads(OWN) == [b"", b"x", b""]
 
 
 @pytest.mark.parametrize("asked", [(4,), (3, 4), (9,), (8,)], ids=str)
-def test_a_sample_that_is_not_held_is_refused(asked: tuple[int, ...], spilled: bool) -> None:
-    held = HeldPayloads(OWN, spilled=spilled)
+def test_a_sample_that_is_not_held_is_refused(asked: tuple[int, ...]) -> None:
+    held = HeldPayloads(OWN)
     held.keep(ids(3, 5), [payload(3), payload(5)])
     with pytest.raises(CellFailedError, match="does not hold"):
         held.payloads(ids(*asked))
@@ -117,38 +107,3 @@ def test_a_message_is_cut_into_its_payloads() -> None:
 def test_sizes_of_all_ranks_are_joined_by_owner() -> None:
     owners = np.array([1, 0, 1, -1, 0], np.int32)
     assert joined_sizes([ids(10, 20), ids(7, 9)], owners).tolist() == [7, 10, 9, 0, 20]
-
-
-def test_spilled_samples_follow_each_other() -> None:
-    file = SpillFile()
-    assert [file.append(content) for content in (b"abc", b"", b"defgh")] == [0, 3, 3]
-    assert (file.read(3, 5), file.read(0, 3), file.read(3, 0)) == (b"defgh", b"abc", b"")
-
-
-def test_a_spilled_sample_that_is_cut_off_is_refused() -> None:
-    file = SpillFile()
-    start = file.append(b"abcdef")
-    with pytest.raises(CorruptDataError, match="spilled to disk cannot be read"):
-        file.read(start + 2, 6)
-
-
-def test_an_array_on_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    array = spilled_array((3, 2))
-    array[:] = [[1, 2], [3, 4], [5, 6]]
-    assert array.sum(axis=0).tolist() == [9, 12]
-    assert spilled_array((0, 4)).shape == (0, 4)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "refused"),
-    [("tmpfs", True), ("ramfs", True), ("tmpfs (shared)", True), ("ext4", False), ("overlay", False)],
-)
-def test_a_folder_in_memory_takes_no_spilled_samples(
-    kind: str, refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spill, "file_system", lambda place: kind)
-    refusal = spill_refusal(3)
-    assert (refusal is not None) is refused
-    assert refusal is None or ("on node 3" in refusal and "TMPDIR" in refusal)

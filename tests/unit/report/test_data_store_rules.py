@@ -184,12 +184,6 @@ def test_a_few_reads_may_be_of_libraries() -> None:
     assert figures(with_reads(record, (16 << 20) + 1)) == ["device_read_bytes"]
 
 
-def test_samples_on_disk_are_found_unless_the_cell_spills() -> None:
-    assert figures(with_part(data_store_record(), spilled_bytes=5)) == ["data_store.spilled_bytes"]
-    spilling = with_part(data_store_record(store_spill=True), spilled_bytes=5)
-    assert figures(with_reads(spilling, 1 << 30)) == []
-
-
 def cold(before: float | None, after: float | None, cache: str = "cold", **cell: Any) -> Record:
     """Return the record of a job whose store was so far resident before and after an epoch from memory."""
     record = with_reads(data_store_record(cache=cache, **cell), 0)
