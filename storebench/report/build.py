@@ -202,7 +202,6 @@ def _made(content: PageContent) -> Iterator[tuple[str, str | bytes]]:
         yield f"{stem}.csv", to_csv(section.tables)
         listed = (*section.tables, *filter(None, [section.usage]))
         yield f"{stem}.md", "\n".join(table.to_markdown() for table in listed)
-        yield f"{stem}.tex", "\n".join(table.to_latex() for table in listed)
         for name, table in zip(_ROOFLINE_FILES, section.roofline_tables, strict=False):
             yield f"{name}-{section.slug}.csv", to_csv([table])
         for name, table in zip(_JOB_FILES, section.job_tables, strict=False):

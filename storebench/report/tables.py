@@ -1,4 +1,4 @@
-"""Tables of results: rows of text and of raw values, as Markdown, CSV and LaTeX."""
+"""Tables of results: rows of text and of raw values, as Markdown and CSV."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from storebench.plain_text import csv_cell, markdown, plain
+from storebench.plain_text import csv_cell, markdown
 from storebench.report.cells import CellSummary
 from storebench.report.decisions import Decision
 from storebench.report.facts import Facts
@@ -74,40 +74,6 @@ class Table:
         body = "\n".join("| " + " | ".join(map(markdown, line)) + " |" for line in lines)
         notes = "".join(f"- {markdown(note)}\n" for note in self.notes)
         return f"**{markdown(self.caption)}**\n\n{body}\n" + (f"\n{notes}" if notes else "")
-
-    def to_latex(self) -> str:
-        """Return the table as a LaTeX ``table`` with booktabs rules."""
-        lines = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in (self.head, *self.rows)]
-        others = len(self.head) - 1
-        columns = "l" * others + r"p{0.5\linewidth}" if self.wordy else "l" + "r" * others
-        return "\n".join(
-            [
-                r"\begin{table}",
-                rf"\caption{{{_latex(self.caption)}}}",
-                rf"\begin{{tabular}}{{{columns}}}",
-                r"\toprule",
-                lines[0],
-                r"\midrule",
-                *lines[1:],
-                r"\bottomrule",
-                r"\end{tabular}",
-                *(rf"\par\footnotesize {_latex(note)}" for note in self.notes),
-                r"\end{table}",
-                "",
-            ]
-        )
-
-
-_LATEX = {
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "µ": r"$\mu$",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in plain(text).replace("\\", "/"))
 
 
 def to_csv(tables: Sequence[Table]) -> str:

@@ -1,4 +1,4 @@
-"""The parts of a page and its tables: marks, raw figures, CSV and LaTeX, places, and what contradicts what."""
+"""The parts of a page and its tables: marks, raw figures, CSV, places, and what contradicts what."""
 
 import csv
 import dataclasses
@@ -40,14 +40,6 @@ def table(**changes: Any) -> Table:
         "notes": ("~ 5 µs",),
     }
     return Table(**(fields | changes))
-
-
-def test_latex_has_its_special_characters_escaped() -> None:
-    text = table().to_latex()
-    assert r"\caption{50\% \& more\_of \#1}" in text
-    assert r"\begin{tabular}{lr}" in text
-    assert r"\par\footnotesize \textasciitilde{} 5 $\mu$s" in text
-    assert text.count(r"\\") == 2
 
 
 def test_a_bar_in_a_name_is_no_column_of_markdown() -> None:

@@ -138,7 +138,7 @@ def test_caveats_stand_in_every_caption_and_plot_of_their_dataset(text: str, fol
     captions = [c for c in re.findall(r"<caption>.*?</caption>", text) if "CIFAR-10" in c]
     assert captions
     assert all("DERIVED" in caption and "EMULATED" in caption for caption in captions)
-    assert "DERIVED" in (folder / "table-cifar10.tex").read_text()
+    assert "DERIVED" in (folder / "table-cifar10.md").read_text()
 
 
 def test_every_cell_stands_in_the_sortable_table(text: str) -> None:

@@ -46,7 +46,7 @@ def test_a_table_a_dataset_and_a_plot_with_the_planted_figures(drawn: None, tmp_
     assert {row["base"] for row in rows.values()} == {"png"}
     assert [rows[name]["compared"] for name in ("png", "lmdb", "null")] == ["base", "faster", "not compared"]
     assert rows["lmdb"]["replicates"] == "3"
-    assert {path.suffix for path in written.files} >= {".md", ".csv", ".tex", ".svg", ".png"}
+    assert {path.suffix for path in written.files} >= {".md", ".csv", ".svg", ".png"}
     assert all(path.stat().st_size > 100 for path in written.files)
 
 
@@ -210,7 +210,7 @@ def test_a_warm_table_says_what_warm_is_and_nothing_of_caches_below(tmp_path: Pa
 def test_how_each_format_is_used_has_a_table_of_its_own(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [make_record("lmdb", cache="cold"), make_record("lmdb")])
     report = write_report(run, tmp_path / "out")
-    texts = {path.name: path.read_text() for path in report.files if path.suffix in (".md", ".tex", ".csv")}
+    texts = {path.name: path.read_text() for path in report.files if path.suffix in (".md", ".csv")}
     texts = {name: text for name, text in texts.items() if name == "report.md" or name.startswith("table-")}
     told = {name: text.count("as Caffe did") for name, text in texts.items()}
     assert told == {name: 0 if name.endswith(".csv") else 1 for name in texts}
