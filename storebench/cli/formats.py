@@ -60,16 +60,12 @@ def _facts(format_: "Format") -> dict[str, Any]:
     info = format_.info
     return {
         "summary": info.summary,
-        "usage": info.usage,
-        "expert_would": info.expert_would,
         "codecs": list(CODECS),
         "default_codec": info.default_codec,
         "default_reader": info.default_reader,
         "readers": {
             name: {
                 "summary": reader.summary,
-                "usage": reader.usage,
-                "expert_would": reader.expert_would,
                 "options": {row.name: _option(row) for row in reader.reader.options_type.rows().values()},
                 "traits": dataclasses.asdict(format_.traits(name)),
                 "note": reader.note,
@@ -120,11 +116,9 @@ def _details(format_facts: list[dict[str, Any]]) -> list[str]:
             lines.append(". ".join(filter(None, [f"{facts['name']}: {facts['missing']}", facts["hint"]])))
             continue
         lines.append(f"{facts['name']}: {facts['summary']}")
-        lines += _usage_line("  written", facts)
         for name, reader in facts["readers"].items():
             lines.append(f"  {facts['name']}:{name}  {reader['summary']}{_holding(reader['traits'])}")
             lines += [f"    {reader['note']}"] if reader["note"] else []
-            lines += _usage_line("    read", reader)
             lines += [f"    {line}" for line in _option_table(reader["options"])]
     return lines
 
@@ -133,11 +127,6 @@ def _option_table(options: dict[str, dict[str, Any]]) -> list[str]:
     """Return a reader's options as a table, one row each; empty if it has none."""
     rows = [(name, *(facts[head] or "" for head in OPTION_HEADS[1:])) for name, facts in options.items()]
     return aligned([OPTION_HEADS, *rows]) if rows else []
-
-
-def _usage_line(verb: str, facts: dict[str, Any]) -> list[str]:
-    """Return one line on how a store is written or read; none if the format's author does not say."""
-    return [f"{verb} {facts['usage']}. {facts['expert_would']}".rstrip()] if facts["usage"] else []
 
 
 def _holding(traits: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ every format trains the same network on the same batches.
 third party's format inherits it.
 """
 
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ __all__ = [
     "Reader",
     "ReaderInfo",
     "Traits",
-    "Usage",
     "Writer",
 ]
 
@@ -80,14 +78,6 @@ class Writer(ABC):
             self.abort()
 
 
-class Usage(enum.StrEnum):
-    """The quality of the use of a library or layout: a format's figures are those of this use of it."""
-
-    EXPERT = "as its expert would"
-    CAFFE = "as Caffe did"
-    NEWCOMER = "as a newcomer would"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReaderInfo:
     """One reader of a format: its class and its description.
@@ -100,18 +90,12 @@ class ReaderInfo:
         Properties that the harness acts on; the default is right for a reader that fetches from files.
     note
         A limit that people should know, and what the reader does about it; "" if there is none.
-    usage
-        How the store is read; None if the format's author does not say.
-    expert_would
-        One sentence: what an expert of the format would change about the reading.
     """
 
     reader: type[Reader]
     summary: str
     traits: Traits = field(default_factory=Traits)
     note: str = ""
-    usage: Usage | None = None
-    expert_would: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +107,6 @@ class FormatInfo:
     borrows
         The store ("memory+raw") that it reads for geometry and labels, having
         none of its own; None for every format that stores something.
-    usage
-        How the store is written; None if the format's author does not say.
-    expert_would
-        One sentence: what an expert of the format would change about the writing.
     """
 
     name: str
@@ -134,8 +114,6 @@ class FormatInfo:
     default_codec: str
     default_reader: str
     borrows: str | None = None
-    usage: Usage | None = None
-    expert_would: str = ""
 
 
 class Format(ABC):

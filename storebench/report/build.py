@@ -36,7 +36,6 @@ from storebench.report.texts.ranks import interference_lines
 from storebench.report.texts.roofline import accelerator_sentence, roofline_answer
 from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.verdicts import limit_sentence
-from storebench.report.usage_table import usage_table
 from storebench.report.validation.findings import Finding
 from storebench.report.validation.validate import Sourced, nothing_to_read, read_all, validate_records
 from storebench.results import Environment
@@ -169,7 +168,6 @@ def _section(shown: Facts, sound: Facts, accelerators: Sequence[Accelerator], an
         roofline_tables=tuple(roofline_tables(shown.rooflines, accelerators)),
         job_lines=tuple(interference_lines(shown)),
         job_tables=tuple(rank_tables(shown)),
-        usage=usage_table(shown.cells),
         advice=tuple(recommend(sound)),
         limits=tuple(_limit(cell, shown) for cell in limited),
         ceilings=tuple((name, number(rate)) for name, rate in shown.ceilings.items() if rate),
@@ -200,8 +198,7 @@ def _made(content: PageContent) -> Iterator[tuple[str, str | bytes]]:
     for section in content.sections:
         stem = f"table-{section.slug}"
         yield f"{stem}.csv", to_csv(section.tables)
-        listed = (*section.tables, *filter(None, [section.usage]))
-        yield f"{stem}.md", "\n".join(table.to_markdown() for table in listed)
+        yield f"{stem}.md", "\n".join(table.to_markdown() for table in section.tables)
         for name, table in zip(_ROOFLINE_FILES, section.roofline_tables, strict=False):
             yield f"{name}-{section.slug}.csv", to_csv([table])
         for name, table in zip(_JOB_FILES, section.job_tables, strict=False):

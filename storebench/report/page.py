@@ -33,7 +33,6 @@ from storebench.report.texts.ranks import JOB_INTERVALS
 from storebench.report.texts.resting import precision_words
 from storebench.report.texts.sentence import Sentence
 from storebench.report.texts.terms import terms
-from storebench.report.usage_table import USAGE_TITLE
 from storebench.report.validation.findings import Finding
 from storebench.report.verdict import Stalls
 from storebench.results import Environment
@@ -69,7 +68,6 @@ class Section:
     roofline_tables: tuple[Table, ...] = ()
     job_lines: tuple[str, ...] = ()
     job_tables: tuple[Table, ...] = ()
-    usage: Table | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +276,6 @@ def _context(content: PageContent, explained: Sequence[tuple[str, str]]) -> dict
         "rules": RULES,
         "stalls": STALLS,
         "job_intervals": JOB_INTERVALS,
-        "usage_title": USAGE_TITLE,
         "brackets": BRACKETS if "[" in content.headline.answer else "",
         "version": __version__,
         "backend_label": backend_label,

@@ -54,8 +54,6 @@ class Table:
         For each row why it must not be read like the others ("FAILED: ..."), or "".
     notes
         Sentences that belong beside the table, such as what its cache state means.
-    wordy
-        Whether its columns hold words, not figures: they start at the left, and the last one may take several lines.
     """
 
     caption: str
@@ -65,12 +63,10 @@ class Table:
     raw: tuple[tuple[Any, ...], ...]
     marks: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
-    wordy: bool = False
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, its caption above."""
-        others = "---" if self.wordy else "---:"
-        lines = [self.head, ("---", *(others for _ in self.head[1:])), *self.rows]
+        lines = [self.head, ("---", *("---:" for _ in self.head[1:])), *self.rows]
         body = "\n".join("| " + " | ".join(map(markdown, line)) + " |" for line in lines)
         notes = "".join(f"- {markdown(note)}\n" for note in self.notes)
         return f"**{markdown(self.caption)}**\n\n{body}\n" + (f"\n{notes}" if notes else "")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
 from storebench.formats.files.get import FilesReader
 from storebench.formats.files.threads import FilesThreadsReader
 from storebench.formats.files.write import FilesWriter
@@ -19,8 +19,6 @@ class FilesFormat(Format):
         summary="one file per image in class folders, labels beside them",
         default_codec="png",
         default_reader="get",
-        usage=Usage.NEWCOMER,
-        expert_would="An expert would pack the images into a few large files, so that no file is opened per sample.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -30,16 +28,11 @@ class FilesFormat(Format):
                 reader=FilesReader,
                 summary="open, read, close; one sample at a time",
                 note="most of PNG's time is decoding, not reading",
-                usage=Usage.NEWCOMER,
-                expert_would="An expert would decode in several threads, with a faster decoder than Pillow "
-                "and without Pillow's intermediate copies.",
             ),
             "threads": ReaderInfo(
                 reader=FilesThreadsReader,
                 summary="open, read and decode in threads",
                 note="decoding is done by the reader's own threads",
-                usage=Usage.EXPERT,
-                expert_would="An expert would replace Pillow by a decoder that writes straight into the batch.",
             ),
         }
 

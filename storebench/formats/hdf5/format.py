@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
 from storebench.formats.hdf5.direct import Hdf5DirectReader
 from storebench.formats.hdf5.get import Hdf5GetReader
 from storebench.formats.hdf5.write import Hdf5Writer
@@ -18,8 +18,6 @@ class Hdf5Format(Format):
         summary="one file: data [N,H,W,C] and label; or payload, offset and label",
         default_codec="raw",
         default_reader="get",
-        usage=Usage.EXPERT,
-        expert_would="An expert would change nothing: raw pixels are contiguous, without chunks and filters.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -29,16 +27,11 @@ class Hdf5Format(Format):
                 reader=Hdf5GetReader,
                 summary="one hyperslab per sample (h5py, low level)",
                 note="h5py lets one thread of a process in at a time",
-                usage=Usage.EXPERT,
-                expert_would="An expert would change nothing; a newcomer would index an h5py Dataset, with new "
-                "dataspaces for each read, the default sieve buffer and the default chunk cache.",
             ),
             "direct": ReaderInfo(
                 reader=Hdf5DirectReader,
                 summary="explicit planned reads at the data's offset",
                 note="compressed data still goes through the library",
-                usage=Usage.EXPERT,
-                expert_would="An expert would change nothing: the library is left out of the reading of raw pixels.",
             ),
         }
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
 from storebench.formats.leveldb.get import LevelDbGetReader
 from storebench.formats.leveldb.sorted import LevelDbSortedReader
 from storebench.formats.leveldb.write import LevelDbWriter
@@ -21,8 +21,6 @@ class LevelDbFormat(Format):
         summary="LevelDB tables without compression, one %08d record per image",
         default_codec="raw",
         default_reader="get",
-        usage=Usage.CAFFE,
-        expert_would="An expert would write blocks of the size of one sample, not of Caffe's 64 KiB.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -32,16 +30,11 @@ class LevelDbFormat(Format):
                 reader=LevelDbGetReader,
                 summary="plyvel's get, one call per sample",
                 note=_SNAPSHOT,
-                usage=Usage.NEWCOMER,
-                expert_would="An expert would look up sorted keys with one iterator, as leveldb:sorted does, "
-                "and copy each value once, not twice before it reaches the batch.",
             ),
             "sorted": ReaderInfo(
                 reader=LevelDbSortedReader,
                 summary="windows of the order, by key, one iterator",
                 note=_SNAPSHOT,
-                usage=Usage.EXPERT,
-                expert_would="An expert would call LevelDB from C++, so that a value is copied once.",
             ),
         }
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged
 from storebench.formats.lmdb.direct import LmdbDirectReader
 from storebench.formats.lmdb.get import LmdbGetReader
@@ -23,8 +23,6 @@ class LmdbFormat(Format):
         summary="one memory-mapped B+-tree (data.mdb), one %08d record per image",
         default_codec="raw",
         default_reader="get",
-        usage=Usage.CAFFE,
-        expert_would="An expert would commit less often than every 1,000 records; readers would hardly notice.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -34,24 +32,17 @@ class LmdbFormat(Format):
                 reader=LmdbGetReader,
                 summary="py-lmdb's get, one call per sample",
                 note="opened read-only and without locks, so any number of processes read at once",
-                usage=Usage.EXPERT,
-                expert_would="An expert would leave read-ahead on only for a store that fits into memory "
-                "(lmdb?readahead=off is without it); values are copied once, from the map into the batch, as it should be.",
             ),
             "direct": ReaderInfo(
                 reader=LmdbDirectReader,
                 summary="page index, explicit planned reads",
                 note="reads the file without the library, and writes no lock",
-                usage=Usage.EXPERT,
-                expert_would="An expert would change nothing: the library is left out of the reading.",
             ),
             "shared": ReaderInfo(
                 reader=LmdbSharedReader,
                 summary="one copy of the pixels in shared memory, read as lmdb:direct reads",
                 traits=Traits(holds_pixels=True),
                 note="all processes of a machine share one copy; the first one reads the store",
-                usage=Usage.EXPERT,
-                expert_would="An expert would change nothing: all processes gather from one copy.",
             ),
         }
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storebench.formats.base import Format, FormatInfo, Reader, ReaderInfo, Traits, Usage, Writer
+from storebench.formats.base import Format, FormatInfo, Reader, ReaderInfo, Traits, Writer
 from storebench.formats.memory.audit import PackReader
 from storebench.formats.memory.held import MemoryNativeReader, MemoryPythonReader
 from storebench.formats.memory.shared import MemorySharedReader
@@ -23,8 +23,6 @@ class MemoryFormat(Format):
         summary="decoded pixels in one array in memory, read at the opening",
         default_codec="raw",
         default_reader="python",
-        usage=Usage.EXPERT,
-        expert_would="An expert would change nothing: the pixels are one C-contiguous array.",
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
@@ -35,24 +33,18 @@ class MemoryFormat(Format):
                 summary="one index per sample in Python, then collate",
                 traits=_HELD,
                 note=_ONCE_EACH,
-                usage=Usage.NEWCOMER,
-                expert_would="An expert would gather the whole batch in one call, as memory:native does.",
             ),
             "native": ReaderInfo(
                 reader=MemoryNativeReader,
                 summary="one index_select per batch in C++ (ATen)",
                 traits=_HELD,
                 note=_ONCE_EACH,
-                usage=Usage.EXPERT,
-                expert_would="An expert would give it more threads where cores are idle.",
             ),
             "shared": ReaderInfo(
                 reader=MemorySharedReader,
                 summary="one copy in shared memory for all processes",
                 traits=_HELD,
                 note="all processes of a machine share one copy; the first one fills it",
-                usage=Usage.EXPERT,
-                expert_would="An expert would change nothing: all processes gather from one copy.",
             ),
         }
 

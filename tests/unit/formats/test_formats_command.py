@@ -29,20 +29,6 @@ def test_the_table_shows_the_defaults(cli: Callable[..., CompletedText]) -> None
     assert "get*" in hdf5
 
 
-def test_every_built_in_reader_says_what_an_expert_would_change(
-    cli: Callable[..., CompletedText],
-) -> None:
-    rows = [row for row in json.loads(cli("formats", "--json").stdout) if row["builtin"]]
-    for row in rows:
-        for one in (row, *row["readers"].values()):
-            assert one["usage"] in {"as its expert would", "as Caffe did", "as a newcomer would"}, one
-            assert one["expert_would"].startswith("An expert would"), one
-            assert one["expert_would"].endswith("."), one
-    shown = cli("formats").stdout
-    assert "  written as Caffe did. An expert would write blocks of the size of one sample" in shown
-    assert "    read as a newcomer would. An expert would look up sorted keys" in shown
-
-
 def test_a_missing_library_is_no_error(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['plyvel'] = None; sys.argv[1:] = ['formats']; "

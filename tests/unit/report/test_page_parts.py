@@ -15,13 +15,12 @@ from storebench.report.claims import Claim, ClaimKind
 from storebench.report.decisions import Topic
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Estimate
-from storebench.report.page import RAW_HEAD, alt_text, flags, html, markdown, raw_rows
+from storebench.report.page import RAW_HEAD, alt_text, flags, html, raw_rows
 from storebench.report.panels import panels
 from storebench.report.places import data_key, distinctions
 from storebench.report.tables import Table, mark, to_csv
 from storebench.report.texts.method import method
 from storebench.report.texts.notes import cache_notes
-from storebench.report.usage_table import usage_table
 from storebench.results import CacheVerdict, Conditions, Record, Status
 from tests.support.planted import ENVIRONMENT, make_record, replicates, write_run
 
@@ -270,32 +269,6 @@ def test_the_method_counts_this_reports_own_replicates_and_samples() -> None:
 def test_where_no_cache_state_was_asked_for_the_method_says_so() -> None:
     assert statements(make_record("lmdb", cache="any"))["Cache"].startswith("No cache state was requested")
     assert "ran in 1 fresh process, interleaved" in statements(make_record("lmdb"))["Replicates"]
-
-
-def test_how_a_format_is_used_is_told_once_and_not_of_the_null_cell() -> None:
-    names = ("lmdb", "lmdb:direct", "null")
-    cells = cells_of(*map(make_record, names), make_record("lmdb", cache="warm"))
-    table = usage_table(cells)
-    assert table is not None
-    assert [row[:2] for row in table.rows] == [
-        ("LMDB, LMDB (direct)", "written"),
-        ("LMDB", "read"),
-        ("LMDB (direct)", "read"),
-    ]
-    assert table.rows[2][2:] == (
-        "as its expert would",
-        "Change nothing: the library is left out of the reading",
-    )
-    assert usage_table(cells_of(make_record("null"))) is None
-
-
-def test_how_formats_are_used_stands_once_below_a_datasets_tables() -> None:
-    records = [make_record("lmdb"), make_record("lmdb", cache="warm")]
-    content = content_of([(record, Path("run/records.jsonl")) for record in records])
-    for text in (html(content), markdown(content)):
-        assert text.count("Commit less often than every 1,000 records") == 1
-        assert text.index("Commit less often") > text.index("data wait")
-    assert not any("expert" in note for table in content.sections[0].tables for note in table.notes)
 
 
 def test_one_more_table_is_not_called_tables() -> None:

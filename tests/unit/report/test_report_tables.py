@@ -207,16 +207,6 @@ def test_a_warm_table_says_what_warm_is_and_nothing_of_caches_below(tmp_path: Pa
     assert not any("below" in note for note in table.notes)
 
 
-def test_how_each_format_is_used_has_a_table_of_its_own(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [make_record("lmdb", cache="cold"), make_record("lmdb")])
-    report = write_report(run, tmp_path / "out")
-    texts = {path.name: path.read_text() for path in report.files if path.suffix in (".md", ".csv")}
-    texts = {name: text for name, text in texts.items() if name == "report.md" or name.startswith("table-")}
-    told = {name: text.count("as Caffe did") for name, text in texts.items()}
-    assert told == {name: 0 if name.endswith(".csv") else 1 for name in texts}
-    assert not any("expert" in note for table in report.tables for note in table.notes)
-
-
 def test_the_limit_stands_beside_what_was_resident(tmp_path: Path) -> None:
     record = make_record("lmdb", cache="limited", memory_bytes=400 * 2**20)
     assert record.cache is not None
