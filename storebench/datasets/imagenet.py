@@ -2,7 +2,7 @@
 
 The training archive is a tar with one tar per class. The validation archive is
 one tar of JPEGs. Their classes come from Caffe's ``val.txt`` (a line "NAME
-INDEX" per image, where INDEX counts the sorted classes) or from the devkit.
+INDEX" per image, where INDEX counts the sorted classes).
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from storebench.datasets import devkit, images, tars
+from storebench.datasets import images, tars
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.decoding import checked, decode_rgb
 from storebench.datasets.folder import open_class_folders
 from storebench.datasets.geometry import change_note, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
-from storebench.datasets.sources import check_index, files_digest, fingerprint, unreadable
+from storebench.datasets.sources import check_index, files_digest, fingerprint, read_file, unreadable
 from storebench.datasets.splits import TEST_FOLDERS, has_class_folders
 from storebench.datasets.walk import is_left_out
 from storebench.errors import CorruptDataError, DataNotFoundError
@@ -30,7 +30,13 @@ from storebench.settings.words import Split
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
+VAL_LIST = "val.txt"
 NAME = "imagenet"
+
+_LIST_BYTES_MAX = 16 << 20
+"""Most bytes of val.txt; Caffe's has less than 2 MB."""
+
+_MOST_CLASSES = 1_000_000
 
 
 def find(root: Path) -> Path | None:
@@ -72,7 +78,7 @@ def open_imagenet(
         raise DataNotFoundError(
             "ImageNet's validation split is not here",
             where=folder,
-            hint=f"Put {VAL_TAR} and {devkit.ARCHIVE} there, or class folders in val/.",
+            hint=f"Put {VAL_TAR} and Caffe's {VAL_LIST} there, or class folders in val/.",
         )
     return _open_val_tar(folder / VAL_TAR, classes, image_size)
 
@@ -142,13 +148,46 @@ def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int |
         members = _images(stream, str(path))
     if not members:
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
-    truth = devkit.validation_classes(path.parent, [m.name.rpartition("/")[2] for m in members], classes)
+    truth = _validation_classes(path.parent / VAL_LIST, [m.name.rpartition("/")[2] for m in members], classes)
     names = classes or tuple(sorted(set(truth)))
     index = {wnid: label for label, wnid in enumerate(names)}
     kept = [(member, index[wnid]) for member, wnid in zip(members, truth, strict=True) if wnid in index]
     left_out = len(members) - len(kept)
     note = f"{left_out} images left out: the train split lacks their classes" if left_out else ""
     return TarDataset(Split.TEST, path, kept, names, note, image_size)
+
+
+def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str] | None) -> list[str]:
+    """Return the class of every validation image, by its file name; without `classes`, they are named by their numbers."""
+    if not path.is_file():
+        raise DataNotFoundError(
+            "the classes of the validation images are not here",
+            where=path,
+            hint="Put val.txt of Caffe's caffe_ilsvrc12.tar.gz there, or class folders in val/; the devkit's MATLAB file "
+            "is not read.",
+        )
+    text = read_file(path, most_bytes=_LIST_BYTES_MAX).decode("utf-8", "surrogateescape")
+    pairs = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
+    missing = next((name for name in names if name not in pairs), None)
+    if missing is not None:
+        raise CorruptDataError(f"has no line for {missing}", where=path)
+    try:
+        numbers = [int(pairs[name]) for name in names]
+    except ValueError as error:
+        raise CorruptDataError("holds something other than class numbers", where=path) from error
+    if not 0 <= min(numbers) <= max(numbers) < _MOST_CLASSES:
+        raise CorruptDataError(
+            f"holds a number that is not a class from 0 to {_MOST_CLASSES - 1:,}", where=path
+        )
+    width = max(4, len(str(max(numbers))))
+    known = classes or [f"class{number:0{width}d}" for number in range(max(numbers) + 1)]
+    if max(numbers) >= len(known):
+        raise CorruptDataError(
+            f"counts {max(numbers) + 1} classes, the train split has {len(known)}",
+            where=path,
+            hint="Put class folders in val/ instead.",
+        )
+    return [known[number] for number in numbers]
 
 
 def _open(path: Path) -> BinaryIO:

@@ -1,25 +1,19 @@
 """ImageNet from class folders and from its published archives, without unpacking anything."""
 
-import gzip
-import io
 import os
 import pickle
-import struct
 import tarfile
-import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.datasets import DatasetSpec, Origin, open_dataset
 from storebench.datasets.imagenet import TRAIN_TAR, VAL_TAR
-from storebench.datasets.matfile import check_mat
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
-from tests.support.dataset_files import damaged, digests, image_file, tar, write_class_folders
+from tests.support.dataset_files import digests, image_file, tar, write_class_folders
 from tests.support.thinning import examples
 
 TRAIN = DatasetSpec(name="imagenet", synthetic=False)
@@ -119,51 +113,9 @@ def val_images(count: int) -> dict[str, bytes]:
     return {f"ILSVRC2012_val_{number:08d}.JPEG": image_file(seed=number) for number in range(1, count + 1)}
 
 
-def meta_mat() -> bytes:
-    """Return the devkit's list of synsets: numbers in no order of the names, and one inner node."""
-    scipy_io = pytest.importorskip("scipy.io")
-    rows = [(1, "n03", 0), (2, "n01", 0), (3, "n02", 0), (4, "n00", 3)]
-    synsets = np.array(rows, dtype=[("ILSVRC2012_ID", "O"), ("WNID", "O"), ("num_children", "O")])
-    buffer = io.BytesIO()
-    scipy_io.savemat(buffer, {"synsets": synsets}, do_compression=True)
-    return buffer.getvalue()
-
-
-def put_devkit(root: Path, truth: str, *, archived: bool) -> None:
-    files = {
-        "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": truth.encode(),
-        "ILSVRC2012_devkit_t12/data/meta.mat": meta_mat(),
-    }
-    if archived:
-        (root / "imagenet" / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(tar(files)))
-        return
-    for name, data in files.items():
-        (root / "imagenet" / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / "imagenet" / name).write_bytes(data)
-
-
-@pytest.mark.parametrize("archived", [True, False])
-def test_the_devkit_gives_validation_images_the_train_classes(root: Path, archived: bool) -> None:
+def test_caffes_list_gives_validation_images_the_train_classes(root: Path) -> None:
     put_train_tar(root)
-    (root / "imagenet" / VAL_TAR).write_bytes(tar(dict(reversed(val_images(4).items()))))
-    put_devkit(root, "\ufeff2\r\n3\r\n1\r\n2\r\n", archived=archived)
-    dataset = open_dataset(TEST, root)
-    assert [dataset.sample(index)[1] for index in range(4)] == [0, 1, 2, 0]
-    expected = open_dataset(DatasetSpec(name=f"folder:{_unpacked(root, val_images(4))}", image_size=256))
-    assert np.array_equal(dataset.sample(2)[0], expected.sample(2)[0])
-
-
-def _unpacked(root: Path, files: dict[str, bytes]) -> Path:
-    folder = root / "unpacked" / "one"
-    folder.mkdir(parents=True)
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return folder.parent
-
-
-def test_caffes_list_does_without_the_devkit(root: Path) -> None:
-    put_train_tar(root)
-    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(3)))
+    (root / "imagenet" / VAL_TAR).write_bytes(tar(dict(reversed(val_images(3).items()))))
     lines = [f"{name} {label}" for name, label in zip(val_images(3), (2, 0, 1), strict=True)]
     (root / "imagenet" / "val.txt").write_text("\ufeff" + "\r\n".join(lines), encoding="utf-8")
     dataset = open_dataset(TEST, root)
@@ -179,16 +131,6 @@ def test_a_list_that_does_not_fit_is_refused(root: Path, text: str) -> None:
         open_dataset(TEST, root)
 
 
-@pytest.mark.parametrize(
-    ("truth", "says"), [("1\n", "1 lines"), ("1\n9\n", "class 9"), ("1\nx\n", "something other")]
-)
-def test_a_ground_truth_that_does_not_fit_is_refused(root: Path, truth: str, says: str) -> None:
-    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(2)))
-    put_devkit(root, truth, archived=True)
-    with pytest.raises(CorruptDataError, match=says):
-        open_dataset(TEST, root)
-
-
 def test_validation_folders_use_the_classes_of_train(root: Path) -> None:
     folder = root / "folders" / "imagenet"
     write_class_folders(folder / "val", {"n02": 2, "n09": 1, "n03": 1})
@@ -201,7 +143,7 @@ def test_validation_folders_use_the_classes_of_train(root: Path) -> None:
 def test_a_missing_validation_split_says_which_files_it_needs(root: Path) -> None:
     for place in (root, root / "folders"):
         put_train_tar(root)
-        with pytest.raises(DataNotFoundError, match=r"ILSVRC2012_img_val\.tar and ILSVRC2012_devkit_t12"):
+        with pytest.raises(DataNotFoundError, match=r"ILSVRC2012_img_val\.tar and Caffe's val\.txt"):
             open_dataset(TEST, place)
 
 
@@ -225,56 +167,6 @@ def test_a_list_of_a_trillion_classes_is_refused(root: Path) -> None:
     (root / "imagenet" / "val.txt").write_text(f"ILSVRC2012_val_00000001.JPEG {10**12}")
     with pytest.raises(CorruptDataError, match=r"val\.txt: holds a number that is not a class"):
         open_dataset(TEST, root)
-
-
-def mat_matrix(kind: int, extents: tuple[int, ...]) -> bytes:
-    """Return a matrix of a MATLAB file that has flags, dimensions and a name, and nothing of its content."""
-    flags = struct.pack("<IIII", 6, 8, kind, 0)
-    dimensions = struct.pack(f"<II{len(extents)}i", 5, 4 * len(extents), *extents) + b"\0" * (
-        4 * len(extents) % 8
-    )
-    name = struct.pack("<HH4s", 1, 4, b"syns")
-    return struct.pack("<II", 14, len(flags + dimensions + name)) + flags + dimensions + name
-
-
-def compressed(data: bytes) -> bytes:
-    packed = zlib.compress(data)
-    return struct.pack("<II", 15, len(packed)) + packed
-
-
-MAT_HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (mat_matrix(1, (1 << 30, 4)), "a matrix of 4,294,967,296 items"),
-        (compressed(mat_matrix(2, (1, 2_000_000))), "a matrix of 2,000,000 items"),
-        (compressed(b"\0" * (64 << 20)), "unpacks to more than"),
-        (struct.pack("<II", 14, 1 << 31), "does not fit"),
-        (b"", "not the devkit's list"),
-    ],
-    ids=["a cell array", "a packed structure", "a packed hole", "a length", "nothing"],
-)
-def test_a_matlab_file_that_asks_for_gigabytes_is_refused(root: Path, content: bytes, says: str) -> None:
-    pytest.importorskip("scipy.io")
-    (root / "imagenet" / VAL_TAR).write_bytes(tar(val_images(1)))
-    put_devkit(root, "1\n", archived=False)
-    path = root / "imagenet" / "ILSVRC2012_devkit_t12" / "data" / "meta.mat"
-    path.write_bytes(MAT_HEADER + content)
-    with pytest.raises(CorruptDataError, match=says) as caught:
-        open_dataset(TEST, root)
-    assert "meta.mat" in str(caught.value)
-
-
-@examples(200)
-@given(data=st.data())
-def test_a_damaged_matlab_file_is_refused_or_read(data: st.DataObject) -> None:
-    content = data.draw(damaged(meta_mat()))
-    try:
-        check_mat(content)
-    except (ValueError, struct.error, zlib.error):
-        return
 
 
 def test_names_in_an_archive_that_are_no_utf8_are_read_and_named(root: Path) -> None:
