@@ -166,7 +166,7 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
             hint="Put val.txt of Caffe's caffe_ilsvrc12.tar.gz there, or class folders in val/; the devkit's MATLAB file "
             "is not read.",
         )
-    text = read_file(path, most_bytes=_LIST_BYTES_MAX).decode("utf-8", "surrogateescape")
+    text = read_file(path, most_bytes=_LIST_BYTES_MAX).decode("utf-8-sig", "surrogateescape")
     pairs = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
     missing = next((name for name in names if name not in pairs), None)
     if missing is not None:

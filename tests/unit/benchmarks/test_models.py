@@ -93,7 +93,7 @@ def scaled(rates: dict[int, float], *, compute: str = "none", device: float | No
         (scaled({1: 100}), ("--machines", "0"), 2, "must be positive"),
     ],
 )
-def test_nothing_is_estimated_beyond_a_factor_of_two_and_the_reason_is_told(
+def test_nothing_is_estimated_beyond_a_factor_of_two(
     records: list[Record], options: tuple[str, ...], code: int, says: str, tmp_path: Path
 ) -> None:
     run = write_run(tmp_path / "run", records)

@@ -62,7 +62,7 @@ def changed(measured: Path, tmp_path: Path) -> Callable[[Change], Path]:
 
 
 @pytest.mark.parametrize("how", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_line_before_the_last_ends_every_command_with_5_and_its_number(
+def test_a_damaged_line_before_the_last_ends_every_command_with_5(
     how: Change, bench: Bench, measured: Path, changed: Callable[[Change], Path], tmp_path: Path
 ) -> None:
     run = changed(how)
@@ -85,7 +85,7 @@ def test_a_damaged_line_before_the_last_ends_every_command_with_5_and_its_number
 
 
 @pytest.mark.parametrize("name", [SUPERSEDED_NAME, CONVERSIONS_NAME])
-def test_a_damaged_line_in_another_file_of_a_run_is_an_error_with_its_number(
+def test_a_damaged_line_in_another_file_of_a_run_is_an_error(
     name: str, bench: Bench, measured: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(measured, tmp_path / "run")
@@ -111,7 +111,7 @@ def test_what_editors_and_a_power_loss_add_to_records_changes_nothing(
 
 
 @pytest.mark.parametrize("how", TORN.values(), ids=TORN)
-def test_a_finished_run_whose_last_line_is_damaged_is_whole_once_it_is_resumed(
+def test_a_finished_run_without_its_last_line_is_whole_once_resumed(
     how: Change, bench: Bench, measured: Path, changed: Callable[[Change], Path]
 ) -> None:
     run = changed(how)

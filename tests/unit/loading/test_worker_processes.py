@@ -262,7 +262,7 @@ with kind(job, workers=int(sys.argv[3])) as loader:
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("loader", ["processes", "receiving", "ring"])
 @pytest.mark.parametrize("place", ["long", "removed"])
-def test_a_batch_that_cannot_be_handed_over_ends_the_epoch_with_its_reason(
+def test_a_batch_that_cannot_be_handed_over_ends_the_epoch(
     place: str, loader: str, workers: int, make_job: MakeJob, tmp_path: Path
 ) -> None:
     temporary = tmp_path / ("long" * 20 if place == "long" else "short")

@@ -203,7 +203,7 @@ def test_a_process_whose_runner_was_killed_returns_to_its_own_group(
     job = SimpleNamespace(by_torchrun=False, memory_group=group.folder, image=None)
     parents = iter([1, 2 if orphaned else 1])
 
-    def killed(_job: object) -> None:
+    def killed(_job: object, *, progress: object) -> None:
         group.enter([os.getpid()])
         hierarchy.inside(f"/user.slice/{group.folder.name}")
         hierarchy.writes.clear()

@@ -67,7 +67,7 @@ def test_a_null_cell_of_another_setting_belongs_to_no_panel() -> None:
     assert panel.null is None
 
 
-def test_readers_that_run_more_epochs_are_in_one_panel_and_those_of_other_passes_are_not() -> None:
+def test_readers_of_other_epochs_share_a_panel_and_of_other_passes_none() -> None:
     cells = [cell_of(make_record("png", passes=2)), cell_of(make_record("lmdb", passes=2, epochs=40))]
     [panel] = panels(cells)
     assert panel.cells == tuple(cells)
