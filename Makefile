@@ -24,7 +24,7 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-touches bench-ci check gate-selftest mutation reference reference-gpu reference-nodes validations \
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-ci check gate-selftest mutation reference reference-gpu reference-nodes validations \
         figures docs notebooks power-tables report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -145,9 +145,6 @@ bench-direct: setup ## The direct readers compared with the libraries and the de
 bench-conversion: setup ## After how many epochs converting PNG files pays, with its interval (about five minutes)
 	$(BIN)/storebench bench scenarios/conversion.toml --out $(RUNS)/$(NOW)-conversion
 	$(BIN)/storebench report $(RUNS)/$(NOW)-conversion --allow-invalid --out $(REPORT)-conversion
-
-bench-touches: setup ## First touch against second touch: which ways defeat a cache below this kernel (writes 14 GiB, 5 minutes)
-	$(BIN)/python -m benchmarks.touches
 
 bench-window: setup ## How far a reader should ask ahead where memory is limited (root)
 	$(BIN)/storebench bench scenarios/window.toml --out $(RUNS)/$(NOW)-window

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from storebench.errors import UsageError, from_os_error
 from storebench.probes import machine, page_cache
-from storebench.probes.below import below_cache, below_sentence, with_below
 from storebench.probes.cgroup import find_controller, memory_limit_bytes
 from storebench.probes.core_speed import STEADY_MOST, loops, spread
 from storebench.probes.counters import CounterProbe
@@ -18,7 +17,7 @@ from storebench.probes.device_rate import KEYS, device_rates
 from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
-from storebench.results import BelowCache, CacheFacts, CacheVerdict, Counters
+from storebench.results import Counters
 from storebench.settings.words import CacheState
 from storebench.system.scratch import scratch_folder
 from storebench.units import rounded_bytes
@@ -33,13 +32,6 @@ SPEED_CORES_MOST = 4
 
 _OPTIONAL = {"h5py": "hdf5", "plyvel": "leveldb", "lmdb": "lmdb"}
 _BELOW = "cache below this kernel"
-_COLD = CacheFacts(
-    requested=CacheState.COLD,
-    method="none",
-    resident_frac_before=None,
-    resident_frac_after=None,
-    verdict=CacheVerdict.UNVERIFIED,
-)
 
 
 class CheckStatus(enum.StrEnum):
@@ -72,8 +64,7 @@ class Check:
 def checkup(folder: Path) -> list[Check]:
     """Try everything that storebench needs on `folder`'s filesystem, and look for sources of noise.
 
-    Writes one scratch file of 8 MiB there, and removes it. The first call of a boot
-    also reads about 15 MiB of other files on the same device (`storebench.probes.below`).
+    Writes one scratch file of 8 MiB there, and removes it.
 
     Raises
     ------
@@ -89,7 +80,7 @@ def checkup(folder: Path) -> list[Check]:
         checks = [_counting(scratch), *_states(scratch, mount), *_counters(scratch), _direct(scratch)]
     return [
         *checks,
-        _below(folder),
+        *_below(mount),
         *_read_ahead(mount),
         _drop_caches(),
         _limit(),
@@ -185,19 +176,21 @@ def _direct(scratch: Path) -> Check:
     )
 
 
-def _below(folder: Path) -> Check:
-    """Check whether "cold" refers to the device here, or to a cache below this kernel."""
-    facts = below_cache(folder)
-    name = machine.hypervisor()
-    words = f"{below_sentence(with_below(_COLD, facts))}; hypervisor: {name or 'no sign of one'}"
-    kept = "" if facts.remembered else " The verdict could not be stored, so the next call measures again."
-    if facts.verdict is BelowCache.NOT_SEEN:
-        return Check(name=_BELOW, state=CheckStatus.OK, found=words, advice=kept.strip())
-    advice = (
-        "Cold figures of this machine may describe that cache. Use stores that are larger than it, or leave "
-        "them unread for a long time before a cold run (docs/methodology.md)."
+def _below(mount: Mount) -> Iterator[Check]:
+    """Tell of a cache below that may answer cold reads: a host's, or this kernel's below a loop device."""
+    name, loop = machine.hypervisor(), machine.loop_image(mount.device)
+    if loop and not loop[1]:
+        found = "the loop device reads through this kernel's page cache, from which its image is not evicted"
+    elif name:
+        found = f"a virtual machine ({name}): its host may cache the disk"
+    else:
+        return
+    yield Check(
+        name=_BELOW,
+        state=CheckStatus.NOTE,
+        found=found,
+        advice="Cold figures may describe that cache (docs/methodology.md).",
     )
-    return Check(name=_BELOW, state=CheckStatus.NOTE, found=words, advice=advice + kept)
 
 
 def _read_ahead(mount: Mount) -> Iterator[Check]:

@@ -108,16 +108,6 @@ def _disk(device: tuple[int, int]) -> Path:
     return folder.parent if (folder / "partition").exists() else folder
 
 
-def attached(device: tuple[int, int]) -> str:
-    """Return a name of a block device that no other one has before the next boot, where the kernel counts attachments.
-
-    Its numbers alone are used again by the next device that is attached.
-    """
-    numbers = "{}:{}".format(*device)
-    count = read_text(_disk(device) / "diskseq")
-    return numbers if count is None else f"{numbers}, attachment {count}"
-
-
 def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | None:
     """Return the image of a loop device, or of a partition of one, and whether it is read past the page cache.
 

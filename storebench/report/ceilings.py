@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from storebench.report.cells import CellSummary
-from storebench.results import BelowCache
 from storebench.settings.words import CacheState
 
 _RANDOM = tuple(f"device_random_{depth}_bytes_per_s" for depth in (1, 4, 16, 32))
@@ -13,8 +12,7 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
     """Return the ceilings and yardsticks in the cells' records, in samples per second, by their description.
 
     A ceiling is the highest rate of any replicate: another moment's rate is one that a reader may exceed. The rate of one
-    read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best. Where a cache below
-    the kernel was seen, that is a yardstick as well. Cells of warm stores read nothing from a device.
+    read per sample is a yardstick: a reader that merges reads may exceed it, up to the device at its best. Cells of warm stores read nothing from a device.
     """
     null = next((cell.median("samples_per_s") for cell in cells if cell.is_null), None)
     stored = [cell for cell in cells if not cell.is_null]
@@ -22,12 +20,9 @@ def ceilings(cells: Sequence[CellSummary]) -> dict[str, float | None]:
     each = next(
         (b / n for c in raw if (b := c.fact("store_payload_bytes")) and (n := c.fact("store_count"))), None
     )
-    cached = any(row["cache_below"] == BelowCache.SEEN for cell in raw for row in cell.rows)
     reading = [cell for cell in raw if cell.cell.cache != CacheState.WARM]
     device = {
-        f"device at its best{' (a yardstick)' if cached else ''}": _highest(
-            reading, ("device_best_bytes_per_s",)
-        ),
+        "device at its best": _highest(reading, ("device_best_bytes_per_s",)),
         "device, one read per sample (a yardstick)": _highest(reading, _RANDOM),
     }
     return {

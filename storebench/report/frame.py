@@ -67,7 +67,6 @@ _WORDS = (
     "au_kind",
     "cache_requested",
     "cache_verdict",
-    "cache_below",
     "job_sync",
     "job_link",
 )

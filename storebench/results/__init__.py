@@ -2,7 +2,6 @@
 
 from storebench.results.cache import (
     COLD_SHARES,
-    BelowCache,
     CacheFacts,
     CacheVerdict,
     ColdRate,
@@ -29,7 +28,6 @@ __all__ = [
     "OTHERS_MOST_FRAC",
     "SCHEMA_VERSION",
     "STEADY_DRIFT",
-    "BelowCache",
     "CacheFacts",
     "CacheVerdict",
     "Ceilings",

@@ -15,14 +15,6 @@ class CacheVerdict(enum.StrEnum):
     FAILED = "failed"
 
 
-class BelowCache(enum.StrEnum):
-    """Whether a cache below this kernel (of a hypervisor or a controller) serves reads that are cold here."""
-
-    SEEN = "seen"
-    NOT_SEEN = "not seen"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ResidencyPoint:
     """Resident share of the store at one moment of an epoch.
@@ -96,13 +88,6 @@ class CacheFacts:
         Counts during the epoch that were repeated because they were above the limit of the page cache.
     metadata
         State of the directory entries and inodes of the store at the first timed access: "hot", "cold" or "unknown".
-    below
-        Whether a cache below this kernel serves reads that are cold here (`storebench.probes.below`).
-    below_ratio, below_low, below_high
-        Duration of the first read of bytes that had not been read since boot, over the duration of their second
-        read, both past the page cache; and its 95% interval. Null if not measured.
-    below_reason
-        The measurement, or why the verdict is "unknown", in words; "" if nothing was tried.
     limit_bytes
         Limit of the page cache plus the new memory of the processes of the cell; null without a limit.
     limit_peak_bytes
@@ -125,11 +110,6 @@ class CacheFacts:
     sampling_error_frac: float = 0.0
     recounts: int = 0
     metadata: str = "unknown"
-    below: BelowCache = BelowCache.UNKNOWN
-    below_ratio: float | None = None
-    below_low: float | None = None
-    below_high: float | None = None
-    below_reason: str = ""
     limit_bytes: int | None = None
     limit_peak_bytes: int | None = None
     limit_own_bytes: int | None = None

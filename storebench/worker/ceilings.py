@@ -1,14 +1,13 @@
-"""Measure the ceilings of a cell: the rates of memory and of the device, and whether there is a cache below the kernel's."""
+"""Measure the ceilings of a cell: the rates of memory and of the device."""
 
 import dataclasses
 
 from storebench.codecs import any_size
-from storebench.probes.below import below_cache, with_below
 from storebench.probes.device_rate import device_rates_once
 from storebench.probes.gather import gather_rate_once
-from storebench.results import CacheFacts, Ceilings
+from storebench.results import Ceilings
 from storebench.runs.records import PROBES_DIR
-from storebench.settings.words import BOUNDED_STATES, ComputeKind
+from storebench.settings.words import ComputeKind
 from storebench.training.calibration import matrix_products_per_s
 from storebench.worker.setup import Setup
 
@@ -71,12 +70,3 @@ def measure_ceilings(setup: Setup) -> Ceilings:
 def gathered_in(replicate: int) -> int:
     """Return the round whose rate of memory counts for a replicate."""
     return replicate if replicate < GATHER_ROUNDS else replicate - replicate % GATHER_ROUNDS
-
-
-def with_cache_below(setup: Setup, facts: CacheFacts) -> CacheFacts:
-    """Add the verdict on a cache below the kernel's to the facts of a cold or limited cache; return others unchanged."""
-    if setup.cell.cache not in BOUNDED_STATES or setup.traits.ready_made:
-        return facts
-    job = setup.job
-    disk = job.store if job.image is None else job.image.parent
-    return with_below(facts, below_cache(disk, fallback=job.run / PROBES_DIR))

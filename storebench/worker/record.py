@@ -9,7 +9,6 @@ from storebench.ranks.membership import Membership
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, DataStoreFacts, Record, Status
 from storebench.runs.records import STEPS_DIR
 from storebench.training.step_table import StepTable
-from storebench.worker.ceilings import with_cache_below
 from storebench.worker.epoch import EpochMeasurement
 from storebench.worker.measure import epoch_record
 from storebench.worker.portion import with_cold_rates
@@ -112,7 +111,7 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         test_accuracy=epoch.accuracy[0] if epoch.accuracy else None,
         test_samples=epoch.accuracy[1] if epoch.accuracy else 0,
         store=store_facts(setup.manifest),
-        cache=with_cache_below(setup, epoch.cache) if setup.membership.leads else epoch.cache,
+        cache=epoch.cache,
         portion=measured.portion if measured else None,
         counters=measured.counters if measured else Counters(),
         ceilings=ceilings,

@@ -14,7 +14,6 @@ from storebench.report.plots.style import svg_bytes
 from storebench.report.roofline import error_summary
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import dataset_label, number, setting_label, with_interval
-from storebench.report.texts.notes import cache_notes
 from storebench.report.texts.papers import gain_of
 from storebench.report.texts.resting import precision_lines, precision_words, told
 from storebench.report.texts.roofline import error_words
@@ -80,7 +79,7 @@ def _gain(facts: Facts, backend: str, over: str) -> str:
 
 
 def _answer_lines(facts: Facts) -> Iterator[str]:
-    """Yield what make bench-all says: the answer, the ratio in memory, the errors of the model, and the cache below."""
+    """Yield what make bench-all says: the answer, the ratio in memory, and the errors of the model."""
     yield f"make bench-all: {headline(facts).answer}"
     for panel in facts.panels:
         png, lmdb = panel.of("png"), panel.of("lmdb")
@@ -90,7 +89,6 @@ def _answer_lines(facts: Facts) -> Iterator[str]:
     errors = error_summary([point for one in facts.rooflines for point in one.points])
     if errors is not None:
         yield f"    {error_words(errors)}"
-    yield f"    {cache_notes(facts.cells)[0]}"
     claims = told(facts)
     yield f"    {precision_words(claims)}"
     for line in precision_lines(claims):

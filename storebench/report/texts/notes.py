@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from storebench.probes.below import below_sentence
 from storebench.report.cells import CellSummary
 from storebench.report.states import EpochRow, fills_cache
 from storebench.report.texts.labels import backend_label, percent, size
-from storebench.results import BelowCache, CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 
 WARM = (
@@ -24,8 +22,6 @@ _FEWER_FRAC = 0.8
 """Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent."""
 
 _LESS_FRAC = 0.1
-
-_BELOW_ORDER = (BelowCache.SEEN, BelowCache.NOT_SEEN, BelowCache.UNKNOWN)
 
 
 def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
@@ -46,7 +42,7 @@ def cache_notes(cells: Sequence[CellSummary]) -> list[str]:
 
 
 def _cold(cells: Sequence[CellSummary], rows: Sequence[EpochRow]) -> Iterator[str]:
-    yield below_sentence(_telling([_facts(row) for row in rows]))
+    yield "cold = not in this kernel's page cache; a cache below it, of a host or a disk, may answer"
     known = {row["cache_metadata"] for row in rows}
     if known == {"cold"}:
         yield "metadata cold: directory entries and inodes of the store were not cached either"
@@ -122,33 +118,6 @@ def _pauses(cells: Sequence[CellSummary]) -> Iterator[str]:
             f" ({backend_label(cell.backend)}); the pauses are not counted, but rates next to them may be off:"
             " worker processes continue during pauses, and caches get cold. More steps or passes avoid this"
         )
-
-
-def _telling(facts: Sequence[CacheFacts]) -> CacheFacts:
-    """Return the facts that say most about caches below: one that was seen counts whatever others say."""
-    return min(
-        facts,
-        key=lambda cache: (
-            _BELOW_ORDER.index(cache.below),
-            cache.below_ratio is None,
-            -(cache.below_ratio or 0),
-        ),
-    )
-
-
-def _facts(row: EpochRow) -> CacheFacts:
-    return CacheFacts(
-        requested=row["cache_requested"],
-        method=row["cache_method"],
-        resident_frac_before=row["resident_frac_before"],
-        resident_frac_after=row["resident_frac_after"],
-        verdict=CacheVerdict(row["cache_verdict"]),
-        below=BelowCache(row["cache_below"]),
-        below_ratio=row["cache_below_ratio"],
-        below_low=row["cache_below_low"],
-        below_high=row["cache_below_high"],
-        below_reason=row["cache_below_reason"] or "",
-    )
 
 
 def _limits(cells: Sequence[CellSummary]) -> Iterator[str]:

@@ -1,10 +1,9 @@
-"""Facts of one record that contradict each other: a verdict and its interval, a highest rate and the rates, a ratio and its parts."""
+"""Facts of one record that contradict each other: a highest rate and the rates, a ratio and its parts."""
 
 from collections.abc import Iterator
 
-from storebench.probes.below import NOT_SEEN_RATIO, SEEN_RATIO
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, agree, finding
-from storebench.results import BelowCache, CacheFacts, Ceilings, Record
+from storebench.results import CacheFacts, Ceilings, Record
 
 _DEVICE_RATES = (
     "device_random_1_bytes_per_s",
@@ -18,32 +17,11 @@ _DEVICE_RATES = (
 def check_agreement(record: Record) -> Iterator[Finding]:
     """Yield every fact of a usable record that another fact of it contradicts."""
     if record.cache is not None:
-        yield from _below(record, record.cache)
         yield from _residency(record, record.cache)
     if record.ceilings is not None:
         yield from _ceilings(record, record.ceilings)
     yield from _read_ahead(record)
     yield from _amplification(record)
-
-
-def _below(record: Record, cache: CacheFacts) -> Iterator[Finding]:
-    """Find a verdict on a cache below the kernel that its interval does not support."""
-    ratio, low, high = cache.below_ratio, cache.below_low, cache.below_high
-    if ratio is None or low is None or high is None:
-        return
-    if not low * (1 - ROUNDING) <= ratio <= high * (1 + ROUNDING):
-        message = f"{ratio:.4g} is outside its interval, {low:.4g} to {high:.4g}"
-        yield finding(Rule.CACHE, record, "cache.below_ratio", message)
-    seen = low > SEEN_RATIO
-    unseen = low > 1 / NOT_SEEN_RATIO and high < NOT_SEEN_RATIO
-    contradicted = {
-        BelowCache.SEEN: not seen,
-        BelowCache.NOT_SEEN: seen or not unseen,
-        BelowCache.UNKNOWN: seen,
-    }
-    if contradicted[cache.below]:
-        message = f"called {cache.below}, but first reads take {ratio:.4g} [{low:.4g}, {high:.4g}] times as long as second ones"
-        yield finding(Rule.CACHE, record, "cache.below", message)
 
 
 def _residency(record: Record, cache: CacheFacts) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from storebench.report.plots.wait_over_epoch import tail_answer, thinned
 from storebench.report.plots.workers import workers_answer
 from storebench.report.texts.roofline import roofline_answer
 from storebench.report.texts.verdicts import limit_figure
-from storebench.results import BelowCache, Ceilings, Counters, Digests, Percentiles, Record
+from storebench.results import Ceilings, Counters, Digests, Percentiles, Record
 from storebench.settings.words import CacheState
 from tests.support.planted import make_record, portion_of, replicates
 
@@ -282,14 +282,6 @@ def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:
         }
     )
     assert set(ceilings(cells_of(make_record("png", ceilings=Ceilings()))).values()) == {None}
-    cached = [
-        dataclasses.replace(record, cache=dataclasses.replace(record.cache, below=BelowCache.SEEN))
-        for record in records
-        if record.cache is not None
-    ]
-    named = ceilings(cells_of(*cached))
-    assert named["device at its best (a yardstick)"] == pytest.approx(80.0)
-    assert "device at its best" not in named, "cold cells may exceed it"
     warm = ceilings(cells_of(*(make_record("lmdb", cache="warm", ceilings=one) for one in measured[:1])))
     assert {name: rate for name, rate in warm.items() if rate} == {"one copying thread": 4000.0}
 
