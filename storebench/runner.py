@@ -315,6 +315,15 @@ def prepare(
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
             test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, told)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
+        steps = -(-built[key].manifest.count // cell.batch_size) * (cell.passes or 1)
+        if steps < cell.workers * cell.ranks:
+            line = (
+                f"too few images for {cell.workers} workers x {cell.batch_size}: batches of an epoch: {steps}, so some workers"
+                " have nothing to do and rates are those of the others"
+            )
+            if line not in told:
+                watcher.store(cell).say(line)
+            told.add(line)
         check_size(cell, built[key].manifest)
         check_network(cell, built[key].manifest)
         check_room(cell, built[key].manifest, nodes, node)

@@ -29,6 +29,18 @@ def test_an_address_is_no_folder(words: tuple[str, ...], cli: Cli, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+def test_a_reason_may_name_an_address(cli: Cli) -> None:
+    done = cli("check", "none", "nothing", "--update", "--reason", "see https://host/ci/1")
+    assert "an address, not a path" not in done.stderr
+
+
+def test_workers_without_a_batch_are_told(cli: Cli) -> None:
+    done = cli("run", "memory", *MNIST, "--compute", "none", "--workers", "2", "--batch-size", "256")
+    assert "too few images" not in done.stderr
+    done = cli("run", "memory", *MNIST, "--compute", "none", "--workers", "2", "--batch-size", "500")
+    assert "too few images for 2 workers x 500" in done.stderr
+
+
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="storebench-test-", dir="/dev/shm"))
