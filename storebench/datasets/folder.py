@@ -8,9 +8,9 @@ from storebench.datasets.base import FOLDER_PREFIX, Dataset, Origin, Provenance
 from storebench.datasets.files import FileDataset, FoundFiles, look_at
 from storebench.datasets.listing import Listings, found_files
 from storebench.datasets.sources import Statuses
-from storebench.datasets.splits import find_splits
+from storebench.datasets.splits import are_both, find_splits
 from storebench.datasets.walk import ClassFolders, ScanSnapshot
-from storebench.errors import DataNotFoundError
+from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.names import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
@@ -129,6 +129,13 @@ def _scan_classes(
             where=root,
             hint="Put one folder per class there.",
         )
+    for folder, paths in by_class.items():
+        if are_both({path.split("/")[1] for path in paths if path.count("/") > 1}):
+            raise CorruptDataError(
+                f"{folder}/ holds folders of a train and of a test split, so it is no class",
+                where=root,
+                hint="Put the splits above the classes: train/CLASS and val/CLASS.",
+            )
     left_out = sum(map(len, by_class.values())) - len(kept)
     flat = list(by_class) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
     notes = [

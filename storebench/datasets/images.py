@@ -64,6 +64,7 @@ DEPTH_RULE = "16-bit pixels become 8-bit ones by their high byte"
 LEAST_LEVEL = 16
 """Least brightest level of a 16-bit image in 8 bits. A darker one holds 12 bits or fewer, and would become nearly black."""
 
+_PHOTOMETRIC = 262
 _SAMPLE_FORMAT, _UNSIGNED = 339, {1, 4}
 """The tag of TIFF for the kind of numbers, and the kinds that are unsigned integers."""
 
@@ -91,7 +92,10 @@ def is_deep(image: PilImage.Image) -> bool:
         raise CorruptDataError(
             f"{kind} pixels, which have no defined range in 8 bits", hint="Scale them to 8 bits first."
         )
-    return image.mode.startswith("I") or any("16" in name for name in _raw_modes(image))
+    deep = image.mode.startswith("I") or any("16" in name for name in _raw_modes(image))
+    if deep and getattr(image, "tag_v2", {}).get(_PHOTOMETRIC, 1) == 0:
+        raise CorruptDataError("16-bit pixels in which 0 is white", hint="Scale them to 8 bits first.")
+    return deep
 
 
 def _raw_modes(image: PilImage.Image) -> Iterator[str]:

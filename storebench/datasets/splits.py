@@ -7,7 +7,7 @@ train2017/ and val2017/, are no classes: where they are not the splits themselve
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +26,7 @@ _NAME = re.compile(
 _ALIKE = re.compile(
     rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII
 )
+_ENDING = re.compile(rf"[ _-]({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})$", re.IGNORECASE | re.ASCII)
 _CAMEL = re.compile(rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})(?=[A-Z])", re.ASCII)
 """Names that begin as a split's does and go on with something else than a small letter."""
 
@@ -81,6 +82,9 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     if deep:
         _refuse_split_or_class(path, deep[0], others[0])
     alike = [name for name in (*flat, *others) if _ALIKE.match(name) or _CAMEL.match(name)]
+    ending = [name for name in (*flat, *others) if _ENDING.search(name)]
+    if len(ending) > 1 and len(ending) == len(flat) + len(others):
+        alike = ending
     if len(alike) > 1:
         raise CorruptDataError(
             f"{alike[0]}/ and {alike[1]}/ look like splits, not classes, and it is not clear which",
@@ -88,6 +92,11 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
             hint=f"Name {path / alike[0]} to use it alone, or call the splits train/ and val/.",
         )
     return Splits()
+
+
+def are_both(names: Iterable[str]) -> bool:
+    """Return whether some names are those of a train split and others those of a test split."""
+    return {_is_train(name) for name in names if _word(name)} == {True, False}
 
 
 def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:

@@ -356,6 +356,7 @@ def test_folders_that_systems_make_are_left_out_and_named(name: str, inside: str
         ("train2017/cat/1.jpg", "val2017/cat/2.jpg"),
         ("trainA/1.jpg", "testA/2.jpg"),
         ("train/1.jpg", "unlabeled/2.jpg"),
+        ("ILSVRC2012_img_train/a/1.jpg", "ILSVRC2012_img_val/a/2.jpg"),
     ],
 )
 def test_folders_that_look_like_splits_are_no_classes(names: tuple[str, ...], tmp_path: Path) -> None:
@@ -439,3 +440,24 @@ def test_other_content_of_the_same_name_size_and_time_is_noticed(end: int, tmp_p
     paths[17].write_bytes(content)
     os.utime(paths[17], (315_532_800, 315_532_800))
     assert open_at(tmp_path).info.fingerprint != before
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("images/train/1.jpg", "images/val/2.jpg", "labels/train/1.txt"),
+        ("cat/train/1.jpg", "cat/val/2.jpg", "dog/train/3.jpg", "dog/val/4.jpg"),
+    ],
+)
+def test_splits_inside_a_class_are_refused(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        write(tmp_path / name)
+    with pytest.raises(CorruptDataError, match="holds folders of a train and of a test split"):
+        open_at(tmp_path)
+
+
+def test_deep_pixels_in_which_0_is_white_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    grey(np.arange(256) * 257, np.uint16).save(tmp_path / "a" / "1.tif", tiffinfo={262: 0})
+    with pytest.raises(CorruptDataError, match="0 is white"):
+        open_at(tmp_path).sample(0)

@@ -115,9 +115,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "another name": lambda root: (root / "train/a/a_1.JPEG").rename(root / "train/a/a_2.JPEG"),
     "a new class": lambda root: write_class_folders(root / "train", {"b": 1}),
     "a link in the place of a class": linked,
-    "no splits any more": lambda root: [
-        (root / name).rename(root / f"my {name}") for name in ("train", "val")
-    ],
+    "no splits any more": lambda root: [(root / name).rename(root / f"{name}s") for name in ("train", "val")],
 }
 
 

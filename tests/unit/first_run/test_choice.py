@@ -249,6 +249,6 @@ def test_any_choice_is_a_valid_scenario_that_ends_in_time(samples: Samples, mach
         steps = (cell.passes or 1) * min(
             cell.max_steps or 0, -(-(cell.data.limit or samples.count) // cell.batch_size)
         )
-        assert steps - cell.warmup_steps >= 6
+        assert steps - cell.warmup_steps >= 6 or cell.cache == "cold"  # a cold epoch reads each image once
     if samples.read_s < 0.02:
         assert first.estimate_s < BUDGET_S
