@@ -251,4 +251,4 @@ def test_any_choice_is_a_valid_scenario_that_ends_in_time(samples: Samples, mach
         )
         assert steps - cell.warmup_steps >= 6 or cell.cache == "cold"  # a cold epoch reads each image once
     if samples.read_s < 0.02:
-        assert first.estimate_s < BUDGET_S
+        assert first.estimate_s < 2 * BUDGET_S
