@@ -26,6 +26,11 @@ def mount_fields(path: str | PathLike[str]) -> list[str] | None:
     return best
 
 
+def nearest_folder(path: Path) -> Path:
+    """Return the folder itself, or the nearest one above it that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
 def file_system(path: str | PathLike[str]) -> str:
     """Return the type and the mount point of the file system of `path`, such as "ext4 on /data"."""
     fields = mount_fields(path)

@@ -5,11 +5,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 from storebench.codecs import any_size
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.listing import listings_in
+from storebench.errors import DiskFullError
+from storebench.filesystem import nearest_folder
 from storebench.formats.registry import parse_backend, store_name_of, traits_of
 from storebench.matrix import MODEL_CROPS
 from storebench.progress import Progress, silent
@@ -19,7 +22,8 @@ from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind
 from storebench.stores.costs import SampleCosts, sample_costs
 from storebench.stores.find import store_path
-from storebench.surroundings import permitted
+from storebench.surroundings import check_size, permitted
+from storebench.units import rounded_bytes
 
 PROCESS_START_S = 1.5
 """Start of a process with torch, its checks and its evaluation, on 2 cores. One that is forked, as in a round of several, takes half of it."""
@@ -56,6 +60,9 @@ FILE_S = 100e-6
 
 POOL_FROM_S = 1.0
 """Encoding for longer is shared out among processes."""
+
+OVERHEAD_MOST = 2.0
+"""Files of a store have at most so many times the bytes of its payloads, unless these are tiny."""
 
 ASSUMED_OFF = 3.0
 """The figures above come from one machine with 2 cores and an SSD. Another one may be faster or slower by this factor."""
@@ -161,8 +168,8 @@ def plan_run(
     Raises
     ------
     UsageError
-        A cell that is not optional needs rights that this process lacks, or its codec stores image files as they are
-        and its samples are none.
+        A cell that is not optional cannot run here, a memory limit holds a whole store, or a codec stores image files as
+        they are and the samples are none.
     CorruptDataError, DataNotFoundError
         A sample that is probed cannot be read.
     """
@@ -189,6 +196,9 @@ def plan_run(
             convert_bytes += store.pixel_bytes * builds
             write_bytes += store.store_bytes * builds
             convert_s += _convert_seconds(cell, store, costs) * builds
+        store = planned[name]
+        if not store.exists and (cell.memory_bytes or 0) >= OVERHEAD_MOST * store.store_bytes:
+            check_size(cell, store.store_bytes)
         once = min(count, (cell.max_steps or count) * cell.batch_size * cell.ranks) * cell.epochs * sides
         again = once * ((cell.passes or 1) - 1)
         replicates = fewer.get(cell, scenario.least_replicates)
@@ -229,6 +239,17 @@ def plan_run(
             *_unknown_steps(allowed.cells),
         ],
     )
+
+
+def require_space(plan: RunPlan, stores: Path) -> None:
+    """Raise `DiskFullError` if the disk does not hold what a run will write."""
+    free = disk_usage(nearest_folder(stores)).free
+    if plan.write_bytes > free:
+        raise DiskFullError(
+            f"the stores take about {rounded_bytes(plan.write_bytes)}, and {rounded_bytes(free)} are free",
+            where=stores,
+            hint="Free some space, use fewer samples, or name a folder on another disk with --stores.",
+        )
 
 
 class _Probe:

@@ -38,14 +38,7 @@ from storebench.scenario import Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
-from storebench.surroundings import (
-    check_limit,
-    check_network,
-    check_parts,
-    check_size,
-    refusals,
-    surroundings,
-)
+from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
 from storebench.worker.ahead import Start, Together, groups
 from storebench.worker.job import CellJob
@@ -311,7 +304,6 @@ def prepare(
                     cell.data, listings=listings_in(stores), progress=options.progress
                 )
             backend, dataset = parse_backend(key[1]), opened[cell.data]
-            check_limit(cell, dataset.info)
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
             test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, told)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
@@ -324,7 +316,7 @@ def prepare(
             if line not in told:
                 watcher.store(cell).say(line)
             told.add(line)
-        check_size(cell, built[key].manifest)
+        check_size(cell, built[key].manifest.file_bytes)
         check_network(cell, built[key].manifest)
         check_room(cell, built[key].manifest, nodes, node)
         check_parts(cell, built[key].manifest)

@@ -102,7 +102,7 @@ class Scenario(Strict):
         Seed of the order in which cells run.
     check_pixels
         Read each epoch a second time, untimed, and compare every decoded sample with its digest. "once" does so in the
-        first replicate of each cell only: the others serve the same samples in the same order.
+        first replicate of each cell only.
     ceilings
         Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do
         not use them.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storebench.codecs import any_size
-from storebench.datasets import DatasetInfo
 from storebench.errors import UsageError
+from storebench.filesystem import nearest_folder
 from storebench.manifest import Manifest
 from storebench.matrix import MODEL_CROPS
 from storebench.probes.cgroup import MemoryGroup, find_controller
@@ -19,7 +19,7 @@ from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.results import Cell
 from storebench.scenario import Scenario
-from storebench.settings.words import CacheState, TrainerData
+from storebench.settings.words import BOUNDED_STATES, TrainerData
 from storebench.stores.devices import StoreImage
 from storebench.units import format_bytes, number_of
 
@@ -74,13 +74,13 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
     """Return why cells cannot run here, by cell; cells that can run are not included."""
     listed = list(cells)
     no_limit = _no_limit() if any(cell.memory_bytes is not None for cell in listed) else None
-    no_cold = _no_cold(stores) if any(cell.cache is CacheState.COLD for cell in listed) else None
+    no_cold = _no_cold(stores) if any(cell.cache in BOUNDED_STATES for cell in listed) else None
     no_device = _no_device(stores) if any(cell.readahead_kib is not None for cell in listed) else None
     refused: dict[Cell, UsageError] = {}
     for cell in listed:
         if no_limit is not None and cell.memory_bytes is not None:
             refused[cell] = no_limit
-        elif no_cold is not None and cell.cache is CacheState.COLD and cell.readahead_kib is None:
+        elif no_cold is not None and cell.cache in BOUNDED_STATES and cell.readahead_kib is None:
             refused[cell] = no_cold
         elif no_device is not None and cell.readahead_kib is not None:
             refused[cell] = no_device
@@ -95,23 +95,19 @@ def _no_limit() -> UsageError | None:
     return None
 
 
-def _folder_of(stores: Path) -> Path:
-    return next(path for path in (stores.resolve(), *stores.resolve().parents) if path.is_dir())
-
-
 def _no_cold(stores: Path) -> UsageError | None:
-    fstype = mount_of(_folder_of(stores)).fstype
+    fstype = mount_of(nearest_folder(stores.resolve())).fstype
     if fstype not in IN_MEMORY:
         return None
     return UsageError(
-        f"no store can be cold here: {fstype} keeps files in memory",
+        f"no store can be cold here, nor its cache limited: {fstype} keeps files in memory",
         where=stores,
-        hint="Name --stores on a disk, or leave the cold cells out.",
+        hint="Name --stores on a disk, or leave cold and limited out of --cache.",
     )
 
 
 def _no_device(stores: Path) -> UsageError | None:
-    reason = why_not(_folder_of(stores))
+    reason = why_not(nearest_folder(stores.resolve()))
     if not reason:
         return None
     return UsageError(
@@ -120,7 +116,7 @@ def _no_device(stores: Path) -> UsageError | None:
     )
 
 
-def check_size(cell: Cell, manifest: Manifest) -> None:
+def check_size(cell: Cell, store_bytes: int) -> None:
     """Refuse a limit that a store fits into.
 
     Raises
@@ -128,29 +124,12 @@ def check_size(cell: Cell, manifest: Manifest) -> None:
     UsageError
         The whole store could become resident, so the cell would be warm by its second epoch.
     """
-    if cell.memory_bytes is not None and cell.memory_bytes >= manifest.file_bytes:
-        size = f"{manifest.file_bytes / 2**20:,.0f} MiB"
+    if cell.memory_bytes is not None and cell.memory_bytes >= store_bytes:
+        size = f"{store_bytes / 2**20:,.0f} MiB"
         raise UsageError(
             f"a limit of {format_bytes(cell.memory_bytes)} holds the whole store, which has {size}",
             where=cell.backend.name,
             hint="Ask for less memory or a larger dataset, or use cache 'warm'.",
-        )
-
-
-def check_limit(cell: Cell, dataset: DatasetInfo) -> None:
-    """Refuse, before a store is written, a limit that any store of a dataset fits into.
-
-    Raises
-    ------
-    UsageError
-        The limit is at least twice the bytes of all decoded images.
-    """
-    held = 2 * dataset.count * dataset.image_bytes
-    if cell.memory_bytes is not None and cell.memory_bytes >= held and cell.backend.codec != "original":
-        raise UsageError(
-            f"a limit of {format_bytes(cell.memory_bytes)} holds any store of these {dataset.count:,} images",
-            where=cell.backend.name,
-            hint=f"Their pixels take {format_bytes(held // 2)}: ask for less memory or a larger dataset, or use cache 'warm'.",
         )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from storebench.cli.bench_watch import StderrWatcher
 from storebench.cli.checks import require_devices
-from storebench.cli.common import exit_codes, put, put_json, say, stores_dir, writes_into
+from storebench.cli.common import exit_codes, progress, put, put_json, say, stores_dir, writes_into
 from storebench.cli.options import (
     DropCachesOption,
     DryRunOption,
@@ -235,6 +235,7 @@ class _How:
 
 def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
     from storebench.leftovers import sweep
+    from storebench.plan import plan_run, require_space
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
     from storebench.runs.records import read_records, record_to_dict
@@ -245,6 +246,8 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     allowed = None if how.resume else permitted(scenario, cells, stores)
     if allowed is None:
         Run.read(folder)  # raises if there is no run, before a folder is created
+    else:
+        require_space(plan_run(scenario, allowed.cells, stores, progress=progress), stores)
     with contextlib.ExitStack() as stack:
         stack.enter_context(claimed(folder))
         stack.enter_context(continued_by(folder, scenario.name, beginning))

@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: stores first, then one line per replicate."""
+"""Progress of a run on standard error: stores first, then each replicate."""
 
 import time
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storebench.cli.common import progress, say
-from storebench.cli.rank_lines import RankLines, job_line
+from storebench.cli.rank_lines import ProgressLines, job_line, progress_line
 from storebench.settings.words import CacheState, ComputeKind, LoaderKind, Share, Sync
 from storebench.units import format_bytes, format_duration, number_of
 
@@ -37,14 +37,18 @@ class Pace:
         self._took.setdefault(cell_id, []).append(now_s - self._began_s)
         self._began_s = now_s
 
-    def left(self, count: int) -> str:
-        """Return words for the remaining time of `count` further replicates; "" before the first one has ended."""
-        if not self._took:
-            return ""
+    def left(self, count: int, rest_s: float | None = None) -> str:
+        """Return words for the time of `count` further replicates, the first with `rest_s` to go; "" if nothing is known."""
+        so_far_s = 0.0 if rest_s is None else time.monotonic() - self._began_s
         means = [sum(took) / len(took) for took in self._took.values()]
-        left_s = count * sum(means) / len(means)
+        if not means:
+            if rest_s is None:
+                return ""
+            means = [so_far_s + rest_s]
+        mean_s = sum(means) / len(means)
+        left_s = (mean_s if rest_s is None else rest_s) + (count - 1) * mean_s
         if self._budget_s is not None:
-            within_s = self._budget_s - sum(map(sum, self._took.values()))
+            within_s = self._budget_s - sum(map(sum, self._took.values())) - so_far_s
             if within_s <= 0:
                 return ""  # how many rounds run in any case is the runner's business
             left_s = min(left_s, within_s)
@@ -62,8 +66,9 @@ class StderrWatcher:
 
     def __init__(self, budget_s: float | None = None) -> None:
         self._pace = Pace(budget_s)
-        self._ranks = RankLines()
-        self._batch_size = 0
+        self._lines = ProgressLines()
+        self._work: PendingReplicate | None = None
+        self._left = 0
 
     def store(self, cell: "Cell") -> "BuildOptions":  # noqa: ARG002 - one way to build for all
         """Build with progress; a store of other samples is replaced, and a line says so."""
@@ -76,20 +81,23 @@ class StderrWatcher:
         left = self._pace.left(total - position)
         say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}{left}")
         self._pace.began()
-        self._ranks.began()
-        self._batch_size = work.cell.batch_size
+        self._lines.began()
+        self._work, self._left = work, total - position
 
     def ranks(self, positions: Sequence["Position"]) -> None:
-        """Show the progress of the epoch, or of the job's ranks."""
-        if len(positions) == 1:
-            self._ranks.show_epoch(positions[0], self._batch_size)
-        else:
-            self._ranks.show(positions)
+        """Show the progress of the replicate; in an epoch also its rate so far, and the time that is left for the run."""
+        line, last = progress_line(positions), min(positions, key=lambda position: position.order)
+        if self._work is not None and last.total and last.batches:
+            cell, step_s = self._work.cell, (time.monotonic_ns() - last.begun_ns) / 1e9 / last.batches
+            steps = last.total * (cell.epochs - int(last.name.split()[-1])) - last.batches
+            line += f", {cell.batch_size * cell.ranks / step_s:,.0f} samples/s"
+            line += self._pace.left(self._left, steps * step_s)
+        self._lines.show(line)
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
         """Print the outcome of each epoch."""
         self._pace.ended(work.cell.cell_id)
-        self._ranks.clear()
+        self._lines.clear()
         for record in records:
             lines = (outcome(record), job_line(record))
             for line in filter(None, lines):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from storebench.errors import StorebenchError, UsageError, from_os_error
+from storebench.filesystem import nearest_folder
 
 if TYPE_CHECKING:
     from storebench.results import Cell
@@ -28,6 +29,13 @@ def finite(number: float | None) -> float | None:
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"must be a finite number, not '{number}'")
     return number
+
+
+def permitted_to_drop(asked: bool) -> bool:
+    """Return the value of --drop-caches; raise `typer.BadParameter` if this process may not drop them."""
+    if asked and not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        raise typer.BadParameter("it needs root; without it, files are evicted one by one")
+    return asked
 
 
 def require_devices(cells: Iterable["Cell"], *, nodes: int = 1) -> None:
@@ -108,9 +116,8 @@ def require_writable(folder: Path, option: str) -> None:
     OutputError, DiskFullError
         The folder, or the nearest one above it that exists, cannot be written.
     """
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     try:
-        tempfile.TemporaryFile(dir=place).close()
+        tempfile.TemporaryFile(dir=nearest_folder(folder)).close()
     except OSError as error:
         failure = from_os_error(error, folder)
         hint = failure.hint and failure.hint.replace("--out", option)

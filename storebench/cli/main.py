@@ -1,5 +1,6 @@
 """The root of the command line; every verb is a module of this package and fast to import."""
 
+import itertools
 import os
 import re
 import shlex
@@ -122,7 +123,7 @@ def _refuse_addresses(words: Sequence[str]) -> None:
             raise SystemExit(EXIT_USAGE)
 
 
-_ADDRESS = re.compile(r"(^|[=:])[A-Za-z][A-Za-z0-9+.-]+://")
+_ADDRESS = re.compile(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def main() -> None:

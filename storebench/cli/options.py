@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from storebench.cli.checks import finite
+from storebench.cli.checks import finite, permitted_to_drop
 
 DatasetOption = Annotated[
     str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
@@ -35,6 +35,7 @@ DropCachesOption = Annotated[
     bool,
     typer.Option(
         "--drop-caches",
+        callback=permitted_to_drop,
         help="For cold: also drop the whole machine's caches, including inodes, as the last step (root).",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The progress of the ranks of a job, and a summary of each epoch, on standard error."""
+"""The progress of a replicate, and a summary of each epoch of a job, on standard error."""
 
 import itertools
 import shutil
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from storebench.cli.common import PLAIN_LINE_EVERY_S, say
 from storebench.cli.streams import rewrite
-from storebench.units import format_duration
 
 if TYPE_CHECKING:
     from storebench.ranks.progress import Position
@@ -18,39 +17,20 @@ if TYPE_CHECKING:
 _REWRITE_EVERY_S = 1.0
 
 
-class RankLines:
-    """The progress of a running job: one rewritten line on a terminal, plain lines otherwise."""
+class ProgressLines:
+    """The progress of a running replicate: one rewritten line on a terminal, plain lines otherwise."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._shown = ""
-        self._said_s = self._began_s = 0.0
-        self._phase = self._before = -1
+        self._said_s = 0.0
 
     def began(self) -> None:
-        """Note that a job starts now."""
+        """Note that a replicate starts now."""
         self._said_s = time.monotonic()
 
-    def show(self, positions: "Sequence[Position]") -> None:
-        """Show the progress of its ranks, at a limited rate."""
-        self._show(progress_line(positions))
-
-    def show_epoch(self, position: "Position", batch_size: int) -> None:
-        """Show the progress of a process that is alone, at a limited rate: its batches, its rate, and the time left."""
-        now_s = time.monotonic()
-        if position.phase != self._phase:
-            self._phase, self._began_s, self._before = position.phase, now_s, position.batches
-        made, took_s = position.batches - self._before, now_s - self._began_s
-        if not made or not position.total or took_s < _REWRITE_EVERY_S:
-            return
-        per_s = made / took_s
-        left = format_duration((position.total - position.batches) / per_s)
-        self._show(
-            f"{position.name}: {position.batches:,} of {position.total:,} batches, {per_s * batch_size:,.0f} samples/s, about"
-            f" {left} left"
-        )
-
-    def _show(self, text: str) -> None:
+    def show(self, text: str) -> None:
+        """Show its progress, at a limited rate."""
         now_s = time.monotonic()
         if now_s - self._said_s < (_REWRITE_EVERY_S if self._terminal else PLAIN_LINE_EVERY_S):
             return
@@ -70,6 +50,9 @@ class RankLines:
 
 def progress_line(positions: "Sequence[Position]") -> str:
     """Return the progress of a job's ranks in one line, the ranks that are furthest behind first."""
+    if len(positions) == 1:
+        [alone] = positions
+        return alone.name + (f": {alone.batches:,} of {alone.total:,} batches" if alone.total else "")
     groups = itertools.groupby(
         sorted(positions, key=lambda position: (position.phase, position.rank)),
         lambda position: position.phase,

@@ -176,12 +176,8 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
 
 
 def _named_work(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the loop. Unless one of them asks for training, no network is chosen by default.
-
-    torch computes with one thread: two on two busy cores made LeNet ten times as slow.
-    """
+    """Return the options of the loop. Unless one of them asks for training, no network is chosen by default."""
     kept = {key: value for key, value in values.items() if value is not None}
-    kept.setdefault("threads", 1)
     if "model" not in kept and str(ComputeKind.REAL) not in kept["compute"]:
         kept["model"] = NO_MODEL
     return kept
@@ -218,7 +214,7 @@ def _run(
     scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
 ) -> list["Record"]:
     from storebench.leftovers import sweep
-    from storebench.plan import plan_run
+    from storebench.plan import plan_run, require_space
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
@@ -228,8 +224,9 @@ def _run(
     require_devices(cells)
     sweep(stores)
     writes_into(folder)
+    plan = plan_run(scenario, cells, stores, progress=progress)
+    require_space(plan, stores)
     if first is None:
-        plan = plan_run(scenario, cells, stores, progress=progress)
         lines = [*plan.notes, loop_line(cells), total_line(scenario, plan)]
     else:
         lines = opening_lines(first, scenario)

@@ -11,6 +11,7 @@ from storebench.datasets.headers import read_header
 from storebench.datasets.images import SIDE
 from storebench.datasets.listing import listings_in
 from storebench.errors import UsageError
+from storebench.filesystem import nearest_folder
 from storebench.formats.registry import parse_backend
 from storebench.plan import usable_cores
 from storebench.probes.cgroup import memory_limit_bytes
@@ -156,8 +157,7 @@ def machine_for(stores: Path) -> Machine:
     stores
         The folder of all stores, which need not exist.
     """
-    place = stores.absolute()
-    folder = next(path for path in (place, *place.parents) if path.is_dir())
+    folder = nearest_folder(stores)
     known = [size for size in (memory_bytes("MemTotal"), memory_limit_bytes()) if size]
     return Machine(
         cores=usable_cores(),

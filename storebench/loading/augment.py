@@ -124,6 +124,11 @@ def random_bits(indices: Indices, *, seed: int, epoch: int) -> npt.NDArray[np.ui
     return _mix(np.uint64(_stream(seed, epoch)) + _GOLDEN * (indices.astype(np.uint64) + np.uint64(1)))
 
 
+def round_seed(seed: int, replicate: int) -> int:
+    """Return the seed of the augmentation in a round, 64 bits; that of round 0 is the cell's seed."""
+    return (seed + replicate * 0xD1B54A32D192ED03) % 2**64
+
+
 @functools.lru_cache(maxsize=16)
 def _stream(seed: int, epoch: int) -> int:
     """Return the start of the random bits of an epoch, 64 bits."""

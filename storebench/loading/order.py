@@ -16,11 +16,7 @@ def epoch_order(count: int, *, seed: int, epoch: int, replicate: int = 0, shuffl
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)
-    return (
-        np.random.Generator(np.random.PCG64([seed, epoch, replicate]))
-        .permutation(count)
-        .astype(np.int64, copy=False)
-    )
+    return np.random.default_rng([seed, epoch, replicate]).permutation(count).astype(np.int64, copy=False)
 
 
 def pass_orders(

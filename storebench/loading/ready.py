@@ -19,7 +19,7 @@ READY_BYTES = 64 << 20
 class ReadyBatches:
     """A few different batches of a store's samples, with their own labels.
 
-    Number k of producer w holds the first samples of the order that epoch ``w * READY_BATCHES + k`` would have,
+    Number k of producer w holds the first samples of an order drawn for epoch ``w * READY_BATCHES + k``,
     augmented for that epoch; a store with fewer samples than a batch repeats them. So no two are alike,
     and a network has the work with them that it has with any batch.
 

@@ -30,7 +30,6 @@ __all__ = [
     "cache_facts",
     "drop_caches",
     "evict",
-    "require_drop_caches",
     "resident",
     "warm",
     "who_maps",
@@ -94,24 +93,10 @@ def drop_caches() -> str:
     Call it last, because opening or counting a file makes its directory entry and its inode hot again. Files that a
     process holds open or maps stay.
 
-    Raises
-    ------
-    UsageError
-        Without root. storebench never asks for a password.
+    It needs root. storebench never asks for a password.
     """
-    require_drop_caches()
     Path(DROP_CACHES).write_text("3\n", encoding="ascii")
     return "drop_caches"
-
-
-def require_drop_caches() -> None:
-    """Raise the error of `drop_caches` if it would fail, before long work begins."""
-    if not os.access(DROP_CACHES, os.W_OK):
-        raise UsageError(
-            "dropping the caches of the whole machine needs root",
-            where=DROP_CACHES,
-            hint="Leave out --drop-caches: evicting single files needs no root.",
-        )
 
 
 def _sync_filesystem(path: Path | str) -> None:

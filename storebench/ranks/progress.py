@@ -1,13 +1,15 @@
-"""The progress of each rank of a job: a small file per rank, which the rank writes and the launcher reads.
+"""The progress of a replicate: a small file per rank, which the rank writes and the launcher reads.
 
-A rank counts the phases that it has begun and the batches of the current one. All ranks of a job begin the same phases
-in the same order, so the rank with the lowest count is the one that the others wait for.
+A process that trains alone is rank 0. A rank counts the phases that it has begun and the batches of the current one.
+All ranks of a job begin the same phases in the same order, so the rank with the lowest count is the one that the others
+wait for.
 """
 
 import contextlib
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,8 @@ from typing import Self, TypeVar
 
 from storebench.errors import CellFailedError
 
-_HEADER = struct.Struct("<qqqqq")  # phase, batches, waits, process id, batches of the whole phase
-_PHASE, _BATCHES, _WAITS, _TOTAL = 0, 8, 16, 32
+_HEADER = struct.Struct("<qqqqqq")  # phase, batches, waits, process id, batches of the whole phase, its begin
+_PHASE, _BATCHES, _WAITS, _TOTAL, _BEGUN_NS = 0, 8, 16, 32, 40
 _NUMBER = struct.Struct("<q")
 _TEXT_AT = 64
 _TEXT_BYTES = 64
@@ -62,7 +64,7 @@ class RankProgress:
             file = mmap.mmap(handle, _FILE_BYTES)
         finally:
             os.close(handle)
-        _HEADER.pack_into(file, 0, 0, 0, 0, os.getpid(), 0)
+        _HEADER.pack_into(file, 0, 0, 0, 0, os.getpid(), 0, 0)
         return cls(file)
 
     def begin(self, phase: str, batches: int = 0) -> None:
@@ -73,6 +75,7 @@ class RankProgress:
         self._file[_TEXT_AT:] = phase.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
         _NUMBER.pack_into(self._file, _BATCHES, 0)
         _NUMBER.pack_into(self._file, _TOTAL, batches)
+        _NUMBER.pack_into(self._file, _BEGUN_NS, time.monotonic_ns())
         _NUMBER.pack_into(self._file, _PHASE, self._phase)
 
     def batch(self) -> None:
@@ -116,6 +119,8 @@ class Position:
     ----------
     phase, batches, total
         Phases that it has begun, batches that the last one has served, and all of its batches; 0 if that is not known.
+    begun_ns
+        When the phase began, by ``time.monotonic_ns``.
     waits
         Twice the number of times that it has waited for the others; odd while it waits.
     name
@@ -126,6 +131,7 @@ class Position:
     phase: int = 0
     batches: int = 0
     total: int = 0
+    begun_ns: int = 0
     waits: int = 0
     pid: int | None = None
     name: str = "the start"
@@ -139,13 +145,14 @@ class Position:
             content = b""
         if len(content) < _FILE_BYTES:
             return cls(rank=rank)
-        phase, batches, waits, pid, total = _HEADER.unpack_from(content)
+        phase, batches, waits, pid, total, begun_ns = _HEADER.unpack_from(content)
         name = content[_TEXT_AT:].rstrip(b"\0").decode(errors="replace")
         return cls(
             rank=rank,
             phase=phase,
             batches=batches,
             total=total,
+            begun_ns=begun_ns,
             waits=waits,
             pid=pid or None,
             name=name or "the start",

@@ -159,17 +159,16 @@ class LoopSettings:
             always=True,
         ).metadata,
     )
-    threads: int | None = field(
-        default=None,
+    threads: int = field(
+        default=1,
         metadata=Setting(
             meaning="Threads that compute in one process: torch's in the training process, and those of a reader "
-            "that decodes in several, unless its own options name a number; null leaves the libraries' "
-            "defaults. Worker processes and loader threads always compute with one thread of torch.",
-            asked="Threads per process that compute: torch's, and those of a reader that decodes in several. Default: the libraries' choice.",
+            "that decodes in several, unless its own options name a number. Worker processes and loader threads "
+            "always compute with one thread of torch.",
+            asked="Threads per process that compute: torch's, and those of a reader that decodes in several.",
             least=1,
             most=MOST_THREADS,
-            option="Threads that compute: torch's, and those of a reader that decodes in threads. "
-            "[default: 1]",
+            option="Threads that compute: torch's, and those of a reader that decodes in threads.",
             label="{} threads",
             labels={1: "1 thread"},
         ).metadata,

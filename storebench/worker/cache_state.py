@@ -13,7 +13,6 @@ from storebench.probes.page_cache import (
     cache_facts,
     drop_caches,
     evict,
-    require_drop_caches,
     resident,
     warm,
 )
@@ -74,8 +73,6 @@ class StoreCache:
         self.data_files = [] if self._traits.ready_made else store_format.data_files(store)
         _require_one_file_system(store, self.data_files)
         self.drops = drops and requested == CacheState.COLD and not self._traits.ready_made
-        if self.drops:
-            require_drop_caches()
 
     @property
     def files(self) -> list[Path]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from storebench.digests import array_digest, set_digest
 from storebench.formats.base import Indices
+from storebench.loading.augment import round_seed
 from storebench.loading.checks import (
     PixelCheck,
     ServedPixels,
@@ -180,7 +181,7 @@ def _check_timed(setup: Setup, number: int, evidence: Evidence) -> TimedCheck:
         backend=setup.cell.backend,
         table=read_digest_table(setup.job.store, setup.manifest),
         augment=setup.augment,
-        seed=setup.cell.seed,
+        seed=round_seed(setup.cell.seed, setup.job.replicate),
     )
     return truth.check(evidence.keeper.kept, number)
 

@@ -16,7 +16,7 @@ from storebench.codecs import any_size
 from storebench.formats.base import Indices, Traits
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
-from storebench.loading.augment import Augment
+from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.empty import with_empty_batches
 from storebench.loading.loader import Loader, get_loader
@@ -98,8 +98,7 @@ class Setup:
         )
         model = None if cell.model == NO_MODEL else get_model(cell.model)
         augment = augment_of(cell, manifest, model)
-        if cell.threads is not None:
-            torch.set_num_threads(cell.threads)
+        torch.set_num_threads(cell.threads)
         trainer = Trainer.of(group.membership, cell.trainers)
         together = _trainer_group(group, trainer, job)
         step = _step(cell, manifest, model, augment, group.membership, trainer, together)
@@ -107,7 +106,7 @@ class Setup:
             store=job.store,
             backend=cell.backend,
             augment=augment,
-            seed=cell.seed,
+            seed=round_seed(cell.seed, job.replicate),
             batch_size=cell.batch_size,
             threads=cell.threads,
             store_fill=cell.store_fill,

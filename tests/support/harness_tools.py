@@ -59,8 +59,8 @@ class Bench:
         return self.commands.run(*map(str, arguments), cwd=self.root, env=self.env, timeout=timeout)
 
     def run(self, *arguments: str | Path, out: Path) -> tuple[CompletedText, list[dict[str, Any]]]:
-        """Run ``storebench run`` on one torch thread; return how it ended and its records."""
-        done = self.cli("run", *arguments, "--threads", "1", "--stores", self.stores, "--out", out, "--json")
+        """Run ``storebench run``; return how it ended and its records."""
+        done = self.cli("run", *arguments, "--stores", self.stores, "--out", out, "--json")
         return done, json.loads(done.stdout) if done.stdout else []
 
 

@@ -343,6 +343,7 @@ def test_options_that_are_axes_take_lists(cli: Cli, tmp_path: Path) -> None:
         "compute": {"none", "emulated:2"},
         "batch_size": {4, 8},
         "backend": {"lmdb", "png"},
+        "threads": {1},
     }.items():
         assert {cell[name] for cell in cells} == values, name
     spoken = cli("run", "lmdb", *LISTED, "--workers", "0,2", "--dry-run")

@@ -8,14 +8,14 @@ import time
 import pytest
 
 from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.rank_lines import RankLines, job_line, progress_line
+from storebench.cli.rank_lines import ProgressLines, job_line, progress_line
 from storebench.ranks.progress import Position
 from storebench.runs.schedule import PendingReplicate
 from tests.support.planted import make_record, with_job
 
 
-def at(rank: int, batches: int = 0, phase: int = 4, name: str = "epoch 0") -> Position:
-    return Position(rank=rank, phase=phase, batches=batches, name=name)
+def at(rank: int, batches: int = 0, phase: int = 4, name: str = "epoch 0", total: int = 0) -> Position:
+    return Position(rank=rank, phase=phase, batches=batches, name=name, total=total)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,8 @@ def at(rank: int, batches: int = 0, phase: int = 4, name: str = "epoch 0") -> Po
             [at(0, 3), at(1, phase=0, name="the start"), at(2, 3), at(3, phase=0, name="the start")],
             "ranks 1 and 3: the start; ranks 0 and 2: epoch 0, 3 batches",
         ),
-        ([at(5, 2)], "rank 5: epoch 0, 2 batches"),
+        ([at(5, 2)], "epoch 0"),
+        ([at(0, 2, total=1_000)], "epoch 0: 2 of 1,000 batches"),
     ],
 )
 def test_a_line_shows_all_ranks_those_behind_first(positions: list[Position], said: str) -> None:
@@ -67,15 +68,15 @@ def test_a_terminal_has_one_line_that_is_written_over(monkeypatch: pytest.Monkey
 def test_a_log_gets_a_line_every_few_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = RankLines()
+    lines = ProgressLines()
     lines.began()
-    lines.show([at(0, 1), at(1, 1)])
+    lines.show("epoch 0: 3 of 5 batches")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("storebench.cli.rank_lines.PLAIN_LINE_EVERY_S", 0.02)
     time.sleep(0.03)
-    lines.show([at(0, 2), at(1, 2)])
+    lines.show("epoch 0: 4 of 5 batches")
     lines.clear()
-    assert capsys.readouterr().err == "    ranks 0 to 1: epoch 0, 2 batches\n"
+    assert capsys.readouterr().err == "    epoch 0: 4 of 5 batches\n"
 
 
 def test_the_outcome_of_a_job_has_its_ranks_skew_waits_and_exchange() -> None:
@@ -91,19 +92,3 @@ def test_an_outcome_leaves_out_what_was_not_measured() -> None:
     assert job_line(record) == "2 ranks: 1,143 to 1,143 samples/s each, skew 0.0%"
     assert job_line(make_record("lmdb")) == ""
     assert job_line(dataclasses.replace(record, timed_steps=0)) == ""
-
-
-def test_a_long_epoch_of_one_process_shows_its_rate_and_the_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    lines = RankLines()
-    for batches in (0, 25, 50, 75, 100):
-        lines.show_epoch(Position(rank=0, phase=3, batches=batches, total=1000, name="epoch 0"), 64)
-    lines.show_epoch(Position(rank=0, phase=4, batches=0, total=0, name="the end"), 64)
-    told = capsys.readouterr().err.splitlines()
-    assert told
-    assert all(line.startswith("    epoch 0: ") for line in told)
-    assert "of 1,000 batches, 320 samples/s" in told[0]
-    assert told[0].endswith("left")

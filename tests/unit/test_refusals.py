@@ -1,12 +1,17 @@
 """What cannot be measured is refused before anything is converted."""
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.harness_tools import write_scenario
 
 Cli = Callable[..., Any]
 MNIST = ("--dataset", "mnist", "--synthetic", "--limit", "500")
@@ -20,6 +25,7 @@ MNIST = ("--dataset", "mnist", "--synthetic", "--limit", "500")
         ("run", "--dataset", "folder:https://host/photos"),
         ("convert", "lmdb", *MNIST, "--out", "s3://bucket/stores"),
         ("report", "s3://bucket/run"),
+        ("run", "memory", "-ds3://bucket/photos"),
     ],
 )
 def test_an_address_is_no_folder(words: tuple[str, ...], cli: Cli, tmp_path: Path) -> None:
@@ -29,9 +35,20 @@ def test_an_address_is_no_folder(words: tuple[str, ...], cli: Cli, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+def test_an_address_in_a_variable_is_no_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOREBENCH_STORES", "s3://bucket/stores")
+    done = cli("run", "memory", *MNIST, env=dict(os.environ))
+    assert done.returncode == 2
+    assert "an address, not a path" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_reason_may_name_an_address(cli: Cli) -> None:
-    done = cli("check", "none", "nothing", "--update", "--reason", "see https://host/ci/1")
-    assert "an address, not a path" not in done.stderr
+    for words in (("--reason", "https://host/issues/3"), ("--reason=https://host/issues/3",)):
+        done = cli("check", "baseline", "run", "--update", *words)
+        assert "an address" not in done.stderr
 
 
 def test_workers_without_a_batch_are_told(cli: Cli) -> None:
@@ -48,21 +65,55 @@ def in_memory() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("states", ["cold", "warm,cold"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--cache", "cold"),
+        ("--cache", "warm,cold"),
+        pytest.param(("--cache", "limited", "--memory", "32MiB"), marks=pytest.mark.root),
+    ],
+)
 def test_a_cold_store_in_memory_is_refused_before_it_is_written(
-    states: str, cli: Cli, in_memory: Path
+    words: tuple[str, ...], cli: Cli, in_memory: Path
 ) -> None:
-    done = cli(
-        "run", "lmdb", *MNIST, "--compute", "none", "--cache", states, "--stores", str(in_memory / "st")
-    )
+    done = cli("run", "lmdb", *MNIST, "--compute", "none", *words, "--stores", str(in_memory / "st"))
     assert done.returncode == 2, done.stderr
-    assert "no store can be cold here" in done.stderr
+    assert "no store can be cold here" in done.stderr or "control group" in done.stderr
     assert not list(in_memory.iterdir())
 
 
 @pytest.mark.root
-def test_a_limit_that_holds_any_store_is_refused_before_one_is_written(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", "png", *MNIST, "--compute", "none", "--cache", "limited", "--memory", "64MB")
+@pytest.mark.parametrize("states", ["limited", "warm,limited"])
+def test_a_limit_that_holds_a_store_is_refused_before_one_is_written(
+    states: str, cli: Cli, tmp_path: Path
+) -> None:
+    words = ("--compute", "none", "--cache", states, "--memory", "40MiB", "--stores", str(tmp_path / "st"))
+    done = cli("run", "lmdb", "png", *MNIST[:-2], "--size", "40000", *words)
     assert done.returncode == 2, done.stderr
-    assert "holds any store" in done.stderr or "control group" in done.stderr
-    assert "converting" not in done.stderr
+    assert "png: a limit of 40 MiB holds the whole store" in done.stderr or "control group" in done.stderr
+    assert not (tmp_path / "st").exists()
+
+
+@pytest.mark.parametrize("verb", ["run", "bench"])
+def test_stores_larger_than_the_disk_are_refused_before_one_is_written(
+    verb: str, cli: Cli, tmp_path: Path
+) -> None:
+    matrix = {"dataset": "imagenet", "synthetic": True, "size": 10**9, "model": "none", "compute": "none"}
+    file = write_scenario(tmp_path / "huge.toml", matrix | {"backends": ["lmdb"]})
+    words = ("lmdb", "--dataset", "imagenet", "--synthetic", "--size", str(10**9), "--compute", "none")
+    stores = tmp_path / "st"
+    done = cli(verb, *(words if verb == "run" else (str(file),)), "--stores", str(stores))
+    assert done.returncode == 5, done.stderr
+    assert f"{stores}: the stores take about " in done.stderr
+    assert not stores.exists()
+
+
+@pytest.mark.root
+def test_caches_that_cannot_be_dropped_are_refused_before_a_store_is_written(tmp_path: Path) -> None:
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    if shutil.which(nobody[0]) is None:
+        pytest.skip("setpriv is not installed")
+    command = (sys.executable, "-m", "storebench", "run", "memory", *MNIST, "--drop-caches")
+    done = subprocess.run((*nobody, *command), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("storebench: --drop-caches: it needs root")

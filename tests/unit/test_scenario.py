@@ -87,10 +87,10 @@ def test_a_reference_that_reads_nothing_has_one_cell_for_all_cache_states() -> N
 def test_a_cells_id_is_stable_and_changes_with_every_setting() -> None:
     raw = {"dataset": "mnist", "backends": ["lmdb"]}
     [cell] = make_scenario({"name": "x", "matrix": [raw]}).cells()
-    assert cell.cell_id == "978930cca491"
+    assert cell.cell_id == "8c8edd5545c8"
     ids = {
         make_scenario({"name": "x", "matrix": [raw | change]}).cells()[0].cell_id
-        for change in ({}, {"seed": 1}, {"workers": 1}, {"cache": "warm"}, {"limit": 5}, {"threads": 1})
+        for change in ({}, {"seed": 1}, {"workers": 1}, {"cache": "warm"}, {"limit": 5}, {"threads": 2})
     }
     assert len(ids) == 6
 
@@ -334,14 +334,6 @@ def test_a_cell_is_optional_only_where_no_other_matrix_asks_for_it(tmp_path: Pat
     both = load_scenario(path)
     assert {cell.readahead_kib for cell in both.optional_cells()} == {8192}
     assert {cell.readahead_kib for cell in both.cells()} == {None, 128, 4096, 8192}
-
-
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_every_cell_of_ours_says_how_many_threads_compute(path: Path) -> None:
-    cells = load_scenario(path, tell=mute).cells()
-    missing = {cell.backend.name for cell in cells if cell.threads is None}
-    # Where nothing is said each library takes as many as it likes, and a table compares unequal cells.
-    assert not missing
 
 
 def test_the_gate_has_every_format_a_cold_cell_workers_and_every_loader() -> None:

@@ -212,7 +212,7 @@ def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
     assert Path(seen["package"]).is_relative_to(copied)
     assert seen["last_field"] == "gradient_steps"
     assert "3 batches per change" in seen["label"]
-    assert seen["ids"][0] == "978930cca491" != seen["ids"][1]
+    assert seen["ids"][0] == "8c8edd5545c8" != seen["ids"][1]
     assert seen["refusal"].startswith("--gradient-steps: must be less than or equal to 64, not 65")
     assert seen["meaning"] == [
         "gradient_steps",
@@ -225,7 +225,7 @@ CELL_JSON = (
     '"image_size": null, "skip_unreadable": false, "backend": "lmdb?readahead=off", "format": "lmdb", "codec": "raw", "reader": "get", '
     '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
     '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
-    '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": null, "memory_bytes": null, '
+    '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": 1, "memory_bytes": null, '
     '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped", "share": "none", "store_fill": "preload", "store_memory_bytes": null, '
     '"trainers": 1, "trainer_data": "partitioned", "tournament_steps": 0}'
 )

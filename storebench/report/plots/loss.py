@@ -75,9 +75,9 @@ def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None, note: str = "") ->
 
 
 def _equal(cells: Sequence[CellSummary]) -> bool:
-    """Return whether all cells have the same losses in each epoch."""
-    digests: dict[int, set[str]] = {}
+    """Return whether all cells have the same losses in each epoch of a round."""
+    digests: dict[tuple[int, int], set[str]] = {}
     for cell in cells:
         for row in cell.usable:
-            digests.setdefault(row["epoch"], set()).add(row["loss_digest"])
+            digests.setdefault((row["replicate"], row["epoch"]), set()).add(row["loss_digest"])
     return all(len(group) == 1 for group in digests.values())

@@ -81,7 +81,7 @@ def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
     busy_s = (record.fetch_s + record.decode_s) * _readers(record)
     if ceiling is None:
         return
-    copiers = max(1, record.cell.workers) * (record.cell.threads or 2**16) * record.cell.ranks
+    copiers = max(1, record.cell.workers) * record.cell.threads * record.cell.ranks
     together = ceiling * _HEADROOM * min(copiers, _cores(record) or copiers)
     if record.payload_bytes_per_s * _rows_frac(record) * _columns_frac(record) > together:
         message = (
@@ -131,7 +131,7 @@ def _copying_s(record: Record, busy_s: float) -> float:
 
     Several threads copy at once only on as many cores, and only in CPU time that was counted.
     """
-    threads = min(record.cell.threads or 2**16, _cores(record) or record.cell.threads or 1)
+    threads = min(record.cell.threads, _cores(record) or record.cell.threads)
     cpu_s = record.counters.cpu_s
     side_by_side = busy_s * max(1, threads)
     return side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))

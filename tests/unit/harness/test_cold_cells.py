@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from storebench.errors import UsageError
 from storebench.formats.registry import get_format
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.order import epoch_order
@@ -310,17 +309,6 @@ def test_with_drop_caches_no_format_opens_a_file_before_step_one(
     assert record.cache.metadata == "cold"
     assert len(record.cache.curve) > 2
     assert record.cold_rates
-
-
-def test_caches_that_cannot_be_dropped_are_refused_at_once(
-    on_disk: None, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = cell_job(cold_cell("lmdb"), bench.stores, run_folder, drop_caches=True)
-    monkeypatch.setattr("storebench.probes.page_cache.DROP_CACHES", "/proc/version")
-    if os.geteuid() == 0:
-        monkeypatch.setattr("storebench.probes.page_cache.DROP_CACHES", "/proc/no such file")
-    with pytest.raises(UsageError, match="needs root"):
-        Setup.of(job)
 
 
 def test_the_sampler_is_gone_after_a_cell_and_after_one_that_failed(

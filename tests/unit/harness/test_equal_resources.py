@@ -1,7 +1,5 @@
 """What a cell computes with is bounded alike for every reader and loader, and what it used stands in the record."""
 
-import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +43,6 @@ def test_a_readers_own_threads_are_as_many_as_the_cell_says(
 def test_a_readers_own_option_says_more_and_the_record_says_so(bench: Bench, run_folder: Path) -> None:
     cell = small_cell("png:threads?threads=3", threads=1)
     assert only_record(cell, bench.stores, run_folder).reader_notes["threads"] == "3"
-
-
-def test_without_a_number_the_reader_takes_its_own_default(bench: Bench, run_folder: Path) -> None:
-    cell = dataclasses.replace(small_cell("png:threads"), threads=None)
-    cores = len(os.sched_getaffinity(0))
-    assert only_record(cell, bench.stores, run_folder).reader_notes["threads"] == str(cores)
 
 
 @pytest.mark.parametrize(("loader", "workers"), LOADERS)

@@ -191,7 +191,7 @@ def test_what_would_fit_whole_is_refused_before_a_cell_runs(
     sized = ("--cache", "limited", "--memory", "1 GiB")
     done, _ = bench.run("lmdb", "-d", photos, *WORK, *sized, out=tmp_path / "run")
     assert done.returncode == 2
-    assert "a limit of 1 GiB holds any store" in done.stderr.splitlines()[-1]
+    assert "a limit of 1 GiB holds the whole store" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 
 

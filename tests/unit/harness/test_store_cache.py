@@ -27,7 +27,6 @@ class Kernel:
         monkeypatch.setattr(cache_state, "warm", self._warm)
         monkeypatch.setattr(cache_state, "resident", self._count)
         monkeypatch.setattr(cache_state, "drop_caches", lambda: self.asked.append("drop"))
-        monkeypatch.setattr(cache_state, "require_drop_caches", lambda: None)
 
     def _evict(self, paths: Iterable[Path]) -> str:
         self.asked.append("evict")

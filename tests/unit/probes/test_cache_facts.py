@@ -13,7 +13,6 @@ from storebench.probes.page_cache import (
     Residency,
     cache_facts,
     drop_caches,
-    require_drop_caches,
 )
 from storebench.settings.words import CacheState
 
@@ -91,19 +90,6 @@ def test_dropping_the_machines_caches_asks_the_kernel_for_all_three_kinds(
     monkeypatch.setattr(page_cache, "DROP_CACHES", str(control))
     assert drop_caches() == "drop_caches"
     assert control.read_text(encoding="ascii") == "3\n"
-
-
-def test_without_the_kernels_file_dropping_is_refused_before_work_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    control = tmp_path / "gone"
-    monkeypatch.setattr(page_cache, "DROP_CACHES", str(control))
-    with pytest.raises(UsageError) as caught:
-        require_drop_caches()
-    assert str(caught.value) == (
-        f"{control}: dropping the caches of the whole machine needs root. "
-        "Leave out --drop-caches: evicting single files needs no root."
-    )
 
 
 @pytest.mark.parametrize(("pages", "advised"), [(1, True), (64, True), (65, False), (5000, False)])

@@ -77,7 +77,7 @@ def test_cells_that_do_not_validate_decide_nothing() -> None:
 
 def test_the_facts_of_a_dataset_are_those_of_its_cells(tmp_path: Path) -> None:
     small = {"dataset": "mnist", "size": None, "cache": "warm"}
-    records = paper_records() + paper_records("warm")
+    records = paper_records("cold") + paper_records("warm")
     records += replicates("files+raw", [30.0] * 3, cache="warm")
     records += replicates("lmdb+png", [60.0] * 3, cache="warm")
     records += [record for name in ("png", "lmdb") for record in replicates(name, [20.0] * 3, **small)]

@@ -446,5 +446,5 @@ def test_the_fastest_memory_of_a_cell_is_the_ceiling_of_its_replicates(tmp_path:
         records = [rated(number, rate) for number, rate in enumerate(rates)]
         assert found(tmp_path / str(rates.index(fast)), *records) == []
     elsewhere = rated(1, fast, environment=dataclasses.replace(ENVIRONMENT, key="e2"))
-    [problem] = found(tmp_path / "elsewhere", rated(0, slow), elsewhere)
-    assert (problem.figure, problem.kind) == ("payload_bytes_per_s", Rule.CEILING)
+    problems = found(tmp_path / "elsewhere", rated(0, slow), elsewhere)
+    assert {(problem.figure, problem.kind) for problem in problems} == {("payload_bytes_per_s", Rule.CEILING)}

@@ -191,6 +191,9 @@ def test_equal_losses_of_lossless_backends_are_no_effect_of_the_format() -> None
     assert loss_answer(cells_of(trained("png", "cc"), trained("lmdb", "dd"))).startswith(
         "Yes, and it should not"
     )
+    next_round = (trained("png", "ee", replicate=1), trained("lmdb", "ee", replicate=1))
+    rounds = cells_of(trained("png", "cc"), trained("lmdb", "cc"), *next_round)
+    assert loss_answer(rounds) == "No: the losses of 2 lossless backends are equal bit by bit at every step."
 
 
 def test_losses_of_one_backend_are_not_compared() -> None:

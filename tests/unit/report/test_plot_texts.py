@@ -30,7 +30,7 @@ _LIMIT: dict[str, Any] = {"cache": "limited", "memory_bytes": 300 << 20}
 
 def usual() -> list[Record]:
     """Plant what makes every plot but the ladder."""
-    records = paper_records(handoff_ms=0.3) + paper_records("warm")
+    records = paper_records("cold", handoff_ms=0.3) + paper_records("warm")
     records += replicates("lmdb+png", [60.0, 61.0, 62.0], bytes_on_disk=1 << 30)
     records += replicates("files+raw", [30.0, 31.0, 32.0]) + replicates("jpeg", [40.0, 41.0, 42.0])
     records += replicates("lmdb", [3.0, 3.1, 3.2], workers=2) + replicates(
