@@ -1,6 +1,5 @@
 """The root of the command line; every verb is a module of this package and fast to import."""
 
-import itertools
 import os
 import re
 import shlex
