@@ -1,0 +1,212 @@
+"""Statistics over replicates: one comparison of paired rounds, and intervals of medians.
+
+A ratio is the geometric mean of the rounds' ratios, with Student's interval on their logarithms: 95%, or 99% where
+the rounds' ratios spread by more than 15%, because five such rounds mislead a 95% interval too often. Nothing else
+is corrected: a difference counts only if the whole interval lies beyond 10% (docs/statistics.md has the simulation).
+"""
+
+import bisect
+import enum
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.results import Percentiles
+from storebench.units import Better
+
+PRACTICAL_FRAC = 0.10
+"""A smaller difference is not worth a change of format."""
+
+MIN_ROUNDS = 5
+"""With fewer rounds nothing is decided."""
+
+ALPHA = 0.05
+NOISY_ALPHA = 0.01
+NOISY_SPREAD = 0.15
+"""Standard deviation of the logarithms of the rounds' ratios above which the interval has 99%."""
+
+POWER = 0.8
+MOST_ROUNDS = 200
+_LARGEST_LOG = 700.0
+
+Values = Sequence[float] | npt.NDArray[np.floating]
+
+
+class Verdict(enum.StrEnum):
+    """What a comparison says of the contender."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """The limits of a confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Contender over baseline.
+
+    Attributes
+    ----------
+    mid
+        Geometric mean of the rounds' ratios; None if a value is not positive or there is no round.
+    low, high
+        Interval of `mid`; None below two rounds.
+    rounds
+        Number of pairs.
+    level
+        0.95, or 0.99 for rounds that spread.
+    spread
+        Standard deviation of the logarithms of the rounds' ratios; None below two rounds.
+    """
+
+    mid: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+    verdict: Verdict
+    level: float = 1 - ALPHA
+    spread: float | None = None
+
+
+def compare(
+    baseline: Values,
+    contender: Values,
+    *,
+    better: Better = Better.HIGHER,
+    practical_frac: float = PRACTICAL_FRAC,
+) -> Ratio:
+    """Compare one metric of two cells over their rounds.
+
+    Parameters
+    ----------
+    baseline, contender
+        One value per round, in the same order.
+    better
+        "faster" means larger values for HIGHER and smaller ones for LOWER.
+    practical_frac
+        "faster" and "slower" need an interval wholly beyond this distance from 1, "equal" one wholly within it.
+
+    Raises
+    ------
+    ValueError
+        Sides of different lengths, or a metric without a better direction.
+    """
+    first, second = np.asarray(baseline, np.float64), np.asarray(contender, np.float64)
+    if better is Better.NEITHER:
+        raise ValueError("a metric without a better direction cannot be faster or slower")
+    if len(first) != len(second):
+        raise ValueError(f"paired sides of {len(first)} and {len(second)} rounds")
+    rounds = len(first)
+    both = np.concatenate([first, second])
+    if not rounds or not np.all(np.isfinite(both) & (both > 0)):
+        return Ratio(mid=None, low=None, high=None, rounds=rounds, verdict=Verdict.UNDECIDED)
+    logs = np.log(second) - np.log(first)
+    mid = float(np.exp(logs.mean()))
+    if rounds < 2:
+        return Ratio(mid=mid, low=None, high=None, rounds=rounds, verdict=Verdict.UNDECIDED)
+    spread = float(logs.std(ddof=1))
+    alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
+    half = t_quantile(1 - alpha / 2, rounds - 1) * spread / math.sqrt(rounds)
+    low, high = _exp(float(logs.mean()) - half), _exp(float(logs.mean()) + half)
+    verdict = judge(low, high, better, practical_frac) if rounds >= MIN_ROUNDS else Verdict.UNDECIDED
+    return Ratio(mid=mid, low=low, high=high, rounds=rounds, verdict=verdict, level=1 - alpha, spread=spread)
+
+
+def judge(low: float, high: float, better: Better, practical_frac: float = PRACTICAL_FRAC) -> Verdict:
+    """Return what the interval of a ratio says."""
+    above, below = low > 1 + practical_frac, high < 1 / (1 + practical_frac)
+    if above or below:
+        return Verdict.FASTER if above == (better is Better.HIGHER) else Verdict.SLOWER
+    within = low >= 1 / (1 + practical_frac) and high <= 1 + practical_frac
+    return Verdict.EQUAL if within else Verdict.UNDECIDED
+
+
+def rounds_needed(spread: float, frac: float, *, power: float = POWER) -> int | None:
+    """Return the rounds after which a true difference of `frac` is told from none with probability `power`.
+
+    `spread` is that of `Ratio`. None if `MOST_ROUNDS` are too few.
+    """
+    alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
+
+    def tells(rounds: int) -> bool:
+        error = spread / math.sqrt(rounds)
+        return (t_quantile(1 - alpha / 2, rounds - 1) + t_quantile(power, rounds - 1)) * error <= math.log1p(
+            frac
+        )
+
+    candidates = range(MIN_ROUNDS, MOST_ROUNDS + 1)
+    position = bisect.bisect_left(candidates, True, key=tells)
+    return candidates[position] if position < len(candidates) else None
+
+
+def median(values: Values) -> float:
+    """Return the median."""
+    return float(np.median(np.asarray(values, np.float64)))
+
+
+def median_interval(values: Values) -> Interval | None:
+    """Return Student's 95% interval around replicates, on logarithms if all are positive; None for fewer than two."""
+    array = np.asarray(values, np.float64)
+    if len(array) < 2:
+        return None
+    logs = bool(np.all(array > 0))
+    scaled = np.log(array) if logs else array
+    centre = float(scaled.mean())
+    half = t_quantile(1 - ALPHA / 2, len(array) - 1) * float(scaled.std(ddof=1)) / math.sqrt(len(array))
+    if logs:
+        return Interval(low=_exp(centre - half), high=_exp(centre + half))
+    return Interval(low=centre - half, high=centre + half)
+
+
+def percentiles(durations_ns: npt.ArrayLike) -> Percentiles:
+    """Return p50, p95, p99 and the longest of some durations; each is a duration that occurred."""
+    array = np.asarray(durations_ns)
+    p50, p95, p99 = np.percentile(array, [50, 95, 99], method="inverted_cdf")
+    return Percentiles(p50=int(p50), p95=int(p95), p99=int(p99), max=int(array.max()))
+
+
+@functools.lru_cache(maxsize=4096)
+def t_quantile(share: float, freedom: int) -> float:
+    """Return the quantile of Student's t for a share over 0.5 and whole degrees of freedom."""
+    low, high = 0.0, 1.0
+    while 1 - _two_sided(high, freedom) / 2 < share:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        if 1 - _two_sided(middle, freedom) / 2 < share:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _two_sided(t: float, freedom: int) -> float:
+    """Return P(|T| >= |t|) by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    odd = freedom % 2
+    term = total = cosine if odd else 1.0
+    if freedom == 1:
+        total = 0.0
+    for step in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine**2 * (step - 1) / step
+        total += term
+    inner = math.sin(angle) * total
+    inside = (angle + inner) * 2 / math.pi if odd else inner
+    return min(1.0, max(0.0, 1.0 - inside))
+
+
+def _exp(logarithm: float) -> float:
+    return math.exp(min(max(logarithm, -_LARGEST_LOG), _LARGEST_LOG))
