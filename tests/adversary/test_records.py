@@ -16,7 +16,7 @@ import pytest
 
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from tests.support.quick_cli import storebench
 from tests.support.step_tables import split, write_merged
 

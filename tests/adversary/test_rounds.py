@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from tests.support.quick_cli import storebench
 from tests.support.step_tables import MERGED, split, write_merged
 

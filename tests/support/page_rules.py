@@ -6,15 +6,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.formats.lmdb.ladder import Rung
 from storebench.report.claims import COMPARED, Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, PageFacts
 from storebench.report.intervals import Ratio
-from storebench.report.page import PageContent, Section, markdown
 from storebench.report.roofline_curve import MOST_SPAN
 from storebench.report.texts.labels import backend_label, dataset_label, number, times, with_interval
 from storebench.report.texts.sentence import Sentence
+
+from storebench.formats.lmdb.ladder import Rung
+from storebench.report.page import PageContent, Section, markdown
 from tests.support.drawn_records import DrawnSet
 
 _TIMES = re.compile(r"([\d,]*\d(?:\.\d+)?)(?: \[[^\]]*\])? times")

@@ -19,8 +19,8 @@ from storebench.report.frame import to_frame
 from storebench.report.precision import run_precision
 from storebench.report.shortfall import shortfalls
 from storebench.report.texts.method import method
-from storebench.report.validation.findings import Rule
-from storebench.report.validation.validate import validate
+from storebench.report.checks.findings import Rule
+from storebench.report.checks.records import validate
 from storebench.results import Ceilings, Record, conditions
 from storebench.rounds import PairPrecision, PanelPrecision, Why
 from storebench.runner import execute

@@ -14,8 +14,8 @@ from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.checks import PixelCheck, ServedPixels, coverage, joined_pixels
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order, order_digest
-from storebench.report.validation.findings import Rule
-from storebench.report.validation.record import check_record
+from storebench.report.checks.findings import Rule
+from storebench.report.checks.rules import check_record
 from storebench.results import Cell, Status
 from tests.support.harness_tools import Bench, only_record, scenario
 

@@ -10,7 +10,7 @@ import pytest
 from storebench.errors import ScenarioError
 from storebench.plan import PROCESS_START_S, plan_run
 from storebench.report.shortfall import shortfalls
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.folder import Run
 from storebench.runs.records import read_records

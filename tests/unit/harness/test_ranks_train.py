@@ -20,7 +20,7 @@ from storebench.ranks.communication import Communication, ideal_ring_s
 from storebench.ranks.group import Group
 from storebench.ranks.progress import RankProgress
 from storebench.ranks.shards import shard_of
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import CacheVerdict, Cell, JobFacts, LinkKind, Record
 from storebench.runs.records import RECORDS_NAME
 from storebench.settings.words import Sync

@@ -13,7 +13,7 @@ import pytest
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.loading.kept import opened_again
 from storebench.ranks.trainers import parts_of
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import Game, TrainersFacts
 from storebench.runs.records import RECORDS_NAME, record_from_dict, record_to_dict
 from storebench.training import evaluate
