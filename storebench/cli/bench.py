@@ -86,7 +86,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="For --against: time for the rounds, such as '8 min': as many as fit, at least 3.",
+            help="For --against: time for the rounds, such as '8 min': as many as fit, at least 5.",
         ),
     ] = None,
     drop_caches: DropCachesOption = False,
