@@ -1,8 +1,4 @@
-"""Time conversions of one store into another, each in a fresh process, and record them in a run's folder.
-
-``python -m storebench.conversion_rounds JOB.json`` is such a process. It evicts the source from the page
-cache, converts it into a temporary folder beside it, reads the result back, and removes it.
-"""
+"""Time conversions of one store into another, each in a fresh process, and record them in a run's folder."""
 
 import dataclasses
 import datetime as dt
@@ -49,17 +45,7 @@ class TimedConversion:
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionRounds:
-    """The conversions of a run.
-
-    Attributes
-    ----------
-    repeats
-        How often each conversion is timed: once per round, in an order drawn from `seed`.
-    environment
-        Environment variables of the processes.
-    timeout_s
-        Seconds after which a process is killed.
-    """
+    """The conversions of a run."""
 
     folder: Path
     run_id: str
@@ -85,15 +71,7 @@ class ConversionRounds:
     def left(
         self, stores: Mapping[Cell, Path], *, retry_failed: bool = False
     ) -> list[tuple[int, TimedConversion]]:
-        """Return round and pair of every conversion that is not recorded yet, in the order to run them.
-
-        Parameters
-        ----------
-        stores
-            The store of each cell; the paths are not accessed.
-        retry_failed
-            Include failed conversions.
-        """
+        """Return round and pair of every conversion that is not recorded yet, in the order to run them."""
         if not self.repeats:
             return []
         done = {
@@ -167,10 +145,7 @@ class ConversionRounds:
 
 
 def conversion_pairs(stores: Mapping[Cell, Path]) -> Iterator[TimedConversion]:
-    """Yield the conversions of the first store of each dataset (PNG files, if any) into each other store.
-
-    Image files as they are can be made of no other store, and are left out.
-    """
+    """Yield the conversions of the first store of each dataset (PNG files, if any) into each other store."""
     grouped: dict[object, dict[str, tuple[Cell, Path]]] = {}
     for cell, path in stores.items():
         backend = cell.backend

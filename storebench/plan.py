@@ -96,15 +96,7 @@ class EstimatedSeconds:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStore:
-    """A store that the run reads, and whether it exists.
-
-    Attributes
-    ----------
-    pixel_bytes
-        Bytes of its decoded samples.
-    store_bytes
-        Bytes of its payloads, estimated from a few samples.
-    """
+    """A store that the run reads, and whether it exists."""
 
     name: str
     count: int
@@ -115,25 +107,7 @@ class PlannedStore:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """The plan of a run.
-
-    Attributes
-    ----------
-    convert_bytes
-        Bytes of decoded samples in the stores that do not exist yet.
-    write_bytes
-        Bytes of payload in these stores.
-    read_bytes, fetch_bytes, estimate_s
-        Decoded bytes and bytes of payload to read, and seconds, in the rounds that every cell runs.
-    most_s
-        Seconds if the run adds as many rounds as its scenario allows; `estimate_s` for a fixed number of rounds.
-    least_s, largest_s
-        `estimate_s` if the assumed part is `ASSUMED_OFF` times as fast, and `most_s` if it is as slow.
-    assumed_frac
-        Share of `estimate_s` that was assumed.
-    notes
-        Cells that cannot exist, cells that this machine does not permit, and steps whose duration is unknown.
-    """
+    """The plan of a run."""
 
     cells: list[Cell]
     stores: list[PlannedStore]
@@ -156,23 +130,7 @@ class RunPlan:
 def plan_run(
     scenario: Scenario, cells: Sequence[Cell], stores: Path, *, sides: int = 1, progress: Progress = silent
 ) -> RunPlan:
-    """Return the stores, bytes and time that running `cells` would take; cells that are not permitted here are left out.
-
-    Parameters
-    ----------
-    sides
-        2 if another revision runs beside the working tree (`bench --against`); it builds its own stores.
-    progress
-        See `storebench.datasets.open_dataset`.
-
-    Raises
-    ------
-    UsageError
-        A cell that is not optional cannot run here, a memory limit holds a whole store, or a codec stores image files as
-        they are and the samples are none.
-    CorruptDataError, DataNotFoundError
-        A sample that is probed cannot be read.
-    """
+    """Return the stores, bytes and time that running `cells` would take; cells that are not permitted here are left out."""
     allowed = permitted(scenario, cells, stores)
     probe = _Probe(stores, progress)
     planned: dict[str, PlannedStore] = {}

@@ -1,11 +1,4 @@
-"""When a run gets another round, and of which cells: the rules of scenarios that state the precision or the time that they want.
-
-Pure functions. `storebench.report.precision` says how wide each interval is, by the definitions of a page;
-`storebench.runner` runs the rounds. docs/statistics.md holds the simulations of the rule.
-
-The rule looks at widths, never at a verdict: rounds that stop when a difference is
-"significant" would find differences where there are none.
-"""
+"""When a run gets another round, and of which cells: the rules of scenarios that state the precision or the time that they want."""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,19 +30,7 @@ class Why(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingRule:
-    """The precision that a scenario wants, and what it may cost.
-
-    Attributes
-    ----------
-    until
-        Wanted half-width of the interval of each ratio that matters, as a share: 0.1 for an interval within 10%.
-    min_replicates
-        Rounds that every cell runs, before any interval is looked at.
-    max_replicates
-        Most rounds.
-    budget_s
-        Seconds for all replicates together, beyond which no round is added; None for no limit.
-    """
+    """The precision that a scenario wants, and what it may cost."""
 
     until: float
     min_replicates: int = MIN_REPLICATES
@@ -59,17 +40,7 @@ class StoppingRule:
 
 @dataclass(frozen=True, kw_only=True)
 class PairPrecision:
-    """The precision of the ratio of two cells.
-
-    Attributes
-    ----------
-    cell_ids
-        The two cells.
-    half_width_frac
-        Half-width of its interval as a share; None while there is no interval.
-    decidable
-        Whether more rounds can decide it.
-    """
+    """The precision of the ratio of two cells."""
 
     cell_ids: tuple[str, str]
     half_width_frac: float | None
@@ -82,15 +53,7 @@ class PairPrecision:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelPrecision:
-    """The precision of the ratios of a panel that matter.
-
-    Attributes
-    ----------
-    cell_ids
-        All cells of the panel.
-    pairs
-        The ratios that matter.
-    """
+    """The precision of the ratios of a panel that matter."""
 
     cell_ids: tuple[str, ...]
     pairs: tuple[PairPrecision, ...]
@@ -108,15 +71,7 @@ class PanelPrecision:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Why the cells of a panel are not in the next round.
-
-    Attributes
-    ----------
-    cell_ids
-        All cells of the panel.
-    widest_frac
-        Largest half-width of its ratios that matter, as a share; None if one has no interval, or none matters.
-    """
+    """Why the cells of a panel are not in the next round."""
 
     cell_ids: tuple[str, ...]
     why: Why
@@ -125,13 +80,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRounds:
-    """The decisions of a run on its rounds, from its ``run.json``.
-
-    Attributes
-    ----------
-    stops
-        The reason why each panel got no further round; empty while the run goes on.
-    """
+    """The decisions of a run on its rounds, from its ``run.json``."""
 
     rule: StoppingRule
     stops: tuple[Stop, ...] = ()
@@ -147,34 +96,14 @@ class NextRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """The time that the replicates of a run have taken so far.
-
-    Attributes
-    ----------
-    spent_s
-        Seconds of all replicates, including repeated ones.
-    cell_s
-        Cell id -> median seconds of a replicate.
-    """
+    """The time that the replicates of a run have taken so far."""
 
     spent_s: float = 0.0
     cell_s: Mapping[str, float]
 
 
 def next_round(rule: StoppingRule, panels: Sequence[PanelPrecision], done: int, costs: Costs) -> NextRound:
-    """Return the cells of the next round.
-
-    Intervals are paired by round, so a ratio gains only from rounds in which both of its cells run. The round has both
-    cells of each ratio that is not precise yet, and no others: what is steady is not repeated. If not all panels fit
-    into the budget, those nearest to the wanted precision come first, so that the time settles as many as it can.
-
-    Parameters
-    ----------
-    panels
-        The precision after `done` rounds.
-    done
-        Rounds so far.
-    """
+    """Return the cells of the next round."""
     stops: list[Stop] = []
     left_s = None if rule.budget_s is None else rule.budget_s - costs.spent_s
     chosen: list[str] = []
@@ -211,32 +140,10 @@ def _distance(rule: StoppingRule, panel: PanelPrecision) -> float:
 
 
 def has_time(done: int, spent_s: float, next_s: float, budget_s: float | None) -> bool:
-    """Return whether the next of a fixed number of rounds fits into a time budget; the first ones run in any case.
-
-    Parameters
-    ----------
-    done
-        Rounds so far.
-    spent_s, next_s
-        Seconds that they took together, and that the next one will take.
-    budget_s
-        Seconds for all rounds; None for no limit.
-    """
+    """Return whether the next of a fixed number of rounds fits into a time budget; the first ones run in any case."""
     return budget_s is None or done < FEWEST_REPLICATES or spent_s + next_s <= budget_s
 
 
 def within_budget(done: int, spent_s: float, budget_s: float | None) -> bool:
-    """Return whether a whole round more fits into a time budget; the first `MIN_ROUNDS` run in any case.
-
-    It looks at the clock alone, so the number of rounds says nothing about the results.
-
-    Parameters
-    ----------
-    done
-        Rounds so far.
-    spent_s
-        Seconds that they took together.
-    budget_s
-        Seconds for all rounds; None for no limit.
-    """
+    """Return whether a whole round more fits into a time budget; the first `MIN_ROUNDS` run in any case."""
     return budget_s is None or done < MIN_ROUNDS or spent_s * (done + 1) / done <= budget_s

@@ -1,10 +1,4 @@
-"""Run cells in fresh processes, interleaved in a seeded random order, into one folder of records; resumable.
-
-Within each round every cell runs once, in a newly drawn order, so a machine that
-slows down slows every backend. A scenario that states a precision adds rounds of the
-cells that lack it (`storebench.rounds`). A replicate is recorded when all of it is
-finished, by this process alone (`storebench.runs.folder`).
-"""
+"""Run cells in fresh processes, interleaved in a seeded random order, into one folder of records; resumable."""
 
 import contextlib
 import dataclasses
@@ -112,30 +106,7 @@ def execute(
     assess: Assess | None = None,
     leader: Leader | None = None,
 ) -> list[Record]:
-    """Run the remaining replicates of `run` and return all new records.
-
-    Every store is built before the first cell runs. A cell that fails is
-    recorded as failed, and the others go on. When all replicates are recorded, the
-    step tables move into one file. Where a store cannot be built, the folder of a
-    run without a record is removed.
-
-    Parameters
-    ----------
-    retry_failed
-        Repeat replicates with a failed record as well: the new records replace the failed ones, which move to
-        ``superseded.jsonl``.
-    assess
-        Says after each round how precise the ratios are; needed if the scenario adds rounds by precision.
-    leader
-        Has other nodes take part in jobs of several ranks; None for a run on this machine.
-
-    Raises
-    ------
-    UsageError
-        The run has records of other code than this, or its scenario needs `assess`.
-    OutputError, DiskFullError
-        Another process is running it, or its folder cannot be written.
-    """
+    """Run the remaining replicates of `run` and return all new records."""
     watcher = watcher or Silent()
     if run.scenario.stopping is not None and assess is None:
         raise UsageError(
@@ -284,13 +255,7 @@ def prepare(
     nodes: int = 1,
     node: int = 0,
 ) -> dict[Cell, Prepared]:
-    """Build or find the stores of all cells, each once.
-
-    Parameters
-    ----------
-    nodes, node
-        Number of nodes of the run, and the number of this node.
-    """
+    """Build or find the stores of all cells, each once."""
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     opened: dict[DatasetSpec, Dataset] = {}
     told: set[str] = set()
@@ -367,13 +332,7 @@ class _Attempts:
     drop_caches: bool
 
     def records(self, work: PendingReplicate, prepared: Prepared, before: Sequence[Record]) -> list[Record]:
-        """Run and record a replicate, once more if the scenario repeats it because other work disturbed it.
-
-        Parameters
-        ----------
-        before
-            Its records of an earlier attempt, which the new ones replace; empty if there are none.
-        """
+        """Run and record a replicate, once more if the scenario repeats it because other work disturbed it."""
         run = self.run
         while True:
             earlier = before[0].conditions if before and run.repeats(before) else None

@@ -14,23 +14,7 @@ from storebench.results import Coverage
 
 @dataclass(frozen=True, kw_only=True)
 class PixelCheck:
-    """Result of comparing an epoch's decoded samples with the store's digests.
-
-    Attributes
-    ----------
-    checked
-        Samples compared.
-    wrong
-        Samples that differ.
-    first_wrong
-        Index of the first of them in the order of the epoch.
-    digest
-        Digest of what was served, by index; None if nothing was compared.
-    prepared
-        Digest of the pixels that were served, by index, where `digest` does not cover them; None otherwise.
-    difference
-        Largest absolute difference from the default decoder's pixels; None for the default decoder.
-    """
+    """Result of comparing an epoch's decoded samples with the store's digests."""
 
     checked: int = 0
     wrong: int = 0
@@ -42,19 +26,7 @@ class PixelCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedPixels:
-    """Digests of the samples that a replay served, in the order in which they came.
-
-    Attributes
-    ----------
-    indices
-        int64 [n].
-    digests
-        uint8 [n, 16].
-    prepared
-        Digests of the pixels that were served, uint8 [n, 16], where `digests` does not cover them; None otherwise.
-    difference
-        Largest absolute difference from the default decoder's pixels; None for the default decoder.
-    """
+    """Digests of the samples that a replay served, in the order in which they came."""
 
     indices: Indices
     digests: DigestTable

@@ -23,19 +23,7 @@ DigestRows = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContent:
-    """The content of a batch of an untimed pass.
-
-    Attributes
-    ----------
-    digests
-        Digests of the content that the store's table covers: decoded pixels by the default decoder, or the bytes of image files as they are.
-    prepared
-        Digests of the pixels that were served, where the table does not cover them: of image files after they were
-        cut and resized, and of pixels by a decoder of choice before augmentation. None if the table covers them.
-    difference
-        Largest absolute difference from the pixels that the default decoder gives, in levels from 0 to 255; None for
-        the default decoder.
-    """
+    """The content of a batch of an untimed pass."""
 
     digests: DigestRows
     prepared: DigestRows | None = None
@@ -50,13 +38,7 @@ def decoded_by(manifest: Manifest, backend: Backend) -> Manifest:
 
 
 def seen_pixels(reader: Reader, backend: Backend, indices: Indices, decoded: Batch) -> BatchContent:
-    """Return the parts of a batch of images of one size.
-
-    Parameters
-    ----------
-    decoded
-        The pixels that were decoded for `indices`, before augmentation.
-    """
+    """Return the parts of a batch of images of one size."""
     labels = reader.labels[indices]
     own = digest_rows(decoded, labels)
     if not backend.codec_options:

@@ -42,17 +42,7 @@ def _ignore(_nanoseconds: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Samples as the loop received them, and the number of drawn samples that no batch contained.
-
-    Attributes
-    ----------
-    pixels
-        uint8 [n, H, W, C], after augmentation.
-    labels, indices
-        int64 [n], as the batches carried them.
-    absent
-        Samples that were to be copied, but that the batch of their step did not contain.
-    """
+    """Samples as the loop received them, and the number of drawn samples that no batch contained."""
 
     pixels: Batch
     labels: Indices
@@ -61,25 +51,7 @@ class Kept:
 
 
 class SampleKeeper:
-    """Copy a few randomly chosen samples of an epoch's batches, each when the loop has finished with its batch.
-
-    Nothing is drawn ahead: the rows to keep of a batch are drawn when it has arrived, with the operating
-    system's source of randomness. Every sample has the same chance, and `KEPT_SAMPLES` are kept exactly, unless
-    pauses would take too long. The memory of this process reveals how likely the next step is to be checked, which is
-    never "not at all". Memory is taken and touched at once, so that keeping is a copy of a few rows and nothing
-    else, and pauses are bounded to `PAUSED_FRAC` of the epoch, but for `LATE_FRAC` of the steps.
-
-    Parameters
-    ----------
-    sizes
-        Samples of each batch of the epoch.
-    shape
-        (H, W, C) of a sample after augmentation.
-    first_step
-        The first step whose samples are drawn: warm-up steps are not timed.
-    paused
-        Called with the nanoseconds of each pause, for loaders that measure the length of a step.
-    """
+    """Copy a few randomly chosen samples of an epoch's batches, each when the loop has finished with its batch."""
 
     def __init__(
         self,
@@ -168,10 +140,7 @@ class SampleKeeper:
 
 
 def _select(size: int, left: int, needed: float) -> list[int]:
-    """Return the rows, among the next `size` of `left` samples, that belong to the `needed` that are still to be chosen.
-
-    Selection sampling, row by row; most batches of a long epoch cost one random number.
-    """
+    """Return the rows, among the next `size` of `left` samples, that belong to the `needed` that are still to be chosen."""
     unit = _RANDOM.random()
     if unit < 1 - needed * size / left:  # no more than the probability that no row is chosen
         return []
@@ -191,16 +160,7 @@ def _select(size: int, left: int, needed: float) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCheck:
-    """Result of comparing the kept samples with the store.
-
-    Attributes
-    ----------
-    checked, wrong
-        Samples compared, and those of them with other pixels or another label than the store has under their index.
-    first_wrong
-        Index of the first of them in the order of the epoch, as its batch called it; None if all are right, or
-        where the batch had no such row.
-    """
+    """Result of comparing the kept samples with the store."""
 
     checked: int = 0
     wrong: int = 0
@@ -218,15 +178,7 @@ def opened_again(store: Path, backend: Backend) -> Reader:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """The source of the right samples: the store, proven by its table of digests.
-
-    Attributes
-    ----------
-    table
-        Digests of the samples as they were written, uint8 [N, 16].
-    augment, seed
-        The harness's augmentation, and the cell's seed.
-    """
+    """The source of the right samples: the store, proven by its table of digests."""
 
     store: Path
     backend: Backend
@@ -235,11 +187,7 @@ class Truth:
     seed: int
 
     def check(self, kept: Kept, epoch: int) -> TimedCheck:
-        """Compare kept samples, byte for byte, with those of the store, augmented for `epoch`.
-
-        The store is read once more, by a reader that is opened for it. What that reader returns is
-        used only if its digest is the one in the table.
-        """
+        """Compare kept samples, byte for byte, with those of the store, augmented for `epoch`."""
         with opened_again(self.store, self.backend) as reader:
             right = [
                 self._is_right(reader, epoch, pixels, int(label), int(index))
@@ -254,11 +202,7 @@ class Truth:
         )
 
     def _late(self, reader: Reader, kept: Kept, rows: Indices, epoch: int) -> list[int]:
-        """Return those of `rows`, which are right, that are not yet right when the reader returns from fetching their windows.
-
-        Samples are kept when their step is done, so a reader that copies on in a thread of its own has had time until then.
-        The replay fetches whole images only.
-        """
+        """Return those of `rows`, which are right, that are not yet right when the reader returns from fetching their windows."""
         no_windows = self.augment.identity or self.augment.resized is not None
         if no_windows or not len(rows) or not reader.serves_windows:
             return []

@@ -43,24 +43,7 @@ def lasting_memory(*, pin: bool) -> Allocate:
 
 
 class Producer:
-    """Open a reader and turn requests into batches.
-
-    Parameters
-    ----------
-    job
-        The store, the reader and the augmentation.
-    allocate
-        Allocates memory for the pixels of each batch.
-    worker
-        Number of the worker that this producer runs in.
-    reader
-        An open reader to share with other producers; its owner opened it and will
-        close it; None opens one of its own.
-    lasting
-        Allocates memory for ready-made batches, which nothing else writes to.
-    own_process
-        Whether the producer has a process to itself: then its first batch of an epoch starts the counting.
-    """
+    """Open a reader and turn requests into batches."""
 
     def __init__(
         self,
@@ -83,13 +66,7 @@ class Producer:
         self._ready: ReadyBatches | None = None
 
     def open(self, *, take_memory: bool = True) -> ReaderReport:
-        """Open the reader in this process, timed, and make the batches that have to be ready.
-
-        Parameters
-        ----------
-        take_memory
-            Take the memory of the largest batch as well, so that no step pays for its page faults.
-        """
+        """Open the reader in this process, timed, and make the batches that have to be ready."""
         load_kernel()  # the first process of a machine compiles it, which is no part of the opening
         settings = ProcessSettings.now()
         start = time.perf_counter_ns()
@@ -216,10 +193,7 @@ class Producer:
         return batch
 
     def _produce_ready(self, request: BatchRequest) -> LoadedBatch:
-        """Return a batch that was made beforehand: nothing is fetched, decoded or prepared.
-
-        Its samples are not those that were asked for; it carries the plan's indices, so nothing can be proven of it.
-        """
+        """Return a batch that was made beforehand: nothing is fetched, decoded or prepared."""
         start = time.perf_counter_ns()
         reader, count = self.reader, len(request.indices)
         if self._ready is None:
@@ -297,10 +271,7 @@ class Producer:
 
 
 def open_backend(job: LoadJob) -> Reader:
-    """Open the reader that a job's backend names.
-
-    A reader with an option ``threads`` gets the job's number, unless the backend names one.
-    """
+    """Open the reader that a job's backend names."""
     manifest = decoded_by(Manifest.read(job.store), job.backend)
     backend, store_format = job.backend, get_format(job.backend.format)
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()

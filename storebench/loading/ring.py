@@ -1,9 +1,4 @@
-"""The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes.
-
-The DataLoader gives every batch a separate shared-memory file, which is
-created, mapped, faulted in page by page, sent as a descriptor and unmapped
-again. Here the memory of a few batches is mapped once and written again and again.
-"""
+"""The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes."""
 
 import contextlib
 import functools

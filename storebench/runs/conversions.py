@@ -22,27 +22,7 @@ SAMPLES_OF = tuple(DATA_FIELDS)
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionRecord:
-    """One conversion of one store into another, in its own process.
-
-    Attributes
-    ----------
-    source, target
-        Format and codec of the two stores ("files+png", "lmdb+raw").
-    seconds
-        From opening the source until the target's files are synced: reading, decoding, encoding, writing, syncing.
-    make_s
-        Reading, decoding and encoding, summed over `processes`; may exceed `seconds`.
-    write_s, sync_s
-        Passing payloads to the target's writer; closing it and syncing its files.
-    processes
-        Number of processes, or threads for image files as they are, that read and encoded.
-    source_bytes
-        Bytes of the source's files.
-    file_bytes, bytes_on_disk
-        Bytes of the target's files, and bytes of the blocks allocated for them.
-    source_resident_frac
-        Resident pages over all pages of the source before the conversion; None if they cannot be counted.
-    """
+    """One conversion of one store into another, in its own process."""
 
     schema_version: int = CONVERSIONS_SCHEMA_VERSION
     storebench_version: str
@@ -109,13 +89,7 @@ def _of_row(row: Row) -> ConversionRecord | None:
 
 
 def append_conversion(run: Path, record: ConversionRecord) -> None:
-    """Append a record to a run's folder, synced; a failed record of the same conversion moves to ``superseded.jsonl``.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        The record cannot be written; the file is unchanged.
-    """
+    """Append a record to a run's folder, synced; a failed record of the same conversion moves to ``superseded.jsonl``."""
 
     def is_old(row: Row) -> bool:
         old = _of_row(row)

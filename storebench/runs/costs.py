@@ -8,10 +8,7 @@ from storebench.rounds import Costs
 
 
 def costs_of(records: Iterable[Record]) -> Costs:
-    """Return the durations of a run's replicates; both attempts at a repeated one count as long as the second.
-
-    The median of a cell says how long its next replicate takes: the first one also measures the machine.
-    """
+    """Return the durations of a run's replicates; both attempts at a repeated one count as long as the second."""
     took: dict[str, dict[int, float]] = {}
     for record in records:
         if record.conditions is not None:  # the same in each epoch of a replicate

@@ -37,15 +37,7 @@ class PendingReplicate:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedRound:
-    """A round that a run added because ratios were not precise enough.
-
-    Attributes
-    ----------
-    replicate
-        Its number, which is that of its replicates.
-    cell_ids
-        The cells that it repeats.
-    """
+    """A round that a run added because ratios were not precise enough."""
 
     replicate: int
     cell_ids: tuple[str, ...]
@@ -60,13 +52,7 @@ def added_rounds(about: Mapping[str, Any]) -> tuple[AddedRound, ...]:
 def schedule(
     cells: Sequence[Cell], replicates: int, seed: int, fewer: Mapping[Cell, int] | None = None
 ) -> list[PendingReplicate]:
-    """Return every replicate of every cell, round by round, each round in its own random order.
-
-    Parameters
-    ----------
-    fewer
-        The number of replicates of cells that have fewer; they run in the first rounds.
-    """
+    """Return every replicate of every cell, round by round, each round in its own random order."""
     numbers = fewer or {}
     work = [pending for replicate in range(replicates) for pending in round_of(cells, replicate, seed)]
     return [pending for pending in work if pending.replicate < numbers.get(pending.cell, replicates)]
@@ -75,16 +61,7 @@ def schedule(
 def round_of(
     cells: Sequence[Cell], replicate: int, seed: int, only: Collection[str] | None = None
 ) -> list[PendingReplicate]:
-    """Return one round in its random order.
-
-    Cells that differ only in the backend run one after the other, also in a random order. They are compared with each other,
-    so a machine that slows down during the round should slow all of them.
-
-    Parameters
-    ----------
-    only
-        Ids of the cells that run in it; None for all. They keep the order that they have in a round of all.
-    """
+    """Return one round in its random order."""
     drawn = random.Random(f"{seed}:{replicate}")
     blocks: defaultdict[Any, list[Cell]] = defaultdict(list)
     for cell in cells:

@@ -1,9 +1,4 @@
-"""The program of a replicate's process: import everything, then run the job.
-
-``python -P -m storebench.worker JOB.json`` is a process for one job; in a job of ranks, torchrun starts one per rank. With
-``--wait REQUESTS.json`` instead of a job, the interpreter imports everything and forks a process for each place in the
-file, which says so on a socket and waits there for the name of its job. If the runner ends first, so do they.
-"""
+"""The program of a replicate's process: import everything, then run the job."""
 
 import atexit
 import contextlib

@@ -10,29 +10,7 @@ from storebench.probes.batch_io import METER
 
 
 class AfterStep:
-    """The work between two steps of one epoch, for `storebench.training.loop.run_epoch`.
-
-    Counters are read here for batches that the loop made itself, so that reading them is in no span and in no rate.
-    Producers beside the loop go on while it pauses. They read their own (`Producer.produce_counted`), and the loop does
-    not pause for them.
-
-    Use it as a context manager around the epoch: counting begins on entry.
-
-    Parameters
-    ----------
-    keep
-        Keeps samples of a batch; returns whether it kept any (`storebench.loading.kept.SampleKeeper`).
-    paused
-        Receives the nanoseconds of each reading and each tournament, for loaders that measure the duration of steps.
-    play
-        Plays a tournament if one is due after the step, and returns whether it did. None if the epoch has no tournaments, so
-        steps without a pause spend no time on them.
-
-    Attributes
-    ----------
-    own_reads
-        After the epoch: read calls of this process to read counters, besides those that its batches report.
-    """
+    """The work between two steps of one epoch, for `storebench.training.loop.run_epoch`."""
 
     def __init__(
         self,

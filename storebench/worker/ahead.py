@@ -1,10 +1,4 @@
-"""Start the processes of the next replicates together: one interpreter imports everything, then each waits for its job.
-
-A replicate of seconds would spend most of them importing torch. In a group, an interpreter imports it once and forks the
-processes of all replicates, which then wait, idle; the jobs run one after the other. If a process ends or is late before
-it has its job, its replicate gets an interpreter of its own when its turn comes. So do all of a group if the package
-changed in the meantime. The replicates of different rounds never have an interpreter in common.
-"""
+"""Start the processes of the next replicates together: one interpreter imports everything, then each waits for its job."""
 
 import contextlib
 import time
@@ -31,16 +25,7 @@ READY_S = 60.0
 
 
 def groups(work: Sequence[PendingReplicate], *, alone: bool) -> list[list[PendingReplicate]]:
-    """Divide replicates, in their order, into those whose processes start together.
-
-    A group belongs to one round, and has at most as many as memory has room for. A job of ranks is by itself, because
-    torchrun starts its processes.
-
-    Parameters
-    ----------
-    alone
-        Start every process by itself.
-    """
+    """Divide replicates, in their order, into those whose processes start together."""
     rooms = (memory_bytes("MemAvailable"), memory_room_bytes())
     waiting = min((room // ROOM_BYTES for room in rooms if room is not None), default=MOST)
     most = 1 if alone or not can_own_pages() else min(MOST, 1 + waiting)
@@ -59,33 +44,14 @@ def _start_together(before: PendingReplicate, after: PendingReplicate) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """How the process of a replicate is started.
-
-    Attributes
-    ----------
-    log
-        File to which its output is appended.
-    mounts
-        Whether it has a mount namespace of its own, because its job mounts a device.
-    """
+    """How the process of a replicate is started."""
 
     log: Path
     mounts: bool = False
 
 
 class Together:
-    """The processes of a group of replicates. Those that got no job end with the with statement.
-
-    Parameters
-    ----------
-    starts
-        The replicates of the group, and how the process of each is started. A single one is not started here.
-
-    Attributes
-    ----------
-    start_s
-        Each replicate's share of the seconds that the group took to start; 0 for a single one.
-    """
+    """The processes of a group of replicates. Those that got no job end with the with statement."""
 
     def __init__(self, starts: Mapping[ReplicateKey, Start]) -> None:
         self._starts = starts
@@ -106,10 +72,7 @@ class Together:
 
     @contextlib.contextmanager
     def process(self, key: ReplicateKey) -> Iterator[Waiting | None]:
-        """Provide the process that waits for the job of a replicate, once; None if there is none.
-
-        The first call starts the group. The process and its folder are gone when the with statement ends.
-        """
+        """Provide the process that waits for the job of a replicate, once; None if there is none."""
         if not self._begun:
             self._begun = True
             self._begin()

@@ -14,17 +14,7 @@ _LESS_MEMORY = "Use fewer workers, smaller batches or a smaller --size."
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAnswer:
-    """Why a replicate failed.
-
-    Attributes
-    ----------
-    failure
-        The reason in one line.
-    exit_code
-        Exit code of its process.
-    see_log
-        Whether the log has a traceback.
-    """
+    """Why a replicate failed."""
 
     failure: str
     exit_code: int

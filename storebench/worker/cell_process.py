@@ -37,22 +37,7 @@ def started(
     *,
     passed: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants.
-
-    They end before their control group is removed.
-
-    It has a session of its own, as each rank has that torchrun starts: Linux shares the cores between sessions
-    (``sched_autogroup_enabled``), so a cell that shared the runner's would get less time beside other work than a rank.
-
-    Parameters
-    ----------
-    scratch, log
-        Its temporary folder, and the file to which its output is appended.
-    around
-        Its resources; None is none of its own.
-    passed
-        File descriptors that it inherits.
-    """
+    """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             (around or Surroundings()).command(command),

@@ -26,27 +26,7 @@ Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class EpochMeasurement:
-    """The figures of an epoch, from which its record is made.
-
-    Attributes
-    ----------
-    cache
-        Residency at the epoch's start, during it and after it.
-    portion
-        The steady steps of a limited cell; None for others.
-    table
-        The times of every step.
-    counters
-        The kernel's counters of the epoch.
-    judge
-        For a rank: judges the page cache again from the steps of all ranks (`storebench.ranks.merging.job_steps`).
-    data_store
-        Facts of this rank's part of the data store; None without one.
-    barrier_ns
-        Time at which this process left the barrier before its first step, from `time.perf_counter_ns`.
-    played
-        Games and times of tournaments between steps.
-    """
+    """The figures of an epoch, from which its record is made."""
 
     cache: CacheFacts
     portion: Portion | None
@@ -60,19 +40,7 @@ class EpochMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """The data that an epoch leaves for its proof.
-
-    Attributes
-    ----------
-    served
-        The indices in each batch, int64, as the batch carried them.
-    losses
-        The loss of each step; empty if nothing was trained.
-    keeper
-        Holds the samples that were kept from the timed batches.
-    paused_s
-        Seconds for which the loop paused to keep them.
-    """
+    """The data that an epoch leaves for its proof."""
 
     served: list[Indices]
     losses: list[float]
@@ -81,15 +49,7 @@ class Evidence:
 
 
 def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeasurement, Evidence]:
-    """Train on every batch of an epoch, and return its figures and the evidence for its proof.
-
-    Nothing here may open a file of the store between dropping the machine's caches and the first step.
-
-    Parameters
-    ----------
-    cache
-        The facts of the cache as it was prepared for this epoch.
-    """
+    """Train on every batch of an epoch, and return its figures and the evidence for its proof."""
     from_memory = setup.from_memory
     batches = setup.batches(number)
     setup.progress.begin(f"epoch {number}", len(batches))

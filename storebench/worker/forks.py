@@ -1,8 +1,4 @@
-"""The interpreter that has imported everything: fork a process for each replicate of a group, which waits for its job.
-
-Each fork has its own session, log, temporary folder, mark and pages, so it differs from a process that was started anew
-only in what its siblings have in common with it: Python's hash seed and the layout of the address space.
-"""
+"""The interpreter that has imported everything: fork a process for each replicate of a group, which waits for its job."""
 
 import json
 import os
@@ -21,10 +17,7 @@ _LONGEST_NAME = 1 << 16
 
 
 def job_of_a_fork(requests: Path) -> str | None:
-    """Fork a process for each place in a file of requests, and return in each of them the name of its job.
-
-    It is None if the runner has ended. The interpreter that forked them ends here.
-    """
+    """Fork a process for each place in a file of requests, and return in each of them the name of its job."""
     places: list[dict[str, Any]] = json.loads(requests.read_bytes())
     touched = file_pages()
     for place in places:

@@ -21,35 +21,7 @@ WAIT = "--wait"
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """One replicate to run.
-
-    Attributes
-    ----------
-    run
-        The run's folder.
-    tables
-        Folder for the step tables of this replicate.
-    store, test_store
-        The training store, and the store of test samples; None if no test accuracy is measured.
-    out
-        The file for the answer: the records or the failure, as JSON.
-    check_pixels
-        Replay each epoch outside the timer and compare every sample's digest.
-    ceilings
-        Measure the ceilings of memory and device after the epochs.
-    drop_caches
-        Also drop the whole machine's caches for a cold cell (needs root).
-    memory_group
-        Control group that limits the page cache of a limited cell; None for other cells.
-    image
-        Image to mount on `store` in this process's own mount namespace; None if the store is read in place.
-    torchrun
-        Start even a single rank by torchrun, as several ranks are, to measure what that costs.
-    stall_s, timeout_s
-        Seconds without progress after which a rank counts as hanging, and seconds that the replicate may take.
-    nodes, node, rendezvous
-        How many nodes the ranks are on, the number of this one, and HOST:PORT at which they meet; "" for one node.
-    """
+    """One replicate to run."""
 
     cell: Cell
     replicate: int

@@ -40,17 +40,7 @@ _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 def recorded(
     setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge | None
 ) -> Record:
-    """Write the step table of an epoch and return its record.
-
-    Parameters
-    ----------
-    parts
-        Those of all ranks, in rank order.
-    cost
-        The cost of communication; None for a process that is alone.
-    judge
-        Judges the page cache by the steps of all ranks; None if the epoch was not timed.
-    """
+    """Write the step table of an epoch and return its record."""
     part = parts[0] if len(parts) == 1 or judge is None else joined(setup, parts, cost, judge)
     if part.table is not None and part.record.steps_file is not None:
         write_steps(part.table, setup.job.tables / part.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
@@ -153,10 +143,7 @@ def _code(record: Record) -> list[str]:
 
 
 def _other_weights(parts: Sequence[RankEpoch], trainers: int) -> str | None:
-    """Return which rank has other weights than a rank with which it trains; None if there is none.
-
-    Ranks of a node are compared: other processors may round in another way.
-    """
+    """Return which rank has other weights than a rank with which it trains; None if there is none."""
     first: dict[tuple[int, int], tuple[int, str]] = {}
     for part in parts:
         me, weights = part.membership, part.proof.weights if part.proof else None
@@ -184,19 +171,7 @@ def job_facts(
     restarts: int,
     trainers: TrainersFacts | None = None,
 ) -> JobFacts:
-    """Return the facts about the ranks of a job for its record.
-
-    Parameters
-    ----------
-    parts
-        Those of the ranks, in rank order.
-    table
-        The steps of all of them, of which at least one is timed.
-    proof
-        The proof of the job.
-    trainers
-        The facts about its trainers; None if all ranks train one network.
-    """
+    """Return the facts about the ranks of a job for its record."""
     nodes = 1 + max(part.membership.node for part in parts)
     timed = timed_rows(table)
     ranks = _rank_facts(cell, parts, timed, one_clock=nodes == 1)

@@ -1,9 +1,4 @@
-"""The process of one cell: it gets its job, gives its answer, and is explained if it failed.
-
-It never outlives the runner. The kernel signals it when the runner ends, and the runner locks the temporary folder that
-it works in, so the next start of storebench finds what a killed runner left and ends it (`storebench.system.scratch`).
-If memory runs out, the cell ends, not the runner.
-"""
+"""The process of one cell: it gets its job, gives its answer, and is explained if it failed."""
 
 import json
 import sys
@@ -43,23 +38,7 @@ def answer_of(
     tell: Tell = tell_nobody,
     waiting: Waiting | None = None,
 ) -> dict[str, Any]:
-    """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line.
-
-    On a node that does not have rank 0, the answer of a job that succeeds is empty.
-
-    Parameters
-    ----------
-    scratch
-        A folder for the process, including its temporary files.
-    log
-        File to which the process's output is appended.
-    timeout_s
-        Seconds after which the process and its descendants are killed.
-    tell
-        Called at least once per second with the positions of a job's ranks.
-    waiting
-        The process for the job, if it was started before; it has `scratch` and `log`.
-    """
+    """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line."""
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)
     ending = _ending(job, scratch, log, around, timeout_s, tell, waiting)
@@ -106,10 +85,7 @@ def _reported(ending: JobEnding, answer: dict[str, Any], log: Path) -> str | Non
 
 
 class OomWatch:
-    """Detect that the kernel killed a process because memory ran out.
-
-    It checks the control group of this process and the given one; if neither counts kills, the whole machine.
-    """
+    """Detect that the kernel killed a process because memory ran out."""
 
     def __init__(self, group: Path | None = None) -> None:
         self._groups = (None, group) if group is not None else (None,)

@@ -18,13 +18,7 @@ _AVERAGED = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s
 
 
 def epoch_record(record: Record, table: StepTable) -> Record:
-    """Return `record` with every figure that follows from the epoch's steps.
-
-    Warm-up steps count only in `samples`, `steps` and `epoch_s`: rates leave out
-    their samples and their time. Pauses to keep samples for the proof count only
-    in the coverage. In the table of a job, samples are those of all ranks, times
-    are means over its ranks, and the wall time is that of the job.
-    """
+    """Return `record` with every figure that follows from the epoch's steps."""
     if not len(table["step"]):
         return record
     if RANK in table:

@@ -1,8 +1,4 @@
-"""Rates of an epoch for which its cache state matters: pure functions of step times and sampled residency.
-
-The rate from a cold start depends on how much of the store has been read, because read-ahead and shared pages bring in
-more than is requested. A limited page cache must fill before an epoch shows the cost of every later one.
-"""
+"""Rates of an epoch for which its cache state matters: pure functions of step times and sampled residency."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,10 +18,7 @@ KEPT_POINTS = 60
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
 GROWTH_MOST_FRAC = 1 / 8
-"""Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache.
-
-A full cache gives pages to the processes and gets them back, so it varies by some percent, too.
-"""
+"""Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache."""
 
 STEADY_AFTER_FRAC = 0.10
 EDGES_MOST_FRAC = 0.25
@@ -43,19 +36,7 @@ class Judgement:
 
 
 def asked_frac(table: StepTable, at_ns: Column, count: int) -> Floats:
-    """Return the share of the store that had been requested at each of some moments, float64 [n].
-
-    All of a batch counts from the moment at which a producer begins it.
-
-    Parameters
-    ----------
-    table
-        The epoch's steps, warm-up steps included.
-    at_ns
-        Moments, int64 [n], nanoseconds of ``time.perf_counter_ns``.
-    count
-        Samples in the store.
-    """
+    """Return the share of the store that had been requested at each of some moments, float64 [n]."""
     order = np.argsort(table["fetch_start_ns"], kind="stable")
     total = np.concatenate([[0], np.cumsum(table["samples"][order])])
     begun = np.searchsorted(table["fetch_start_ns"][order], at_ns, side="right")
@@ -66,10 +47,7 @@ def asked_frac(table: StepTable, at_ns: Column, count: int) -> Floats:
 def residency_points(
     table: StepTable, curve: ResidencyCurve, count: int, *, kept: int = KEPT_POINTS
 ) -> tuple[ResidencyPoint, ...]:
-    """Return residency as a function of the requested share, thinned evenly along that share.
-
-    At most `kept` points remain, including the last one before the first request and the last of all.
-    """
+    """Return residency as a function of the requested share, thinned evenly along that share."""
     at_ns = np.asarray(curve.at_ns, np.int64)
     if not len(at_ns) or not len(table["step"]):
         return ()
@@ -93,13 +71,7 @@ def residency_points(
 
 
 def with_cold_rates(record: Record, steps: StepTable) -> Record:
-    """Return the record of a cold epoch with its `Record.cold_rates`; any other record unchanged.
-
-    Parameters
-    ----------
-    steps
-        All steps of the epoch, one row per step (`storebench.ranks.merging.job_steps`).
-    """
+    """Return the record of a cold epoch with its `Record.cold_rates`; any other record unchanged."""
     cell, cache, store = record.cell, record.cache, record.store
     if cell.cache != CacheState.COLD or cell.backend.is_null or cache is None or store is None:
         return record
@@ -130,10 +102,7 @@ def _cold_rates(table: StepTable, points: Sequence[ResidencyPoint], count: int) 
 
 
 def _residency_at(points: Sequence[ResidencyPoint], asked: float) -> tuple[float | None, float | None]:
-    """Return the resident share when a share had been requested, and its largest excess over the requested one up to then.
-
-    A curve has few points, between which the loop may stall: so the requested share counts, not the time.
-    """
+    """Return the resident share when a share had been requested, and its largest excess over the requested one up to then."""
     if not points:
         return None, None
     resident = float(
@@ -153,27 +122,7 @@ def steady_portion(
     memory_bytes: int,
     ahead_frac: float = 0.0,
 ) -> Judgement:
-    """Return the timed steps after a limited page cache had filled.
-
-    In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum or,
-    for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. If they are
-    no more than twice the batches that producers begin ahead of the loop, there is no portion: up to half of them were
-    read earlier, and the loop only took them over. In later epochs of the same process, all steps count. If the cache still
-    fills during these steps (`still_filling`), there is no portion.
-
-    Parameters
-    ----------
-    count, store_bytes
-        Samples of the store, and bytes of the pages of its files.
-    epoch
-        Number of the epoch in its process, from 0.
-    memory_bytes
-        Limit on the page cache. A reader whose store always takes less than `FILLED_FRAC` of it does not fill the
-        cache.
-    ahead_frac
-        Read-ahead of a reader that is told the order, as a share of the store. The steps in which it fills, or no
-        longer refills, are no part of the drift; if they are too many, the drift is unknown.
-    """
+    """Return the timed steps after a limited page cache had filled."""
     timed = timed_rows(table)
     steps = len(timed["step"])
     if not steps:
@@ -232,19 +181,7 @@ def still_filling(
     store_bytes: int,
     memory_bytes: int,
 ) -> str:
-    """Return words for a page cache that grew by more than `GROWTH_MOST_FRAC` of its limit after a step began; "" otherwise.
-
-    Parameters
-    ----------
-    table
-        The epoch's steps, warm-up steps included.
-    points
-        The recorded curve, at least one point.
-    first_step
-        Number of the step.
-    store_bytes, memory_bytes
-        Size of the store, and the limit on the page cache.
-    """
+    """Return words for a page cache that grew by more than `GROWTH_MOST_FRAC` of its limit after a step began; "" otherwise."""
     elapsed_s = np.array([point.elapsed_s for point in points])
     resident = np.array([point.resident_frac for point in points])
     begin_s = (int(table["start_ns"][first_step]) - int(table["start_ns"][0])) / 1e9
@@ -271,15 +208,7 @@ def _rows(table: StepTable, cut: slice) -> StepTable:
 
 
 def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:
-    """Return the figures of a `Portion` that follow from its steps alone, by field name.
-
-    Parameters
-    ----------
-    part
-        The rows of the portion's steps, at least one.
-    edge_steps
-        Steps at either end that are no part of the drift.
-    """
+    """Return the figures of a `Portion` that follow from its steps alone, by field name."""
     steps = len(part["samples"])
     samples, seconds = _rate(part)
     drift, middle = None, steps - 2 * edge_steps

@@ -30,28 +30,7 @@ from storebench.worker.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The comparisons made after an epoch.
-
-    Attributes
-    ----------
-    coverage
-        Counts of the served, missing, repeated and wrong samples.
-    pixels
-        Comparison of the samples of the first pass, served again outside the timer.
-    timed
-        Comparison of the samples that were kept during the timed pass.
-    digests
-        Digests of samples, order and losses.
-    served
-        The indices in each batch, int64.
-    replayed
-        The samples served in the replay; None without a replay.
-    out_of_order
-        The first rank that was not served the samples of its plan in the planned order; None if all ranks were. A single
-        process has rank 0.
-    weights
-        Digest of the weights of a rank after the epoch; None if no other rank has to have the same ones.
-    """
+    """The comparisons made after an epoch."""
 
     coverage: Coverage
     pixels: PixelCheck
@@ -78,10 +57,7 @@ class Proof:
 
 
 def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
-    """Compare the kept samples and a replay of the epoch with the store's digests, and count the served samples.
-
-    A rank proves its own part of an epoch; `joined_proof` proves the whole.
-    """
+    """Compare the kept samples and a replay of the epoch with the store's digests, and count the served samples."""
     timed = _check_timed(setup, number, evidence)
     replayed = _replay(setup, number)
     # Draw the batches again: readers get the arrays of a plan and could write to them.
@@ -98,17 +74,7 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
 
 
 def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
-    """Return the proof of a job's epoch from those of its ranks: over all samples of all ranks together.
-
-    The samples that should have been served follow from the order of the epoch, not from the shards of the ranks.
-
-    Parameters
-    ----------
-    proofs
-        Those of all ranks, in rank order. All ranks ran equally many steps.
-    losses
-        The loss of each step over the samples of all ranks; empty if nothing was trained.
-    """
+    """Return the proof of a job's epoch from those of its ranks: over all samples of all ranks together."""
     replays = [proof.replayed for proof in proofs if proof.replayed is not None]
     observed = _Observed(
         served=[batch for step in zip(*(proof.served for proof in proofs), strict=True) for batch in step],
@@ -127,15 +93,7 @@ def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Seq
 
 @dataclass(frozen=True, kw_only=True)
 class _Observed:
-    """What one rank, or all ranks together, observed of an epoch; the fields have the meanings of `Proof`.
-
-    Attributes
-    ----------
-    losses
-        The loss of each step; empty if nothing was trained.
-    proof_s
-        Seconds that the loop paused to keep samples, summed over ranks.
-    """
+    """What one rank, or all ranks together, observed of an epoch; the fields have the meanings of `Proof`."""
 
     served: list[Indices]
     replayed: ServedPixels | None

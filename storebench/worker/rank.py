@@ -26,15 +26,7 @@ RunReplicate = Callable[[Setup], list[Record]]
 
 
 def run_rank(job: CellJob, folder: Path, replicate: RunReplicate) -> NoReturn:
-    """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer.
-
-    A rank that fails says why in the job's folder. Its agent ends the others.
-
-    Parameters
-    ----------
-    folder
-        The job's folder on this node.
-    """
+    """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer."""
     end_at_once()
     tell_stacks_when_asked()
     me = membership()

@@ -19,21 +19,7 @@ from storebench.worker.trainer_parts import TrainerPart, trainer_part
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One epoch of a replicate. It is neither timed nor proven if the cache state could not be reached.
-
-    Attributes
-    ----------
-    cache
-        The facts of the cache at its start and, if it was timed, after it.
-    measured
-        Its figures; None if it was not timed.
-    proof
-        The comparison of its samples; None if it was not timed.
-    accuracy
-        Share of test samples classified correctly, and their number; None if none were tested.
-    held_out_score
-        Share of a trainer's held-out samples classified correctly; None if it has none.
-    """
+    """One epoch of a replicate. It is neither timed nor proven if the cache state could not be reached."""
 
     number: int
     started_utc: str
@@ -58,23 +44,7 @@ def cache_failure(cache: CacheFacts | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RankEpoch:
-    """One rank's part of an epoch; of a process that is alone, all of it.
-
-    Attributes
-    ----------
-    record
-        Its record, which names a step table that is not written yet.
-    table
-        The times of its steps; None if the epoch was not timed. Losses are sums over the samples of a rank.
-    proof
-        The comparison of its samples; None if the epoch was not timed.
-    data_store
-        Facts of the rank's part of the data store; None without one.
-    barrier_ns
-        Time at which it left the barrier before its first step, by the clock of its machine; 0 if the epoch was not timed.
-    trainer
-        The rank's part in its trainer; None if all ranks train one network, or if the epoch was not timed.
-    """
+    """One rank's part of an epoch; of a process that is alone, all of it."""
 
     membership: Membership
     record: Record
@@ -86,13 +56,7 @@ class RankEpoch:
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> RankEpoch:
-    """Return this rank's part of an epoch.
-
-    Parameters
-    ----------
-    notes
-        Notes of the readers on how they read the store.
-    """
+    """Return this rank's part of an epoch."""
     job, cell, measured, proof = setup.job, setup.cell, epoch.measured, epoch.proof
     name = f"{cell.cell_id}-r{job.replicate}-e{epoch.number}.parquet"
     record = Record(

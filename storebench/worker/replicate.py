@@ -1,8 +1,4 @@
-"""Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record.
-
-A replicate writes step tables into the job's folder, and its records, or why there are none, to the job's `out` file. In
-a job of ranks, `storebench.worker.rank` runs one per rank. `storebench.worker.__main__` is the process.
-"""
+"""Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record."""
 
 import contextlib
 import dataclasses
@@ -45,16 +41,7 @@ KEPT_MEMORY = {"freed_memory": "kept"}
 
 
 def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
-    """Run every epoch of a replicate, write its step tables and return its records.
-
-    In a job of ranks, rank 0 does so for all of them, and the others return none. A cell that is not in its cache state
-    fails and is not timed.
-
-    Parameters
-    ----------
-    owns_process
-        Whether this process ends with the replicate, so that its settings may be changed.
-    """
+    """Run every epoch of a replicate, write its step tables and return its records."""
     link = _link(setup)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
@@ -82,11 +69,7 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
 
 
 def _keeps_memory(setup: Setup) -> bool:
-    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does.
-
-    Its workers have been forked by now. They would copy what is kept, when the loop writes to it, in the first steps. A limit on
-    memory has to be charged for each step.
-    """
+    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does."""
     cell = setup.cell
     on_cpu = cell.compute.kind is ComputeKind.REAL and not cell.device.startswith("cuda")
     return on_cpu and setup.limit is None and keep_freed_memory()
@@ -112,10 +95,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 
 
 def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
-    """Return the share of test samples classified correctly, and their number; None if nothing is trained.
-
-    Ranks that train together have the same weights, so only the first one tests.
-    """
+    """Return the share of test samples classified correctly, and their number; None if nothing is trained."""
     setup.progress.begin(f"the test of epoch {number}")
     store, step = setup.job.test_store, setup.step
     if store is None or setup.model is None or not isinstance(step, CpuStep) or not setup.trainer.leads:

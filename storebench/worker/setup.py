@@ -44,25 +44,7 @@ if TYPE_CHECKING:  # a single process does not import it
 
 @dataclass(kw_only=True)
 class Setup:
-    """The parts of one replicate, made from its job.
-
-    Attributes
-    ----------
-    pages
-        The page cache of the store's files.
-    limit
-        The limit on the page cache; None in cells that have none.
-    opened
-        Report of each producer on opening its reader; empty while the store is closed.
-    group
-        The ranks of the job; none but this process in most cells.
-    progress
-        Progress of this rank, for the launcher.
-    trainer
-        The trainer that this rank belongs to.
-    trainer_group
-        The process group of its ranks; None if it has all ranks of the job, or only one.
-    """
+    """The parts of one replicate, made from its job."""
 
     job: CellJob
     code: CodeFacts
@@ -82,13 +64,7 @@ class Setup:
 
     @classmethod
     def of(cls, job: CellJob, group: Group = ALONE, progress: RankProgress = NO_PROGRESS) -> Self:
-        """Make the parts, reading only the manifest of the store.
-
-        Raises
-        ------
-        StorebenchError
-            The store cannot be read, or the cell cannot run here.
-        """
+        """Make the parts, reading only the manifest of the store."""
         cell = job.cell
         code = code_facts(cell.backend.format)
         manifest = Manifest.read(job.store)
@@ -156,10 +132,7 @@ class Setup:
         return EpochPlan(epoch=epoch, batches=batches, check=check, everyone=everyone)
 
     def expected(self, epoch: int) -> list[Indices]:
-        """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass.
-
-        They follow only from the orders of the trainers, not from the shards of the ranks.
-        """
+        """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass."""
         cell, ranks, count = self.cell, self.trainer.ranks, self.samples
         most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
         whole = -(-count // ranks) * ranks if cell.pad else count
@@ -255,11 +228,7 @@ class Setup:
 
 
 def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augment:
-    """Return the preparation of a cell's samples from the images of its store.
-
-    Image files as they are become squares of the size that the cell asks for, else of the network's, else of the size
-    of the dataset's other stores. Where a size was asked for, images of that size are served whole.
-    """
+    """Return the preparation of a cell's samples from the images of its store."""
     own, size = model.augment if model else Augment(), cell.data.image_size
     if any_size(manifest.codec):
         side = size or own.crop or min(manifest.dataset.image_shape[:2])
@@ -283,15 +252,7 @@ def _step(
     trainer: Trainer,
     together: "ProcessGroup | None",
 ) -> Step:
-    """Return the training step, with libraries warmed up. The weights depend only on the cell's seed and the trainer.
-
-    All ranks of a trainer have the same weights. All later random numbers differ between ranks.
-
-    Parameters
-    ----------
-    together
-        The process group of the ranks of the trainer; None for all ranks of the job.
-    """
+    """Return the training step, with libraries warmed up. The weights depend only on the cell's seed and the trainer."""
     dataset, device = manifest.dataset, device_of(cell, me)
     shape = augment.output_shape(dataset.image_shape)
     seed = cell.seed if trainer.trainers == 1 else seed_of(cell.seed, trainer.number)

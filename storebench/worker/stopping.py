@@ -25,10 +25,7 @@ def end_with_the_runner() -> None:
 
 
 def end_at_once() -> None:
-    """Let SIGTERM, SIGINT and SIGHUP end the process without a word, even while it waits for another rank in C code.
-
-    The signal reaches the producers of a rank, too, because they are of its process group.
-    """
+    """Let SIGTERM, SIGINT and SIGHUP end the process without a word, even while it waits for another rank in C code."""
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -19,21 +19,7 @@ from storebench.worker.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """The tournaments of an epoch on one rank: games, times and reads.
-
-    Attributes
-    ----------
-    games
-        Its trainer's side of each game, with the seconds of this rank.
-    tournament_s
-        Wall time of each tournament, from the arrival of the last rank until all ranks continue.
-    wait_s
-        Time during which this rank waited for the others before tournaments.
-    samples
-        Samples that this rank requested from the reader of the store, which counts them.
-    device_read_bytes
-        Bytes that block devices delivered to this rank; None if not counted.
-    """
+    """The tournaments of an epoch on one rank: games, times and reads."""
 
     games: tuple[Game, ...] = ()
     tournament_s: tuple[float, ...] = ()
@@ -43,23 +29,7 @@ class Played:
 
 
 class HeldOut:
-    """The held-out samples, on which a trainer scores networks. Each of its ranks reads a part of them.
-
-    The reader is separate from those of the training. It is opened for the first score, and closed at the end of the with
-    statement.
-
-    Parameters
-    ----------
-    setup
-        The setup of a replicate with several trainers.
-
-    Attributes
-    ----------
-    samples
-        Number of the samples, over all ranks of the trainer.
-    own
-        The samples of this rank, int64.
-    """
+    """The held-out samples, on which a trainer scores networks. Each of its ranks reads a part of them."""
 
     def __init__(self, setup: Setup) -> None:
         trainer = setup.trainer
@@ -104,19 +74,7 @@ class HeldOut:
 
 
 class Tournament:
-    """The tournaments of one epoch, on one rank.
-
-    Every trainer scores its own network, sends it to its partner, scores the partner's network, and continues with the better
-    one: its weights, momentum and statistics. All ranks meet before and after the games, to separate the time of a
-    tournament from that of the training.
-
-    Parameters
-    ----------
-    setup
-        The setup of the replicate. It may have no tournaments.
-    epoch
-        Number of the epoch.
-    """
+    """The tournaments of one epoch, on one rank."""
 
     def __init__(self, setup: Setup, epoch: int) -> None:
         self._setup, self._epoch = setup, epoch
@@ -218,10 +176,7 @@ class Tournament:
 
 
 def held_out_score(setup: Setup) -> float | None:
-    """Return the share of a trainer's held-out samples that its network classifies correctly.
-
-    All ranks call it together. None if all ranks train one network, or if nothing is trained.
-    """
+    """Return the share of a trainer's held-out samples that its network classifies correctly."""
     if setup.cell.trainers == 1 or not isinstance(setup.step, CpuStep) or setup.traits.ready_made:
         return None
     with HeldOut(setup) as held_out:

@@ -15,15 +15,7 @@ from storebench.worker.tournament import Played
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerPart:
-    """One rank's part in an epoch of its trainer.
-
-    Attributes
-    ----------
-    facts
-        The facts of its trainer; only the first rank of a trainer knows the test accuracy.
-    played
-        The tournaments on this rank.
-    """
+    """One rank's part in an epoch of its trainer."""
 
     trainer: Trainer
     facts: TrainerFacts
@@ -47,13 +39,7 @@ def trainer_part(
 
 
 def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
-    """Return the facts about the trainers of a job in an epoch.
-
-    Parameters
-    ----------
-    parts
-        The parts of all ranks, in rank order.
-    """
+    """Return the facts about the trainers of a job in an epoch."""
     played = [part.played for part in parts]
     read_bytes = [
         tournaments.device_read_bytes for tournaments in played if tournaments.device_read_bytes is not None

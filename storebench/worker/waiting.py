@@ -30,17 +30,7 @@ _LONGEST_ID = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a process waits.
-
-    Attributes
-    ----------
-    scratch
-        Its temporary folder, of the kind "replicate".
-    log
-        File to which its output is appended.
-    mounts
-        Whether it has a mount namespace of its own, because its job mounts a device.
-    """
+    """Where a process waits."""
 
     scratch: Path
     log: Path
@@ -48,17 +38,7 @@ class Place:
 
 
 class Waiting:
-    """A cell's process that has imported everything and waits, idle, for one job; it ends with the with statement.
-
-    Parameters
-    ----------
-    process
-        The process.
-    line
-        The runner's end of the pair of sockets on which the process waits. When it closes, the process ends.
-    scratch
-        The folder that the process was started for.
-    """
+    """A cell's process that has imported everything and waits, idle, for one job; it ends with the with statement."""
 
     def __init__(self, process: Adopted, line: socket.socket, scratch: Path) -> None:
         self._process = process
@@ -101,15 +81,7 @@ class Waiting:
 
 
 def forked(places: Sequence[Place], scratch: Path, log: Path, ready_s: float) -> list[Waiting | None]:
-    """Start a process for each place, and return those that wait for their jobs; None for those that do not.
-
-    Parameters
-    ----------
-    scratch, log
-        Temporary folder and log of the interpreter that forks them.
-    ready_s
-        Seconds until they have to wait.
-    """
+    """Start a process for each place, and return those that wait for their jobs; None for those that do not."""
     deadline = time.monotonic() + ready_s
     with contextlib.ExitStack() as kept, adopting():
         lines = [_pair(kept) for _ in places]

@@ -29,22 +29,7 @@ def ahead_frac(cell: Cell, manifest: Manifest) -> float:
 
 
 class ResidencyWatch:
-    """Sample the residency of a store's files during an epoch of a cold or limited cell.
-
-    Use it as a context manager around the epoch; the sampler is ready when the constructor returns. In cells of other
-    cache states nothing is sampled and nothing is claimed.
-
-    Parameters
-    ----------
-    cell, manifest
-        The cell and its store.
-    files
-        Files that are evicted and counted.
-    served_from_store
-        False for a reader that holds all pixels: its epoch reads nothing, so nothing is sampled.
-    late
-        Open no file of the store before the first batch has arrived, because directory entries and inodes are cold.
-    """
+    """Sample the residency of a store's files during an epoch of a cold or limited cell."""
 
     def __init__(
         self, cell: Cell, manifest: Manifest, files: Sequence[Path], *, served_from_store: bool, late: bool
@@ -87,19 +72,7 @@ class ResidencyWatch:
     def judge(
         self, cache: CacheFacts, after: Residency, table: StepTable, epoch: int
     ) -> tuple[CacheFacts, Portion | None]:
-        """Return `cache` with the sampled residency, and the steady steps of a limited cell.
-
-        Parameters
-        ----------
-        cache
-            The facts at the epoch's start.
-        after
-            The count after the epoch.
-        table
-            The epoch's steps.
-        epoch
-            Its number within the process.
-        """
+        """Return `cache` with the sampled residency, and the steady steps of a limited cell."""
         cache = dataclasses.replace(cache, resident_frac_after=after.frac)
         if not self._wanted or not len(table["step"]):
             reason = cache.reason or (_IN_MEMORY if self._cell.cache in BOUNDED_STATES else "")
