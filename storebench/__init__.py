@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from storebench.loading.torch_dataset import StoreDataset
     from storebench.report.analysis import compare, load_results, load_steps
     from storebench.report.plots.amplification import plot_amplification
-    from storebench.report.plots.break_even import plot_break_even
     from storebench.report.plots.cold_curve import plot_cold_curve
     from storebench.report.plots.container_codec import plot_container_codec
     from storebench.report.plots.loss import plot_loss
@@ -38,7 +37,6 @@ __all__ = [
     "load_steps",
     "open_reader",
     "plot_amplification",
-    "plot_break_even",
     "plot_cold_curve",
     "plot_container_codec",
     "plot_loss",
@@ -61,7 +59,6 @@ _HOMES = {
     "load_steps": "storebench.report.analysis",
     "open_reader": "storebench.formats.registry",
     "plot_amplification": "storebench.report.plots.amplification",
-    "plot_break_even": "storebench.report.plots.break_even",
     "plot_cold_curve": "storebench.report.plots.cold_curve",
     "plot_container_codec": "storebench.report.plots.container_codec",
     "plot_loss": "storebench.report.plots.loss",

@@ -16,15 +16,15 @@ from pathlib import Path
 from storebench.check.revisions import Repository, checked_out, commit_of, find_repository
 from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
 from storebench.check.sides.records import label_of
-from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
+from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
 from storebench.fileio.whole_files import write_whole
 from storebench.progress import Say, mute
 from storebench.results import Cell
-from storebench.rounds import within_budget
 from storebench.runs.lock import claimed
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
 from storebench.runs.schedule import round_of
 from storebench.scenario import Scenario, load_scenario
+from storebench.stats import MIN_ROUNDS
 from storebench.surroundings import permitted
 from storebench.system.processes import marked
 from storebench.units import format_duration, number_of
@@ -233,12 +233,6 @@ def _runnable(scenario: Scenario, options: SideOptions, stores: Path, say: Say) 
 
 def _rounds_of(scenario: Scenario) -> int:
     """Return the fixed number of rounds of a scenario: a gate that adds rounds after looking raises false alarms."""
-    if scenario.stopping is not None:
-        raise UsageError(
-            "rounds that depend on the results are not for a comparison of revisions",
-            where=scenario.name,
-            hint="Fix their number with --replicates N, or their time with --budget TIME.",
-        )
     return scenario.replicates
 
 
@@ -325,7 +319,7 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float |
     ids = {cell.cell_id for cell in processes[0].job.cells}
     both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
     started, done, number = time.monotonic(), 0, 0
-    while both and done < replicates and within_budget(done, time.monotonic() - started, budget_s):
+    while both and done < replicates and _within_budget(done, time.monotonic() - started, budget_s):
         for item in round_of(both, done, processes[1].job.scenario.seed):
             where = _progress(number + 1, replicates * len(both), time.monotonic() - started, budget_s)
             say(f"{where}: {label_of(item.cell)}, replicate {item.replicate}")
@@ -452,3 +446,8 @@ def _side(job: _Job) -> Iterator[_Side]:
             process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:
             end(process)
+
+
+def _within_budget(done: int, spent_s: float, budget_s: float | None) -> bool:
+    """Return whether a whole round more fits into a time budget; the first `MIN_ROUNDS` run in any case."""
+    return budget_s is None or done < MIN_ROUNDS or spent_s * (done + 1) / done <= budget_s

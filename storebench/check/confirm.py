@@ -185,8 +185,7 @@ def _run_again(suspects: Sequence[CellResult], folder: Path, scratch: Path, opti
     before = Run.read(folder)
     wanted = {suspect.rerun for suspect in suspects}
     cells = [cell for cell in before.cells if cell.cell_id in wanted]
-    fixed = before.scenario if before.scenario.stopping is None else before.scenario.repeated(before.rounds)
-    run = Run.create(fixed, scratch / "again", cells)
+    run = Run.create(before.scenario, scratch / "again", cells)
     execute(run, options.stores)
     return read_side(run.folder, baseline=False)
 

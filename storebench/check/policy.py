@@ -26,7 +26,7 @@ from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError,
 from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
-from storebench.rounds import MOST_REPLICATES
+from storebench.matrix import MOST_REPLICATES
 from storebench.stats import MIN_ROUNDS
 
 MOST_FILE_BYTES = 4 * 2**20

@@ -10,7 +10,6 @@ from storebench.accelerators import Accelerator
 from storebench.report.facts import Facts
 from storebench.report.plots import (
     amplification,
-    break_even,
     cold_curve,
     container_codec,
     ladder,
@@ -46,7 +45,6 @@ PLOTS: tuple[Callable[[Selection], Iterator[Plot]], ...] = (
     overlap.drawn,
     amplification.drawn,
     size.drawn,
-    break_even.drawn,
     cold_curve.drawn,
     steady_state.drawn,
     wait_over_epoch.drawn,

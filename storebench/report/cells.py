@@ -291,11 +291,9 @@ class CellSummary:
         whole = {key: sum(part.get(key, 0.0) for part in parts.values()) for key in parts[metric]}
         return {key: seconds / whole[key] for key, seconds in parts[metric].items() if whole[key] > 0}
 
-    def conversions(self, source: "CellSummary") -> list[float]:
-        """Return the seconds of every measured conversion of `source`'s store into this cell's, in the same runs."""
-        by_run = {row["run_id"]: row["conversions"] or {} for row in self.rows}
-        name = f"{source.cell.backend.format}+{source.cell.backend.codec}"
-        return [seconds for run_conversions in by_run.values() for seconds in run_conversions.get(name, ())]
+    def conversions(self, source: "CellSummary") -> list[float]:  # noqa: ARG002
+        """Return no seconds: runs do not time conversions."""
+        return []
 
     @property
     def key(self) -> tuple[str, str]:

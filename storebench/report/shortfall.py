@@ -1,18 +1,17 @@
 """The shortfall of a run: replicates, rounds and conversions that its ``run.json`` promises and its records lack."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storebench.conversion_rounds import ConversionRounds
-from storebench.errors import CorruptDataError, StorebenchError
+from storebench.errors import CorruptDataError
+from storebench.matrix import MOST_REPLICATES
 from storebench.results import Record
-from storebench.rounds import MOST_REPLICATES
 from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, RUN_NAME
 from storebench.runs.resuming import resume_command
-from storebench.runs.schedule import ReplicateKey, added_rounds, replicate_key
+from storebench.runs.schedule import ReplicateKey, replicate_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +30,6 @@ class Shortfall:
         Rounds of which every replicate is recorded, and all rounds so far.
     empty_cells, cells
         Cells without a record, as (dataset, backend, cache state), and the number of all cells.
-    goes_on
-        Whether the run adds rounds by a rule that has not ended it yet.
-    conversions
-        Conversions that are not recorded.
     """
 
     run_id: str
@@ -45,8 +40,6 @@ class Shortfall:
     rounds: int
     empty_cells: tuple[tuple[str, str, str], ...]
     cells: int
-    goes_on: bool
-    conversions: int
 
 
 def shortfalls(records: Sequence[tuple[Record, Path]]) -> list[Shortfall]:
@@ -100,48 +93,23 @@ def _shortfall(folder: Path, records: Sequence[Record]) -> Shortfall | None:
         rounds=len(rounds),
         empty_cells=tuple(_named(cell) for cell in about["cells"] if cell["cell_id"] not in known),
         cells=len(about["cells"]),
-        goes_on=about.get("stopping") is not None and "stops" not in about,
-        conversions=_missing_conversions(folder, about, records),
     )
-    is_complete = recorded == len(wanted) and not shortfall.goes_on and not shortfall.conversions
-    return None if is_complete or not rounds else shortfall
+    return None if recorded == len(wanted) or not rounds else shortfall
 
 
 def _rounds(about: Mapping[str, Any]) -> list[list[ReplicateKey]]:
     """Return the replicates of each round so far; empty if the description does not say how many there are."""
-    rule, cells = about.get("stopping"), about["cells"]
-    least = about.get("scenario", {}).get("replicates") if rule is None else rule.get("min_replicates")
+    cells, least = about["cells"], about.get("scenario", {}).get("replicates")
     fewer = fewer_replicates(about)
     if fewer is None or not isinstance(least, int) or least * len(cells) > MOST_REPLICATES:
         return []
     cell_ids = [str(cell["cell_id"]) for cell in cells]
-    rounds = [
+    return [
         [(cell_id, number) for cell_id in cell_ids if number < fewer.get(cell_id, least)]
         for number in range(rounds_within_budget(about, least))
-    ]
-    return [
-        *rounds,
-        *(
-            [(cell_id, added_round.replicate) for cell_id in added_round.cell_ids]
-            for added_round in added_rounds(about)
-        ),
     ]
 
 
 def _named(cell: Mapping[str, Any]) -> tuple[str, str, str]:
     dataset, backend, cache = (str(cell.get(name, "")) for name in ("dataset", "backend", "cache"))
     return dataset, backend, cache
-
-
-def _missing_conversions(folder: Path, about: Mapping[str, Any], records: Iterable[Record]) -> int:
-    repeats = about.get("scenario", {}).get("conversions", 0)
-    if not isinstance(repeats, int):
-        return 0
-    rounds = ConversionRounds(
-        folder=folder, run_id=str(about["run_id"]), repeats=repeats, seed=0, environment={}
-    )
-    cells = dict.fromkeys((record.cell for record in records), Path())
-    try:
-        return len(rounds.left(cells))
-    except StorebenchError:
-        return 0  # a plugin's format that is not installed here

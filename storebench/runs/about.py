@@ -22,17 +22,9 @@ class _Cell(pydantic.BaseModel):
     cell_id: _Text
 
 
-class _AddedRound(pydantic.BaseModel):
-    replicate: pydantic.StrictInt
-    cell_ids: list[_Text]
-
-
 class _Asked(pydantic.BaseModel):
     check_pixels: pydantic.StrictBool | Literal["once"] = True
     replicates: pydantic.StrictInt = 1
-    until: pydantic.StrictFloat | pydantic.StrictInt | None = None
-    min_replicates: pydantic.StrictInt | None = None
-    max_replicates: pydantic.StrictInt | None = None
     budget: _Text | None = None
     matrix: list[dict[str, Any]] = []
 
@@ -44,8 +36,6 @@ class _About(pydantic.BaseModel):
     cells: list[_Cell]
     scenario: _Asked = _Asked()
     extended_utc: list[_Text] = []
-    added_rounds: list[_AddedRound] = []
-    stops: list[dict[str, Any]] | None = None
     ended_after: pydantic.StrictInt | None = None
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from storebench.errors import CorruptDataError, from_os_error
 from storebench.fileio.reading import kind_of
-from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_NAME
 
 _FOLDERS = (STEPS_DIR, LOGS_DIR)
-_MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)
+_MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME)
 
 
 def make_run_folders(folder: Path) -> None:

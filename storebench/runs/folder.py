@@ -16,7 +16,6 @@ from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, 
 from storebench.fileio.json_lines import Row, append_lines, damaged_end, replace_lines, rows_of
 from storebench.filesystem import sync
 from storebench.results import Cell, Record, Status
-from storebench.rounds import Stop
 from storebench.runs.about import read_about, write_about
 from storebench.runs.entries import make_run_folders
 from storebench.runs.lock import claimed
@@ -35,13 +34,10 @@ from storebench.runs.records import (
     record_to_dict,
 )
 from storebench.runs.schedule import (
-    AddedRound,
     PendingReplicate,
     ReplicateKey,
-    added_rounds,
     is_whole,
     replicate_key,
-    round_of,
     schedule,
 )  # fmt: skip
 from storebench.runs.step_files import free_names, merged_names
@@ -63,8 +59,6 @@ class Run:
     run_id: str
     scenario: Scenario
     cells: list[Cell]
-    added: tuple[AddedRound, ...] = ()
-    stopped: bool = False
     ended_after: int | None = None
 
     @classmethod
@@ -86,7 +80,6 @@ class Run:
                 "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 "storebench_version": __version__,
                 "scenario": scenario.model_dump(mode="json"),
-                "stopping": scenario.stopping and dataclasses.asdict(scenario.stopping),
                 "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
                     {"cell_id": left.cell.cell_id, "backend": left.cell.backend.name, "reason": left.reason}
@@ -120,15 +113,8 @@ class Run:
                 where=path,
                 hint="Another version of storebench wrote it: start a new run.",
             )
-        added, stopped = added_rounds(about), "stops" in about
         return cls(
-            folder=folder,
-            run_id=run_id,
-            scenario=scenario,
-            cells=cells,
-            added=added,
-            stopped=stopped,
-            ended_after=about.get("ended_after"),
+            folder=folder, run_id=run_id, scenario=scenario, cells=cells, ended_after=about.get("ended_after")
         )
 
     @classmethod
@@ -146,12 +132,6 @@ class Run:
 
     def extended(self, replicates: int) -> "Run":
         """Return this run with more rounds. Recorded replicates stay, and earlier rounds keep their order."""
-        if self.scenario.stopping is not None:
-            raise UsageError(
-                f"the run adds rounds until its ratios are as precise as its scenario wants, not {replicates} of them",
-                where=self.folder,
-                hint="Leave out --replicates, or start a new run with it.",
-            )
         if replicates < self.scenario.replicates:
             raise UsageError(
                 f"the run has {self.scenario.replicates} planned replicates, which cannot become {replicates}",
@@ -174,40 +154,14 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds so far, those included that did not repeat every cell."""
-        return self._first_rounds + len(self.added)
-
-    @property
-    def _first_rounds(self) -> int:
-        return self.ended_after or self.scenario.least_replicates
-
-    def with_round(self, cell_ids: Sequence[str]) -> "Run":
-        """Return this run with another round of some cells; ``run.json`` names them before the first one runs."""
-        added = (*self.added, AddedRound(replicate=self.rounds, cell_ids=tuple(cell_ids)))
-        self._amend(added_rounds=[dataclasses.asdict(added_round) for added_round in added])
-        return dataclasses.replace(self, added=added)
-
-    def with_stops(self, stops: Sequence[Stop]) -> "Run":
-        """Return this run as one that gets no further round; ``run.json`` says why, panel by panel."""
-        self._amend(stops=[dataclasses.asdict(stop) for stop in stops])
-        return dataclasses.replace(self, stopped=True)
+        """The number of rounds: those of the scenario, or those that fitted into its budget."""
+        return self.ended_after or self.scenario.replicates
 
     def ended(self, rounds: int) -> "Run":
         """Return this run as one that its budget ended after some rounds."""
-        self._amend(ended_after=rounds)
+        with claimed(self.folder):
+            write_about(self.folder, read_about(self.folder / RUN_NAME) | {"ended_after": rounds})
         return dataclasses.replace(self, ended_after=rounds)
-
-    def going_on(self) -> "Run":
-        """Return this run as one whose rule decides again, because some of its replicates run once more."""
-        with claimed(self.folder):
-            about = read_about(self.folder / RUN_NAME)
-            about.pop("stops", None)
-            write_about(self.folder, about)
-        return dataclasses.replace(self, stopped=False)
-
-    def _amend(self, **changed: object) -> None:
-        with claimed(self.folder):
-            write_about(self.folder, read_about(self.folder / RUN_NAME) | changed)
 
     def discard(self) -> None:
         """Remove the folder of a run that measured nothing, because it would look like a result."""
@@ -231,9 +185,7 @@ class Run:
             and not self.repeats(records)
         }
         scenario = self.scenario
-        work = schedule(self.cells, self._first_rounds, scenario.seed, scenario.fewer_replicates)
-        for added_round in self.added:
-            work += round_of(self.cells, added_round.replicate, scenario.seed, only=set(added_round.cell_ids))
+        work = schedule(self.cells, self.rounds, scenario.seed, scenario.fewer_replicates)
         return [pending for pending in work if pending.key not in done]
 
     def repeats(self, records: Sequence[Record]) -> bool:
@@ -255,8 +207,8 @@ class Run:
                 raise from_os_error(error, error.filename or self.folder) from error
 
     def finish(self) -> None:
-        """Move the step tables into one file if every replicate is recorded and no round can follow."""
-        if not self.left() and (self.stopped or self.scenario.stopping is None):
+        """Move the step tables into one file if every replicate is recorded."""
+        if not self.left():
             merge_tables(self.folder)
 
     @contextlib.contextmanager

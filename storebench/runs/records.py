@@ -12,7 +12,6 @@ from storebench.fileio.json_lines import MOST_BYTES, append_lines, numbered_rows
 from storebench.fileio.json_text import brief, complaint, parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.results import SCHEMA_VERSION, Cell, Record
-from storebench.rounds import RunRounds
 from storebench.runs.ranges import impossible
 
 RECORDS_NAME = "records.jsonl"
@@ -162,27 +161,6 @@ def run_looks(run: Path) -> int:
         return 1 + len(_about(run).get("extended_utc", ()))
     except (OSError, CorruptDataError, AttributeError, TypeError):
         return 1  # records that were moved out of their run's folder, or given as an array
-
-
-def run_rounds(run: Path) -> RunRounds | None:
-    """Return the rule by which a run added rounds, and why it stopped; None if it had a fixed number, or is unknown."""
-    try:
-        about = _about(run)
-        if about.get("stopping") is None:
-            return None
-        rounds: RunRounds = _rounds_adapter().validate_python(
-            {"rule": about["stopping"], "stops": about.get("stops") or ()}
-        )
-    except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
-        return None
-    return rounds
-
-
-@functools.cache
-def _rounds_adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(RunRounds)
 
 
 def _about(run: Path) -> Any:

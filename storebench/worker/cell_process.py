@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from storebench.probes.code import cell_environment
 from storebench.surroundings import Surroundings
-from storebench.system.forking import Adopted
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, started_here
 
@@ -34,8 +33,6 @@ def started(
     scratch: Path,
     log: Path,
     around: Surroundings | None = None,
-    *,
-    passed: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
     with log.open("ab") as output:
@@ -46,18 +43,10 @@ def started(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=passed,
         )
-    with ending_failed(process, scratch):
+    try:
         expend(process.pid)
         yield process
-
-
-@contextlib.contextmanager
-def ending_failed(process: subprocess.Popen[bytes] | Adopted, scratch: Path) -> Iterator[None]:
-    """End a process and all of its descendants with the with statement, unless it has succeeded."""
-    try:
-        yield
     finally:
         if process.poll() != 0:
             with Held():
@@ -66,7 +55,7 @@ def ending_failed(process: subprocess.Popen[bytes] | Adopted, scratch: Path) -> 
 
 
 def exit_code(
-    process: subprocess.Popen[bytes] | Adopted,
+    process: subprocess.Popen[bytes],
     timeout_s: float,
     each_second: Callable[[], None] | None = None,
 ) -> int | None:
@@ -82,7 +71,7 @@ def exit_code(
             each_second()
 
 
-def end(process: subprocess.Popen[Any] | Adopted, grace_s: float = GRACE_S) -> None:
+def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
     """Ask a process to end, even a stopped one, and kill it if it does not; a process that has ended is no error."""
     process.terminate()
     process.send_signal(signal.SIGCONT)

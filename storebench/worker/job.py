@@ -15,9 +15,6 @@ from storebench.results import Cell
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-WAIT = "--wait"
-"""Argument of an interpreter that forks processes that wait for their jobs."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob:
@@ -56,7 +53,7 @@ class CellJob:
 
 @functools.cache
 def job_reader() -> "TypeAdapter[CellJob]":
-    """Return the validator of jobs. A waiting process builds it before its job arrives, because that takes 80 ms."""
+    """Return the validator of jobs. Building it takes 80 ms."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(CellJob)

@@ -26,7 +26,6 @@ from storebench.system.processes import signal_name
 from storebench.system.scratch import sweep_segments
 from storebench.worker.cell_process import exit_code, program, started
 from storebench.worker.job import CellJob, write_job
-from storebench.worker.waiting import Waiting
 
 
 def answer_of(
@@ -36,12 +35,11 @@ def answer_of(
     around: Surroundings,
     timeout_s: float,
     tell: Tell = tell_nobody,
-    waiting: Waiting | None = None,
 ) -> dict[str, Any]:
     """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line."""
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)
-    ending = _ending(job, scratch, log, around, timeout_s, tell, waiting)
+    ending = _ending(job, scratch, log, around, timeout_s, tell)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
     if "records" in answer:
         return answer
@@ -60,7 +58,6 @@ def _ending(
     around: Surroundings,
     timeout_s: float,
     tell: Tell,
-    waiting: Waiting | None,
 ) -> JobEnding:
     """Run a job in one process, or in as many as it has ranks, and return how that ended."""
     path = scratch / "job.json"
@@ -70,8 +67,6 @@ def _ending(
     def told() -> None:
         tell([Position.of(scratch, 0)])
 
-    if waiting is not None and waiting.takes(path):
-        return JobEnding(code=waiting.ended(timeout_s, told))
     return JobEnding(code=_fresh_process(path, log, around, timeout_s, told))
 
 

@@ -29,7 +29,6 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.runs.conversions import ConversionRecord
 from storebench.runs.records import STEPS_DIR, append_records
 from storebench.worker.portion import with_cold_rates
 
@@ -238,23 +237,6 @@ def cold_start(record: Record, **rates: tuple[float, float, float]) -> Record:
         for name, (rate, resident, excess) in rates.items()
     )
     return dataclasses.replace(record, cold_rates=cold_rates)
-
-
-def make_conversion(backend: str, replicate: int, seconds: float, **changes: Any) -> ConversionRecord:
-    """Return the record of a conversion of ImageNet's PNG files into the store of `backend`."""
-    fields: dict[str, Any] = {
-        "storebench_version": "0.1",
-        "run_id": "run-a",
-        "replicate": replicate,
-        "dataset": "imagenet",
-        "size": 4000,
-        "source": "files+png",
-        "target": "+".join(FORMATS[backend][:2]),
-        "started_utc": "2026-01-02T03:04:05Z",
-        "samples": 4000,
-        "seconds": seconds,
-    }
-    return ConversionRecord(**(fields | changes))
 
 
 def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Record]:

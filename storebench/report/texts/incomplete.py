@@ -20,10 +20,6 @@ def incomplete_sentence(shortfall: Shortfall) -> str:
         clauses.append(
             f"{len(shortfall.empty_cells)} of {number_of(shortfall.cells, 'cell')} have no record ({_names(shortfall)})"
         )
-    if shortfall.goes_on:
-        clauses.append("the rule of its scenario has not ended it, so rounds may follow")
-    if shortfall.conversions:
-        clauses.append(f"{number_of(shortfall.conversions, 'conversion')} not recorded")
     remedy = (
         f"Finish it with '{shortfall.resume}'"
         if shortfall.resume

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from storebench.report.cells import CellSummary
 from storebench.report.states import EpochRow
 from storebench.results import OTHERS_MOST_FRAC
-from storebench.rounds import RunRounds, Why
-from storebench.stats import ADDED_ROUNDS_FRAC
-from storebench.units import format_duration, number_of
+from storebench.units import number_of
 
 MANY_DISTURBED_FRAC = 0.25
 """If other work disturbed more than this share of the replicates, an answer begins with a warning."""
@@ -19,7 +17,6 @@ def method(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     return [
         ("Steps", _STEPS),
         ("Replicates", _replicates(cells)),
-        *_rounds(cells),
         *_cut_short(cells),
         *_other_work(cells),
         *_ranks(cells),
@@ -66,25 +63,6 @@ def _replicates(cells: Sequence[CellSummary]) -> str:
     )
 
 
-_ENDS = {
-    Why.PRECISE: "got there",
-    Why.UNDECIDABLE: "could not, because more rounds would not decide their ratios",
-    Why.MAXIMUM: "did not get there within the largest number of rounds",
-    Why.BUDGET: "did not get there within the time",
-}
-"""Why a panel got no further round -> what is said of the panels with that end."""
-
-
-def _rounds(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
-    """Return the rule by which runs added rounds, one statement for each run that did."""
-    by_run: dict[str, RunRounds] = {}
-    for cell in cells:
-        for row in cell.rows:
-            if row.get("rounds_rule") is not None:
-                by_run.setdefault(row["run_id"], row["rounds_rule"])
-    return [("Rounds", _rule(rule)) for rule in by_run.values()]
-
-
 def _cut_short(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     """Return a statement for each run whose budget was spent before all rounds of its scenario had run."""
     rounds = {
@@ -97,21 +75,6 @@ def _cut_short(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
         ("Time", f"The budget of its scenario ended a run after {done} of {planned} rounds.")
         for done, planned in rounds.values()
     ]
-
-
-def _rule(rounds: RunRounds) -> str:
-    rule = rounds.rule
-    most = "" if rule.budget_s is None else f", and at most {format_duration(rule.budget_s)} of measuring"
-    ends = Counter(stop.why for stop in rounds.stops)
-    endings = [f"{count} {_ENDS[why]}" for why, count in ends.most_common()]
-    stopped = f" Of {number_of(len(rounds.stops), 'panel')}, {', '.join(endings)}." if endings else ""
-    return (
-        f"Rounds were added until the interval of each ratio that matters was within {rule.until:.0%} of its middle: at"
-        f" least {rule.min_replicates} rounds, at most {rule.max_replicates}{most}. The ratios that matter are those of"
-        " a panel's stores to its base and, in the main panel of a dataset, to the fastest. Cells whose ratios were"
-        f" precise were not repeated.{stopped} The rule was fixed beforehand, in the scenario. It looks at widths, not at verdicts, and the"
-        f" intervals of this page spend {ADDED_ROUNDS_FRAC:.0%} of the error that they would after a fixed number of rounds."
-    )
 
 
 def _other_work(cells: Sequence[CellSummary]) -> list[tuple[str, str]]:

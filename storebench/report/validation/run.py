@@ -1,7 +1,6 @@
 """The rules within a run's folder: its records are those of its scenario, without gaps and without overlapping times."""
 
 import contextlib
-import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -15,11 +14,10 @@ from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Rule, finding, of_run, record_name
 from storebench.report.validation.tables import unnamed_tables
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Record, Status
-from storebench.rounds import FEWEST_REPLICATES, MAX_REPLICATES, MIN_REPLICATES, StoppingRule, has_time
 from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
-from storebench.runs.costs import costs_of
 from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_NAME
-from storebench.runs.schedule import replicate_key
+from storebench.runs.schedule import durations, has_time, replicate_key, round_s
+from storebench.scenario import FEWEST_REPLICATES
 from storebench.units import parse_duration
 
 _SPENT_FRAC = 0.9
@@ -92,15 +90,7 @@ def _rounds(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Findin
     scenario = about.get("scenario", {})
     if "replicates" not in scenario:
         return
-    rule = _rule(scenario)
     planned = _planned(about)
-    added = [row["replicate"] for row in about.get("added_rounds", ())]
-    least = planned - len(added)
-    if about.get("stopping") != (rule and dataclasses.asdict(rule)):
-        yield of_run(about, "stopping", "it is not the rule of the run's scenario")
-    if added != list(range(least, planned)) or (added and rule is None):
-        message = f"rounds {added} are listed as added, but the run's scenario has {least} by itself"
-        yield of_run(about, "added_rounds", message if rule else f"{message} and adds none")
     fewer = fewer_replicates(about)
     if fewer is None:
         return
@@ -129,7 +119,7 @@ def _time(about: dict[str, Any], records: Sequence[Record], *, again: bool) -> I
     """
     scenario, ended_after = about.get("scenario", {}), about.get("ended_after")
     budget_s, planned, fewer = _budget_s(scenario), scenario.get("replicates", 0), fewer_replicates(about)
-    fixed = budget_s is not None and scenario.get("until") is None
+    fixed = budget_s is not None
     if ended_after is not None and not (fixed and FEWEST_REPLICATES <= ended_after < planned):
         message = f"its scenario does not let it end after {ended_after} rounds"
         yield of_run(about, "ended_after", message)
@@ -137,41 +127,28 @@ def _time(about: dict[str, Any], records: Sequence[Record], *, again: bool) -> I
     if budget_s is None or not fixed or fewer is None or again:
         return
     last = max((record.replicate for record in records), default=0)
-    before_s = costs_of(record for record in records if record.replicate < last).spent_s
+    before_s = sum(durations(record for record in records if record.replicate < last).values())
     if last >= FEWEST_REPLICATES and before_s > budget_s:
         message = f"round {last} began after {before_s:.0f} s, although its scenario has {budget_s:.0f} s for all of them"
         yield of_run(about, "replicate", message)
     if ended_after is None:
         return
-    costs = costs_of(records)
-    next_s = sum(
-        costs.cell_s.get(cell["cell_id"], 0.0)
-        for cell in about["cells"]
-        if fewer.get(cell["cell_id"], planned) > ended_after
+    took = durations(records)
+    spent_s = sum(took.values())
+    pending = (
+        cell["cell_id"] for cell in about["cells"] if fewer.get(cell["cell_id"], planned) > ended_after
     )
-    if has_time(ended_after, costs.spent_s, next_s, _SPENT_FRAC * budget_s):
-        message = f"it ended after {costs.spent_s:.0f} s, and a round of {next_s:.0f} s more fits into {budget_s:.0f} s"
+    next_s = round_s(took, pending)
+    if has_time(ended_after, spent_s, next_s, _SPENT_FRAC * budget_s):
+        message = (
+            f"it ended after {spent_s:.0f} s, and a round of {next_s:.0f} s more fits into {budget_s:.0f} s"
+        )
         yield of_run(about, "ended_after", message)
 
 
 def _planned(about: dict[str, Any]) -> int:
     """Return the number of rounds that a run has: those of its scenario within its budget, and those that it added."""
-    scenario = about["scenario"]
-    rule = _rule(scenario)
-    least = scenario["replicates"] if rule is None else rule.min_replicates
-    return rounds_within_budget(about, least) + len(about.get("added_rounds", ()))
-
-
-def _rule(scenario: dict[str, Any]) -> StoppingRule | None:
-    """Return the rule by which a scenario adds rounds; None if it adds none."""
-    if scenario.get("until") is None:
-        return None
-    return StoppingRule(
-        until=scenario["until"],
-        min_replicates=scenario.get("min_replicates") or MIN_REPLICATES,
-        max_replicates=scenario.get("max_replicates") or MAX_REPLICATES,
-        budget_s=_budget_s(scenario),
-    )
+    return rounds_within_budget(about, about["scenario"]["replicates"])
 
 
 def _budget_s(scenario: dict[str, Any]) -> float | None:
@@ -187,7 +164,6 @@ def _gaps(about: dict[str, Any], records: Sequence[Record], *, finished: bool) -
     A run that was interrupted ends early. It has no gap: rounds follow one another. Rounds that a run added have only
     the cells that it lists for them.
     """
-    added = {row["replicate"]: set(row["cell_ids"]) for row in about.get("added_rounds", ())}
     fewer = _fewer_rounds(about, records)
     done = Counter(map(replicate_key, records))
     last_round = max((record.replicate for record in records), default=0)
@@ -195,8 +171,7 @@ def _gaps(about: dict[str, Any], records: Sequence[Record], *, finished: bool) -
     of_cell = {record.cell.cell_id: record for record in records}
     for cell in about["cells"]:
         cell_id = cell["cell_id"]
-        own_rounds = range(min(rounds, fewer.get(cell_id, rounds)))
-        expected = (number for number in own_rounds if cell_id in added.get(number, {cell_id}))
+        expected = range(min(rounds, fewer.get(cell_id, rounds)))
         lacking = (number for number in expected if not done[cell_id, number])
         missing = list(itertools.islice(lacking, _MOST_NAMED))
         if missing:

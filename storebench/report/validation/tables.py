@@ -9,7 +9,6 @@ from storebench.errors import CorruptDataError
 from storebench.fileio.json_lines import rows_of
 from storebench.report.validation.findings import Finding, Rule, finding, of_run
 from storebench.results import Record
-from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.records import RECORDS_NAME, STEPS_NAME, SUPERSEDED_NAME
 from storebench.runs.step_files import merged_labels, merged_names
 
@@ -60,7 +59,7 @@ def unnamed_tables(folder: Path, about: dict[str, Any]) -> Iterator[Finding]:
     except CorruptDataError:
         return  # each record that names one of them is a finding
     try:
-        files = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)
+        files = (RECORDS_NAME, SUPERSEDED_NAME)
         rows = [row for name in files for row in rows_of(folder / name)]
     except CorruptDataError as error:
         yield of_run(about, str(error.where), error.what)

@@ -12,7 +12,8 @@ from storebench.check.confirm import RerunOptions, confirm
 from storebench.check.judge import CellState, judge
 from storebench.check.policy import Policy
 from storebench.check.sides.read import read_side
-from storebench.runner import Run, execute
+from storebench.runner import execute
+from storebench.runs.folder import Run
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario
 from tests.support.planted_sides import record, write_run

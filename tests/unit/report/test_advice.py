@@ -16,8 +16,7 @@ from storebench.report.texts.advice import recommend
 from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import headline
 from storebench.results import Record
-from storebench.runs.conversions import append_conversion
-from tests.support.planted import make_conversion, replicates
+from tests.support.planted import replicates
 
 EQUAL = ([20.0, 20.1, 20.0], [20.1, 20.0, 20.0])
 NOISY = ([20.0, 30.0, 16.0], [22.0, 18.0, 25.0])
@@ -85,38 +84,6 @@ def test_the_bottleneck_is_told_of_the_chosen_store_with_its_claims() -> None:
     lmdb = advice_of(two(([60.0] * 3, [20.0] * 3), cache="warm", compute_ms=2.0, fetch_ms=9.0))["R5"]
     assert lmdb.text.startswith("LMDB is reader-bound: ")
     assert [claim.subject.backend for claim in lmdb.claims] == ["lmdb"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "where"),
-    [
-        ({}, "warm"),
-        (
-            {"compute": "none", "model": "none"},
-            "0 workers, batch 32, reader and decoder alone, on the CPU, warm",
-        ),
-    ],
-)
-def test_what_a_conversion_saves_is_told_with_the_work_it_was_measured_in(
-    changes: dict[str, Any], where: str, tmp_path: Path
-) -> None:
-    for number in range(3):
-        append_conversion(tmp_path, make_conversion("lmdb", number, 12.0))
-    facts = facts_of(two(([60.0] * 3, [20.0] * 3), cache="warm", **changes), tmp_path)
-    [advice] = (one for one in recommend(facts) if one.rule == "R4 break-even")
-    assert f" s per epoch ({where}): it pays after 2.40 [" in advice.text
-    [claim] = advice.claims
-    assert (claim.kind, claim.subject.backend) == (ClaimKind.PAYS, "lmdb")
-
-
-def test_a_conversion_into_a_lossy_store_says_so(tmp_path: Path) -> None:
-    for number in range(3):
-        append_conversion(tmp_path, make_conversion("jpeg", number, 12.0))
-    records = rounds("png", [60.0] * 3, cache="warm") + rounds("jpeg", [20.0] * 3, cache="warm")
-    text = advice_of(records, tmp_path)["R4"].text
-    assert text.startswith(
-        "Converting PNG files into JPEG files (lossy) took 12.0 [12.0, 12.0] s and saves 5.00 ["
-    )
 
 
 def test_lossy_stores_are_named_among_equals() -> None:

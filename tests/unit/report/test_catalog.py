@@ -24,9 +24,7 @@ from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import MOST_CELLS, Selection, drawable, with_count
 from storebench.report.plots.style import WRAP, new_axes
 from storebench.results import Record
-from storebench.runs.conversions import append_conversion
 from tests.support.planted import (
-    make_conversion,
     make_record,
     paper_records,
     replicates,
@@ -61,8 +59,6 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     records += contest([0.01, 0.02, 0.015])
     records += [make_record("lmdb", **LIMIT)]
     run = write_run(tmp_path_factory.mktemp("catalog") / "run", records, with_steps=True)
-    for replicate in range(3):
-        append_conversion(run, make_conversion("lmdb", replicate, 12.0 + replicate / 10))
     return derive(summarise(storebench.load_results(run)))
 
 

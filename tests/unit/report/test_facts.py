@@ -26,8 +26,7 @@ from storebench.report.texts.headline import headline
 from storebench.report.validation.findings import Rule, finding
 from storebench.report.verdict import cell_verdicts
 from storebench.results import Record
-from storebench.runs.conversions import append_conversion
-from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
+from tests.support.planted import make_record, paper_records, replicates, write_run
 
 DERIVATIONS: tuple[Callable[..., Any], ...] = (
     panels, ordered, decide, looks_at, cell_verdicts, ladders, squares, break_evens, claims_of, varying_fields, headline,
@@ -82,7 +81,6 @@ def test_the_facts_of_a_dataset_are_those_of_its_cells(tmp_path: Path) -> None:
     records += replicates("lmdb+png", [60.0] * 3, cache="warm")
     records += [record for name in ("png", "lmdb") for record in replicates(name, [20.0] * 3, **small)]
     write_run(tmp_path / "run", records)
-    append_conversion(tmp_path / "run", make_conversion("lmdb", 0, 12.0))
     page = derive(cells_of(records, tmp_path / "run"))
     assert len(page.datasets) == 2
     assert [part.decisions for part in page.datasets.values()] == [page.decisions] * 2
@@ -100,7 +98,6 @@ def test_the_facts_of_a_dataset_are_those_of_its_cells(tmp_path: Path) -> None:
         assert part.ceilings == alone.ceilings == ceilings(part.ordered[0].listed)
     large = next(part for part in page.datasets.values() if part.cells[0].cell.data.name == "imagenet")
     assert large.squares
-    assert large.paying
 
 
 def test_a_fact_is_not_changed_afterwards() -> None:

@@ -14,14 +14,12 @@ from storebench.report.shortfall import Shortfall, shortfalls
 from storebench.report.summary import summarise_results
 from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.results import Cell, Record
-from storebench.rounds import Stop, Why
-from storebench.runs.conversions import append_conversion
 from storebench.runs.folder import Run
 from storebench.runs.records import PAIRING_NAME, append_records, read_records
 from storebench.runs.resuming import Begun, resume_command
 from storebench.scenario import make_scenario
 from storebench.surroundings import LeftOut
-from tests.support.planted import make_conversion, make_record
+from tests.support.planted import make_record
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
@@ -66,7 +64,7 @@ def test_an_interrupted_run_lacks_the_rest_of_its_rounds(tmp_path: Path) -> None
     found = lacking(run)
     assert found is not None
     assert (found.recorded, found.wanted, found.whole_rounds, found.rounds) == (4, 9, 1, 3)
-    assert (found.empty_cells, found.goes_on) == ((), False)
+    assert found.empty_cells == ()
 
 
 def test_a_cell_that_never_ran_is_named(tmp_path: Path) -> None:
@@ -74,36 +72,6 @@ def test_a_cell_that_never_ran_is_named(tmp_path: Path) -> None:
     assert found is not None
     assert found.empty_cells == (("mnist", "hdf5", "warm"),)
     assert (found.recorded, found.wanted, found.whole_rounds) == (6, 9, 0)
-
-
-def test_a_run_goes_on_until_its_rule_has_ended_it(tmp_path: Path) -> None:
-    rule: dict[str, Any] = {"until": 0.1, "min_replicates": 5, "max_replicates": 8}
-    run = recorded(begun(tmp_path / "run", **rule), 5)
-    found = lacking(run)
-    assert found is not None
-    assert (found.recorded, found.wanted, found.goes_on) == (15, 15, True)
-    run = run.with_round([run.cells[0].cell_id])
-    found = lacking(run)
-    assert found is not None
-    assert (found.recorded, found.wanted, found.rounds) == (15, 16, 6)
-    measured(run, run.cells[0], 5)
-    stop = Stop(cell_ids=tuple(cell.cell_id for cell in run.cells), why=Why.PRECISE, widest_frac=0.05)
-    assert lacking(run.with_stops([stop])) is None
-
-
-def test_conversions_that_were_not_timed_are_lacking(tmp_path: Path) -> None:
-    run = recorded(begun(tmp_path / "run", conversions=1), 3)
-    found = lacking(run)
-    assert found is not None
-    assert (found.recorded, found.conversions) == (9, 2)
-    for backend in ("lmdb", "hdf5"):
-        append_conversion(
-            run.folder,
-            dataclasses.replace(
-                make_conversion(backend, 0, 12.0), dataset="mnist", size=None, run_id=run.run_id
-            ),
-        )
-    assert lacking(run) is None
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run_id": "a", "cells": []}'])

@@ -14,7 +14,6 @@ from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.report.intervals import Estimate
 from storebench.report.plots.amplification import read_answer
-from storebench.report.plots.break_even import paying_answer
 from storebench.report.plots.container_codec import best_times, codec_answer, crossed
 from storebench.report.plots.curve import reading
 from storebench.report.plots.loss import loss_answer
@@ -248,19 +247,6 @@ def test_codec_and_container_are_told_by_the_largest_proven_factor() -> None:
 @pytest.mark.parametrize("backends", [(), ("png", "lmdb"), ("lmdb", "lmdb+png"), ("lmdb", "hdf5")])
 def test_a_row_or_a_column_alone_is_not_crossed(backends: tuple[str, ...]) -> None:
     assert not crossed(cells_of(*map(make_record, backends)))
-
-
-def paid(backend: str, epochs: Estimate) -> Claim:
-    cell, png = cells_of(make_record("png"), make_record(backend))[::-1]
-    return Claim(kind=ClaimKind.PAYS, subject=cell, object=png, figure=epochs)
-
-
-def test_the_first_conversion_to_pay_is_named() -> None:
-    few, more = Estimate(mid=2.0, lo=1.5, hi=2.5, n=3), Estimate(mid=4.0, lo=3.0, hi=5.0, n=3)
-    assert paying_answer([paid("hdf5", more), paid("lmdb", few)]).text == (
-        "LMDB has won back the time of its conversion first, after 2.00 [1.50, 2.50] epochs."
-    )
-    assert paying_answer([paid("jpeg", few)]).text.startswith("JPEG files (lossy) have won back")
 
 
 def test_a_ceiling_is_the_highest_rate_of_any_replicate() -> None:

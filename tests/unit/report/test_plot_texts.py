@@ -19,8 +19,7 @@ from storebench.report.facts import Facts, derive
 from storebench.report.plots.plot import Plot
 from storebench.report.plots.selection import Selection
 from storebench.results import Ceilings, Record
-from storebench.runs.conversions import append_conversion
-from tests.support.planted import PAYLOAD, make_conversion, make_record, paper_records, replicates, write_run
+from tests.support.planted import PAYLOAD, make_record, paper_records, replicates, write_run
 
 _SLACK = 1.0
 """Pixels by which texts may touch: boxes include the room above and below letters."""
@@ -107,9 +106,6 @@ PLANTED = {
 )
 def facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     run = write_run(tmp_path_factory.mktemp("texts") / "run", PLANTED[request.param](), with_steps=True)
-    for replicate in range(3):
-        append_conversion(run, make_conversion("lmdb", replicate, 12_000.0 + replicate))
-        append_conversion(run, make_conversion("hdf5", replicate, 0.12 * (1 + 9 * replicate)))
     return derive(summarise(storebench.load_results(run)))
 
 

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 
 import storebench
 from storebench.errors import DataNotFoundError, UsageError
-from storebench.runs.conversions import append_conversion
 from storebench.training.step_table import step_table
-from tests.support.planted import make_conversion, make_record, paper_records, replicates, write_run
+from tests.support.planted import make_record, paper_records, replicates, write_run
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records += replicates("lmdb", [3, 3.1], cache="limited", memory_bytes=300_000_000)
     records += replicates("lmdb", [3, 3.1, 3], compute="none", model="none", compute_ms=0.0)
     records += replicates("png", [60, 61, 60], cache="warm") + replicates("lmdb", [3, 3, 3], cache="warm")
-    folder = write_run(tmp_path_factory.mktemp("api") / "run", records, with_steps=True)
-    for replicate in range(3):
-        append_conversion(folder, make_conversion("lmdb", replicate, 12.0 + replicate / 10))
-    return folder
+    return write_run(tmp_path_factory.mktemp("api") / "run", records, with_steps=True)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +132,6 @@ def test_no_text_is_cut_off(results: pd.DataFrame) -> None:
     for axes in (
         storebench.plot_throughput(results),
         storebench.plot_step_time(results),
-        storebench.plot_break_even(results),
     ):
         figure = axes.get_figure()
         assert isinstance(figure, Figure)

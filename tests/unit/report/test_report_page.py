@@ -16,8 +16,7 @@ import storebench
 from storebench.errors import IntegrityError
 from storebench.report.build import write_report
 from storebench.results import CacheVerdict, Counters, Record, Status
-from storebench.runs.conversions import append_conversion
-from tests.support.planted import make_conversion, make_record, paper_records, write_run
+from tests.support.planted import make_record, paper_records, write_run
 
 Cli = Callable[..., CompletedProcess[str]]
 
@@ -68,8 +67,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = dataclasses.replace(unproven.cache, verdict=CacheVerdict.UNVERIFIED, resident_frac_before=None)
     records += [dataclasses.replace(unproven, cache=cache)]
     run = write_run(out / "run", records, with_steps=True)
-    for replicate in range(3):
-        append_conversion(run, make_conversion("lmdb", replicate, 12.0 + replicate / 10))
     write_report(run, out / "report")
     return out / "report"
 
@@ -153,7 +150,6 @@ def test_each_plot_is_there_as_svg_and_png_and_has_its_question(folder: Path) ->
         "throughput",
         "step-time",
         "read-amplification",
-        "break-even",
         "wait-over-epoch",
         "wait-distribution",
         "loss",

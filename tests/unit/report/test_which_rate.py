@@ -11,7 +11,7 @@ from storebench.report.decisions import Topic, looks_at
 from storebench.report.facts import derive
 from storebench.report.frame import to_frame
 from storebench.results import Record
-from storebench.runner import Run
+from storebench.runs.folder import Run
 from storebench.runs.records import append_records, run_looks
 from storebench.scenario import make_scenario
 from storebench.stats import look_alpha
