@@ -33,7 +33,6 @@ name = "aa"
 question = "Is a difference seen where there is none?"
 replicates = 5
 test_limit = 0
-check_pixels = false
 """
 
 MATRIX = """

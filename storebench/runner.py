@@ -257,7 +257,6 @@ class _Attempts:
                 store=prepared.store if prepared.image is None else prepared.image.point,
                 test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
                 out=scratch / "out.json",
-                check_pixels=run.scenario.checks_pixels(work.replicate),
                 ceilings=run.scenario.ceilings,
                 drop_caches=self.drop_caches,
                 memory_group=around.group.folder if around.group else None,

@@ -24,7 +24,7 @@ A scenario is bounded by `MOST_CELLS` and `MOST_REPLICATES`, which are checked b
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Self, cast
 
 import pydantic
 
@@ -76,9 +76,6 @@ class Scenario(Strict):
         `superseded.jsonl`.
     seed
         Seed of the order in which cells run.
-    check_pixels
-        Read each epoch a second time, untimed, and compare every decoded sample with its digest. "once" does so in the
-        first replicate of each cell only.
     ceilings
         Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do
         not use them.
@@ -99,7 +96,6 @@ class Scenario(Strict):
     budget: str | None = None
     repeat_disturbed: bool = False
     seed: Seed = 0
-    check_pixels: bool | Literal["once"] = True
     ceilings: bool = True
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
     timeout_s: PositiveSeconds = TIMEOUT_S
@@ -141,10 +137,6 @@ class Scenario(Strict):
     def budget_s(self) -> float | None:
         """Seconds for all replicates together; None for no limit."""
         return None if self.budget is None else parse_duration(self.budget)
-
-    def checks_pixels(self, replicate: int) -> bool:
-        """Return whether the epochs of a replicate are replayed to compare every sample."""
-        return self.check_pixels is True or (self.check_pixels == "once" and replicate == 0)
 
     @property
     def fewer_replicates(self) -> dict[Cell, int]:

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from storebench.errors import StorebenchError
@@ -39,7 +37,6 @@ class EpochPlan:
 
     epoch: int
     batches: list[Indices]
-    check: bool = False
     everyone: Iterable[Sequence[Indices]] | None = None
 
 
@@ -50,7 +47,6 @@ class BatchRequest:
     epoch: int
     step: int
     indices: Indices
-    check: bool = False
     plan: list[Indices] | None = None
 
 
@@ -76,9 +72,6 @@ class LoadedBatch:
     spans: Spans
     payload_bytes: int
     worker: int = LOOP_WORKER
-    digests: npt.NDArray[np.uint8] | None = None
-    prepared: npt.NDArray[np.uint8] | None = None
-    difference: int | None = None
     io: BatchIo | None = None
 
     def pin_memory(self) -> "LoadedBatch":

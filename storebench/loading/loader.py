@@ -112,7 +112,6 @@ def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
             epoch=plan.epoch,
             step=step,
             indices=indices,
-            check=plan.check,
             plan=share_of(plan.batches, step, producers) if step < producers else None,
         )
         for step, indices in enumerate(plan.batches)

@@ -23,11 +23,9 @@ def prepare_files(
     indices: Indices,
     out: Batch,
     views: Sequence[Choose | None],
-    *,
-    codec: str | None = None,
 ) -> Spent:
     """Write the samples of image files into `out`, uint8 [n, H, W, C]."""
-    decoder = get_codec(codec or reader.payload_codec)
+    decoder = get_codec(reader.payload_codec)
     assert isinstance(decoder, OriginalCodec)
     spent = [(0, 0)] * len(payloads)
 

@@ -15,7 +15,7 @@ from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
-from storebench.loading.decoded import BatchContent, decoded_by, seen_files, seen_pixels
+from storebench.loading.evidence import decoded_by
 from storebench.loading.original_files import prepare_files
 from storebench.loading.process_settings import ProcessSettings
 from storebench.loading.ready import ReadyBatches
@@ -112,16 +112,13 @@ class Producer:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *augment.output_shape(reader.image_shape)))
         whole: Batch | None = None
-        seen: BatchContent | None = None
-        if windows is not None and reader.serves_windows and not request.check:
+        if windows is not None and reader.serves_windows:
             payload_bytes, decode_inside = reader.fetch_windows(indices, windows, out.numpy())
             fetched = decoded_at = time.perf_counter_ns()
         else:
             whole = out.numpy() if windows is None else self._scratch_for(reader, len(indices))
             payload_bytes, fetched, decode_inside = self._pixels(reader, indices, whole)
             decoded_at = time.perf_counter_ns()
-            # Digests are only asked for in passes that are not timed, so their cost may stand between two clocks.
-            seen = seen_pixels(reader, self.job.backend, indices, whole) if request.check else None
         prep_start = time.perf_counter_ns()
         if windows is not None and whole is not None:
             windows.cut(whole, out.numpy())
@@ -134,7 +131,7 @@ class Producer:
             prep_ns=drawn - start + ready - prep_start,
             ready_ns=ready,
         )
-        return self._batch(out, labels, indices, spans, payload_bytes, seen)
+        return self._batch(out, labels, indices, spans, payload_bytes)
 
     def _produce_files(self, request: BatchRequest, start: int) -> LoadedBatch:
         """Fetch image files as they are, decode them, and make samples of them."""
@@ -143,15 +140,12 @@ class Producer:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *job.augment.output_shape(reader.image_shape)))
         pixels = out.numpy()
-        seen: BatchContent | None = None
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
         views = job.augment.views(indices, seed=job.seed, epoch=request.epoch)
         spent = prepare_files(reader, payloads, indices, pixels, views)
         labels = reader.labels[indices]
         ready = time.perf_counter_ns()
-        if request.check:
-            seen = seen_files(reader, job.backend, payloads, indices, pixels, views)
         spans = Spans(
             start_ns=start,
             fetch_ns=fetched - start,
@@ -159,7 +153,7 @@ class Producer:
             prep_ns=ready - fetched - spent.decode_ns,
             ready_ns=ready,
         )
-        return self._batch(out, labels, indices, spans, sum(map(len, payloads)), seen)
+        return self._batch(out, labels, indices, spans, sum(map(len, payloads)))
 
     def _batch(
         self,
@@ -168,7 +162,6 @@ class Producer:
         indices: Indices,
         spans: Spans,
         payload_bytes: int,
-        seen: BatchContent | None,
     ) -> LoadedBatch:
         return LoadedBatch(
             pixels=out,
@@ -177,9 +170,6 @@ class Producer:
             spans=spans,
             payload_bytes=payload_bytes,
             worker=self.worker,
-            digests=seen.digests if seen else None,
-            prepared=seen.prepared if seen else None,
-            difference=seen.difference if seen else None,
         )
 
     def produce_counted(self, request: BatchRequest) -> LoadedBatch:

@@ -199,7 +199,6 @@ class DataStoreReader(Reader):
         self._source = source
         self._data = data
         self._notes: dict[str, str] | None = None
-        self._last: tuple[Indices, list[bytes]] | None = None
 
     def let_go(self) -> None:
         """Close the reader of the store, so nothing can be read from it; a reader whose threads decode stays open."""
@@ -222,10 +221,7 @@ class DataStoreReader(Reader):
     def _fetch(self, indices: Indices) -> list[bytes]:
         if self.payload_codec == "raw":
             return super()._fetch(indices)
-        # A check fetches a batch twice, with the same array, and decodes it in another way.
-        if self._last is None or self._last[0] is not indices:
-            self._last = indices, self._data.payloads(indices)
-        return self._last[1]
+        return self._data.payloads(indices)
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         return self._data.copy_pixels(indices, out)

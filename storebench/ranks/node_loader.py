@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from storebench.digests import DigestTable
 from storebench.formats.base import Indices
 from storebench.loading.batch import (
     LOOP_WORKER,
@@ -43,9 +42,6 @@ class _Piece(NamedTuple):
     spans: Spans
     labels: Indices
     indices: Indices
-    digests: DigestTable | None
-    prepared: DigestTable | None
-    difference: int | None
 
 
 class NodeLoader(SharedLoader):
@@ -172,9 +168,6 @@ class _Reader(_NodeMember):
             spans=batch.spans,
             labels=batch.labels[start:stop],
             indices=batch.indices[start:stop],
-            digests=_rows(batch.digests, start, stop),
-            prepared=_rows(batch.prepared, start, stop),
-            difference=batch.difference,
         )
 
     def close(self) -> ReaderReport:
@@ -211,9 +204,6 @@ class _Guest(_NodeMember):
             indices=piece.indices,
             spans=piece.spans,
             payload_bytes=0,
-            digests=piece.digests,
-            prepared=piece.prepared,
-            difference=piece.difference,
         )
 
     def close(self) -> ReaderReport:
@@ -262,10 +252,4 @@ def _first_rows(batch: LoadedBatch, rows: int) -> LoadedBatch:
         pixels=batch.pixels[:rows],
         labels=batch.labels[:rows],
         indices=batch.indices[:rows],
-        digests=_rows(batch.digests, 0, rows),
-        prepared=_rows(batch.prepared, 0, rows),
     )
-
-
-def _rows(digests: DigestTable | None, start: int, stop: int) -> DigestTable | None:
-    return None if digests is None else digests[start:stop]

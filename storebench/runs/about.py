@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
@@ -23,7 +23,6 @@ class _Cell(pydantic.BaseModel):
 
 
 class _Asked(pydantic.BaseModel):
-    check_pixels: pydantic.StrictBool | Literal["once"] = True
     replicates: pydantic.StrictInt = 1
     budget: _Text | None = None
     matrix: list[dict[str, Any]] = []

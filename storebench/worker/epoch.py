@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from storebench.formats.base import Indices
-from storebench.loading.kept import SampleKeeper
+from storebench.loading.evidence import SampleKeeper
 from storebench.probes.batch_io import IO_COLUMNS
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import resident

@@ -28,7 +28,6 @@ class CellJob:
     store: Path
     test_store: Path | None = None
     out: Path
-    check_pixels: bool = True
     ceilings: bool = True
     drop_caches: bool = False
     memory_group: Path | None = None

@@ -2,23 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from storebench.digests import array_digest, set_digest
 from storebench.formats.base import Indices
 from storebench.loading.augment import round_seed
-from storebench.loading.checks import (
-    PixelCheck,
-    ServedPixels,
-    check_pixels,
-    coverage,
-    joined_pixels,
-    same_order,
-    served_pixels,
-)
-from storebench.loading.kept import TimedCheck, Truth
+from storebench.loading.evidence import TimedCheck, Truth, coverage, same_order
 from storebench.loading.order import order_digest
 from storebench.results import Coverage, Digests
 from storebench.settings.words import Sync
@@ -30,15 +21,13 @@ from storebench.worker.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The comparisons made after an epoch."""
+    """What was served in an epoch, by one rank or by all of a job, compared with what should have been."""
 
-    coverage: Coverage
-    pixels: PixelCheck
+    served: list[Indices]
     timed: TimedCheck
+    coverage: Coverage
     digests: Digests
     weights: str | None = None
-    served: list[Indices] = field(default_factory=list)
-    replayed: ServedPixels | None = None
     out_of_order: int | None = None
 
     @property
@@ -49,84 +38,55 @@ class Proof:
             return None
         if served.complete:
             return f"rank {self.out_of_order} was not served the samples of its plan in the drawn order"
+        first = "" if self.timed.first_wrong is None else f", the first sample {self.timed.first_wrong}"
         return (
-            f"wrong samples: {served.missing} missing, {served.duplicates} served twice, "
-            f"{served.pixels_wrong} of {served.pixels_checked} with wrong pixels{_first(self.pixels)}; "
-            f"of {served.timed_checked} kept from the timed batches {served.timed_wrong} wrong{_first(self.timed)}"
+            f"wrong samples: {served.missing} missing, {served.duplicates} served twice; "
+            f"of {served.timed_checked} kept from the timed batches {served.timed_wrong} wrong{first}"
         )
 
 
 def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
-    """Compare the kept samples and a replay of the epoch with the store's digests, and count the served samples."""
-    timed = _check_timed(setup, number, evidence)
-    replayed = _replay(setup, number)
+    """Compare the kept samples with the store's digests, and count the served samples."""
     # Draw the batches again: readers get the arrays of a plan and could write to them.
     planned = setup.batches(number)
-    observed = _Observed(
-        served=evidence.served,
-        replayed=replayed,
-        timed=timed,
-        proof_s=evidence.paused_s,
-        losses=evidence.losses,
-        out_of_order=None if same_order(planned, evidence.served) else setup.membership.rank,
+    proof = _proof(
+        planned, evidence.served, _check_timed(setup, number, evidence), evidence.losses, evidence.paused_s
     )
-    return dataclasses.replace(_proof(setup, planned, observed), weights=_weights_digest(setup))
+    in_order = same_order(planned, evidence.served)
+    return dataclasses.replace(
+        proof, weights=_weights_digest(setup), out_of_order=None if in_order else setup.membership.rank
+    )
 
 
 def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
     """Return the proof of a job's epoch from those of its ranks: over all samples of all ranks together."""
-    replays = [proof.replayed for proof in proofs if proof.replayed is not None]
-    observed = _Observed(
-        served=[batch for step in zip(*(proof.served for proof in proofs), strict=True) for batch in step],
-        replayed=joined_pixels(replays) if replays else None,
-        timed=TimedCheck(
-            checked=sum(proof.timed.checked for proof in proofs),
-            wrong=sum(proof.timed.wrong for proof in proofs),
-            first_wrong=next((proof.timed.first_wrong for proof in proofs if proof.timed.wrong), None),
-        ),
-        proof_s=sum(proof.coverage.proof_s for proof in proofs),
-        losses=losses,
-        out_of_order=next((proof.out_of_order for proof in proofs if proof.out_of_order is not None), None),
+    served = [batch for step in zip(*(proof.served for proof in proofs), strict=True) for batch in step]
+    timed = TimedCheck(
+        checked=sum(proof.timed.checked for proof in proofs),
+        wrong=sum(proof.timed.wrong for proof in proofs),
+        first_wrong=next((proof.timed.first_wrong for proof in proofs if proof.timed.wrong), None),
     )
-    return _proof(setup, setup.expected(number), observed)
+    proof_s = sum(proof.coverage.proof_s for proof in proofs)
+    proof = _proof(setup.expected(number), served, timed, losses, proof_s)
+    out_of_order = next((proof.out_of_order for proof in proofs if proof.out_of_order is not None), None)
+    return dataclasses.replace(proof, out_of_order=out_of_order)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Observed:
-    """What one rank, or all ranks together, observed of an epoch; the fields have the meanings of `Proof`."""
-
-    served: list[Indices]
-    replayed: ServedPixels | None
-    timed: TimedCheck
-    losses: Sequence[float]
-    proof_s: float
-    out_of_order: int | None
-
-
-def _proof(setup: Setup, planned: Sequence[Indices], observed: _Observed) -> Proof:
-    """Return the proof that the planned samples were served, from what was observed."""
-    pixels = PixelCheck()
-    if observed.replayed is not None:
-        pixels = check_pixels(observed.replayed, read_digest_table(setup.job.store, setup.manifest))
+def _proof(
+    planned: Sequence[Indices],
+    served: list[Indices],
+    timed: TimedCheck,
+    losses: Sequence[float],
+    proof_s: float,
+) -> Proof:
     return Proof(
-        coverage=dataclasses.replace(
-            coverage(planned, observed.served, pixels),
-            timed_checked=observed.timed.checked,
-            timed_wrong=observed.timed.wrong,
-            proof_s=observed.proof_s,
-            decoder_difference=pixels.difference,
-        ),
-        pixels=pixels,
-        timed=observed.timed,
+        served=served,
+        timed=timed,
+        coverage=dataclasses.replace(coverage(planned, served, timed), proof_s=proof_s),
         digests=Digests(
-            samples=pixels.digest,
-            order=order_digest(observed.served),
-            loss=_loss_digest(observed.losses),
-            prepared=pixels.prepared,
+            order=order_digest(served),
+            loss=array_digest(np.asarray(losses, dtype=np.float32)) if losses else None,
         ),
-        served=observed.served,
-        replayed=observed.replayed,
-        out_of_order=observed.out_of_order,
     )
 
 
@@ -144,16 +104,6 @@ def _check_timed(setup: Setup, number: int, evidence: Evidence) -> TimedCheck:
     return truth.check(evidence.keeper.kept, number)
 
 
-def _replay(setup: Setup, number: int) -> ServedPixels | None:
-    """Serve the epoch's first pass again through the same loader, untimed, with the digest of every sample."""
-    if not setup.job.check_pixels or setup.traits.ready_made:
-        return None
-    # Empty batches are included: in these steps, a rank may have to send samples to others.
-    plan = setup.plan(number, setup.batches(number, passes=1), passes=1, check=True)
-    setup.progress.begin(f"the check of epoch {number}")
-    return served_pixels(batch for batch in setup.served(plan) if len(batch.indices))
-
-
 def _weights_digest(setup: Setup) -> str | None:
     """Return the digest of this rank's weights if it trains its network together with other ranks."""
     step = setup.step
@@ -161,11 +111,3 @@ def _weights_digest(setup: Setup) -> str | None:
         return None
     arrays = (parameter.detach().cpu().numpy() for parameter in step.network.parameters())
     return set_digest(bytes.fromhex(array_digest(array)) for array in arrays)
-
-
-def _first(check: PixelCheck | TimedCheck) -> str:
-    return "" if check.first_wrong is None else f", the first sample {check.first_wrong}"
-
-
-def _loss_digest(losses: Sequence[float]) -> str | None:
-    return array_digest(np.asarray(losses, dtype=np.float32)) if losses else None

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -120,23 +119,21 @@ class Setup:
         """Process ids of the loop and of its workers."""
         return {os.getpid(), *(producer.pid for producer in self.opened)}
 
-    def batches(self, epoch: int, passes: int | None = None) -> list[Indices]:
-        """Return this rank's batches of an epoch, or of its first `passes` passes over the samples."""
-        return [batch for order in self._orders(epoch, passes) for batch in self._shard(order)]
+    def batches(self, epoch: int) -> list[Indices]:
+        """Return this rank's batches of an epoch."""
+        return [batch for order in self._orders(epoch) for batch in self._shard(order)]
 
-    def plan(
-        self, epoch: int, batches: list[Indices], *, passes: int | None = None, check: bool = False
-    ) -> EpochPlan:
-        """Return the plan of an epoch, or of its first `passes` passes, for this rank's `batches` of it."""
-        everyone = self._everyone(epoch, passes) if self.cell.share is Share.STORE else None
-        return EpochPlan(epoch=epoch, batches=batches, check=check, everyone=everyone)
+    def plan(self, epoch: int, batches: list[Indices]) -> EpochPlan:
+        """Return the plan of an epoch for this rank's `batches` of it."""
+        everyone = self._everyone(epoch) if self.cell.share is Share.STORE else None
+        return EpochPlan(epoch=epoch, batches=batches, everyone=everyone)
 
     def expected(self, epoch: int) -> list[Indices]:
         """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass."""
         cell, ranks, count = self.cell, self.trainer.ranks, self.samples
         most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
         whole = -(-count // ranks) * ranks if cell.pad else count
-        orders = (order for number in range(cell.trainers) for order in self._orders(epoch, trainer=number))
+        orders = (order for number in range(cell.trainers) for order in self._orders(epoch, number))
         return [np.resize(order, whole)[:most] for order in orders]
 
     def global_sizes(self) -> list[int]:
@@ -164,9 +161,7 @@ class Setup:
             return []
         return parts_of(self.manifest.count, trainers=cell.trainers, data=cell.trainer_data, seed=cell.seed)
 
-    def _orders(
-        self, epoch: int, passes: int | None = None, *, trainer: int | None = None
-    ) -> Iterator[Indices]:
+    def _orders(self, epoch: int, trainer: int | None = None) -> Iterator[Indices]:
         """Yield the order of each pass of a trainer; None stands for this rank's trainer."""
         cell = self.cell
         number = self.trainer.number if trainer is None else trainer
@@ -179,13 +174,13 @@ class Setup:
             replicate=self.job.replicate,
             shuffle=cell.shuffle,
         )
-        for order in itertools.islice(orders, passes):
+        for order in orders:
             yield self.parts[number].training[order] if self.parts else order
 
-    def _everyone(self, epoch: int, passes: int | None) -> Iterator[list[Indices]]:
+    def _everyone(self, epoch: int) -> Iterator[list[Indices]]:
         """Yield the batches of all ranks, step by step."""
         cell = self.cell
-        for order in self._orders(epoch, passes):
+        for order in self._orders(epoch):
             yield from dealt(
                 order,
                 ranks=self.membership.ranks,

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from storebench.formats.base import Indices, Reader
-from storebench.loading.kept import opened_again
+from storebench.loading.evidence import opened_again
 from storebench.probes.spending import Spending
 from storebench.ranks.trainers import partner_of, tournaments_in
 from storebench.results import Game

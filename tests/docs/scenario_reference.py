@@ -53,7 +53,6 @@ it, and say so.
 ALLOWED = {
     "name": "letters, digits, `-` and `_`",
     "budget": "a time such as `12 min`",
-    "check_pixels": "`true`, `false`, `once`",
     "dataset": ", ".join(f"`{name}`" for name in KNOWN),
     "backends": "`FORMAT[+CODEC][:READER][?OPTION=VALUE]`; `storebench formats` lists them",
     "model": ", ".join(f"`{name}`" for name in MODEL_BATCHES),

@@ -222,7 +222,7 @@ def _reliability(cells: Iterable[CellSummary]) -> Iterator[OwnFigure]:
 
 
 def _served_rightly(row: EpochRow) -> bool:
-    broken = (row["coverage_duplicates"], row["coverage_missing"], row["coverage_pixels_wrong"])
+    broken = (row["coverage_duplicates"], row["coverage_missing"], row["coverage_timed_wrong"])
     return row["status"] == "ok" and broken == (0, 0, 0)
 
 

@@ -230,24 +230,13 @@ def _portions(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Fin
             yield finding(Rule.CACHE, record, "cache.curve", message)
 
 
-def _not_proven(about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
-    """Find usable records in which too few timed samples were compared, or none of a run that checks pixels."""
-    replayed = about.get("scenario", {}).get("check_pixels", True)
-    replayed_cells = {
-        record.cell.cell_id
-        for record in records
-        if record.status is Status.OK and record.coverage is not None and record.coverage.pixels_checked
-    }
+def _not_proven(_about: dict[str, Any], records: Sequence[Record]) -> Iterator[Finding]:
+    """Find usable records in which too few timed samples were compared."""
     for record in records:
         seen = record.coverage
         if record.status is not Status.OK or record.code is None or record.cell.backend.is_null:
             continue
-        checked = seen is not None and (
-            not replayed
-            or seen.pixels_checked
-            or (replayed == "once" and record.cell.cell_id in replayed_cells)
-        )
-        if seen is None or not seen.timed_checked or not checked:
+        if seen is None or not seen.timed_checked:
             message = "no sample of the timed batches was compared with the dataset"
             yield finding(Rule.COVERAGE, record, "coverage", message)
         elif seen.timed_checked < _fewest_checked(record):

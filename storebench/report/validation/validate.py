@@ -352,13 +352,10 @@ def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
     on_cpu = [record for record in exact if record.cell.device == "cpu"]
     yield from _differing(exact, _data_key, "store", "samples_digest")
     yield from _differing(honest, _order_key, "digests", "order")
-    yield from _differing(exact, _order_key, "digests", "samples")
     yield from _differing(on_cpu, _loss_key, "digests", "loss")
     files = [record for record in honest if record.store is not None and any_size(record.cell.backend.codec)]
     files_on_cpu = [record for record in files if record.cell.device == "cpu"]
     yield from _differing(files, _store_key, "store", "samples_digest")
-    yield from _differing(files, _order_key, "digests", "samples")
-    yield from _differing(files, _prepared_key, "digests", "prepared")
     yield from _differing(files_on_cpu, _prepared_loss_key, "digests", "loss")
 
 
@@ -379,13 +376,6 @@ def _data_key(record: Record) -> Hashable:
 def _store_key(record: Record) -> Hashable:
     """Return the key of image files as they are: all image sizes share one store."""
     return dataclasses.replace(record.cell.data, image_size=None)
-
-
-def _prepared_key(record: Record) -> Hashable:
-    """Return the key of samples that are cut and resized when they are read."""
-    cell = record.cell
-    place = record.environment and record.environment.key
-    return (_order_key(record), place, cell.model, cell.backend.codec_options)
 
 
 def _prepared_loss_key(record: Record) -> Hashable:

@@ -114,7 +114,7 @@ def assert_same_training(found: Epochs, alone: Epochs) -> None:
     for mine, theirs in zip(found.records, alone.records, strict=True):
         assert mine.digests == theirs.digests
         assert mine.coverage is not None
-        assert mine.coverage.pixels_checked == mine.coverage.unique == SAMPLES
+        assert mine.coverage.unique == SAMPLES
         assert mine.coverage.timed_checked >= 64
 
 

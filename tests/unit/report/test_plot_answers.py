@@ -181,7 +181,7 @@ def test_spikes_are_told_as_multiples_of_the_median_wait() -> None:
 
 
 def trained(backend: str, loss: str | None, **changes: Any) -> Record:
-    return make_record(backend, digests=Digests(samples="aa", order="bb", loss=loss), **changes)
+    return make_record(backend, digests=Digests(order="bb", loss=loss), **changes)
 
 
 def test_equal_losses_of_lossless_backends_are_no_effect_of_the_format() -> None:

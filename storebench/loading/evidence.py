@@ -1,5 +1,6 @@
-"""Keep a random selection of the timed samples, and prove them afterwards: the timed pass is checked, not a replay."""
+"""Evidence that an epoch served the right samples: a random selection of the timed ones, and counts of all of them."""
 
+import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -8,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from storebench.codecs import any_size
-from storebench.digests import DigestTable, payload_digest
+from storebench.codecs import any_size, decoding_of, get_codec
+from storebench.digests import DigestTable, payload_digest, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LoadedBatch
-from storebench.loading.decoded import decoded_by, seen_pixels
+from storebench.loading.order import joined
 from storebench.loading.original_files import prepare_files
 from storebench.manifest import Manifest
-from storebench.results import KEPT_AT_LEAST, KEPT_BYTES
+from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Coverage
 from storebench.settings.backend import Backend
 
 KEPT_SAMPLES = 128
@@ -220,7 +221,7 @@ class Truth:
         try:
             right = self._right(reader, epoch, indices)
         except CorruptDataError:
-            return False  # the replay names the sample
+            return False
         return right is not None and label == int(reader.labels[index]) and np.array_equal(pixels, right[0])
 
     def _right(self, reader: Reader, epoch: int, indices: Indices) -> Batch | None:
@@ -238,10 +239,61 @@ class Truth:
             return right
         images = np.empty((1, *reader.image_shape), np.uint8)
         reader.read_into(indices, images)
-        if not np.array_equal(
-            seen_pixels(reader, self.backend, indices, images).digests, self.table[indices]
-        ):
+        if not self._as_written(reader, indices, images):
             return None
         # By other code than the loader's, so that a kernel that was compiled wrong is found.
         self.augment.apply_without_kernel(images, indices, right, seed=self.seed, epoch=epoch)
         return right
+
+    def _as_written(self, reader: Reader, indices: Indices, images: Batch) -> bool:
+        """Return whether one image is that of the store; a decoder of choice must give its own pixels of the right payload."""
+        written = images[0]
+        if self.backend.codec_options:
+            payload, written = _payload(reader, indices), np.empty(reader.image_shape, np.uint8)
+            again = np.empty(reader.image_shape, np.uint8)
+            get_codec(self.backend.codec).decode_into(payload, written)
+            get_codec(_codec_of(self.backend)).decode_into(payload, again)
+            if not np.array_equal(images[0], again):
+                return False
+        label, index = int(reader.labels[indices[0]]), int(indices[0])
+        return sample_digest(written, label) == bytes(self.table[index])
+
+
+def decoded_by(manifest: Manifest, backend: Backend) -> Manifest:
+    """Return a store's manifest for readers that decode as a backend asks: its codec names the decoder, too."""
+    return dataclasses.replace(manifest, codec=_codec_of(backend)) if backend.codec_options else manifest
+
+
+def _codec_of(backend: Backend) -> str:
+    return str(decoding_of(backend.codec, backend.codec_options))
+
+
+def _payload(reader: Reader, indices: Indices) -> bytes:
+    """Return one payload from a reader, or from its format's auditor if the reader decodes by itself."""
+    if reader.payload_codec != "raw":
+        return reader.fetch(indices)[0]
+    with get_format(reader.manifest.format).auditor(reader.store, reader.manifest) as auditor:
+        return auditor.fetch(indices)[0]
+
+
+def coverage(planned: Sequence[Indices], served: Sequence[Indices], timed: TimedCheck) -> Coverage:
+    """Compare the served samples with the planned ones, and count the differences."""
+    wanted, got = joined(planned), joined(served)
+    every = np.union1d(wanted, got)
+    wanted_counts, got_counts = (
+        np.bincount(np.searchsorted(every, indices), minlength=len(every)) for indices in (wanted, got)
+    )
+    return Coverage(
+        expected=len(wanted),
+        served=len(got),
+        unique=int(np.count_nonzero(got_counts)),
+        duplicates=int(np.maximum(got_counts - np.maximum(wanted_counts, 1), 0).sum()),
+        missing=int(np.maximum(wanted_counts - got_counts, 0).sum()),
+        timed_checked=timed.checked,
+        timed_wrong=timed.wrong,
+    )
+
+
+def same_order(planned: Sequence[Indices], served: Sequence[Indices]) -> bool:
+    """Whether the planned samples were served in the planned order."""
+    return bool(np.array_equal(joined(planned), joined(served)))
