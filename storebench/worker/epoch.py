@@ -20,6 +20,8 @@ from storebench.worker.setup import Setup
 from storebench.worker.tournament import Played, Tournament
 from storebench.worker.watch import ResidencyWatch
 
+_GAMES = "tournaments between steps read and computed, too"
+
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 """Returns the facts of the page cache and the steady steps of a limited cell, from one row per step."""
 
@@ -71,10 +73,12 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         payload_bytes = sum(step.payload_bytes for step in times)
-        own_reads = reported + after_step.own_reads + games.spending.own_reads
-        counters = games.spending.taken_out(probe.stop(payload_bytes, own_reads=own_reads), payload_bytes)
+        own_reads = reported + after_step.own_reads
+        counters = probe.stop(payload_bytes, own_reads=own_reads)
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
+    if games.due:
+        counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, _GAMES))
     data_store = setup.loader.close_epoch()
     after = resident(setup.pages.files) if setup.limit is None else setup.limit.count()
     setup.group.barrier()  # until no rank counts any more: the proofs read from the store

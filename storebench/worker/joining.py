@@ -31,7 +31,7 @@ from storebench.worker.portion import with_cold_rates
 from storebench.worker.proof import Proof, joined_proof
 from storebench.worker.record import RankEpoch, cache_failure
 from storebench.worker.setup import Setup
-from storebench.worker.trainer_parts import trainers_facts
+from storebench.worker.tournament import trainers_facts
 
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """Environment variable of torchrun: how often it has started the ranks again."""

@@ -14,7 +14,7 @@ from storebench.worker.measure import epoch_record
 from storebench.worker.portion import with_cold_rates
 from storebench.worker.proof import Proof
 from storebench.worker.setup import Setup
-from storebench.worker.trainer_parts import TrainerPart, trainer_part
+from storebench.worker.tournament import TrainerPart, trainer_part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,7 +101,6 @@ ATTACKS: dict[str, tuple[str, str, Attack, str]] = {
         "hdf5", "cold", put("coverage.timed_checked", 1), "coverage.timed_checked",
     ),
     "cold rates without their curve": ("hdf5", "cold", put("cache.curve", []), "cold_rates"),
-    "other samples than the dataset's": ("hdf5", "warm", put("digests.samples", "0" * 32), "digests.samples"),
     "another order": ("hdf5", "warm", put("digests.order", "0" * 32), "digests.order"),
     "another training": ("hdf5", "warm", put("digests.loss", "0" * 32), "digests.loss"),
     "a store of other samples": ("png", "warm", put("store.samples_digest", "0" * 32), "store.samples_digest"),
