@@ -44,7 +44,7 @@ from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table, wall_ns
 from storebench.training.steps import NoStep, Step, make_step
-from storebench.worker.after_step import AfterStep
+from storebench.worker.epoch import AfterStep
 
 SAMPLES, BATCH = 6_400, 64
 MOST = 1.01

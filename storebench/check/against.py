@@ -28,7 +28,7 @@ from storebench.stats import MIN_ROUNDS
 from storebench.surroundings import permitted
 from storebench.system.processes import marked
 from storebench.units import format_duration, number_of
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
 _SETTINGS = ("seed", "test_limit")

@@ -1,16 +1,20 @@
-"""The messages between the runner and a cell's process: the job, the answer, and the files that carry them."""
+"""The job of a replicate's process and its answer, and the files that carry them."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, write_message
 from storebench.names import name_of_text, text_of_name
 from storebench.ranks.stalls import MOST_WAIT_S
 from storebench.results import Cell
+from storebench.system.unexpected import summary
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -85,3 +89,43 @@ def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
     except OSError:
         return EXIT_NOT_WRITTEN
     return exit_code
+
+
+_LESS_MEMORY = "Use fewer workers, smaller batches or a smaller --size."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedAnswer:
+    """Why a replicate failed."""
+
+    failure: str
+    exit_code: int
+    see_log: bool = False
+
+
+def answer_failure(job: CellJob, error: Exception) -> int:
+    """Write why a job failed as its answer, and return the exit code of its process."""
+    answer = failed_answer(job, error)
+    return write_answer(job, dataclasses.asdict(answer), answer.exit_code)
+
+
+def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
+    """Return why a job failed, and print the traceback of an unexpected error."""
+    if isinstance(error, StorebenchError):
+        return _expected(error)
+    if isinstance(error, MemoryError):
+        return _expected(CellFailedError("out of memory", hint=_LESS_MEMORY))
+    _print_traceback(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        return _expected(from_os_error(error, error.filename or job.run))
+    return FailedAnswer(failure=f"unexpected error: {summary(error)}", exit_code=EXIT_INTEGRITY, see_log=True)
+
+
+def _expected(error: StorebenchError) -> FailedAnswer:
+    return FailedAnswer(failure=str(error), exit_code=error.exit_code)
+
+
+def _print_traceback(error: Exception) -> None:
+    """Print the traceback into the log, unless the disk is full."""
+    with contextlib.suppress(OSError):
+        traceback.print_exception(error)

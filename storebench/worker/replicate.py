@@ -23,17 +23,13 @@ from storebench.settings.words import ComputeKind
 from storebench.system.heap import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
-from storebench.worker.answer import answer_failure
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
-from storebench.worker.job import read_job, write_answer
-from storebench.worker.joining import recorded
+from storebench.worker.job import answer_failure, read_job, write_answer
 from storebench.worker.prepared import before_opening, prepare_cache
-from storebench.worker.proof import prove
-from storebench.worker.rank import run_rank
-from storebench.worker.record import Epoch, part_of
+from storebench.worker.rank import end_with_the_runner, run_rank
+from storebench.worker.record import Epoch, part_of, prove, recorded
 from storebench.worker.setup import Setup
-from storebench.worker.stopping import end_with_the_runner
 from storebench.worker.tournament import held_out_score
 
 KEPT_MEMORY = {"freed_memory": "kept"}

@@ -30,7 +30,7 @@ from storebench.results import (
     StoreFacts,
 )
 from storebench.runs.records import STEPS_DIR, append_records
-from storebench.worker.portion import with_cold_rates
+from storebench.worker.figures import with_cold_rates
 
 FORMATS = {
     "png": ("files", "png", "pillow"),

@@ -31,7 +31,7 @@ from storebench.system.forking import fork_when_settled
 from storebench.system.interrupts import Held
 from storebench.system.processes import expend
 from storebench.worker import launch, replicate
-from storebench.worker.cell_process import GRACE_S, end, started, variables_of
+from storebench.worker.launch import GRACE_S, end, started, variables_of
 from tests.support.copies import Copy, become
 from tests.support.short_yardsticks import shorten
 

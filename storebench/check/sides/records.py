@@ -22,7 +22,7 @@ from storebench.results import CacheVerdict, Cell, Record, Status
 from storebench.runs.records import read_records
 from storebench.runs.step_files import find_table, read_arrow
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
-from storebench.worker.measure import epoch_record
+from storebench.worker.figures import epoch_record
 
 _EPOCHS_TAIL = "slowest tenth of the epochs"
 _MEAN = "geometric mean of the epochs"

@@ -8,7 +8,7 @@ import numpy as np
 
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, finding
 from storebench.results import Portion, Record
-from storebench.worker.portion import portion_sums, still_filling, with_cold_rates
+from storebench.worker.figures import portion_sums, still_filling, with_cold_rates
 
 COLUMNS = ("start_ns", "payload_bytes", "ready_ns", "fetch_start_ns")
 """Columns of a step table that are needed besides those of `storebench.report.validation.validate`."""

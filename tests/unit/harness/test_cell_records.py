@@ -17,7 +17,7 @@ from storebench.probes.code import running_digest
 from storebench.results import CacheVerdict, Coverage, Digests, Record, Status
 from storebench.runs.records import STEPS_DIR
 from storebench.settings.words import CacheState
-from storebench.worker.proof import Proof
+from storebench.worker.record import Proof
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job, scenario, steps_of

@@ -19,7 +19,7 @@ from storebench.report.plots.curve import curve
 from storebench.report.plots.steady_state import steady_answer
 from storebench.results import Record, ResidencyPoint
 from storebench.runs.records import STEPS_DIR, append_records
-from storebench.worker.portion import with_cold_rates
+from storebench.worker.figures import with_cold_rates
 from tests.support.planted import make_record, portion_of, steps_table
 
 STEPS, COLD = 100, 4
