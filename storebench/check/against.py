@@ -27,10 +27,10 @@ from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
 from storebench.system.processes import marked
 from storebench.units import format_duration, number_of
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
-_SETTINGS = ("seed", "check_pixels", "test_limit")
+_SETTINGS = ("seed", "test_limit")
 
 _LEAVE_S = 10
 """Seconds for a side to end by itself once its standard input is closed."""

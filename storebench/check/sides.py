@@ -15,7 +15,7 @@ from storebench.results import CacheVerdict, Cell, Environment, Record, Status
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
 from storebench.runs.step_files import find_table, read_arrow
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
-from storebench.worker.measure import epoch_record
+from storebench.worker.figures import epoch_record
 
 _PAIRING_WORDS = ("pairing", "commit", "repository")
 _SLOWEST_PER_S = 1e-9

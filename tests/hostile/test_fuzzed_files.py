@@ -88,7 +88,7 @@ def table_file(run: Path, layout: str) -> Path:
 
 
 @pytest.mark.parametrize("name", RAW)
-@pytest.mark.parametrize("file", ["records.jsonl", "run.json", "conversions.jsonl", "against.json", *LAYOUTS])
+@pytest.mark.parametrize("file", ["records.jsonl", "run.json", "against.json", *LAYOUTS])
 def test_a_file_of_a_run_with_other_content_is_one_line(here: Here, run: Path, file: str, name: str) -> None:
     path = table_file(run, file) if file in LAYOUTS else run / file
     path.write_bytes(RAW[name])
@@ -143,24 +143,6 @@ def test_a_table_of_steps_without_a_column_or_a_row_is_one_line(here: Here, run:
         judge_run(here, run, f"{name} is missing")
     pq.write_table(table.slice(0, 0), path)
     judge_run(here, run, "no steps")
-
-
-def test_conversions_with_impossible_values_are_left_out(here: Here, run: Path) -> None:
-    from storebench.runs.conversions import ConversionRecord, append_conversion, read_conversions
-
-    record = ConversionRecord(
-        storebench_version="0", run_id="x", replicate=0, dataset="mnist", source="files+png", target="lmdb+raw",
-        started_utc="2026-01-01T00:00:00+00:00", seconds=1.0,
-    )  # fmt: skip
-    append_conversion(run, record)
-    path, random_ = run / "conversions.jsonl", random.Random(4)
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    for _ in range(ROUNDS):
-        change, document = mutated(raw, random_)
-        path.write_bytes(as_json(document))
-        assert len(read_conversions(run)) <= 1, change
-    path.write_bytes(as_json(raw))
-    assert read_conversions(run) == [record]
 
 
 @pytest.mark.parametrize("store", ["lmdb+raw", "hdf5+png", "memory+raw"])

@@ -31,7 +31,7 @@ from storebench.results import (
 )
 from storebench.runs.records import STEPS_DIR, append_records
 from storebench.settings.words import ComputeKind
-from storebench.worker.portion import with_cold_rates
+from storebench.worker.figures import with_cold_rates
 
 FORMATS = {
     "png": ("files", "png", "pillow"),
@@ -160,15 +160,13 @@ def make_record(
         "handover_s": steps * handoff_ms / 1000,
         "data_wait_ns": Percentiles(p50=wait_ns, p95=wait_ns, p99=wait_ns, max=wait_ns),
         "time_to_first_batch_s": wait_ms / 1000,
-        "digests": Digests(samples="aa", order="", loss=f"loss-{epoch}"),
+        "digests": Digests(order="", loss=f"loss-{epoch}"),
         "coverage": Coverage(
             expected=samples,
             served=samples,
             unique=samples,
             duplicates=0,
             missing=0,
-            pixels_checked=samples,
-            pixels_wrong=0,
         ),
         "loss": Loss(first=6.9, last=5.0),
         "store": StoreFacts(

@@ -16,7 +16,7 @@ from storebench.runs.records import record_from_dict
 from tests.support.kept_data import keep_real_data, read_real_data
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS = ROOT / "results" / "reference" / "answer" / "records.jsonl"
+RECORDS = ROOT / "results" / "reference" / "codecs" / "records.jsonl"
 
 
 def warm_up() -> None:

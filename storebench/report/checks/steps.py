@@ -16,8 +16,7 @@ from storebench.results import Record
 from storebench.runs.step_files import find_table, read_arrow
 from storebench.settings.words import CacheState, ComputeKind, Share
 from storebench.training.step_table import StepTable, timed_rows
-from storebench.worker.measure import epoch_record
-from storebench.worker.portion import portion_sums, still_filling, with_cold_rates
+from storebench.worker.figures import epoch_record, portion_sums, still_filling, with_cold_rates
 
 DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
 """Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this."""

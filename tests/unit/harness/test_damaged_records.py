@@ -10,7 +10,6 @@ import pytest
 
 from storebench.errors import CorruptDataError
 from storebench.report.analysis import load_results
-from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.records import RECORDS_NAME, SUPERSEDED_NAME
 from tests.support.harness_tools import SMALL_MATRIX, Bench, write_scenario
 
@@ -84,7 +83,7 @@ def test_a_damaged_line_before_the_last_ends_every_command_with_5(
     assert (run / RECORDS_NAME).read_bytes() == content
 
 
-@pytest.mark.parametrize("name", [SUPERSEDED_NAME, CONVERSIONS_NAME])
+@pytest.mark.parametrize("name", [SUPERSEDED_NAME])
 def test_a_damaged_line_in_another_file_of_a_run_is_an_error(
     name: str, bench: Bench, measured: Path, tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def test_one_row_a_record_with_units_in_the_names(results: pd.DataFrame) -> None
     assert len(results) == 55
     row = results[results["backend"] == "png"].iloc[0]
     assert row["samples_per_s"] == pytest.approx(row["timed_samples"] / row["timed_s"])
-    assert (row["store_image_shape"], row["cache_verdict"], row["samples_digest"]) == (
+    assert (row["store_image_shape"], row["cache_verdict"], row["store_samples_digest"]) == (
         "256x256x3",
         "verified",
         "aa",

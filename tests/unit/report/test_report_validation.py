@@ -72,7 +72,7 @@ PLANTED: dict[str, tuple[Rule, str, Callable[[Record], Record]]] = {
         Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", unique=r.samples - 1, duplicates=1),
     ),
     "a sample left out": (Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", missing=1)),
-    "wrong pixels": (Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", pixels_wrong=1)),
+    "wrong pixels": (Rule.COVERAGE, "coverage", lambda r: part(r, "coverage", timed_wrong=1)),
     "samples counted that never came": (
         Rule.COVERAGE, "samples", lambda r: part(r, "coverage", served=r.samples - 1, unique=r.samples - 1),
     ),
@@ -380,7 +380,7 @@ def test_rates_from_a_cold_start_are_those_of_the_steps_and_the_curve(
     assert [(found.kind, found.figure) for found in validate(run)] == [(Rule.STEPS, "cold_rates")]
 
 
-@pytest.mark.parametrize("name", ["samples", "order", "loss"])
+@pytest.mark.parametrize("name", ["order", "loss"])
 def test_backends_that_disagree_are_found_and_the_odd_one_is_named(tmp_path: Path, name: str) -> None:
     odd = part(make_record("hdf5"), "digests", **{name: "other"})
     found = validate(write_run(tmp_path / "run", [make_record("png"), make_record("lmdb"), odd]))
@@ -400,7 +400,7 @@ def test_losses_must_agree_only_on_a_deterministic_device(tmp_path: Path, device
 
 
 def test_a_lossy_codec_may_have_other_pixels_but_not_another_order(tmp_path: Path) -> None:
-    jpeg = part(make_record("jpeg"), "digests", samples="bb", loss="cc")
+    jpeg = part(make_record("jpeg"), "digests", loss="cc")
     jpeg = part(jpeg, "store", samples_digest="bb")
     assert validate(write_run(tmp_path / "a", [make_record("png"), jpeg])) == []
     other = part(jpeg, "digests", order="else")
@@ -409,24 +409,23 @@ def test_a_lossy_codec_may_have_other_pixels_but_not_another_order(tmp_path: Pat
 
 
 def original(backend: str, **digests: str) -> Record:
-    own = {"samples": "bytes", "loss": "files", "prepared": "parts"} | digests
+    own = {"loss": "files"} | digests
     return part(part(make_record(backend), "digests", **own), "store", samples_digest="bytes")
 
 
-@pytest.mark.parametrize("name", ["samples", "loss", "prepared"])
-def test_original_files_must_agree_among_themselves(tmp_path: Path, name: str) -> None:
+def test_original_files_must_agree_among_themselves(tmp_path: Path) -> None:
     same = [make_record("png"), original("original"), original("lmdb+original")]
     assert validate(write_run(tmp_path / "same", same)) == []
-    scaled = original("lmdb+original?scale=dct", loss="scaled", prepared="scaled")
+    scaled = original("lmdb+original?scale=dct", loss="scaled")
     assert validate(write_run(tmp_path / "scaled", [*same, scaled])) == []
-    odd = original("hdf5+original", **{name: "other"})
+    odd = original("hdf5+original", loss="other")
     (found,) = validate(write_run(tmp_path / "odd", [*same, odd]))
-    assert (found.kind, found.figure) == (Rule.DISAGREEMENT, f"digests.{name}")
+    assert (found.kind, found.figure) == (Rule.DISAGREEMENT, "digests.loss")
     assert "hdf5+original" in found.cell
 
 
 def test_null_has_nobodys_pixels_and_disagrees_with_nobody(tmp_path: Path) -> None:
-    null = part(make_record("null", wait_ms=0.1), "digests", samples="zz", loss="yy")
+    null = part(make_record("null", wait_ms=0.1), "digests", loss="yy")
     assert validate(write_run(tmp_path / "run", [make_record("png"), null])) == []
 
 

@@ -1,10 +1,7 @@
-"""Rates of an epoch for which its cache state matters: pure functions of step times and sampled residency.
-
-The rate from a cold start depends on how much of the store has been read, because read-ahead and shared pages bring in
-more than is requested. A limited page cache must fill before an epoch shows the cost of every later one.
-"""
+"""The figures of an epoch that follow from its steps and its sampled residency: sums, rates, cold rates, the steady steps."""
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +10,10 @@ import numpy as np
 
 from storebench.arrays import Floats
 from storebench.probes.residency import ResidencyCurve
-from storebench.results import COLD_SHARES, ColdRate, Portion, Record, ResidencyPoint
-from storebench.settings.words import CacheState
+from storebench.ranks.merging import RANK, job_steps, rank_tables
+from storebench.results import COLD_SHARES, ColdRate, Loss, Portion, Record, ResidencyPoint
+from storebench.settings.words import CacheState, ComputeKind
+from storebench.stats import percentiles
 from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, timed_rows, wall_ns
 
 KEPT_POINTS = 60
@@ -22,10 +21,7 @@ KEPT_POINTS = 60
 STEADY_FRAC = 0.95
 FILLED_FRAC = 0.5
 GROWTH_MOST_FRAC = 1 / 8
-"""Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache.
-
-A full cache gives pages to the processes and gets them back, so it varies by some percent, too.
-"""
+"""Most by which the resident part of a store may grow during steady steps, as a share of the limit on the page cache."""
 
 STEADY_AFTER_FRAC = 0.10
 EDGES_MOST_FRAC = 0.25
@@ -43,19 +39,7 @@ class Judgement:
 
 
 def asked_frac(table: StepTable, at_ns: Column, count: int) -> Floats:
-    """Return the share of the store that had been requested at each of some moments, float64 [n].
-
-    All of a batch counts from the moment at which a producer begins it.
-
-    Parameters
-    ----------
-    table
-        The epoch's steps, warm-up steps included.
-    at_ns
-        Moments, int64 [n], nanoseconds of ``time.perf_counter_ns``.
-    count
-        Samples in the store.
-    """
+    """Return the share of the store that had been requested at each of some moments, float64 [n]."""
     order = np.argsort(table["fetch_start_ns"], kind="stable")
     total = np.concatenate([[0], np.cumsum(table["samples"][order])])
     begun = np.searchsorted(table["fetch_start_ns"][order], at_ns, side="right")
@@ -66,10 +50,7 @@ def asked_frac(table: StepTable, at_ns: Column, count: int) -> Floats:
 def residency_points(
     table: StepTable, curve: ResidencyCurve, count: int, *, kept: int = KEPT_POINTS
 ) -> tuple[ResidencyPoint, ...]:
-    """Return residency as a function of the requested share, thinned evenly along that share.
-
-    At most `kept` points remain, including the last one before the first request and the last of all.
-    """
+    """Return residency as a function of the requested share, thinned evenly along that share."""
     at_ns = np.asarray(curve.at_ns, np.int64)
     if not len(at_ns) or not len(table["step"]):
         return ()
@@ -93,13 +74,7 @@ def residency_points(
 
 
 def with_cold_rates(record: Record, steps: StepTable) -> Record:
-    """Return the record of a cold epoch with its `Record.cold_rates`; any other record unchanged.
-
-    Parameters
-    ----------
-    steps
-        All steps of the epoch, one row per step (`storebench.ranks.merging.job_steps`).
-    """
+    """Return the record of a cold epoch with its `Record.cold_rates`; any other record unchanged."""
     cell, cache, store = record.cell, record.cache, record.store
     if cell.cache != CacheState.COLD or cell.backend.is_null or cache is None or store is None:
         return record
@@ -130,10 +105,7 @@ def _cold_rates(table: StepTable, points: Sequence[ResidencyPoint], count: int) 
 
 
 def _residency_at(points: Sequence[ResidencyPoint], asked: float) -> tuple[float | None, float | None]:
-    """Return the resident share when a share had been requested, and its largest excess over the requested one up to then.
-
-    A curve has few points, between which the loop may stall: so the requested share counts, not the time.
-    """
+    """Return the resident share when a share had been requested, and its largest excess over the requested one up to then."""
     if not points:
         return None, None
     resident = float(
@@ -153,27 +125,7 @@ def steady_portion(
     memory_bytes: int,
     ahead_frac: float = 0.0,
 ) -> Judgement:
-    """Return the timed steps after a limited page cache had filled.
-
-    In the first epoch these are the steps that begin after residency first reached `STEADY_FRAC` of its maximum or,
-    for a reader that does not fill the cache (direct I/O), all but the first `STEADY_AFTER_FRAC` of the steps. If they are
-    no more than twice the batches that producers begin ahead of the loop, there is no portion: up to half of them were
-    read earlier, and the loop only took them over. In later epochs of the same process, all steps count. If the cache still
-    fills during these steps (`still_filling`), there is no portion.
-
-    Parameters
-    ----------
-    count, store_bytes
-        Samples of the store, and bytes of the pages of its files.
-    epoch
-        Number of the epoch in its process, from 0.
-    memory_bytes
-        Limit on the page cache. A reader whose store always takes less than `FILLED_FRAC` of it does not fill the
-        cache.
-    ahead_frac
-        Read-ahead of a reader that is told the order, as a share of the store. The steps in which it fills, or no
-        longer refills, are no part of the drift; if they are too many, the drift is unknown.
-    """
+    """Return the timed steps after a limited page cache had filled."""
     timed = timed_rows(table)
     steps = len(timed["step"])
     if not steps:
@@ -232,19 +184,7 @@ def still_filling(
     store_bytes: int,
     memory_bytes: int,
 ) -> str:
-    """Return words for a page cache that grew by more than `GROWTH_MOST_FRAC` of its limit after a step began; "" otherwise.
-
-    Parameters
-    ----------
-    table
-        The epoch's steps, warm-up steps included.
-    points
-        The recorded curve, at least one point.
-    first_step
-        Number of the step.
-    store_bytes, memory_bytes
-        Size of the store, and the limit on the page cache.
-    """
+    """Return words for a page cache that grew by more than `GROWTH_MOST_FRAC` of its limit after a step began; "" otherwise."""
     elapsed_s = np.array([point.elapsed_s for point in points])
     resident = np.array([point.resident_frac for point in points])
     begin_s = (int(table["start_ns"][first_step]) - int(table["start_ns"][0])) / 1e9
@@ -271,15 +211,7 @@ def _rows(table: StepTable, cut: slice) -> StepTable:
 
 
 def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:
-    """Return the figures of a `Portion` that follow from its steps alone, by field name.
-
-    Parameters
-    ----------
-    part
-        The rows of the portion's steps, at least one.
-    edge_steps
-        Steps at either end that are no part of the drift.
-    """
+    """Return the figures of a `Portion` that follow from its steps alone, by field name."""
     steps = len(part["samples"])
     samples, seconds = _rate(part)
     drift, middle = None, steps - 2 * edge_steps
@@ -305,3 +237,86 @@ def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:
 
 def _rate(part: StepTable) -> tuple[int, float]:
     return int(part["samples"].sum()), wall_ns(part) / 1e9
+
+
+_SUMMED = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
+_AVERAGED = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
+
+
+def epoch_record(record: Record, table: StepTable) -> Record:
+    """Return `record` with every figure that follows from the epoch's steps."""
+    if not len(table["step"]):
+        return record
+    if RANK in table:
+        return _job_record([epoch_record(record, part) for part in rank_tables(table)], table)
+    record = dataclasses.replace(
+        record,
+        samples=int(table["samples"].sum()),
+        steps=len(table["step"]),
+        epoch_s=_seconds(wall_ns(table)),
+        payload_bytes=int(table["payload_bytes"].sum()),
+        time_to_first_batch_s=_seconds(table["data_wait_ns"][0]),
+        loss=_loss(table),
+    )
+    timed = timed_rows(table)
+    return record if not len(timed["step"]) else _timed(record, timed, _seconds(wall_ns(timed)))
+
+
+def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
+    return _with_rates(
+        dataclasses.replace(
+            record,
+            timed_samples=int(timed["samples"].sum()),
+            prefetched_samples=int(timed["samples"][timed["fetch_start_ns"] < timed["start_ns"][0]].sum()),
+            timed_steps=len(timed["step"]),
+            data_wait_s=_seconds(timed["data_wait_ns"].sum()),
+            h2d_s=_seconds(timed["h2d_ns"].sum()),
+            compute_s=_seconds(timed["compute_ns"].sum()),
+            fetch_s=_seconds(timed["fetch_ns"].sum()),
+            decode_s=_seconds(timed["decode_ns"].sum()),
+            prep_s=_seconds(timed["prep_ns"].sum()),
+            handover_s=_seconds(handoff_ns(timed).sum()),
+        ),
+        timed,
+        timed_s,
+    )
+
+
+def _with_rates(record: Record, timed: StepTable, timed_s: float) -> Record:
+    """Return a record with its rates and shares, from its sums and the wall time of its timed steps."""
+    busy_s = record.data_wait_s + record.h2d_s + record.compute_s
+    return dataclasses.replace(
+        record,
+        timed_s=timed_s,
+        samples_per_s=record.timed_samples / timed_s,
+        payload_bytes_per_s=float(timed["payload_bytes"].sum()) / timed_s,
+        overhead_s=timed_s - record.data_wait_s - record.h2d_s - record.compute_s,
+        data_wait_frac=record.data_wait_s / max(busy_s, 1e-12),
+        accelerator_util_frac=None if record.au_kind == ComputeKind.NONE else record.compute_s / timed_s,
+        data_wait_ns=percentiles(timed["data_wait_ns"]),
+    )
+
+
+def _job_record(parts: Sequence[Record], table: StepTable) -> Record:
+    """Return the record of a job from those of its ranks and its step table."""
+    figures: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED}
+    figures |= {name: statistics.fmean(getattr(part, name) for part in parts) for name in _AVERAGED}
+    record = dataclasses.replace(
+        parts[0],
+        epoch_s=_seconds(wall_ns(job_steps(table))),
+        time_to_first_batch_s=max(part.time_to_first_batch_s for part in parts),
+        **figures,
+    )
+    timed = timed_rows(table)
+    return (
+        record if not record.timed_steps else _with_rates(record, timed, _seconds(wall_ns(job_steps(timed))))
+    )
+
+
+def _loss(table: StepTable) -> Loss | None:
+    losses = table["loss"]
+    return None if np.isnan(losses[0]) else Loss(first=float(losses[0]), last=float(losses[-1]))
+
+
+def _seconds(nanoseconds: np.int64 | int) -> float:
+    return int(nanoseconds) / 1e9

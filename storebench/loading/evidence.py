@@ -1,5 +1,6 @@
-"""Keep a random selection of the timed samples, and prove them afterwards: the timed pass is checked, not a replay."""
+"""Evidence that an epoch served the right samples: a random selection of the timed ones, and counts of all of them."""
 
+import dataclasses
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -8,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from storebench.codecs import any_size
-from storebench.digests import DigestTable, payload_digest
+from storebench.codecs import any_size, decoding_of, get_codec
+from storebench.digests import DigestTable, payload_digest, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LoadedBatch
-from storebench.loading.decoded import decoded_by, seen_pixels
+from storebench.loading.order import joined
 from storebench.loading.original_files import prepare_files
 from storebench.manifest import Manifest
-from storebench.results import KEPT_AT_LEAST, KEPT_BYTES
+from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Coverage
 from storebench.settings.backend import Backend
 
 KEPT_SAMPLES = 128
@@ -42,17 +43,7 @@ def _ignore(_nanoseconds: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Samples as the loop received them, and the number of drawn samples that no batch contained.
-
-    Attributes
-    ----------
-    pixels
-        uint8 [n, H, W, C], after augmentation.
-    labels, indices
-        int64 [n], as the batches carried them.
-    absent
-        Samples that were to be copied, but that the batch of their step did not contain.
-    """
+    """Samples as the loop received them, and the number of drawn samples that no batch contained."""
 
     pixels: Batch
     labels: Indices
@@ -61,25 +52,7 @@ class Kept:
 
 
 class SampleKeeper:
-    """Copy a few randomly chosen samples of an epoch's batches, each when the loop has finished with its batch.
-
-    Nothing is drawn ahead: the rows to keep of a batch are drawn when it has arrived, with the operating
-    system's source of randomness. Every sample has the same chance, and `KEPT_SAMPLES` are kept exactly, unless
-    pauses would take too long. The memory of this process reveals how likely the next step is to be checked, which is
-    never "not at all". Memory is taken and touched at once, so that keeping is a copy of a few rows and nothing
-    else, and pauses are bounded to `PAUSED_FRAC` of the epoch, but for `LATE_FRAC` of the steps.
-
-    Parameters
-    ----------
-    sizes
-        Samples of each batch of the epoch.
-    shape
-        (H, W, C) of a sample after augmentation.
-    first_step
-        The first step whose samples are drawn: warm-up steps are not timed.
-    paused
-        Called with the nanoseconds of each pause, for loaders that measure the length of a step.
-    """
+    """Copy a few randomly chosen samples of an epoch's batches, each when the loop has finished with its batch."""
 
     def __init__(
         self,
@@ -168,10 +141,7 @@ class SampleKeeper:
 
 
 def _select(size: int, left: int, needed: float) -> list[int]:
-    """Return the rows, among the next `size` of `left` samples, that belong to the `needed` that are still to be chosen.
-
-    Selection sampling, row by row; most batches of a long epoch cost one random number.
-    """
+    """Return the rows, among the next `size` of `left` samples, that belong to the `needed` that are still to be chosen."""
     unit = _RANDOM.random()
     if unit < 1 - needed * size / left:  # no more than the probability that no row is chosen
         return []
@@ -191,16 +161,7 @@ def _select(size: int, left: int, needed: float) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCheck:
-    """Result of comparing the kept samples with the store.
-
-    Attributes
-    ----------
-    checked, wrong
-        Samples compared, and those of them with other pixels or another label than the store has under their index.
-    first_wrong
-        Index of the first of them in the order of the epoch, as its batch called it; None if all are right, or
-        where the batch had no such row.
-    """
+    """Result of comparing the kept samples with the store."""
 
     checked: int = 0
     wrong: int = 0
@@ -218,15 +179,7 @@ def opened_again(store: Path, backend: Backend) -> Reader:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """The source of the right samples: the store, proven by its table of digests.
-
-    Attributes
-    ----------
-    table
-        Digests of the samples as they were written, uint8 [N, 16].
-    augment, seed
-        The harness's augmentation, and the cell's seed.
-    """
+    """The source of the right samples: the store, proven by its table of digests."""
 
     store: Path
     backend: Backend
@@ -235,11 +188,7 @@ class Truth:
     seed: int
 
     def check(self, kept: Kept, epoch: int) -> TimedCheck:
-        """Compare kept samples, byte for byte, with those of the store, augmented for `epoch`.
-
-        The store is read once more, by a reader that is opened for it. What that reader returns is
-        used only if its digest is the one in the table.
-        """
+        """Compare kept samples, byte for byte, with those of the store, augmented for `epoch`."""
         with opened_again(self.store, self.backend) as reader:
             right = [
                 self._is_right(reader, epoch, pixels, int(label), int(index))
@@ -254,11 +203,7 @@ class Truth:
         )
 
     def _late(self, reader: Reader, kept: Kept, rows: Indices, epoch: int) -> list[int]:
-        """Return those of `rows`, which are right, that are not yet right when the reader returns from fetching their windows.
-
-        Samples are kept when their step is done, so a reader that copies on in a thread of its own has had time until then.
-        The replay fetches whole images only.
-        """
+        """Return those of `rows`, which are right, that are not yet right when the reader returns from fetching their windows."""
         no_windows = self.augment.identity or self.augment.resized is not None
         if no_windows or not len(rows) or not reader.serves_windows:
             return []
@@ -276,7 +221,7 @@ class Truth:
         try:
             right = self._right(reader, epoch, indices)
         except CorruptDataError:
-            return False  # the replay names the sample
+            return False
         return right is not None and label == int(reader.labels[index]) and np.array_equal(pixels, right[0])
 
     def _right(self, reader: Reader, epoch: int, indices: Indices) -> Batch | None:
@@ -294,10 +239,61 @@ class Truth:
             return right
         images = np.empty((1, *reader.image_shape), np.uint8)
         reader.read_into(indices, images)
-        if not np.array_equal(
-            seen_pixels(reader, self.backend, indices, images).digests, self.table[indices]
-        ):
+        if not self._as_written(reader, indices, images):
             return None
         # By other code than the loader's, so that a kernel that was compiled wrong is found.
         self.augment.apply_without_kernel(images, indices, right, seed=self.seed, epoch=epoch)
         return right
+
+    def _as_written(self, reader: Reader, indices: Indices, images: Batch) -> bool:
+        """Return whether one image is that of the store; a decoder of choice must give its own pixels of the right payload."""
+        written = images[0]
+        if self.backend.codec_options:
+            payload, written = _payload(reader, indices), np.empty(reader.image_shape, np.uint8)
+            again = np.empty(reader.image_shape, np.uint8)
+            get_codec(self.backend.codec).decode_into(payload, written)
+            get_codec(_codec_of(self.backend)).decode_into(payload, again)
+            if not np.array_equal(images[0], again):
+                return False
+        label, index = int(reader.labels[indices[0]]), int(indices[0])
+        return sample_digest(written, label) == bytes(self.table[index])
+
+
+def decoded_by(manifest: Manifest, backend: Backend) -> Manifest:
+    """Return a store's manifest for readers that decode as a backend asks: its codec names the decoder, too."""
+    return dataclasses.replace(manifest, codec=_codec_of(backend)) if backend.codec_options else manifest
+
+
+def _codec_of(backend: Backend) -> str:
+    return str(decoding_of(backend.codec, backend.codec_options))
+
+
+def _payload(reader: Reader, indices: Indices) -> bytes:
+    """Return one payload from a reader, or from its format's auditor if the reader decodes by itself."""
+    if reader.payload_codec != "raw":
+        return reader.fetch(indices)[0]
+    with get_format(reader.manifest.format).auditor(reader.store, reader.manifest) as auditor:
+        return auditor.fetch(indices)[0]
+
+
+def coverage(planned: Sequence[Indices], served: Sequence[Indices], timed: TimedCheck) -> Coverage:
+    """Compare the served samples with the planned ones, and count the differences."""
+    wanted, got = joined(planned), joined(served)
+    every = np.union1d(wanted, got)
+    wanted_counts, got_counts = (
+        np.bincount(np.searchsorted(every, indices), minlength=len(every)) for indices in (wanted, got)
+    )
+    return Coverage(
+        expected=len(wanted),
+        served=len(got),
+        unique=int(np.count_nonzero(got_counts)),
+        duplicates=int(np.maximum(got_counts - np.maximum(wanted_counts, 1), 0).sum()),
+        missing=int(np.maximum(wanted_counts - got_counts, 0).sum()),
+        timed_checked=timed.checked,
+        timed_wrong=timed.wrong,
+    )
+
+
+def same_order(planned: Sequence[Indices], served: Sequence[Indices]) -> bool:
+    """Whether the planned samples were served in the planned order."""
+    return bool(np.array_equal(joined(planned), joined(served)))
