@@ -14,13 +14,7 @@ from storebench.errors import CorruptDataError
 
 
 class _CompressedCodec(Codec):
-    """Base of PNG and JPEG, grey and RGB only.
-
-    Parameters
-    ----------
-    decoder
-        The library that decodes; Pillow where it is left out.
-    """
+    """Base of PNG and JPEG, grey and RGB only."""
 
     kind: ClassVar[str]
     save_options: ClassVar[dict[str, int]]

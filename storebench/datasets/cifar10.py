@@ -1,8 +1,4 @@
-"""CIFAR-10 in its binary and its Python layout, from a folder or directly from the official archive.
-
-Binary: records of 3,073 bytes, a label and then 32 x 32 pixels, planar RGB.
-Python: one pickled dictionary per batch with ``data`` (N x 3,072, planar) and ``labels``.
-"""
+"""CIFAR-10 in its binary and its Python layout, from a folder or directly from the official archive."""
 
 import functools
 import gzip
@@ -121,15 +117,7 @@ def find(root: Path) -> list[LayoutSource]:
 
 
 def open_cifar10(sources: list[LayoutSource], split: Split) -> Dataset:
-    """Open the source with the most records of this split; of equal ones, the binary layout.
-
-    Raises
-    ------
-    DataNotFoundError
-        No source holds a batch of this split.
-    CorruptDataError
-        A source is truncated, hostile or does not match its name.
-    """
+    """Open the source with the most records of this split; of equal ones, the binary layout."""
     opened = [
         ArrayDataset("cifar10", split, functools.partial(_load, source, split))
         for source in sources

@@ -18,47 +18,12 @@ from storebench.errors import CorruptDataError
 
 
 def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE)) -> Image:
-    """Decode an image file and resize it without keeping the aspect ratio, as Caffe's convert_imageset does.
-
-    Grey, palette, CMYK and 16-bit images become RGB (see `DEPTH_RULE`); transparency is dropped;
-    EXIF orientation is ignored, as in the OpenCV that the paper's tool used.
-
-    Parameters
-    ----------
-    content
-        The file's bytes.
-    where
-        The file, for messages.
-    size
-        Height and width of the result.
-
-    Returns
-    -------
-    Image
-        uint8 [height, width, 3].
-
-    Raises
-    ------
-    CorruptDataError
-        The file does not decode, or has too many pixels; the message begins with `where`.
-    """
+    """Decode an image file and resize it without keeping the aspect ratio, as Caffe's convert_imageset does."""
     return np.array(resized(_picture(content, where), size))
 
 
 def checked(content: bytes, where: str, *, decode: bool = True) -> bytes:
-    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out.
-
-    Without `decode`, a JPEG or PNG is refused only if its header is damaged, its end marker is missing, or it has too many
-    pixels. Files of other kinds have no marker at their end and are decoded all the same.
-
-    Of a JPEG, every coefficient is decoded, but only an eighth of the pixels per side is computed from them: damage shows in
-    the coefficients. What cannot be decoded in this way, such as a lossless JPEG, is decoded whole.
-
-    Raises
-    ------
-    CorruptDataError
-        It does not; the message begins with `where`.
-    """
+    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out."""
     if not decode:
         try:
             if check_file(content).kind in (JPEG, PNG):

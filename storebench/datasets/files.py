@@ -30,37 +30,17 @@ from storebench.settings.words import Split
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFiles:
-    """Image files as a scan found them, and what it read of them.
+    """Image files as a scan found them, and what it read of them."""
 
-    Attributes
-    ----------
-    root
-        The folder that the paths are relative to.
-    paths, labels
-        Each file, relative to `root` or absolute, and its class index, int64 [n].
-    class_names
-        The classes that labels index.
-    provenance
-        Where the files come from.
-    own_shape
-        Shape of the samples where no size is asked for.
-    sizes
-        Width and height of at most 64 of the files.
-    digest
-        Identifies the files: names, sizes, and content or times.
-    unreadable
-        Why files cannot be read, by index, as far as no file was decoded.
-    """
-
-    root: Path
+    root: Path  # the folder that the paths are relative to
     paths: Sequence[str]
-    labels: npt.NDArray[np.int64]
-    class_names: tuple[str, ...]
-    provenance: Provenance
-    own_shape: ImageShape
-    sizes: tuple[ImageSize, ...]
-    digest: str
-    unreadable: Mapping[int, Refusal]
+    labels: npt.NDArray[np.int64]  # each file, relative to `root` or absolute, and its class index, int64 [n]
+    class_names: tuple[str, ...]  # the classes that labels index
+    provenance: Provenance  # where the files come from
+    own_shape: ImageShape  # shape of the samples where no size is asked for
+    sizes: tuple[ImageSize, ...]  # width and height of at most 64 of the files
+    digest: str  # identifies the files: names, sizes, and content or times
+    unreadable: Mapping[int, Refusal]  # why files cannot be read, by index, as far as no file was decoded
 
 
 def look_at(
@@ -70,23 +50,7 @@ def look_at(
     provenance: Provenance,
     own_side: int | None = None,
 ) -> tuple[FoundFiles, Statuses]:
-    """Look at image files: their statuses, and the headers of those whose size matters.
-
-    Parameters
-    ----------
-    files
-        Path and class index of each file.
-    own_side
-        Side of the dataset's own square images; None for the size that all files have if that is below 256 x 256, and
-        for 256 otherwise.
-
-    Returns
-    -------
-    FoundFiles
-        The files.
-    Statuses
-        The files' statuses before anything was read of them.
-    """
+    """Look at image files: their statuses, and the headers of those whose size matters."""
     paths = [path for path, _ in files]
     rows = statuses(paths_of(root, paths))
 
@@ -118,17 +82,7 @@ def look_at(
 
 
 class FileDataset(Dataset):
-    """Serve image files, in the order in which they were found.
-
-    Parameters
-    ----------
-    name, split
-        As in `DatasetInfo`.
-    found
-        The files.
-    image_size
-        Side of the square images; None for the dataset's own size.
-    """
+    """Serve image files, in the order in which they were found."""
 
     def __init__(self, name: str, split: Split, files: FoundFiles, image_size: int | None = None) -> None:
         self._found = files

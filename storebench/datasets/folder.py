@@ -25,24 +25,7 @@ ONE_CLASS = "images"
 def open_folder(
     path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
-    """Open ``folder:PATH``: its train and val folders (see `find_splits`) if it has them, else PATH as the train split.
-
-    Parameters
-    ----------
-    image_size
-        See `FileDataset`.
-    listings
-        See `storebench.datasets.listing.found_files`.
-
-    Raises
-    ------
-    DataNotFoundError
-        The folder is missing, holds no images, or has no such split.
-    CorruptDataError
-        The folder holds something that is refused (see `ClassFolders.images`), or its layout is ambiguous.
-    UsageError
-        The stores would be written into this folder.
-    """
+    """Open ``folder:PATH``: its train and val folders (see `find_splits`) if it has them, else PATH as the train split."""
     if listings is not None and path.is_dir():
         listings.refuse_within(path)
 
@@ -61,27 +44,7 @@ def open_class_folders(
     image_size: int | None,
     listings: Listings | None = None,
 ) -> Dataset:
-    """Open class folders, sorted by class, then by file name, as 256 x 256 unless another size is asked for.
-
-    Parameters
-    ----------
-    name, split
-        As in `DatasetInfo`.
-    root
-        The folder that holds one folder per class, or the images of a single class.
-    class_names
-        The classes that labels index, if another split has defined them; images
-        of other classes are left out. None uses the class folders, sorted.
-    image_size, listings
-        As in `open_folder`.
-
-    Raises
-    ------
-    DataNotFoundError
-        There is no image in it.
-    CorruptDataError
-        See `ClassFolders.images`.
-    """
+    """Open class folders, sorted by class, then by file name, as 256 x 256 unless another size is asked for."""
 
     def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
         return _scan_classes(root, class_names, images.SIDE, seen)
@@ -186,10 +149,7 @@ def _by_systems(seen: ScanSnapshot, root: Path) -> str:
 
 
 def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
-    """Return the image files of every class that has any, relative to `root`; class names are text.
-
-    Images that are in no class folder are one class where there are no others.
-    """
+    """Return the image files of every class that has any, relative to `root`; class names are text."""
     if root.is_file():
         raise DataNotFoundError(
             "a file, not a folder",

@@ -28,11 +28,7 @@ def square(side: int | None) -> ImageShape:
 
 
 def common_small_shape(read: ReadStart, count: int) -> ImageShape | None:
-    """Return the shape of all images if they have one size below the default on both sides; else None.
-
-    Every file's header is read as long as the sizes agree. Where the first image is larger, it is the only one read.
-    Damaged files do not count: they are no samples.
-    """
+    """Return the shape of all images if they have one size below the default on both sides; else None."""
     sizes = ((header.width, header.height) for header in _headers(read, range(count)))
     first = next(sizes, None)
     if first is None or max(first) >= SIDE or any(size != first for size in sizes):
@@ -53,15 +49,7 @@ def sizes_of(headers: Iterable[Header]) -> tuple[ImageSize, ...]:
 
 
 def change_note(sizes: Sequence[ImageSize], shape: ImageShape) -> str:
-    """Return one clause if images are resized by more than a factor of 4 in pixels, by their median; "" otherwise.
-
-    Parameters
-    ----------
-    sizes
-        See `sizes_of`.
-    shape
-        What they become.
-    """
+    """Return one clause if images are resized by more than a factor of 4 in pixels, by their median; "" otherwise."""
     if not sizes:
         return ""
     width, height = median(size[0] for size in sizes), median(size[1] for size in sizes)
@@ -78,15 +66,7 @@ def _figure(factor: float) -> str:
 
 
 def served_note(own: tuple[int, int], side: int | None) -> str:
-    """Return the clause of `change_note` for image files that are resized when they are read; "" if nothing is known.
-
-    Parameters
-    ----------
-    own
-        Height and width of the files, if all have one size below the default; else the default.
-    side
-        Side of the samples; None if the files keep their size.
-    """
+    """Return the clause of `change_note` for image files that are resized when they are read; "" if nothing is known."""
     if side is None or not 0 < max(own) < SIDE:
         return ""
     return change_note(((own[1], own[0]),), square(side))

@@ -31,28 +31,14 @@ REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --sk
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What the first bytes of an image file say.
+    """What the first bytes of an image file say."""
 
-    Attributes
-    ----------
-    kind
-        The format, as Pillow calls it: "JPEG", "PNG", "WEBP", ...
-    width, height
-        In pixels.
-    components
-        Colour components of a JPEG: 1 for grey, 3 for colour, 4 for CMYK. 0 for every other kind.
-    end
-        Position behind the part of the file that was looked at.
-    deep
-        Whether its channels have 16 bits.
-    """
-
-    kind: str
+    kind: str  # the format, as Pillow calls it: "JPEG", "PNG", "WEBP",
     width: int
-    height: int
-    components: int = 0
-    end: int = 0
-    deep: bool = False
+    height: int  # in pixels
+    components: int = 0  # colour components of a JPEG: 1 for grey, 3 for colour, 4 for CMYK
+    end: int = 0  # position behind the part of the file that was looked at
+    deep: bool = False  # whether its channels have 16 bits
 
     @property
     def pixels(self) -> int:
@@ -61,31 +47,14 @@ class Header:
 
 
 def read_header(content: BytesLike) -> Header:
-    """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow.
-
-    Parameters
-    ----------
-    content
-        The file's bytes; the first ones are enough.
-
-    Raises
-    ------
-    CorruptDataError
-        The header is damaged, cut short or of no image; or the image has more than `MOST_PIXELS` pixels.
-    """
+    """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow."""
     header = _parsed(content) or _other(content)
     _refuse_size(header)
     return header
 
 
 def refuse_bomb(content: BytesLike) -> None:
-    """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it.
-
-    Raises
-    ------
-    CorruptDataError
-        It has too many, or its header is damaged. Other kinds are not looked at.
-    """
+    """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it."""
     header = _parsed(content)
     if header is not None:
         _refuse_size(header)
@@ -105,13 +74,7 @@ def _refuse_size(header: Header) -> None:
 
 
 def check_file(content: bytes) -> Header:
-    """Return the header of a whole image file; nothing is decoded.
-
-    Raises
-    ------
-    CorruptDataError
-        As by `read_header`; or a JPEG or PNG ends before its end marker.
-    """
+    """Return the header of a whole image file; nothing is decoded."""
     header = read_header(content)
     marker = {JPEG: b"\xff\xd9", PNG: b"IEND"}.get(header.kind)
     if marker is not None and content.rfind(marker, header.end) < 0:

@@ -1,9 +1,4 @@
-"""ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking.
-
-The training archive is a tar with one tar per class. The validation archive is
-one tar of JPEGs. Their classes come from Caffe's ``val.txt`` (a line "NAME
-INDEX" per image, where INDEX counts the sorted classes).
-"""
+"""ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking."""
 
 import dataclasses
 import os
@@ -52,22 +47,7 @@ def find(root: Path) -> Path | None:
 def open_imagenet(
     folder: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
-    """Open a split of ImageNet; "test" is its validation split.
-
-    Parameters
-    ----------
-    image_size
-        Side of the square images; None for 256.
-    listings
-        Of class folders; see `storebench.datasets.listing.found_files`.
-
-    Raises
-    ------
-    DataNotFoundError
-        The split is missing; the hint names the files that it needs.
-    CorruptDataError
-        An archive is truncated, hostile or does not match its name.
-    """
+    """Open a split of ImageNet; "test" is its validation split."""
     if split == Split.TRAIN:
         return _open_train(folder, image_size, listings)
     classes = _open_train(folder, None, listings).info.class_names if _has_train(folder) else None
@@ -198,19 +178,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 class TarDataset(Dataset):
-    """Serve the JPEGs of an archive by their offsets; each process opens the archive itself.
-
-    Parameters
-    ----------
-    path
-        The archive.
-    samples
-        Position of each image in the archive and its class index, in the order of the samples.
-    note
-        What a reader of a figure should know of the samples.
-    image_size
-        Side of the square images; None for 256.
-    """
+    """Serve the JPEGs of an archive by their offsets; each process opens the archive itself."""
 
     def __init__(
         self,

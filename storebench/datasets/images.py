@@ -78,13 +78,7 @@ def open_image(source: bytes | IO[bytes], formats: tuple[str, ...] = PILLOW_FORM
 
 
 def is_deep(image: PilImage.Image) -> bool:
-    """Return whether an image that was opened, and not loaded yet, has 16 bits per channel.
-
-    Raises
-    ------
-    CorruptDataError
-        Its pixels are signed, of 32 bits, or no integers: they have no defined range in 8 bits.
-    """
+    """Return whether an image that was opened, and not loaded yet, has 16 bits per channel."""
     kinds = set(getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT, _UNSIGNED))
     wide = image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM"))
     if wide or kinds - _UNSIGNED:
@@ -104,13 +98,7 @@ def _raw_modes(image: PilImage.Image) -> Iterator[str]:
 
 
 def load_rgb(image: PilImage.Image) -> PilImage.Image:
-    """Decode an image that was opened, and return it as RGB; see `DEPTH_RULE`.
-
-    Raises
-    ------
-    CorruptDataError
-        See `is_deep`; or its 16 bits hold 12 or fewer.
-    """
+    """Decode an image that was opened, and return it as RGB; see `DEPTH_RULE`."""
     deep = is_deep(image)
     image.load()
     rgb = to_rgb(image)
@@ -135,11 +123,7 @@ def to_rgb(image: PilImage.Image) -> PilImage.Image:
 
 
 def resized(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
-    """Return an image at another size (height, width), as OpenCV's INTER_LINEAR makes it.
-
-    Each pixel comes from its four nearest, without averaging over more. Pillow's own ``resize`` widens the filter when
-    it shrinks an image. The result is smoother than convert_imageset's, and smoother pixels compress better.
-    """
+    """Return an image at another size (height, width), as OpenCV's INTER_LINEAR makes it."""
     width, height = image.size
     high, wide = size
     if (width, height) == (wide, high):

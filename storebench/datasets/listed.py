@@ -24,25 +24,7 @@ MOST_PATH = 4_095
 def open_list(
     path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
-    """Open ``list:FILE``: all its images are the train split, in the order of the lines.
-
-    Relative paths begin at the folder of the list. Blank lines and a byte order mark are skipped; a tab separates as a
-    space does.
-
-    Parameters
-    ----------
-    image_size
-        See `FileDataset`.
-    listings
-        See `storebench.datasets.listing.found_files`.
-
-    Raises
-    ------
-    DataNotFoundError
-        The list cannot be read; or the test split is asked for.
-    CorruptDataError
-        A line is not a path and a label, or there is none; the message names the line.
-    """
+    """Open ``list:FILE``: all its images are the train split, in the order of the lines."""
     if split != Split.TRAIN:
         raise DataNotFoundError(
             "no test split: a list is training data", where=path, hint="Name a folder with train/ and val/."

@@ -5,20 +5,7 @@ from storebench.errors import UsageError
 
 
 class Originals(Dataset):
-    """The samples of a dataset as the bytes of their image files.
-
-    Parameters
-    ----------
-    source
-        A dataset whose samples are image files.
-    decode
-        Whether each file is decoded once to find out whether it can be; see `Dataset.original`.
-
-    Raises
-    ------
-    UsageError
-        Its samples are no image files.
-    """
+    """The samples of a dataset as the bytes of their image files."""
 
     def __init__(self, source: Dataset, *, decode: bool = True) -> None:
         info = source.original_info

@@ -35,13 +35,7 @@ def _encode(text: str, _encoding: str) -> bytes:
 
 
 def load_dict(raw: bytes, where: str) -> dict[str, Any]:
-    """Return the dictionary that `raw` pickles, with keys as text and arrays as uint8.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not a pickle of a dictionary, or need anything beyond numpy arrays of bytes.
-    """
+    """Return the dictionary that `raw` pickles, with keys as text and arrays as uint8."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of numpy's own former names, and of damaged texts

@@ -1,11 +1,4 @@
-"""Draw synthetic photographs and digits that resemble real ones to compressors and networks.
-
-Photographs have an amplitude spectrum of 1/f, correlated colour channels, edges
-of overlapping objects, and grain. They are cut from a few large fields, which
-keeps them cheap: one Fourier transform per image could not draw thousands per
-second. Every class has its own coarse colour pattern (or stroke), the same for
-every seed, so a network can learn it and a test split matches a train split.
-"""
+"""Draw synthetic photographs and digits that resemble real ones to compressors and networks."""
 
 import functools
 from dataclasses import dataclass
@@ -26,21 +19,11 @@ Float32s = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Appearance:
-    """Appearance of photographs of one size, in levels of 0 to 255.
+    """Appearance of photographs of one size, in levels of 0 to 255."""
 
-    Attributes
-    ----------
-    contrast
-        Mean and deviation of the images' standard deviation.
-    grain
-        Mean of the grain's standard deviation; PNG cannot compress grain.
-    pattern_frac
-        Share of the contrast that comes from the class's pattern.
-    """
-
-    contrast: tuple[float, float]
-    grain: float
-    pattern_frac: float
+    contrast: tuple[float, float]  # mean and deviation of the images' standard deviation
+    grain: float  # mean of the grain's standard deviation; PNG cannot compress grain
+    pattern_frac: float  # share of the contrast that comes from the class's pattern
 
 
 PHOTOGRAPH = Appearance(contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3)

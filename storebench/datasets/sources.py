@@ -43,15 +43,7 @@ Refusal = CorruptDataError | DataNotFoundError
 
 
 def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
-    """Return the bytes of a source file.
-
-    Raises
-    ------
-    DataNotFoundError
-        The file cannot be read.
-    CorruptDataError
-        It is not a regular file, or is larger than `most_bytes`.
-    """
+    """Return the bytes of a source file."""
     try:
         return read_small_file(path, most_bytes=most_bytes)
     except OSError as error:
@@ -72,15 +64,7 @@ def unreadable(path: Path, error: OSError) -> DataNotFoundError:
 
 @contextmanager
 def unzipping(path: Path, hint: str) -> Iterator[None]:
-    """Name a gzip file in the errors of reading it.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is damaged or cut short; `hint` says how to get it again.
-    DataNotFoundError
-        It cannot be read.
-    """
+    """Name a gzip file in the errors of reading it."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -108,19 +92,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def files_digest(root: Path, files: Sequence[Path]) -> str:
-    """Return a digest that identifies source files: their names below `root`, sizes, and content or times.
-
-    Up to 64 MiB in all, the content is digested. Beyond that, reading everything
-    would take longer than many benchmarks, so the modification time is used: a
-    touched copy of a large source counts as a different one.
-
-    Raises
-    ------
-    DataNotFoundError
-        One of them cannot be read.
-    CorruptDataError
-        One of them is not a regular file.
-    """
+    """Return a digest that identifies source files: their names below `root`, sizes, and content or times."""
     names = [(path.relative_to(root) if path.is_relative_to(root) else path).as_posix() for path in files]
     digest, refused = names_digest(root, names, statuses(paths_of(root, names)))
     for error in refused.values():
@@ -168,15 +140,7 @@ def newest_change_ns(rows: Statuses) -> int:
 
 
 def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> tuple[str, Mapping[int, Refusal]]:
-    """Return the digest of `files_digest`, and why files cannot be read, by index, as far as this shows.
-
-    Parameters
-    ----------
-    names
-        The files, relative to `root`, or absolute.
-    rows
-        Their statuses.
-    """
+    """Return the digest of `files_digest`, and why files cannot be read, by index, as far as this shows."""
     regular = (rows[:, _MODE] & np.uint64(_KIND_BITS)) == np.uint64(stat.S_IFREG)
     refused: dict[int, Refusal] = {
         index: _refusal(os.path.join(root, names[index]), rows[index].tolist())  # noqa: PTH118 - names, not paths

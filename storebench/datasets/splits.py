@@ -1,9 +1,4 @@
-"""Find the splits in a folder of images: train and val, as people spell them. Ambiguous layouts are refused.
-
-A class may be called "train", too. A folder of that name is a split if it holds class folders, or if it holds images
-and all folders with images beside it are splits. Two folders whose names begin with such words, as train/ and test1/ or
-train2017/ and val2017/, are no classes: where they are not the splits themselves, they are refused.
-"""
+"""Find the splits in a folder of images: train and val, as people spell them. Ambiguous layouts are refused."""
 
 import os
 import re
@@ -33,40 +28,15 @@ _CAMEL = re.compile(rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})(?=[A-Z])",
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The folders of the splits.
+    """The folders of the splits."""
 
-    Attributes
-    ----------
-    train
-        The folder of the training images. None without one: all images are training data, unless there is a test split.
-    test
-        The folder of the test images; None without one.
-    beside
-        Names of the folders beside them, which belong to no split.
-    """
-
-    train: Path | None = None
-    test: Path | None = None
-    beside: tuple[str, ...] = ()
+    train: Path | None = None  # the folder of the training images
+    test: Path | None = None  # the folder of the test images; None without one
+    beside: tuple[str, ...] = ()  # names of the folders beside them, which belong to no split
 
 
 def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
-    """Return the splits of a folder of images. Capitals do not matter.
-
-    Parameters
-    ----------
-    path
-        A folder, which need not exist.
-    seen
-        Receives every folder that is looked into.
-
-    Raises
-    ------
-    CorruptDataError
-        Two folders may be the same split, or a folder may be a split or a class; see also `ClassFolders.images`.
-    DataNotFoundError
-        A folder cannot be read.
-    """
+    """Return the splits of a folder of images. Capitals do not matter."""
     seen.look(path)
     if not path.is_dir():
         return Splits()
@@ -100,13 +70,7 @@ def are_both(names: Iterable[str]) -> bool:
 
 
 def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
-    """Return whether `root` holds a folder that contains an image.
-
-    Parameters
-    ----------
-    seen
-        Receives every folder that is looked into.
-    """
+    """Return whether `root` holds a folder that contains an image."""
     if not root.is_dir():
         return False
     folders = ClassFolders(root, seen)

@@ -1,7 +1,4 @@
-"""Synthetic stand-ins with the geometry of the real datasets, used if there are no real files.
-
-Sample i depends on (seed, dataset, split, i) alone; `scenes` draws it.
-"""
+"""Synthetic stand-ins with the geometry of the real datasets, used if there are no real files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,22 +63,7 @@ RECIPES = {
 
 
 class SyntheticDataset(Dataset):
-    """A stand-in for one of the known datasets.
-
-    Parameters
-    ----------
-    spec
-        The request: a name of `RECIPES`, the split, the number of samples, the seed and the side of the images.
-    why
-        Reason for the provenance's note: why this is not the real dataset.
-
-    Raises
-    ------
-    DataNotFoundError
-        The stand-in has no such split.
-    UsageError
-        Images of that size cannot be drawn.
-    """
+    """A stand-in for one of the known datasets."""
 
     def __init__(self, spec: DatasetSpec, *, why: str = "") -> None:
         name, split = spec.name, spec.split

@@ -1,9 +1,4 @@
-"""Index a tar archive by reading its headers only: name, offset and size of every file in it.
-
-Nothing is extracted, so no name can write anywhere. Names that leave the archive
-are refused all the same, because they indicate malice. The POSIX (ustar, pax)
-and GNU layouts are supported.
-"""
+"""Index a tar archive by reading its headers only: name, offset and size of every file in it."""
 
 import io
 from collections.abc import Iterator
@@ -47,26 +42,7 @@ def members(
     *,
     suffixes: tuple[str, ...] = (),
 ) -> Iterator[Member]:
-    """Yield the regular files of the archive in ``stream[start:end]``, in order.
-
-    Parameters
-    ----------
-    stream
-        A seekable stream; the caller may seek in it between two members.
-    where
-        The archive's name in messages.
-    end
-        None means the end of the stream.
-    suffixes
-        Name endings, in lower case, that only regular files may have. Links, devices and sparse files with other
-        endings are skipped.
-
-    Raises
-    ------
-    CorruptDataError
-        A damaged or truncated header, a member that does not fit, a name that is absolute or leaves the archive
-        with "..", a link, device or sparse file with one of `suffixes`, or more than `MOST_MEMBERS` headers.
-    """
+    """Yield the regular files of the archive in ``stream[start:end]``, in order."""
     limit = stream.seek(0, io.SEEK_END) if end is None else end
     position, long_name, headers = start, None, 0
     while position + BLOCK <= limit:

@@ -34,14 +34,7 @@ def pack_labels(labels: list[int]) -> bytes:
 
 
 class KeyValueReader(Reader):
-    """Read one record per sample through a library's ``get``.
-
-    A subclass opens its library in `_open` and returns the function that looks
-    a key up (None if there is no such record). The loop below is the cost of a
-    sample apart from the library: keys are formatted on the fly, because
-    50,000 prepared ones miss the processor's cache, and values are assigned to
-    slices of one memoryview, at half the cost of a numpy row.
-    """
+    """Read one record per sample through a library's ``get``."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]]
 

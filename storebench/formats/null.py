@@ -1,9 +1,4 @@
-"""The reference that stores nothing: a few real batches in memory, served in rotation.
-
-Its cell is the ceiling that the network (or the loader, where nothing is
-computed) sets: it does the same work on batches that change, and nothing is
-fetched, decoded or prepared while the clock runs.
-"""
+"""The reference that stores nothing: a few real batches in memory, served in rotation."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -17,30 +17,14 @@ Several = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class SampleSequence(ABC):
-    """Decoded samples by index, with the index rules of a list.
+    """Decoded samples by index, with the index rules of a list."""
 
-    Attributes
-    ----------
-    labels
-        int64 [count].
-    image_shape
-        (H, W, C) of every image.
-    """
-
-    labels: npt.NDArray[np.int64]
-    image_shape: tuple[int, int, int]
+    labels: npt.NDArray[np.int64]  # int64 [count]
+    image_shape: tuple[int, int, int]  # (H, W, C) of every image
 
     @abstractmethod
     def read_into(self, indices: Indices, out: Batch) -> None:
-        """Write the decoded pixels of `indices` into ``out[:len(indices)]``.
-
-        Parameters
-        ----------
-        indices
-            int64 [n], each in ``range(count)``.
-        out
-            uint8 [n or more, H, W, C], C-contiguous.
-        """
+        """Write the decoded pixels of `indices` into ``out[:len(indices)]``."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,32 +38,7 @@ class SampleSequence(ABC):
     def __getitem__(
         self, index: int | np.integer[Any] | Several
     ) -> tuple[Image, int] | tuple[Batch, Indices]:
-        """Return decoded samples in new arrays: ``reader[7]``, ``reader[-1]``, ``reader[:10]``, ``reader[[3, 1, 2]]``.
-
-        Several samples are read in one call, in the order in which they are listed; indices may repeat.
-
-        Parameters
-        ----------
-        index
-            An integer, a slice, or a list or array of integers. Negative integers count from the end.
-
-        Returns
-        -------
-        tuple
-            For an integer: pixels, uint8 [H, W, C], and the label, an int.
-            Otherwise: pixels, uint8 [n, H, W, C], and labels, int64 [n].
-
-        Raises
-        ------
-        IndexError
-            An index is outside ``-len(reader)..len(reader) - 1``.
-        TypeError
-            The index is of another kind, such as a float or a mask of booleans.
-        CorruptDataError, CorruptStoreError
-            A payload does not decode, or the store is damaged; the line names the sample or the file.
-        RuntimeError
-            The reader is closed.
-        """
+        """Return decoded samples in new arrays: ``reader[7]``, ``reader[-1]``, ``reader[:10]``, ``reader[[3, 1, 2]]``."""
         count = len(self)
         if isinstance(index, slice):
             return self._samples(np.arange(*index.indices(count), dtype=np.int64))

@@ -16,26 +16,7 @@ _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 
 
 def replace(folder: Path, target: Path, aside: Path) -> None:
-    """Put `folder` in the place of `target`; an earlier `target` is then called `folder`.
-
-    One call exchanges the two names if the kernel and the file system support it. Otherwise they are renamed one after
-    the other. An error or an interrupt between these renames puts the old one back. A kill there leaves no `target`, but
-    both are complete: the old one as `aside`, the new one as `folder`.
-
-    Parameters
-    ----------
-    folder
-        The new folder.
-    target
-        The final path: a folder, a file or a symbolic link (which is not followed), or nothing yet.
-    aside
-        An unused name on the same file system.
-
-    Raises
-    ------
-    OSError
-        Nothing was put in place.
-    """
+    """Put `folder` in the place of `target`; an earlier `target` is then called `folder`."""
     if not os.path.lexists(target):
         folder.rename(target)
         return
@@ -48,13 +29,7 @@ def replace(folder: Path, target: Path, aside: Path) -> None:
 
 
 def exchange(path: Path, other: Path) -> None:
-    """Exchange two names in one step.
-
-    Raises
-    ------
-    OSError
-        Nothing was renamed; errno is ENOSYS if the C library does not support it.
-    """
+    """Exchange two names in one step."""
     names = os.fsencode(path), os.fsencode(other)
     try:
         failed = LIBC.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE))

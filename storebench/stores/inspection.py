@@ -51,11 +51,7 @@ class Inspection:
 
 
 def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) -> Inspection:
-    """Return the layout of a file or folder and the cost of a random sample of it. Nothing is written to it.
-
-    A separate process does it, because a library may crash on a damaged file. The file is evicted from the page
-    cache, unless `samples` is 0.
-    """
+    """Return the layout of a file or folder and the cost of a random sample of it. Nothing is written to it."""
     try:
         place, kind = _kind_of(path)
     except PermissionError as error:

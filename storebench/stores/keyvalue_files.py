@@ -175,10 +175,7 @@ def _some_entries(file: PageFile, tree: Tree) -> tuple[list[_Entry], bool]:
 
 
 def _kinds(entries: list[_Entry]) -> tuple[dict[str, list[_Entry]], list[bytes]]:
-    """Divide entries by the pattern of their keys ("image-#", "label-#"), and return the few that fit none.
-
-    If no few patterns cover most of the keys, all entries are of one kind.
-    """
+    """Divide entries by the pattern of their keys ("image-#", "label-#"), and return the few that fit none."""
     patterns: defaultdict[bytes, list[_Entry]] = defaultdict(list)
     for entry in entries:
         patterns[re.sub(rb"\d+", b"#", entry.key)].append(entry)
@@ -249,10 +246,7 @@ def leveldb_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def find_leveldb(folder: Path, *, samples: int) -> Iterator[FileContent]:
-    """Yield the database of a folder; its samples can be read inside the with statement.
-
-    The library writes to what it opens, so tables are linked into a temporary folder, and logs are copied.
-    """
+    """Yield the database of a folder; its samples can be read inside the with statement."""
     get_format("leveldb")  # its error says how to install a missing library
     others = [path.name for pattern in _OTHER_PROGRAMS for path in folder.glob(pattern)]
     if others:

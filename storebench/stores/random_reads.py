@@ -1,8 +1,4 @@
-"""Random reads of the samples in a file of another program: timed cold, with the file evicted before each, and warm.
-
-Both states are confirmed by counts of resident pages: before a cold read at most `MOST_RESIDENT_FRAC` of the file may
-be resident, and warm reads must bring no page into the page cache.
-"""
+"""Random reads of the samples in a file of another program: timed cold, with the file evicted before each, and warm."""
 
 import os
 import random

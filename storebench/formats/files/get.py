@@ -16,12 +16,7 @@ from storebench.manifest import Manifest
 
 
 class FilesReader(Reader):
-    """Open, read and close one file per sample, in Python, sequentially. No file stays open in between.
-
-    The class folder of a sample comes from ``labels.npy``, so that
-    opening does not walk the folders of a million files; a store without it is
-    refused as damaged.
-    """
+    """Open, read and close one file per sample, in Python, sequentially. No file stays open in between."""
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)

@@ -1,9 +1,4 @@
-"""HDF5 without the library: places of samples come from the file's layout, once; then explicit reads.
-
-Contiguous data sets are stored at one offset, chunked uncompressed ones at their chunks'
-addresses. Samples without such a place (compressed data, a chunk that holds parts of
-images) are read through the library, with a chunk cache of the window's size.
-"""
+"""HDF5 without the library: places of samples come from the file's layout, once; then explicit reads."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -20,12 +20,7 @@ SIEVE_BYTES = 1
 
 
 class Hdf5GetReader(Reader):
-    """Read one hyperslab per sample straight into the batch, through h5py's low-level interface.
-
-    ``Dataset.read_direct`` and fancy indexing spend most of their time building
-    selections in Python; here both dataspaces are made once, and only the
-    hyperslab's start changes.
-    """
+    """Read one hyperslab per sample straight into the batch, through h5py's low-level interface."""
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)

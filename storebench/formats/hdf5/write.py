@@ -37,12 +37,7 @@ H5_ERRORS = (
 
 
 class Hdf5Writer(Writer):
-    """Write ``data`` and ``label``, or ``payload``, ``offset`` and ``label``.
-
-    HDF5 never meets a full disk: its room is reserved before it writes. A
-    write or close that fails inside HDF5 leaves handles that cannot be closed,
-    and crash the process in the end.
-    """
+    """Write ``data`` and ``label``, or ``payload``, ``offset`` and ``label``."""
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)

@@ -17,13 +17,7 @@ from storebench.manifest import Manifest
 
 
 class LmdbDirectReader(ExtentReader):
-    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile.
-
-    Attributes
-    ----------
-    lengths
-        Bytes of each payload, uint32 [count].
-    """
+    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile."""
 
     options_type = LmdbDirectOptions
     options: LmdbDirectOptions

@@ -1,10 +1,4 @@
-"""LMDBIO's ladder: options that switch off one of its optimisations each, and the backends that result.
-
-The six optimisations are those of Pumma, Si, Feng and Balaji (HPCC'17, ICPADS'17, TOPC'19), as ``docs/readers.md``
-retells them; their abstracts give figures for LMM, for LMM with DM, and for all six together (`storebench.report.texts.papers`).
-``scenarios/lmdbio.toml`` measures each rung, and `storebench.report.ladder` says what each gained. Reading without the page
-index is in `storebench.formats.lmdb.walk`.
-"""
+"""LMDBIO's ladder: options that switch off one of its optimisations each, and the backends that result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,34 +25,16 @@ class LmdbDirectOptions(ReadPolicy):
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """One way to read the file.
-
-    Attributes
-    ----------
-    key
-        The optimisation's name in the papers, in small letters; "plain", "page" and "map" have none of them.
-    label
-        The rung's name in plots.
-    reader, options
-        The reader of LMDB, and its options.
-    below
-        The rung that it is compared with; None for the lowest.
-    trouble
-        The problem solved by the optimisation, in words; "" if the rung is no optimisation.
-    share
-        How the ranks of a job share reading.
-    called
-        The optimisation's name in sentences; "" for its key in capital letters.
-    """
+    """One way to read the file."""
 
     key: str
-    label: str
-    below: str | None
+    label: str  # the rung's name in plots
+    below: str | None  # the rung that it is compared with; None for the lowest
     reader: str = "direct"
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    trouble: str = ""
-    share: Share = Share.NONE
-    called: str = ""
+    trouble: str = ""  # the problem solved by the optimisation, in words; "" if the rung is no optimisation
+    share: Share = Share.NONE  # how the ranks of a job share reading
+    called: str = ""  # the optimisation's name in sentences; "" for its key in capital letters
 
     @property
     def name(self) -> str:

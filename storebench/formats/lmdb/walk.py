@@ -1,9 +1,4 @@
-"""Find samples by walking LMDB's tree for each key, as reading without the page index has to do.
-
-This is LMDBIO's ladder below PROV (`storebench.formats.lmdb.ladder`). Pages are read with ``pread`` as they are
-needed. py-lmdb cannot be used for it: its ``get`` touches every page of the value that it finds. The walk is in
-Python and takes some 20 microseconds per sample where C takes one, so its share of the ladder is an upper bound.
-"""
+"""Find samples by walking LMDB's tree for each key, as reading without the page index has to do."""
 
 import os
 import struct
@@ -25,18 +20,7 @@ _FLAGS_AT, _LOWER_AT = 10, 12  # bytes of a page
 
 
 class TreeWalk:
-    """Locate samples by walking the tree each time. Only one thread at a time may call `locate`.
-
-    Parameters
-    ----------
-    path
-        The data file, whose tree has been checked by indexing it.
-    count
-        Samples in it.
-    keep_leaf
-        LMDBIO's DM: samples are looked up in the order of their keys, and each search starts
-        in the leaf where the last one ended. Otherwise each search starts at the root.
-    """
+    """Locate samples by walking the tree each time. Only one thread at a time may call `locate`."""
 
     def __init__(self, path: Path, count: int, *, keep_leaf: bool) -> None:
         self._file = PageFile(path)
@@ -108,10 +92,7 @@ def _key(page: bytes, slot: int) -> bytes:
 
 
 def _search(page: bytes, key: bytes, first: int = 0) -> int:
-    """Return the last slot whose key is not above `key`, ``first - 1`` if all are.
-
-    A branch's first key is never compared: it stands for everything below.
-    """
+    """Return the last slot whose key is not above `key`, ``first - 1`` if all are."""
     low, high = first, (_LOWER.unpack_from(page, _LOWER_AT)[0] - HEADER_BYTES) // 2
     while low < high:
         middle = (low + high) // 2

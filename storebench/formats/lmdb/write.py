@@ -79,10 +79,7 @@ class LmdbWriter(Writer):
             raise
 
     def _write_once_more(self) -> None:
-        """Find the reason: LMDB reports a short write, the first sign of a full disk, as an I/O error.
-
-        As much is written as the transaction would have been: the rest of a short write may leave room for a page.
-        """
+        """Find the reason: LMDB reports a short write, the first sign of a full disk, as an I/O error."""
         with write_errors(self.folder, OSError), (self.folder / DATA_FILE).open("ab", buffering=0) as file:
             left = self._written + (self._records + SPARE_PAGES) * self._page
             while left > 0:

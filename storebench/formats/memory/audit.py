@@ -32,13 +32,7 @@ def checked_header(path: Path, manifest: Manifest) -> int:
 
 
 def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
-    """Return the offsets of the payloads in a store's pack, and the end of the last one: int64 [count + 1].
-
-    Raises
-    ------
-    CorruptStoreError
-        A file is missing, or the offsets are not those of the pack.
-    """
+    """Return the offsets of the payloads in a store's pack, and the end of the last one: int64 [count + 1]."""
     path = store / PAYLOADS_FILE
     if not path.is_file():
         raise damaged("the file is missing", path)
@@ -50,13 +44,7 @@ def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
 
 
 def decode_pack(store: Path, codec: str, pixels: npt.NDArray[np.uint8]) -> None:
-    """Decode every payload of a store's pack into ``pixels``, uint8 [N, H, W, C].
-
-    Raises
-    ------
-    CorruptStoreError
-        A payload does not decode; or see `pack_offsets`.
-    """
+    """Decode every payload of a store's pack into ``pixels``, uint8 [N, H, W, C]."""
     decode_into, path = get_codec(codec).decode_into, store / PAYLOADS_FILE
     offsets = pack_offsets(store, len(pixels))
     with path.open("rb") as file:

@@ -53,15 +53,7 @@ def _refuse_if_too_large(needed: int) -> None:
 
 
 class MemoryPythonReader(Reader):
-    """Index sample by sample in Python and collate, as a plain Dataset with the default collate does.
-
-    Image files as they are stay files: their bytes are held, and decoded by the harness.
-
-    Attributes
-    ----------
-    pixels
-        All pixels, uint8 [N, H, W, C], empty for image files as they are; gone when the reader is closed.
-    """
+    """Index sample by sample in Python and collate, as a plain Dataset with the default collate does."""
 
     _files = b""
 

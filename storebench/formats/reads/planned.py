@@ -1,11 +1,4 @@
-"""Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served in order.
-
-One background thread prepares windows while the consumer copies from earlier ones.
-To prepare a window, it counts the resident bytes and requests the others in the order
-of the file, close ones together (`direct_file.merge`). Nothing is buffered in the
-process: requested data waits in the page cache, so the memory of a window belongs to
-the kernel and is shared by all processes. The distance is bounded in bytes.
-"""
+"""Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served in order."""
 
 import os
 import queue
@@ -65,22 +58,12 @@ class Tally:
 
 @dataclass(kw_only=True)
 class Window:
-    """Consecutive batches of a plan: the places of their samples, and whether they can be copied from the mapping.
-
-    Attributes
-    ----------
-    offsets, lengths
-        int64 [n] for the samples of all its batches, in the requested order.
-    ends
-        End of each batch among the samples.
-    mapped
-        Copy from the mapping; False means `preadv`.
-    """
+    """Consecutive batches of a plan: the places of their samples, and whether they can be copied from the mapping."""
 
     offsets: Offsets
-    lengths: Offsets
-    ends: list[int]
-    mapped: bool
+    lengths: Offsets  # int64 [n] for the samples of all its batches, in the requested order
+    ends: list[int]  # end of each batch among the samples
+    mapped: bool  # copy from the mapping; False means `preadv`
     served: int = field(default=0)
 
     def next_batch(self) -> tuple[Offsets, Offsets, bool]:
@@ -92,24 +75,7 @@ class Window:
 
 
 class PlannedReads:
-    """Serve samples of one file, reading ahead of the consumer if it has announced its plan.
-
-    Parameters
-    ----------
-    file
-        The open file; closed by `close`.
-    locate
-        Places of the samples.
-    mean_bytes
-        Approximate bytes per sample.
-    check
-        Called before and after bytes are copied; raises an error if the file has changed.
-
-    Attributes
-    ----------
-    maps_pages
-        Whether this process maps the file's pages, because all that a plan needs were resident.
-    """
+    """Serve samples of one file, reading ahead of the consumer if it has announced its plan."""
 
     def __init__(
         self,
@@ -194,10 +160,7 @@ class PlannedReads:
         return True
 
     def map_some(self) -> bool:
-        """Map the next part of the resident ranges; return whether more is left.
-
-        A fault for each 64 KiB would cost the consumer as much as copying does.
-        """
+        """Map the next part of the resident ranges; return whether more is left."""
         start, stop = self._to_map
         if start >= stop:
             return False

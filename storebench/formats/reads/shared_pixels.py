@@ -1,9 +1,4 @@
-"""Pixels in POSIX shared memory: filled by the first process that opens them, removed by the last.
-
-The segment is a file in /dev/shm. Each process that uses it holds a shared file lock
-on it, which the kernel drops whenever the process ends. A process that gets the
-exclusive lock therefore knows that no other one uses the segment, and removes it.
-"""
+"""Pixels in POSIX shared memory: filled by the first process that opens them, removed by the last."""
 
 import contextlib
 import fcntl
@@ -41,27 +36,7 @@ FillPixels = Callable[[Pixels], None]
 
 
 class SharedPixels:
-    """One array that every process of this user on this machine shares, read-only once it is filled.
-
-    Parameters
-    ----------
-    identity
-        A key of letters and digits, equal in two processes exactly if they need the same pixels.
-    shape
-        (N, H, W, C).
-    fill
-        Called in the one process that finds the segment empty.
-
-    Attributes
-    ----------
-    filled_here
-        Whether this process has filled it.
-
-    Raises
-    ------
-    UsageError
-        There is not enough shared memory.
-    """
+    """One array that every process of this user on this machine shares, read-only once it is filled."""
 
     def __init__(self, identity: str, shape: tuple[int, ...], fill: FillPixels) -> None:
         sweep_segments()

@@ -19,13 +19,7 @@ class SharedPixelsReader(Reader):
         self.payload_codec = "raw"
 
     def _share_files(self, identity: str, offsets: Offsets, fill: FillPixels) -> None:
-        """Attach to the bytes of image files as they are; in the first process that does so, `fill` writes them.
-
-        Parameters
-        ----------
-        offsets
-            Where each file begins in the shared bytes, and where the last one ends: int64 [count + 1].
-        """
+        """Attach to the bytes of image files as they are; in the first process that does so, `fill` writes them."""
         self._offsets: list[int] = offsets.tolist()
         self._shared = SharedPixels(identity, (self._offsets[-1],), fill)
 

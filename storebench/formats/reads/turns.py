@@ -12,11 +12,7 @@ from storebench.system.scratch import remove_unused, shared_folder
 
 
 class Turns:
-    """At most `at_a_time` of the processes that read `path` are inside `one` at any moment.
-
-    A process that dies gives its turn back, because the kernel drops its locks. The last process that has the lock
-    files open removes them. If it was killed, the next start of storebench does.
-    """
+    """At most `at_a_time` of the processes that read `path` are inside `one` at any moment."""
 
     def __init__(self, path: Path, at_a_time: int) -> None:
         tag = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
