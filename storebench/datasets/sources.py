@@ -7,10 +7,13 @@ import gzip
 import hashlib
 import os
 import stat
+import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -197,3 +200,50 @@ def _refusal(path: str, row: Sequence[int]) -> Refusal:
     return CorruptDataError(
         f"{kind_of(mode)}, not an image file", where=path, hint="Take it out of the folder."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file in an archive: `size` bytes at `offset` of the stream."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def members(
+    stream: BinaryIO,
+    where: str,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    suffixes: tuple[str, ...] = (),
+) -> Iterator[Member]:
+    """Yield the regular files of the tar archive in ``stream[start:end]``, in order; names with `suffixes` must be."""
+    limit = stream.seek(0, os.SEEK_END) if end is None else end
+    stream.seek(start)
+    try:
+        with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as archive:
+            while (info := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined] # a million of them would take a gigabyte
+                if info.offset_data + info.size > limit:
+                    raise _broken_tar(where, f"truncated: a member of {info.size:,} bytes does not fit")
+                if info.isreg() and not info.issparse():
+                    yield Member(info.name, info.offset_data, info.size)
+                elif not info.isdir() and info.name.lower().endswith(suffixes):
+                    kind = _NO_FILES.get(info.type, "a special file")
+                    raise _broken_tar(where, f"its member {info.name!r} is {kind}, not a regular file")
+            at = archive.offset
+    except (tarfile.TarError, ValueError) as error:
+        raise _broken_tar(where, f"not a tar archive, or a truncated one ({error})") from error
+    # An archive ends with empty blocks; tarfile takes damage for the end, too.
+    stream.seek(at)
+    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise _broken_tar(where, f"truncated or damaged: no valid header at byte {at:,}")
+
+
+_NO_FILES = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a symbolic link"}
+
+
+def _broken_tar(where: str, what: str) -> CorruptDataError:
+    return CorruptDataError(what, where=where, hint="Replace it by the original archive.")
