@@ -9,7 +9,7 @@ from PIL import Image as PilImage
 from storebench.codecs.base import Codec, Payload
 from storebench.codecs.decoders import Decoder, PillowDecoder, undecodable
 from storebench.datasets.base import Image
-from storebench.datasets.headers import JPEG, PNG
+from storebench.datasets.images import JPEG, PNG
 from storebench.errors import CorruptDataError
 
 

@@ -14,15 +14,20 @@ from PIL import Image as PilImage
 
 from storebench.arrays import ImageSize
 from storebench.codecs.base import Payload
-from storebench.datasets.headers import JPEG, MOST_PIXELS, PNG, Header, read_header, refuse_bomb
 from storebench.datasets.images import (
     DOES_NOT_DECODE,
+    JPEG,
+    MOST_PIXELS,
     PILLOW_FORMATS,
+    PNG,
+    Header,
     be_strict,
     is_deep,
     load_rgb,
     open_image,
+    read_header,
     reason_of,
+    refuse_bomb,
 )
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 

@@ -16,8 +16,7 @@ from storebench.datasets.base import (
     DatasetSpec,
 )
 from storebench.datasets.derived import select
-from storebench.datasets.folder import open_folder
-from storebench.datasets.listed import open_list
+from storebench.datasets.folder import open_folder, open_list
 from storebench.datasets.listing import Listings
 from storebench.datasets.synthetic import SyntheticDataset
 from storebench.datasets.unreadable import select_readable

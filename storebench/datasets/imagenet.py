@@ -11,9 +11,8 @@ import numpy as np
 
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
-from storebench.datasets.decoding import checked, decode_rgb
-from storebench.datasets.folder import open_class_folders
-from storebench.datasets.geometry import change_note, probed_headers, sizes_of, square
+from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, open_class_folders
+from storebench.datasets.images import change_note, checked, decode_rgb, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import (
     Member,
@@ -24,7 +23,6 @@ from storebench.datasets.sources import (
     read_file,
     unreadable,
 )
-from storebench.datasets.splits import TEST_FOLDERS, has_class_folders
 from storebench.datasets.walk import is_left_out
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular

@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from storebench.datasets.headers import SUFFIXES, suffix_of
-from storebench.datasets.images import EXTENSIONS
+from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
 from storebench.datasets.sources import row_of, status_row, unreadable
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.fileio.reading import open_regular

@@ -13,8 +13,8 @@ from storebench._version import __version__
 from storebench.codecs import any_size, get_codec
 from storebench.datasets import open_dataset
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec
+from storebench.datasets.files import Originals
 from storebench.datasets.listing import listings_in
-from storebench.datasets.originals import Originals
 from storebench.datasets.unreadable import counted
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from storebench.codecs import Codec, any_size, decoding_of, get_codec
 from storebench.datasets.base import Dataset, Origin
-from storebench.datasets.originals import Originals
+from storebench.datasets.files import Originals
 from storebench.settings.backend import Backend
 
 PROBED = 32

@@ -15,7 +15,7 @@ import numpy as np
 
 from storebench.codecs import Codec
 from storebench.datasets.base import Dataset, Image
-from storebench.datasets.originals import Originals
+from storebench.datasets.files import Originals
 from storebench.digests import payload_digest, sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
 from storebench.system.interrupts import Held

@@ -7,7 +7,7 @@ import numpy as np
 
 from storebench.codecs import any_size
 from storebench.datasets.base import Dataset, DatasetInfo, Image
-from storebench.datasets.decoding import checked
+from storebench.datasets.images import checked
 from storebench.datasets.sources import check_index
 from storebench.digests import DigestTable
 from storebench.formats import Reader, get_format

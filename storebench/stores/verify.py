@@ -13,7 +13,7 @@ import psutil
 
 from storebench.arrays import Pixels
 from storebench.codecs import any_size, get_codec
-from storebench.datasets.decoding import checked
+from storebench.datasets.images import checked
 from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
 from storebench.formats import Backend, Reader, get_format, parse_backend

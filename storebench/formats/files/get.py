@@ -5,7 +5,7 @@ from pathlib import Path
 
 from storebench.arrays import Indices
 from storebench.codecs import any_size, get_codec
-from storebench.datasets.headers import SUFFIXES
+from storebench.datasets.images import SUFFIXES
 from storebench.errors import CorruptStoreError
 from storebench.formats.arrays import Batch
 from storebench.formats.base import Fetched, Reader

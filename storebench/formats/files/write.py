@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from storebench.codecs import Payload, any_size, get_codec
-from storebench.datasets.headers import SUFFIXES, suffix_of
+from storebench.datasets.images import SUFFIXES, suffix_of
 from storebench.formats.base import Writer
 from storebench.formats.common import save_array, sync_folder
 from storebench.manifest import StoreSpec

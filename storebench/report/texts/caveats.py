@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from storebench.datasets.geometry import resize_clause, served_note
+from storebench.datasets.images import resize_clause, served_note
 from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, varying_fields
