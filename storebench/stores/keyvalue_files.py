@@ -4,9 +4,9 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,8 @@ import numpy as np
 
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError, UsageError
 from storebench.formats.leveldb.snapshot import Snapshot
-from storebench.formats.lmdb.pages import (
-    MAX_DEPTH,
-    NO_PAGE,
-    PageFile,
-    Tree,
-    current_meta,
-    leaves,
-    sub_databases,
-)
 from storebench.formats.registry import get_format
 from storebench.stores.random_reads import (
-    SEED,
     Candidate,
     FileContent,
     Prepare,
@@ -40,151 +30,142 @@ from storebench.stores.random_reads import (
 CURRENT = "CURRENT"
 
 MOST_SCANNED = 20_000
-"""Records of a larger LevelDB are not counted: their number is estimated."""
+"""The first records of a database, to which no more are added after `SCAN_S`: samples are drawn from these."""
 
 SCAN_S = 1.0
 
-_MOST_PAGES_OF_LEVEL = 256
-_MOST_DRAWN = 2000
 _MOST_DATABASES = 8
 _MOST_OTHERS = 3
-_DUPLICATES, _SUB_DATABASE = 0x04, 0x02
+_NAME_RECORD_BYTES, _PAGE_HEADER_BYTES = 48, 16
 _LEAST_SHARE, _MOST_KINDS_SHARE = 0.05, 0.9
-_MOST_NAMES_LEAVES = 4096
 _MOST_LOG_BYTES = 256 << 20
 _TABLES = (".ldb", ".sst")
 _OTHER_PROGRAMS = ("IDENTITY", "OPTIONS-*")
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """One record of LMDB: its key, and the place and length of its value in bytes."""
-
-    key: bytes
-    offset: int
-    length: int
+Record = tuple[bytes, int]
+"""A key, and the bytes of its value."""
 
 
 def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
     """Return the databases of a file; nothing is written, and no lock file is made."""
-    with PageFile(path) as file:
-        needed = (file.meta.last_page + 1) * file.meta.page_bytes
-        if file.size < needed:
-            raise CorruptStoreError(f"the file has {file.size} bytes, its pages need {needed}", where=path)
-        candidates: list[Candidate] = []
-        notes: dict[str, str] = {}
-        try:
-            trees = _trees(file, database)
-            for name, tree in list(trees.items())[:_MOST_DATABASES]:
-                candidates += _lmdb_parts(file, name, tree, samples, notes)
-        except CorruptStoreError as error:
-            if current_meta(file.fd, path).transaction == file.meta.transaction:
-                raise
-            raise CorruptStoreError(
-                "the file is being written to", where=path, hint="Inspect it when that is done."
-            ) from error
-    if len(trees) > _MOST_DATABASES:
-        notes["named databases"] = f"{len(trees)}, of which the first {_MOST_DATABASES} were inspected"
+    get_format("lmdb")  # its error says how to install a missing library
+    candidates: list[Candidate] = []
+    notes: dict[str, str] = {}
+    with _open_lmdb(path) as env:
+        info, page_bytes = env.info(), int(env.stat()["psize"])
+        size, needed = path.stat().st_size, (info["last_pgno"] + 1) * page_bytes
+        if size < needed:
+            raise CorruptStoreError(f"the file has {size} bytes, its pages need {needed}", where=path)
+        names = _named_databases(env)
+        if database is not None and database not in names:
+            raise UnknownNameError.of("database", database, names, where=str(path))
+        chosen = [database] if database is not None else names[:_MOST_DATABASES] or [""]
+        for name in chosen:
+            candidates += _lmdb_parts(path, env, name, page_bytes, samples, notes)
+    if database is None and len(names) > _MOST_DATABASES:
+        notes["named databases"] = f"more than {_MOST_DATABASES}, of which the first were inspected"
     return FileContent(candidates=candidates, notes=notes)
 
 
-def _trees(file: PageFile, database: str | None) -> Mapping[str, Tree]:
-    """Return the databases to inspect by name."""
-    main = file.meta.main
-    named: dict[str, Tree] = {}
-    if main.leaf_pages <= _MOST_NAMES_LEAVES and not main.flags:
-        for nodes in leaves(file, main):
-            named |= {key.decode(errors="replace"): tree for key, tree in sub_databases(nodes)}
-    if database is None:
-        return named or {"": main}
-    if database not in named:
-        raise UnknownNameError.of("database", database, named, where=str(file.path))
-    return {database: named[database]}
+def _named_databases(env: Any) -> list[str]:
+    """Return the first named databases: records of the unnamed one that LMDB opens as such."""
+    import lmdb
+
+    names = []
+    with env.begin() as transaction:
+        records = [(key, len(value)) for key, value in _first(transaction.cursor(), _MOST_DATABASES + 1)]
+    for key, length in records:
+        if length == _NAME_RECORD_BYTES:
+            try:
+                env.open_db(key, create=False)
+            except (lmdb.Error, ValueError):
+                continue
+            names.append(key.decode(errors="replace"))
+    return names
+
+
+def _first(records: Iterable[Any], count: int) -> list[Any]:
+    return [record for record, _ in zip(records, range(count), strict=False)]
 
 
 def _lmdb_parts(
-    file: PageFile, name: str, tree: Tree, samples: int, notes: dict[str, str]
+    path: Path, env: Any, name: str, page_bytes: int, samples: int, notes: dict[str, str]
 ) -> Iterator[Candidate]:
-    if tree.flags & _DUPLICATES:
-        yield Candidate(
-            part=SampleSet(
-                name=name,
-                samples=tree.entries,
-                layout="several values per key",
-                sample_bytes=None,
-                touched_bytes=None,
-                unread="databases with several values per key are not read",
-            )
+    handle = env.open_db(name.encode() or None, create=False)
+    with env.begin(db=handle) as transaction:
+        count = transaction.stat(handle)["entries"]
+        whole = SampleSet(
+            name=name,
+            samples=count,
+            layout=f"B+-tree of {page_bytes:,}-byte pages",
+            sample_bytes=None,
+            touched_bytes=None,
         )
-        return
-    entries, complete = _some_entries(file, tree)
-    kinds, others = _kinds(entries)
+        if handle.flags(transaction)["dupsort"]:
+            why = "databases with several values per key are not read"
+            yield Candidate(part=replace(whole, layout="several values per key", unread=why))
+            return
+        records, _ = _scanned(transaction.cursor())
+
+    def touched(length: float) -> float:
+        """Return the bytes of the pages of a value: those of its own, or the leaf that it lies in."""
+        return -(-(_PAGE_HEADER_BYTES + length) // page_bytes) * page_bytes
+
+    source = Source(paths=(path,), open=partial(_lmdb_reads, path, name), items=(), maps=True)
+    yield from _parts(whole, source, records, touched, samples, notes)
+
+
+def _scanned(records: Iterable[tuple[bytes, bytes]]) -> tuple[list[Record], bool]:
+    """Return the first records, and whether they are all."""
+    deadline = time.perf_counter() + SCAN_S
+    found: list[Record] = []
+    for key, value in records:
+        found.append((bytes(key), len(value)))
+        if len(found) >= MOST_SCANNED or time.perf_counter() > deadline:
+            return found, False
+    return found, True
+
+
+def _parts(
+    whole: SampleSet,
+    source: Source,
+    records: Sequence[Record],
+    touched: Callable[[float], float],
+    samples: int,
+    notes: dict[str, str],
+) -> Iterator[Candidate]:
+    """Yield one part per pattern of keys; `whole` counts all records, and of `source` only the items are missing."""
+    kinds, others = _kinds(records)
     if others:
         shown = ", ".join(map(_text, others[:_MOST_OTHERS]))
         more = len(others) - _MOST_OTHERS
         notes["other records"] = f"{shown} and {more} more" if more > 0 else shown
-    page_bytes = file.meta.page_bytes
     for kind, members in kinds.items():
-        whole = len(kinds) == 1 and not others
-        offsets = np.array([entry.offset for entry in members], np.int64)
-        lengths = np.array([entry.length for entry in members], np.int64)
-        pages = -(-(offsets + lengths) // page_bytes) - offsets // page_bytes
-        part = SampleSet(
-            name=name if len(kinds) == 1 else f"{name}{'/' if name else ''}{kind}",
-            samples=tree.entries if whole else round(len(members) / len(entries) * tree.entries),
-            exact=whole or complete,
-            layout=f"B+-tree of {page_bytes:,}-byte pages",
-            sample_bytes=spread(lengths),
-            touched_bytes=float(np.median(pages)) * page_bytes if len(members) else 0.0,
-        )
-        keys = drawn([entry.key for entry in members], samples)
-        source = None
-        if keys:
-            get_format("lmdb")  # its error says how to install a missing library
-            opening = partial(_open_lmdb, file.path, name)
-            source = Source(paths=(file.path,), open=opening, items=keys, maps=True)
-        yield Candidate(part=part, source=source)
+        part, lengths = whole, [length for _, length in members]
+        if len(kinds) > 1 or others:
+            count = round(len(members) / len(records) * whole.samples)
+            part = replace(whole, samples=count, exact=whole.exact and len(records) == whole.samples)
+        if len(kinds) > 1:
+            part = replace(part, name=f"{whole.name}{'/' if whole.name else ''}{kind}")
+        middle = float(np.median(lengths)) if lengths else 0.0
+        part = replace(part, sample_bytes=spread(lengths), touched_bytes=touched(middle) if middle else 0.0)
+        keys = drawn([key for key, _ in members], samples)
+        yield Candidate(part=part, source=replace(source, items=keys) if keys and source.paths else None)
 
 
-def _some_entries(file: PageFile, tree: Tree) -> tuple[list[_Entry], bool]:
-    """Return entries drawn at random from random leaves, and whether they are all."""
-    if not tree.entries and tree.root == NO_PAGE:
-        return [], True
-    if not 1 <= tree.depth <= MAX_DEPTH:
-        raise CorruptStoreError(f"a tree of {tree.depth} levels", where=file.path)
-    level = file.check_numbers(np.array([tree.root], np.uint64), "the meta page")
-    complete = True
-    random_ = np.random.default_rng(SEED)
-    for _ in range(tree.depth - 1):
-        level = file.children(file.branch(np.sort(level)))
-        if len(level) > _MOST_PAGES_OF_LEVEL:
-            complete = False
-            level = random_.choice(level, _MOST_PAGES_OF_LEVEL, replace=False)
-    nodes = file.leaf(np.sort(level))
-    if complete and (len(level) != tree.leaf_pages or len(nodes) != tree.entries):
-        raise CorruptStoreError("the tree has more or fewer entries than its record says", where=file.path)
-    places = np.flatnonzero(nodes.flags & (_SUB_DATABASE | _DUPLICATES) == 0)
-    if len(places) > _MOST_DRAWN:
-        complete = False
-        places = np.sort(random_.choice(places, _MOST_DRAWN, replace=False))
-    offsets, lengths, _ = file.values(nodes)
-    return [
-        _Entry(key=nodes.at(place)[0], offset=int(offsets[place]), length=int(lengths[place]))
-        for place in places.tolist()
-    ], complete
+def _kinds(records: Sequence[Record]) -> tuple[dict[str, list[Record]], list[bytes]]:
+    """Divide records by the pattern of their keys ("image-#", "label-#"), and return the few keys that fit none.
 
-
-def _kinds(entries: list[_Entry]) -> tuple[dict[str, list[_Entry]], list[bytes]]:
-    """Divide entries by the pattern of their keys ("image-#", "label-#"), and return the few that fit none."""
-    patterns: defaultdict[bytes, list[_Entry]] = defaultdict(list)
-    for entry in entries:
-        patterns[re.sub(rb"\d+", b"#", entry.key)].append(entry)
-    least = max(2.0, _LEAST_SHARE * len(entries))
+    If no few patterns cover most of the keys, all records are of one kind.
+    """
+    patterns: defaultdict[bytes, list[Record]] = defaultdict(list)
+    for record in records:
+        patterns[re.sub(rb"\d+", b"#", record[0])].append(record)
+    least = max(2.0, _LEAST_SHARE * len(records))
     kinds = {_text(pattern): members for pattern, members in patterns.items() if len(members) >= least}
-    if sum(map(len, kinds.values())) < _MOST_KINDS_SHARE * len(entries) or not kinds:
-        return {"": entries}, []
-    others = [members[0].key for members in patterns.values() if len(members) < least]
-    return kinds, others
+    if sum(map(len, kinds.values())) < _MOST_KINDS_SHARE * len(records) or not kinds:
+        return {"": list(records)}, []
+    return kinds, [members[0][0] for members in patterns.values() if len(members) < least]
 
 
 def _text(key: bytes) -> str:
@@ -192,29 +173,35 @@ def _text(key: bytes) -> str:
 
 
 @contextmanager
-def _open_lmdb(path: Path, database: str) -> Iterator[Prepare]:
+def _open_lmdb(path: Path) -> Iterator[Any]:
     import lmdb
 
     try:
-        env: Any = lmdb.open(
+        env = lmdb.open(
             os.fsencode(path),
             subdir=False,
             readonly=True,
             lock=False,
             create=False,
-            max_dbs=1,
+            max_dbs=_MOST_DATABASES + 2,
             max_spare_txns=1,
         )
     except lmdb.Error as error:
         raise CorruptDataError(f"LMDB cannot open it ({error})", where=path) from error
     try:
-        handle = env.open_db(database.encode(), create=False) if database else None
-        with env.begin(db=handle) as transaction:
-            yield partial(_get, "LMDB", path, transaction.get)
+        yield env
     except lmdb.Error as error:
         raise CorruptDataError(f"LMDB cannot read it ({error})", where=path) from error
     finally:
         env.close()
+
+
+@contextmanager
+def _lmdb_reads(path: Path, database: str) -> Iterator[Prepare]:
+    with _open_lmdb(path) as env:
+        handle = env.open_db(database.encode(), create=False) if database else None
+        with env.begin(db=handle) as transaction:
+            yield partial(_get, "LMDB", path, transaction.get)
 
 
 def _get(library: str, path: Path, get: Callable[[bytes], bytes | None], key: bytes) -> Callable[[], bytes]:
@@ -246,7 +233,10 @@ def leveldb_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def find_leveldb(folder: Path, *, samples: int) -> Iterator[FileContent]:
-    """Yield the database of a folder; its samples can be read inside the with statement."""
+    """Yield the database of a folder; its samples can be read inside the with statement.
+
+    The library writes to what it opens, so tables are linked into a temporary folder, and logs are copied.
+    """
     get_format("leveldb")  # its error says how to install a missing library
     others = [path.name for pattern in _OTHER_PROGRAMS for path in folder.glob(pattern)]
     if others:
@@ -260,48 +250,34 @@ def find_leveldb(folder: Path, *, samples: int) -> Iterator[FileContent]:
         )
     snapshot = Snapshot("leveldb", folder, linked=_is_table, copied=_is_needed, symbolic=True)
     try:
-        yield _leveldb_content(folder, snapshot.folder, samples)
+        with _open_leveldb(folder, snapshot.folder) as database:
+            with database.iterator(fill_cache=False) as iterator:
+                records, exact = _scanned(iterator)
+            count = len(records) if exact else _estimated(database, records)
+        # A log becomes a table of the snapshot when the database is opened.
+        tables = tuple(path.resolve() for path in sorted(snapshot.folder.iterdir()) if _is_table(path))
+        opening = partial(_leveldb_reads, folder, snapshot.folder)
+        source = Source(paths=tables, open=opening, items=(), maps=True)
+        whole = SampleSet(
+            name="",
+            samples=count,
+            exact=exact,
+            layout="sorted tables",
+            sample_bytes=None,
+            touched_bytes=None,
+        )
+        notes: dict[str, str] = {}
+        yield FileContent(candidates=list(_parts(whole, source, records, paged, samples, notes)), notes=notes)
     finally:
         snapshot.remove()
 
 
-def _leveldb_content(folder: Path, snapshot: Path, samples: int) -> FileContent:
-    with _open_leveldb(folder, snapshot) as database:
-        records, count, exact = _scanned(database)
-    lengths = [length for _, length in records]
-    part = SampleSet(
-        name="",
-        samples=count,
-        exact=exact,
-        layout="sorted tables",
-        sample_bytes=spread(lengths),
-        touched_bytes=paged(spread(lengths)[1]) if lengths else 0.0,
-    )
-    keys = drawn([key for key, _ in records], samples)
-    # A log becomes a table of the snapshot when the database is opened.
-    tables = tuple(path.resolve() for path in sorted(snapshot.iterdir()) if _is_table(path))
-    source = None
-    if keys and tables:
-        source = Source(paths=tables, open=partial(_leveldb_reads, folder, snapshot), items=keys, maps=True)
-    return FileContent(candidates=[Candidate(part=part, source=source)])
-
-
-def _scanned(database: Any) -> tuple[list[tuple[bytes, int]], int, bool]:
-    """Return the first records as (key, bytes of the value), the number of all, and whether that was counted."""
-    deadline = time.perf_counter() + SCAN_S
-    records: list[tuple[bytes, int]] = []
-    with database.iterator(fill_cache=False) as iterator:
-        for key, value in iterator:
-            records.append((key, len(value)))
-            if len(records) >= MOST_SCANNED or time.perf_counter() > deadline:
-                break
-        else:
-            return records, len(records), True
+def _estimated(database: Any, records: Sequence[Record]) -> int:
+    """Return about how many records a database has, by the bytes of the first ones and of all."""
     first, last = records[0][0], next(database.iterator(reverse=True, include_value=False))
     scanned = database.approximate_size(first, records[-1][0])
     total = database.approximate_size(first, last + b"\0")
-    count = round(len(records) * total / scanned) if scanned else len(records)
-    return records, max(count, len(records)), False
+    return max(round(len(records) * total / scanned) if scanned else 0, len(records))
 
 
 @contextmanager

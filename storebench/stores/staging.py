@@ -13,7 +13,6 @@ from pathlib import Path
 from storebench.errors import OutputError, StorebenchError, from_os_error
 from storebench.filesystem import sync
 from storebench.progress import Say, mute
-from storebench.stores.exchange import remove, replace
 
 WhenMade = Callable[[Path], tuple[str, int] | None]
 """Function that returns when the content of a folder was made, as a sortable value; None if it is not complete."""
@@ -67,11 +66,35 @@ def errors_naming(target: Path, folder: Path) -> Iterator[None]:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Rename `folder`, whose files are synced, to `target`, and sync that; an earlier `target` is removed."""
+    """Rename `folder`, whose files are synced, to `target`, and sync that; an earlier `target` is removed.
+
+    A process that is killed between the two renames leaves the earlier one hidden beside it: `restore` finds it.
+    """
     sync(folder)
-    replace(folder, target, target.with_name(_temporary_name(target)))
+    earlier = target.with_name(_temporary_name(target)) if os.path.lexists(target) else None
+    try:
+        if earlier is not None:
+            target.rename(earlier)
+        folder.rename(target)
+    except BaseException:
+        if earlier is not None:
+            with contextlib.suppress(OSError):  # the first error is reported
+                if os.path.lexists(target):
+                    remove(earlier)
+                else:
+                    earlier.rename(target)
+        raise
     sync(target.parent)
-    remove(folder)
+    if earlier is not None:
+        remove(earlier)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with its content, a file, or a symbolic link without its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def tidy(folder: Path, when_made: WhenMade, say: Say = mute) -> None:

@@ -286,15 +286,6 @@ def test_other_orders_of_keys_are_read_or_counted(tmp_path: Path) -> None:
     assert part.unread == "databases with several values per key are not read"
 
 
-def test_a_large_tree_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storebench.stores.keyvalue_files._MOST_PAGES_OF_LEVEL", 20)
-    values = [bytes(100 + number % 50) for number in range(3000)]
-    part = main_of(inspect(write_lmdb(tmp_path / "db", numbered(values)), samples=FEW))
-    assert (part.samples, part.exact) == (3000, True), "the number stands in the file"
-    assert part.sample_bytes is not None
-    assert part.sample_bytes[1] == pytest.approx(124, rel=0.05)
-
-
 def test_a_sparse_database_is_as_large_as_its_blocks(tmp_path: Path) -> None:
     environment = lmdb.open(str(tmp_path / "db"), map_size=8 << 30, writemap=True)
     with environment, environment.begin(write=True) as transaction:
