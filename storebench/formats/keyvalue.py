@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.errors import StorebenchError
-from storebench.formats.arrays import Batch, out_of_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import checked_labels, damaged, wrong_length
 from storebench.formats.options import Options
+from storebench.formats.windows import Batch, out_of_range
 from storebench.manifest import Manifest
 
 KEY = b"%08d"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from storebench.errors import UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
-from storebench.formats.memory.audit import PackReader
+from storebench.formats.memory.format import PackReader
 from storebench.manifest import StoreSpec
 
 

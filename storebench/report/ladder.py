@@ -1,10 +1,10 @@
-"""LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.ladder`, and what each rung gained."""
+"""LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.direct`, and what each rung gained."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from storebench.formats.lmdb.ladder import RUNGS, Rung
+from storebench.formats.lmdb.direct import RUNGS, Rung
 from storebench.report.cells import CellSummary, key_without
 from storebench.report.decisions import Decision, Decisions, Topic, doubt_about
 from storebench.report.intervals import Estimate, Ratio, Round, family, median_interval

@@ -15,7 +15,7 @@ import numpy as np
 
 from storebench.errors import CorruptDataError
 from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
-from storebench.formats.hdf5.write import H5_ERRORS
+from storebench.formats.hdf5.get import H5_ERRORS
 from storebench.stores.random_reads import (
     Candidate,
     FileContent,

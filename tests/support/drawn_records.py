@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from storebench.formats.lmdb.ladder import RUNGS
+from storebench.formats.lmdb.direct import RUNGS
 from storebench.results import Record, Status
 from storebench.runs.conversions import CONVERSIONS_NAME
 from tests.support.planted import ENVIRONMENT, make_conversion, make_record

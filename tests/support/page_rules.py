@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from storebench.formats.lmdb.ladder import Rung
+from storebench.formats.lmdb.direct import Rung
 from storebench.report.claims import COMPARED, Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic
 from storebench.report.facts import Facts, PageFacts

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from storebench.arrays import ImageShape
 from storebench.errors import CorruptStoreError
-from storebench.formats.arrays import Batch
 from storebench.formats.common import damaged
-from storebench.formats.windows import Windows
+from storebench.formats.windows import Batch, Windows
 from storebench.probes.machine import block_device
 from storebench.probes.mounts import mount_of
 from storebench.probes.page_count import (

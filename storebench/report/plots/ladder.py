@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from matplotlib.axes import Axes
 
-from storebench.formats.lmdb.ladder import RUNGS
+from storebench.formats.lmdb.direct import RUNGS
 from storebench.plain_text import plain
 from storebench.report.claims import Claim, ClaimKind, Claims
 from storebench.report.decisions import Topic

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from storebench.formats.lmdb.ladder import RUNGS
+from storebench.formats.lmdb.direct import RUNGS
 from storebench.report.cells import CellSummary
 from storebench.report.claims import Claim, Claims
 from storebench.report.decisions import Decision, Topic

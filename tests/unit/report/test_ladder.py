@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storebench.formats.lmdb.ladder import RUNGS
+from storebench.formats.lmdb.direct import RUNGS
 from storebench.report.catalog import plots
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.decisions import OTHER_RATIOS_FRAC, Topic

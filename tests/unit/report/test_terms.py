@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.formats.lmdb.ladder import RUNGS, Rung
+from storebench.formats.lmdb.direct import RUNGS, Rung
 from storebench.report.build import content_of
 from storebench.report.page import PageContent, html, markdown, page_terms
 from storebench.report.texts.terms import TERMS, terms
