@@ -2,7 +2,7 @@
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from storebench.cli.common import (
     dataset_named,
     exit_codes,
     progress,
-    put,
     put_json,
     runs_dir,
     say,
@@ -301,19 +300,16 @@ def _finish(
     from storebench.runs.folder import Run
 
     scenario = Run.read(folder).scenario
-    answered = False
     if as_json:
         from storebench.runs.records import record_to_dict
 
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
-        answered = print_first_answer(folder, scenario, stores=stores, named=named)
+        print_first_answer(folder, scenario, stores=stores, named=named)
     else:
         from storebench.cli.report import print_summary
 
-        print_summary(folder)
-    if not answered:
-        _tell_feeding(folder, named, put=say if as_json else put)
+        print_summary(folder, named)
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
     )
@@ -322,20 +318,8 @@ def _finish(
 
 def assess_of(scenario: "Scenario") -> "Assess | None":
     """Return the function that measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
-    if scenario.stopping is None:
-        return None
-    from storebench.report.precision import run_precision
-
-    return run_precision
-
-
-def _tell_feeding(folder: Path, named: list[Accelerator], *, put: Callable[[str], None]) -> None:
-    """Print which backends of a run feed the named accelerators."""
-    if named:
-        from storebench.report.build import feeding_sentences
-
-        for sentence in feeding_sentences(folder, named):
-            put(sentence)
+    del scenario
+    return None
 
 
 def new_run_folder(name: str) -> Path:
