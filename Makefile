@@ -24,8 +24,8 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-ci check gate-selftest reference reference-gpu reference-nodes \
-        figures docs notebooks power-tables report test test-full test-faults lint clean distclean
+           bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-conversion bench-ci reference reference-gpu reference-nodes \
+           figures docs notebooks report test test-full test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -189,25 +189,13 @@ bench-null: setup ## Does the null backend compute as long as training from memo
 bench-report: setup ## Time and memory for the report of 10,000 cells
 	$(BIN)/python -m benchmarks.report
 
-bench-aa: setup ## A scenario against itself: how many ratios are called different?
-	$(BIN)/python -m benchmarks.aa
-
-power-tables: setup ## Simulated power of a page by number of rounds, and the share of pages with a false claim
-	$(BIN)/python -m benchmarks.power_tables
-
 # Five fresh processes: how processes differ from each other is most of a benchmark's noise.
-bench-ci: setup ## Five timed sessions of the pytest-benchmark suite, which 'make check' judges
+bench-ci: setup ## Five timed sessions of the pytest-benchmark suite; 'pytest-benchmark compare' shows them
 	rm -rf $(RUNS)/ci && mkdir -p $(RUNS)/ci
 	for session in 1 2 3 4 5; do \
 	  $(BIN)/python -m pytest benchmarks/suite -q --benchmark-enable --benchmark-only --benchmark-disable-gc \
 	    --benchmark-json=$(RUNS)/ci/session-$$session.json > $(RUNS)/ci/session-$$session.log || { cat $(RUNS)/ci/session-$$session.log; exit 5; }; \
 	done
-
-check: bench-ci ## The regression gate: this tree compared with the committed baseline
-	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
-
-gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (about half an hour; root)
-	$(BIN)/python -m benchmarks.gate_selftest
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
 	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited conversion)
