@@ -24,8 +24,8 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
-           bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-conversion bench-ci reference reference-gpu reference-nodes \
-           figures docs notebooks report test test-full test-faults lint clean distclean
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-conversion bench-ci reference reference-gpu reference-nodes \
+        figures docs notebooks report test test-full test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
