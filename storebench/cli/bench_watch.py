@@ -56,13 +56,7 @@ class Pace:
 
 
 class StderrWatcher:
-    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error.
-
-    Parameters
-    ----------
-    budget_s
-        Seconds for all replicates of the run; None for no limit.
-    """
+    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error."""
 
     def __init__(self, budget_s: float | None = None) -> None:
         self._pace = Pace(budget_s)
@@ -117,13 +111,7 @@ class StderrWatcher:
 
 
 def ended_words(rounds: int, counts: "Counter[Why]") -> str:
-    """Return in words why a run ends after some rounds.
-
-    Parameters
-    ----------
-    counts
-        How many panels ended for each reason. A panel compares the backends under one setting.
-    """
+    """Return in words why a run ends after some rounds."""
     from storebench.rounds import Why
 
     ends = {

@@ -1,15 +1,4 @@
-"""Limit the memory of some processes, and the page cache that they fill, with a control group (v1 or v2).
-
-The kernel charges a page of the page cache to the group of the process that first
-touched it, and reclaims pages of that group at the limit. Processes that enter a
-group while nothing of a store is resident can therefore never have more of it
-resident than the limit. Memory that a process took before it entered stays charged
-to its previous group, in both versions.
-
-Groups are named ``storebench-PID-START-RANDOM`` after the process that made them
-(with its start time, because ids are reused). Those of processes that have ended
-are removed when the next one is made, and when storebench starts.
-"""
+"""Limit the memory of some processes, and the page cache that they fill, with a control group (v1 or v2)."""
 
 import contextlib
 import os
@@ -54,20 +43,7 @@ _KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "sock", "slab")
 
 @dataclass(frozen=True, kw_only=True)
 class GroupUsage:
-    """Memory that processes of a group and of those below it have used since it was made, in bytes; None if unknown.
-
-    Attributes
-    ----------
-    peak_bytes
-        Highest charge at any time, including page cache.
-    cache_bytes
-        Page cache that is charged now.
-    own_bytes
-        Memory of the processes themselves that is charged now: anonymous, shared, and the kernel's for them.
-        It reduces what the page cache can hold.
-    oom_kills
-        Processes that the kernel killed because nothing could be reclaimed.
-    """
+    """Memory that processes of a group and of those below it have used since it was made, in bytes; None if unknown."""
 
     peak_bytes: int | None
     cache_bytes: int | None
@@ -77,17 +53,7 @@ class GroupUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class Controller:
-    """A place for groups with a memory limit.
-
-    Attributes
-    ----------
-    version
-        1 or 2.
-    parent
-        Group in which ours are made.
-    home
-        Group of this process.
-    """
+    """A place for groups with a memory limit."""
 
     version: int
     parent: Path
@@ -95,15 +61,7 @@ class Controller:
 
 
 class MemoryGroup:
-    """A control group whose processes share a limited amount of memory.
-
-    Parameters
-    ----------
-    folder
-        The group's folder, which must exist.
-    home
-        Group from which its processes come and to which they return.
-    """
+    """A control group whose processes share a limited amount of memory."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
@@ -112,13 +70,7 @@ class MemoryGroup:
 
     @classmethod
     def create(cls, limit_bytes: int, controller: Controller | None = None) -> Self:
-        """Make a group that may hold `limit_bytes`, and remove the groups of killed processes.
-
-        Raises
-        ------
-        UsageError
-            This process may not make such a group; the message says why.
-        """
+        """Make a group that may hold `limit_bytes`, and remove the groups of killed processes."""
         controller = controller or find_controller()
         remove_stale(controller.parent)
         pid = os.getpid()
@@ -135,13 +87,7 @@ class MemoryGroup:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """Return the group that another process made at `folder`; its home is this process's current group.
-
-        Raises
-        ------
-        UsageError
-            There is no visible memory controller.
-        """
+        """Return the group that another process made at `folder`; its home is this process's current group."""
         _, groups = _own_groups()
         return cls(folder, groups[0])
 
@@ -152,13 +98,7 @@ class MemoryGroup:
             (self.folder / _NO_SWAP[self.version]).write_text("0")
 
     def enter(self, pids: Iterable[int]) -> None:
-        """Move processes, with all their threads, into this group; their memory stays charged to their old one.
-
-        Raises
-        ------
-        UsageError
-            The kernel refuses.
-        """
+        """Move processes, with all their threads, into this group; their memory stays charged to their old one."""
         for pid in pids:
             _move(pid, self.folder)
 
@@ -223,15 +163,7 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
 
 
 def find_controller() -> Controller:
-    """Return the place where this process may make groups with a memory limit, determined by trying.
-
-    It tries the group of this process, then its ancestors.
-
-    Raises
-    ------
-    UsageError
-        There is no such place; the message says why.
-    """
+    """Return the place where this process may make groups with a memory limit, determined by trying."""
     version, groups = _own_groups()
     refusals: list[str] = []
     for folder in groups:
@@ -283,13 +215,7 @@ def sweep_groups() -> None:
 
 
 def oom_kills(folder: Path | None = None) -> int | None:
-    """Return the number of processes of a group that the kernel has killed for lack of memory; None if it does not count them.
-
-    Parameters
-    ----------
-    folder
-        The group; None is this process's own.
-    """
+    """Return the number of processes of a group that the kernel has killed for lack of memory; None if it does not count them."""
     if folder is None:
         try:
             folder = _own_groups()[1][0]
@@ -310,10 +236,7 @@ def memory_limit_bytes() -> int | None:
 
 
 def memory_room_bytes() -> int | None:
-    """Return the memory in bytes that this process's control groups still allow; None if nothing limits it.
-
-    Page cache counts as free, because the kernel reclaims it.
-    """
+    """Return the memory in bytes that this process's control groups still allow; None if nothing limits it."""
     try:
         version, groups = _own_groups()
     except UsageError:

@@ -45,15 +45,7 @@ class CheckStatus(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """The result of one check.
-
-    Attributes
-    ----------
-    found
-        The finding, in plain words.
-    advice
-        The advice, or "".
-    """
+    """The result of one check."""
 
     name: str
     state: CheckStatus
@@ -62,17 +54,7 @@ class Check:
 
 
 def checkup(folder: Path) -> list[Check]:
-    """Try everything that storebench needs on `folder`'s filesystem, and look for sources of noise.
-
-    Writes one scratch file of 8 MiB there, and removes it.
-
-    Raises
-    ------
-    UsageError
-        `folder` is not a folder.
-    OutputError, DiskFullError
-        The scratch file cannot be written.
-    """
+    """Try everything that storebench needs on `folder`'s filesystem, and look for sources of noise."""
     if not folder.is_dir():
         raise UsageError("no such folder", where=folder, hint="Name the folder of your stores.")
     mount = mount_of(folder)

@@ -1,8 +1,4 @@
-"""Measure how much the speed of the cores varies from moment to moment, by the same short loop again and again.
-
-A virtual machine shares its physical cores with neighbours, and its steal time shows only a part of what they take: the
-loop also takes longer while it runs. So does any core whose clock changes. What varies within seconds makes intervals wide.
-"""
+"""Measure how much the speed of the cores varies from moment to moment, by the same short loop again and again."""
 
 import os
 import time
@@ -23,15 +19,7 @@ def spread(seconds: Sequence[float]) -> float:
 
 
 def loops(cores: Sequence[int], seconds: float) -> dict[int, list[float]]:
-    """Run the loop on the cores in turn for so long, at least twice on each, and return the seconds of each loop by core.
-
-    The calling thread may use the same cores afterwards as before.
-
-    Raises
-    ------
-    OSError
-        The thread may not use one of the cores.
-    """
+    """Run the loop on the cores in turn for so long, at least twice on each, and return the seconds of each loop by core."""
     took: dict[int, list[float]] = {core: [] for core in cores}
     allowed, end = os.sched_getaffinity(0), time.perf_counter() + seconds
     try:

@@ -1,12 +1,4 @@
-"""Kernel counters of a training process and its workers between two moments.
-
-Figures of a process include those of its children that have exited and were
-waited for, because the kernel adds them to the parent. A worker that ends before
-the second moment is therefore not lost if its parent is among the probed processes.
-
-Nothing here raises: a counter that cannot be read is None, with a reason under its
-name, never 0.
-"""
+"""Kernel counters of a training process and its workers between two moments."""
 
 import contextlib
 import os
@@ -36,19 +28,7 @@ _Values = dict[str, float]
 
 @dataclass(kw_only=True)
 class _Snapshot:
-    """Counters of one process at one moment.
-
-    Attributes
-    ----------
-    values
-        Running totals, by field name of `Counters`.
-    missing
-        Reason why a total could not be read, by name.
-    threads
-        Ids of the threads whose switches are in the totals; empty if ended threads count, too.
-    parent
-        Id of the parent process; None if it could not be read.
-    """
+    """Counters of one process at one moment."""
 
     values: _Values = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -57,19 +37,7 @@ class _Snapshot:
 
 
 class CounterProbe:
-    """Count the events of some processes between `start` and `stop`.
-
-    Call `stop` while the workers are running, or after a probed process has waited for
-    them. Context switches of another process's thread that both starts and ends in between
-    are not counted.
-
-    Parameters
-    ----------
-    pids
-        The training process and its workers.
-    store
-        Path on the store's filesystem, whose block device is counted as well.
-    """
+    """Count the events of some processes between `start` and `stop`."""
 
     def __init__(self, pids: Iterable[int], store: Path | str) -> None:
         self._pids = sorted(set(pids))
@@ -85,15 +53,7 @@ class CounterProbe:
         self._first = self._samples(io_last=True)
 
     def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> Counters:
-        """Return the increments since `start`.
-
-        Parameters
-        ----------
-        payload_bytes
-            Bytes of samples requested in between, for the read amplification.
-        own_reads
-            Read calls in between that were made to read these counters (`storebench.probes.batch_io`), not to load.
-        """
+        """Return the increments since `start`."""
         last = self._samples(io_last=False)
         device = _block_device_bytes(self._mount)
         values, reasons = self._differences(last)
@@ -112,10 +72,7 @@ class CounterProbe:
         return _counters(values, reasons)
 
     def _samples(self, *, io_last: bool) -> dict[int, _Snapshot]:
-        """Read every process; our own read calls come last at the start and first at the end.
-
-        Only one read call of this probe is then in between, and it is subtracted.
-        """
+        """Read every process; our own read calls come last at the start and first at the end."""
         samples = {pid: _Snapshot() for pid in self._pids}
         own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
         rest: tuple[_ReadCounters, ...] = (_read_stat, _read_switches)
@@ -165,13 +122,7 @@ _ReadCounters = Callable[[int, _Snapshot], None]
 
 
 def counts_reads(fstype: str) -> bool:
-    """Return whether the kernel attributes reads of a filesystem to the process that asked for them.
-
-    Parameters
-    ----------
-    fstype
-        Type of a mount. The kernel appends the kind of a FUSE filesystem: ``fuse.sshfs``.
-    """
+    """Return whether the kernel attributes reads of a filesystem to the process that asked for them."""
     return fstype.partition(".")[0] not in _UNCOUNTED
 
 

@@ -1,10 +1,4 @@
-"""Rates of the device: random and sequential O_DIRECT reads at several depths, by threads or by fio.
-
-The rates belong to the device and not to a store, so they are measured over one
-large file; a store of many small files would show the cost of small extents. A
-reader that merges requests may exceed the rate of single requests. None can exceed
-the highest of all these rates, which is the ceiling.
-"""
+"""Rates of the device: random and sequential O_DIRECT reads at several depths, by threads or by fio."""
 
 import contextlib
 import dataclasses
@@ -80,19 +74,7 @@ def device_rates(
     scratch: Path | None = None,
     seed: int = 0,
 ) -> DeviceRates:
-    """Measure the device of the files: `limit_s` seconds per rate, after short trials.
-
-    The content of the page cache does not change, so this may run in cold and warm cells,
-    though not during their epochs.
-
-    Parameters
-    ----------
-    request_bytes
-        Payload of one sample; reads are rounded up to whole pages, as the device requires.
-    scratch
-        Folder for an unnamed file of 128 MiB if none of the files is large, or none is named. Without it,
-        or if it is on another filesystem, the files themselves are read; of very many files, a random selection.
-    """
+    """Measure the device of the files: `limit_s` seconds per rate, after short trials."""
     rng = np.random.default_rng(seed)
     size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
     try:
@@ -114,13 +96,7 @@ def device_rates_once(
     limit_s: float = 0.5,
     scratch: Path | None = None,
 ) -> DeviceRates:
-    """Return the rates of `device_rates`, measured once per device, request size and replicate of a run.
-
-    Parameters
-    ----------
-    kept
-        File in which the cells of a run share them.
-    """
+    """Return the rates of `device_rates`, measured once per device, request size and replicate of a run."""
     place = paths[0] if paths else scratch
     device = mount_of(place).device if place else None
     name = f"device {device}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
@@ -158,10 +134,7 @@ class _ReadPlan(NamedTuple):
 
 
 def _rate(target: _Target, reads: _ReadPlan, limit_s: float) -> tuple[float, str]:
-    """Return the rate at the depth that won a short trial, or by fio, and the method's name.
-
-    The trial itself is not the result, because a disk with a limited rate delivers more at first.
-    """
+    """Return the rate at the depth that won a short trial, or by fio, and the method's name."""
     depth = reads.depths[0]
     if len(reads.depths) > 1:
         trials = [_read(reads, depth, min(_TRIAL_S, limit_s / 2)).bytes_per_s for depth in reads.depths]

@@ -31,20 +31,7 @@ class Delivered:
 def read_direct(
     requests: Sequence[Request], size: int, in_flight: int, limit_s: float | None = None
 ) -> Delivered:
-    """Read `size` bytes per request, with `in_flight` of them at a time; the bytes are discarded.
-
-    Parameters
-    ----------
-    requests
-        At least one: files opened with O_DIRECT, and offsets that are a multiple of the page size.
-    limit_s
-        Repeat from the first request until this time is over; None reads each request once.
-
-    Raises
-    ------
-    OSError
-        A read failed.
-    """
+    """Read `size` bytes per request, with `in_flight` of them at a time; the bytes are discarded."""
     in_flight = min(in_flight, len(requests))
     totals = [0] * in_flight
     errors: list[OSError] = []
@@ -89,13 +76,7 @@ def own_device_bytes() -> int | None:
 
 @contextlib.contextmanager
 def opened_direct(files: Sequence[str]) -> Iterator[list[int]]:
-    """Open files for reading past the page cache.
-
-    Raises
-    ------
-    OSError
-        One of them cannot be opened that way.
-    """
+    """Open files for reading past the page cache."""
     fds: list[int] = []
     try:
         fds.extend(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC) for path in files)

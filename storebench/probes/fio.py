@@ -18,15 +18,7 @@ def fio_path() -> str | None:
 
 
 def fio_rate(path: Path | str, size: int, in_flight: int, limit_s: float, *, at_random: bool) -> float | None:
-    """Return bytes per second by the first of fio's engines that works here; None if none does.
-
-    Parameters
-    ----------
-    path
-        An existing file, which is only read.
-    size
-        Bytes of one read.
-    """
+    """Return bytes per second by the first of fio's engines that works here; None if none does."""
     program = fio_path()
     length = Path(path).stat().st_size // size * size
     if program is None or not length:
@@ -61,10 +53,7 @@ def _run(command: list[str], limit_s: float) -> float | None:
 
 
 def read_rate(text: str) -> float | None:
-    """Return the bytes per second from fio's JSON output; None if there are none.
-
-    Some versions print notes before the object.
-    """
+    """Return the bytes per second from fio's JSON output; None if there are none."""
     start = text.find("{")
     try:
         jobs = json.loads(text[start:])["jobs"] if start >= 0 else []

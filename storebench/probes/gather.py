@@ -1,10 +1,4 @@
-"""The rate at which memory delivers samples to one thread: a yardstick, and the ceiling of one copy.
-
-The yardstick is ``numpy.take(array, indices, axis=0, out=batch)``. Its default
-mode checks the indices through a second copy, so a reader that copies each sample
-once can exceed it. The ceiling is the fastest of the methods in `WAYS`, which
-depends on the size of a sample.
-"""
+"""The rate at which memory delivers samples to one thread: a yardstick, and the ceiling of one copy."""
 
 import contextlib
 import ctypes
@@ -49,10 +43,7 @@ def rows(array: Pixels, indices: Indices, out: Pixels) -> None:
 
 
 def compiled(array: Pixels, indices: Indices, out: Pixels) -> None:
-    """Gather with the compiled kernel, which asks memory for the samples ahead; as `take_once` without a C compiler.
-
-    Both are C-contiguous, and `indices` have been checked.
-    """
+    """Gather with the compiled kernel, which asks memory for the samples ahead; as `take_once` without a C compiler."""
     kernel = load_kernel()
     if kernel is None:
         take_once(array, indices, out)
@@ -74,19 +65,7 @@ WAYS: dict[str, Way] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GatherRate:
-    """Rates that one thread of this process reached.
-
-    Attributes
-    ----------
-    samples_per_s
-        The yardstick: numpy's default mode.
-    copy_ceiling_samples_per_s
-        The rate of the fastest method.
-    copy_method
-        Its name in `WAYS`.
-    memory_bytes_per_s
-        The same ceiling in bytes.
-    """
+    """Rates that one thread of this process reached."""
 
     samples_per_s: float
     copy_ceiling_samples_per_s: float
@@ -104,15 +83,7 @@ def gather_rate(
     seed: int = 0,
     shuffle: bool = True,
 ) -> GatherRate:
-    """Gather uint8 samples, in a shuffled order or in that of the array, into one batch buffer with one thread, for `limit_s` in all.
-
-    Parameters
-    ----------
-    sample_shape
-        Shape of one sample, uint8.
-    count
-        Number of samples in the dataset; the array holds that many, or as many as `max_bytes` allows.
-    """
+    """Gather uint8 samples, in a shuffled order or in that of the array, into one batch buffer with one thread, for `limit_s` in all."""
     sample_bytes = math.prod(sample_shape)
     held = max(1, max_bytes // sample_bytes)
     held = held if count is None else max(1, min(held, count))
@@ -145,13 +116,7 @@ def gather_rate_once(
     limit_s: float = 0.5,
     shuffle: bool = True,
 ) -> GatherRate:
-    """Return the rates of `gather_rate`, measured once per shape, batch size, number and order of samples, and replicate.
-
-    Parameters
-    ----------
-    kept
-        File in which the cells of a run share the rates.
-    """
+    """Return the rates of `gather_rate`, measured once per shape, batch size, number and order of samples, and replicate."""
     samples = f"{count} samples {'shuffled' if shuffle else 'in order'}"
     name = f"{'x'.join(map(str, sample_shape))}, batch {batch_size}, {samples}, replicate {replicate}"
     known = recall(kept)

@@ -1,9 +1,4 @@
-"""Keep the page cache of a cell below a limit, and check that it was: the cache state "limited".
-
-The first epoch begins with nothing resident. After that, nothing is evicted or
-warmed: an epoch finds resident what the previous one left, as in a long training
-run with a store larger than memory.
-"""
+"""Keep the page cache of a cell below a limit, and check that it was: the cache state "limited"."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -21,17 +16,7 @@ LIMIT_HEADROOM = 1.02
 
 
 class LimitedCache:
-    """The limit on the page cache of one cell.
-
-    Parameters
-    ----------
-    group
-        The control group with the limit; this process is not yet in it.
-    limit_bytes
-        The limit in bytes.
-    files
-        The store's data files.
-    """
+    """The limit on the page cache of one cell."""
 
     def __init__(self, group: MemoryGroup, limit_bytes: int, files: Sequence[Path]) -> None:
         self.group = group
@@ -40,10 +25,7 @@ class LimitedCache:
         self._inside: set[int] = set()
 
     def prepare(self, pids: Collection[int]) -> CacheFacts:
-        """Begin an epoch and return the count; the first time, evict the store and move the processes into the group.
-
-        Eviction happens outside the group, because pages that stay resident belong to the group that first touched them.
-        """
+        """Begin an epoch and return the count; the first time, evict the store and move the processes into the group."""
         how = f"cgroup-v{self.group.version}"
         if self._inside:
             return _continued(self.count(), self.limit_bytes, how)
@@ -65,15 +47,7 @@ class LimitedCache:
         return settled(lambda: resident(self.files), self.limit_bytes)[0]
 
     def judged(self, facts: CacheFacts, after: Residency) -> CacheFacts:
-        """Return the facts after an epoch: failed if more was resident at any time than the limit allows.
-
-        Parameters
-        ----------
-        facts
-            Facts from the epoch's start, with the largest sampled residency if there is one.
-        after
-            The count just after the last timed step.
-        """
+        """Return the facts after an epoch: failed if more was resident at any time than the limit allows."""
         usage = self.group.usage()
         facts = dataclasses.replace(
             facts,

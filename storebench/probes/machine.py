@@ -85,10 +85,7 @@ def cpu_quota() -> float | None:
 
 
 def block_device(mount: Mount) -> dict[str, str | None]:
-    """Return name, model and queue settings of the disk below a mount; empty if there is none.
-
-    A partition's queue is that of its disk. The model of a loop device tells where its image is, and how it is read.
-    """
+    """Return name, model and queue settings of the disk below a mount; empty if there is none."""
     if mount.device is None:
         return {}
     disk = _disk(mount.device)
@@ -109,10 +106,7 @@ def _disk(device: tuple[int, int]) -> Path:
 
 
 def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | None:
-    """Return the image of a loop device, or of a partition of one, and whether it is read past the page cache.
-
-    None for any other device. The image is None if this process cannot see it.
-    """
+    """Return the image of a loop device, or of a partition of one, and whether it is read past the page cache."""
     return _image_of(_disk(device)) if device else None
 
 

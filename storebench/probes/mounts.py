@@ -13,21 +13,7 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """The mount of a path.
-
-    Attributes
-    ----------
-    point
-        Mount point.
-    fstype
-        "ext4", "overlay", "nfs4", ...; "unknown" if the kernel does not say.
-    source
-        Source of the mount ("/dev/vda1", "tmpfs").
-    options
-        Options of the mount and of its superblock, as the kernel writes them, sorted.
-    device
-        (major, minor) of its block device, or None if it has none of its own.
-    """
+    """The mount of a path."""
 
     point: str
     fstype: str

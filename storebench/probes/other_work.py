@@ -1,7 +1,4 @@
-"""Measure what else the machine does while a child process runs: other processes, steal, throttling.
-
-Nothing here raises: a figure that cannot be read is None.
-"""
+"""Measure what else the machine does while a child process runs: other processes, steal, throttling."""
 
 import contextlib
 import dataclasses
@@ -37,15 +34,7 @@ class _Totals:
 
 
 class OtherWork:
-    """Count the work of others from the moment it is made until `conditions`.
-
-    The children that are to be told from others must have been waited for by then.
-
-    Parameters
-    ----------
-    child
-        A child that has worked already and is idle now: what it did until now does not count. None if there is none.
-    """
+    """Count the work of others from the moment it is made until `conditions`."""
 
     def __init__(self, child: int | None = None) -> None:
         self._earlier_s = 0.0 if child is None else _cpu_s(child)

@@ -21,15 +21,7 @@ _SHARED = "other work read from the device in the same time"
 
 
 class Spending:
-    """Sum of the resources that this process uses inside `counted`, while `storebench.probes.batch_io.METER` counts.
-
-    The kernel counts per process. So threads that load batches at the same time are counted as well.
-
-    Attributes
-    ----------
-    own_reads
-        Read calls of the meter that belong to no batch.
-    """
+    """Sum of the resources that this process uses inside `counted`, while `storebench.probes.batch_io.METER` counts."""
 
     def __init__(self) -> None:
         self.own_reads = 0
@@ -57,16 +49,7 @@ class Spending:
         return None if self._used is None else int(self._used.get("device_read_bytes", 0))
 
     def taken_out(self, counters: Counters, payload_bytes: int) -> Counters:
-        """Return the counters of an epoch less the resources counted here.
-
-        Parameters
-        ----------
-        counters
-            Counters of the entire epoch. Bytes that the store's device delivered to all processes cannot be divided, so they
-            become unknown.
-        payload_bytes
-            Bytes of samples that the epoch requested, for the read amplification.
-        """
+        """Return the counters of an epoch less the resources counted here."""
         if not self._times:
             return counters
         left: dict[str, Any] = {name: self._left(name, counters) for name in (*IO_COLUMNS, *_USAGE)}

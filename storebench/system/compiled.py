@@ -19,15 +19,7 @@ _MODE = 0o755
 
 
 def load_compiled(source: str, folder: Path | None) -> ctypes.CDLL | None:
-    """Return the library that C source compiles to, from `folder` if it was compiled before.
-
-    Returns None if there is no compiler, or if it fails. ``$CC`` names the compiler, ``cc`` by default.
-
-    Parameters
-    ----------
-    folder
-        Where libraries are kept. If it is None or cannot be written, the source is compiled again in each process.
-    """
+    """Return the library that C source compiles to, from `folder` if it was compiled before."""
     compiler = _compiler()
     name = _name(source, compiler)
     known = None if folder is None else _load(folder / name)

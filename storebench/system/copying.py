@@ -1,9 +1,4 @@
-"""The compiled kernel: draw windows, cut them out of raw images, and copy whole samples, a whole batch per call, in C.
-
-numpy copies a mirrored row of interleaved pixels byte by byte, and torch's flip needs new memory for each image. This
-code mirrors five RGB pixels per instruction and writes straight into the batch. The source is a string, because the
-digest of the code that a record carries covers Python files.
-"""
+"""The compiled kernel: draw windows, cut them out of raw images, and copy whole samples, a whole batch per call, in C."""
 
 import ctypes
 import functools
@@ -302,21 +297,7 @@ class Kernel:
         image_shape: tuple[int, int, int],
         out: Bytes,
     ) -> int:
-        """Cut a window of each image into `out`, and return the number of windows before the first impossible one.
-
-        Parameters
-        ----------
-        source
-            uint8 [bytes]; None if the offsets are addresses.
-        offsets
-            int64 [n], where each image begins.
-        places
-            int64 [n, 3]: top, left, and 1 for a mirrored window.
-        image_shape
-            (H, W, C) of the images.
-        out
-            uint8 [n, h, w, C].
-        """
+        """Cut a window of each image into `out`, and return the number of windows before the first impossible one."""
         # The capsules hold what the kernel reads until it returns.
         held = None if source is None else source.__array_struct__
         offset, place, batch = offsets.__array_struct__, places.__array_struct__, out.__array_struct__
@@ -336,17 +317,7 @@ class Kernel:
         return cut
 
     def rows(self, source: Bytes, offsets: Integers, out: Bytes) -> int:
-        """Copy the sample at each of `offsets` into `out`, and return the number of samples before the first outside.
-
-        Parameters
-        ----------
-        source
-            uint8 [bytes].
-        offsets
-            int64 [n], where each sample begins.
-        out
-            uint8 [n, size].
-        """
+        """Copy the sample at each of `offsets` into `out`, and return the number of samples before the first outside."""
         held, offset, batch = source.__array_struct__, offsets.__array_struct__, out.__array_struct__
         copied: int = self._rows(
             _struct_in(held, None),

@@ -1,10 +1,4 @@
-"""Forked processes that behave as if they had been started anew: pages of their own, and another parent.
-
-A process that imports torch takes a second for it, one that is forked afterwards takes milliseconds. It shares the pages
-of its parent, though, and would copy each when it first writes to it, in the middle of what is measured. `own_pages`
-copies all of them at once. `adopting` makes its children the children of the process that waits for them.
-`fork_when_settled` keeps forks of a process with foreign threads from hanging.
-"""
+"""Forked processes that behave as if they had been started anew: pages of their own, and another parent."""
 
 import array
 import contextlib
@@ -57,21 +51,7 @@ def file_pages() -> list[Pages]:
 
 
 def own_pages(touched: Sequence[Pages] = ()) -> None:
-    """Copy every page that this process shares with the one that forked it and may write to.
-
-    A process that was started anew has such pages, and its control group is charged for none of them later on. Pages that the
-    other has never touched are left out, as they take no memory there either.
-
-    Parameters
-    ----------
-    touched
-        The `file_pages` of the process that forked this one, to be mapped again.
-
-    Raises
-    ------
-    OSError
-        The kernel cannot (`can_own_pages`), or there is no memory for the copies.
-    """
+    """Copy every page that this process shares with the one that forked it and may write to."""
     for mapping in _mappings():
         if mapping.rights == _WRITABLE:
             for address, length in _runs(mapping, _of_memory):
@@ -128,12 +108,7 @@ def _populate(address: int, length: int, advice: int) -> None:
 
 @functools.cache
 def fork_when_settled() -> None:
-    """From now on, let the other threads of this process finish what they are doing before each fork of it.
-
-    A thread that is not Python's own, such as one of gloo's that drops an exchanged tensor, takes a lock of the interpreter without
-    holding the GIL. In Python 3.11 a process that is forked meanwhile waits for this lock for ever:
-    https://github.com/python/cpython/issues/112275.
-    """
+    """From now on, let the other threads of this process finish what they are doing before each fork of it."""
     os.register_at_fork(before=wait_for_other_threads)
 
 
@@ -158,10 +133,7 @@ def _another_thread_runs() -> bool:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """Inside the with statement, processes below this one whose parent ends become its children (see `Adopted`).
-
-    Those that have ended by its end are waited for, because nobody else would.
-    """
+    """Inside the with statement, processes below this one whose parent ends become its children (see `Adopted`)."""
     before = _children()
     LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -180,18 +152,7 @@ def _children() -> set[int]:
 
 
 class Adopted:
-    """A child that another process forked; it can be waited for and signalled as a `subprocess.Popen` can.
-
-    Parameters
-    ----------
-    pid
-        Its process id.
-
-    Raises
-    ------
-    ChildProcessError
-        It is no child of this process, or has been waited for.
-    """
+    """A child that another process forked; it can be waited for and signalled as a `subprocess.Popen` can."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -211,13 +172,7 @@ class Adopted:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its exit code once it has ended.
-
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            It has not ended after this many seconds.
-        """
+        """Return its exit code once it has ended."""
         if self.returncode is None:
             try:
                 code = self._process.wait(timeout)

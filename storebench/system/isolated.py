@@ -25,26 +25,7 @@ class IsolatedError(Exception):
 
 
 def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) -> T:
-    """Call a function in a forked process, and return its result.
-
-    Parameters
-    ----------
-    work
-        The function. Its result, or its `StorebenchError`, is pickled. Standard error is discarded.
-    limit_s
-        Seconds after which the process is killed.
-    memory_bytes
-        Memory that it may allocate in addition to this process's; mappings of files do not count.
-
-    Raises
-    ------
-    StorebenchError
-        The function raised it.
-    RuntimeError
-        The function raised any other error; a note holds the traceback.
-    IsolatedError
-        The process crashed or took too long.
-    """
+    """Call a function in a forked process, and return its result."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
         target=_answer, args=(work, sender, receiver, memory_bytes), daemon=True

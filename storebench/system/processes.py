@@ -1,8 +1,4 @@
-"""Child processes: they die first when memory runs out, end with their parent, and can be found again.
-
-A process that is started for a temporary folder carries the folder's name in its environment (`MARK`), and so do its
-descendants. `end_processes` finds them by that name, even after the processes that started them have ended.
-"""
+"""Child processes: they die first when memory runs out, end with their parent, and can be found again."""
 
 import contextlib
 import ctypes
@@ -31,13 +27,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def expend(pid: int | None = None) -> None:
-    """Have the kernel kill a process, and those that it starts later, first when memory runs out.
-
-    Parameters
-    ----------
-    pid
-        The process; None is this one.
-    """
+    """Have the kernel kill a process, and those that it starts later, first when memory runs out."""
     path = Path("/proc", "self" if pid is None else str(pid), "oom_score_adj")
     # Any process may raise the value; without such a file the kernel chooses by size alone.
     with contextlib.suppress(OSError, ValueError):
@@ -63,10 +53,7 @@ def started_here(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal that ended a process, from its exit code, which is negative.
-
-    Real-time signals have no names of their own: they are counted from the first one, "SIGRTMIN+1".
-    """
+    """Return the name of the signal that ended a process, from its exit code, which is negative."""
     try:
         return signal.Signals(-code).name
     except ValueError:
@@ -74,10 +61,7 @@ def signal_name(code: int) -> str:
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot; None if there is no such process.
-
-    Process id and start time together identify a process permanently, although ids are reused.
-    """
+    """Return the start time of a process in clock ticks since boot; None if there is no such process."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -108,16 +92,7 @@ def marked(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def mark_again(folder: Path) -> None:
-    """Mark this process, which was forked, as started for `folder` instead of the folder of the one that forked it.
-
-    The kernel shows others the environment with which a program started, so the mark is overwritten there. Names of temporary
-    folders of one kind have the same length.
-
-    Raises
-    ------
-    ValueError
-        The process carries no mark, or one of another length.
-    """
+    """Mark this process, which was forked, as started for `folder` instead of the folder of the one that forked it."""
     mark = f"{MARK}={folder.name}".encode()
     for address in _environment():
         variable = ctypes.string_at(address)
@@ -138,10 +113,7 @@ def _environment() -> Iterator[int]:
 
 
 def end_processes(folders: Collection[Path]) -> list[int]:
-    """Kill every process of this user that was started for one of the folders, and wait until it has ended.
-
-    This includes stopped processes. Returns their ids.
-    """
+    """Kill every process of this user that was started for one of the folders, and wait until it has ended."""
     marks = {f"{MARK}={folder.name}".encode() for folder in folders}
     ended: set[int] = set()
     deadline = time.monotonic() + _ENDING_S

@@ -5,10 +5,7 @@ from pathlib import Path
 
 
 def user_cache_folder() -> Path | None:
-    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``.
-
-    None for a user without a home folder, such as an arbitrary user id in a container.
-    """
+    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         return Path(home) / "storebench"
     try:
