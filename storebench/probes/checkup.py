@@ -11,12 +11,11 @@ from pathlib import Path
 from storebench.errors import UsageError, from_os_error
 from storebench.probes import machine, page_cache
 from storebench.probes.cgroup import find_controller, memory_limit_bytes
-from storebench.probes.core_speed import STEADY_MOST, loops, spread
 from storebench.probes.counters import CounterProbe
-from storebench.probes.device_rate import KEYS, device_rates
 from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.mounts import IN_MEMORY, Mount, mount_of
+from storebench.probes.rates import KEYS, STEADY_MOST, device_rates, loops, spread
 from storebench.results import Counters
 from storebench.settings.words import CacheState
 from storebench.system.scratch import scratch_folder

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from storebench.probes.gather import take_once
 from storebench.probes.page_cache import ask_to_evict
+from storebench.probes.rates import take_once
 
 BATCH = 64
 

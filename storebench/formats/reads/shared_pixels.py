@@ -22,7 +22,7 @@ from storebench.arrays import Indices, Pixels
 from storebench.errors import OutputError, UsageError
 from storebench.formats.arrays import Batch, check_range
 from storebench.manifest import Manifest
-from storebench.probes.gather import compiled
+from storebench.probes.rates import compiled
 from storebench.system.scratch import (
     SEGMENT_PREFIX,
     SEGMENTS,
