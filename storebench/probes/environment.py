@@ -15,7 +15,7 @@ from storebench.probes import machine
 from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.code import running_checkout
 from storebench.probes.loop_mount import describe_device
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.results import Environment
 
 _LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")

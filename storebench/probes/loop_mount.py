@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError, from_os_error
-from storebench.probes.machine import SYS_BLOCK, block_device, read_text
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, SYS_BLOCK, block_device, mount_of, read_text
 from storebench.probes.page_cache import evict
 from storebench.system.libc import LIBC
 from storebench.system.scratch import scratch_folder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storebench.errors import CellFailedError, UsageError
 from storebench.filesystem import sync_file_system
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_count import (
     PAGE_BYTES,
     Paths,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from storebench.errors import CellFailedError
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.system.libc import LIBC
 
 PAGE_BYTES = mmap.PAGESIZE

@@ -30,7 +30,7 @@ from storebench.errors import CorruptDataError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import made_folder, write_whole
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
 from storebench.system.copying import load_kernel
 

@@ -24,8 +24,7 @@ from storebench.errors import CorruptStoreError
 from storebench.formats.arrays import Batch
 from storebench.formats.common import damaged
 from storebench.formats.windows import Windows
-from storebench.probes.machine import block_device
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import block_device, mount_of
 from storebench.probes.page_count import (
     NOT_ALLOWED,
     PAGE_BYTES,

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Sequence
 
 from storebench.matrix import MODEL_CROPS
-from storebench.probes.limited import LIMIT_HEADROOM
+from storebench.probes.cgroup import LIMIT_HEADROOM
 from storebench.probes.residency import SAMPLING_ERROR_FRAC
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import Finding, Rule, finding

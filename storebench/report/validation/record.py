@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from storebench.probes.limited import LIMIT_HEADROOM
+from storebench.probes.cgroup import LIMIT_HEADROOM
 from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.report.texts.labels import size
 from storebench.report.validation.findings import ROUNDING, Finding, Rule, agree, finding
