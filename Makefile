@@ -24,8 +24,8 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-ci check gate-selftest mutation reference reference-gpu reference-nodes validations \
-        figures docs notebooks power-tables report test test-full test-faults lint clean distclean
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-ci mutation reference reference-gpu reference-nodes validations \
+        figures docs notebooks report test test-full test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,10 +142,6 @@ bench-readers: setup ## Each reader's shuffled warm rate as a share of the gathe
 bench-direct: setup ## The direct readers compared with the libraries and the device, cold and warm
 	$(BIN)/python -m benchmarks.direct --stores $(STORES)
 
-bench-conversion: setup ## After how many epochs converting PNG files pays, with its interval (about five minutes)
-	$(BIN)/storebench bench scenarios/conversion.toml --out $(RUNS)/$(NOW)-conversion
-	$(BIN)/storebench report $(RUNS)/$(NOW)-conversion --allow-invalid --out $(REPORT)-conversion
-
 bench-window: setup ## How far a reader should ask ahead where memory is limited (root)
 	$(BIN)/storebench bench scenarios/window.toml --out $(RUNS)/$(NOW)-window
 	$(BIN)/storebench report $(RUNS)/$(NOW)-window --allow-invalid --out $(REPORT)-window
@@ -189,25 +185,13 @@ bench-null: setup ## Does the null backend compute as long as training from memo
 bench-report: setup ## Time and memory for the report of 10,000 cells
 	$(BIN)/python -m benchmarks.report
 
-bench-aa: setup ## A scenario against itself: how many ratios are called different?
-	$(BIN)/python -m benchmarks.aa
-
-power-tables: setup ## Simulated power of a page by number of rounds, and the share of pages with a false claim
-	$(BIN)/python -m benchmarks.power_tables
-
 # Five fresh processes: how processes differ from each other is most of a benchmark's noise.
-bench-ci: setup ## Five timed sessions of the pytest-benchmark suite, which 'make check' judges
+bench-ci: setup ## Five timed sessions of the pytest-benchmark suite; 'pytest-benchmark compare' shows them
 	rm -rf $(RUNS)/ci && mkdir -p $(RUNS)/ci
 	for session in 1 2 3 4 5; do \
 	  $(BIN)/python -m pytest benchmarks/suite -q --benchmark-enable --benchmark-only --benchmark-disable-gc \
 	    --benchmark-json=$(RUNS)/ci/session-$$session.json > $(RUNS)/ci/session-$$session.log || { cat $(RUNS)/ci/session-$$session.log; exit 5; }; \
 	done
-
-check: bench-ci ## The regression gate: this tree compared with the committed baseline
-	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
-
-gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (about half an hour; root)
-	$(BIN)/python -m benchmarks.gate_selftest
 
 # SAMPLE mutants per module, drawn by SEED; SAMPLE=0 tries all of them, which takes hours.
 SAMPLE ?= 40
@@ -218,7 +202,7 @@ mutation: setup ## Plant small faults in the code that draws conclusions, and co
 	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE) --seed $(SEED)
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited conversion)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
@@ -230,7 +214,6 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/ltfb.toml --out results/reference/ltfb
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out results/reference/lmdbio-ranks
 	$(BIN)/storebench bench scenarios/lmdbio-limited.toml --out results/reference/lmdbio-limited
-	$(BIN)/storebench bench scenarios/conversion.toml --out results/reference/conversion
 	$(BIN)/python -m tests.docs.validations
 
 validations: setup ## Write what 'storebench validate' says of each run in results/reference, beside its records

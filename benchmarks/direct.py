@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.claims import Claim, report
+from benchmarks.runs import claim_line
 from storebench.codecs import get_codec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, open_reader, parse_backend
@@ -220,16 +220,8 @@ def table(title: str, sides: list[Side], claims: Claims, rounds: int) -> None:
             f"  major faults {median('major_faults'):6.0f}  private {median('private_mib'):5.0f} MiB"
         )
     rates = {name: [run.samples_per_s for run in runs] for name, runs in found.items()}
-    judged = [
-        Claim(
-            words=words,
-            contender=rates[side],
-            baselines=[rates[name] for name in against.split("|")],
-            least=least or None,
-        )
-        for words, side, against, least in claims
-    ]
-    for line in report(judged):
+    for words, side, against, least in claims:
+        line = claim_line(words, rates[side], [rates[name] for name in against.split("|")], least or None)
         print(f"  {line}", flush=True)
 
 

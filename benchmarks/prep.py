@@ -38,8 +38,9 @@ import numpy as np
 import torch
 import torch.utils.data as torch_data
 
-from benchmarks.claims import Claim, ratio_words, report
 from benchmarks.readers import default_backends
+from benchmarks.runs import claim_line, ratio_words
+from storebench.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices
@@ -49,7 +50,6 @@ from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import Loader, ReusedBuffer, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
-from storebench.stats import compare_family
 from storebench.stores.convert import ensure_store
 from storebench.system.copying import load_kernel
 from storebench.training.loop import StepTimes, run_epoch
@@ -94,16 +94,15 @@ def main() -> int:
     torch.set_num_threads(1)
     if load_kernel() is None:
         print("There is no working C compiler, so all of this is without the compiled kernel.")
-    claims: list[Claim] = []
+    lines: list[str] = []
     for case in CASES:
         if case.dataset in arguments.dataset:
-            claims += measure(case, arguments)
-    lines = report(claims)
+            lines += measure(case, arguments)
     print("\nAsked for:\n" + "\n".join(lines))
     return int(any(line.endswith("missed") for line in lines))
 
 
-def measure(case: Case, arguments: argparse.Namespace) -> list[Claim]:
+def measure(case: Case, arguments: argparse.Namespace) -> list[str]:
     """Print the three tables of one size of images, and return what is claimed of it."""
     spec = DatasetSpec(name=case.dataset, size=arguments.size or case.samples)
     store = ensure_store(spec, parse_backend("memory+raw"), arguments.stores)
@@ -118,11 +117,11 @@ def measure(case: Case, arguments: argparse.Namespace) -> list[Claim]:
         _print_account(rounds, words)
         if not augment.identity:
             claims += [
-                Claim(
-                    words=f"{case.dataset}, {name} with crop and mirror, of numpy.take of the crops",
-                    contender=[measured.rate for measured in each],
-                    baselines=[[measured.yardstick for measured in each]],
-                    least=LEAST_OF_TAKE if name == "lmdb:direct" else None,
+                claim_line(
+                    f"{case.dataset}, {name} with crop and mirror, of numpy.take of the crops",
+                    [measured.rate for measured in each],
+                    [[measured.yardstick for measured in each]],
+                    LEAST_OF_TAKE if name == "lmdb:direct" else None,
                 )
                 for name, each in rounds.items()
                 if name in ("lmdb:direct", "memory:native", "lmdb")
@@ -131,21 +130,21 @@ def measure(case: Case, arguments: argparse.Namespace) -> list[Claim]:
     return claims
 
 
-def _prep(array: Pixels, case: Case, rounds: int) -> Claim:
+def _prep(array: Pixels, case: Case, rounds: int) -> str:
     """Print what each way of preparing one batch takes; return the claim about crop and mirror."""
     ways = prep_ways(array[:BATCH].copy(), case.crop)
     times = interleaved(ways, rounds)
     others = [name for name in times if name != "crop"]
-    ratios = compare_family([(times["crop"], times[name]) for name in others])
     print(f"\n  {'one batch':40} {'us':>9}   {'times the crop':>20}")
     print(f"  {'crop':40} {median(times['crop']):9.1f}")
-    for name, found in zip(others, ratios, strict=True):
+    for name in others:
+        found = compare(times["crop"], times[name])
         print(f"  {name:40} {median(times[name]):9.1f}   {ratio_words(found):>20}")
-    return Claim(
-        words=f"{case.dataset}, rate of crop and mirror over that of the crop alone",
-        contender=[1 / one for one in times["crop and mirror"]],
-        baselines=[[1 / one for one in times["crop"]]],
-        least=1 / MOST_TIMES_THE_CROP,
+    return claim_line(
+        f"{case.dataset}, rate of crop and mirror over that of the crop alone",
+        [1 / one for one in times["crop and mirror"]],
+        [[1 / one for one in times["crop"]]],
+        1 / MOST_TIMES_THE_CROP,
     )
 
 
@@ -290,15 +289,10 @@ def _middle_half(values: list[Any]) -> list[Any]:
 
 
 def _print_account(rounds: Mapping[str, Sequence[Round]], words: str) -> None:
-    shares = compare_family(
-        [
-            ([measured.yardstick for measured in each], [measured.rate for measured in each])
-            for each in rounds.values()
-        ]
-    )
     head = "".join(f"{part:>10}" for part in (*PARTS, "total"))
     print(f"\n  {words + ', us per batch':30}{head} {'samples/s':>12}   {'of numpy.take':>20}")
-    for (name, each), share in zip(rounds.items(), shares, strict=True):
+    for name, each in rounds.items():
+        share = compare([one.yardstick for one in each], [one.rate for one in each])
         parts = [median(measured.parts[part] for measured in each) for part in PARTS]
         total = median(sum(measured.parts.values()) for measured in each)
         figures = "".join(f"{figure:10.1f}" for figure in (*parts, total))

@@ -1,11 +1,13 @@
-"""Run a scenario through the command line, as a user would, and read its records."""
+"""Run a scenario through the command line, as a user would, and read its records; say what rates of its rounds show."""
 
 import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from storebench.comparison import Ratio, compare
 from storebench.results import Record
 from storebench.runs.records import read_records
 
@@ -28,15 +30,7 @@ def bench_text(scenario: str, folder: Path, stores: Path, replicates: int | None
 
 
 def records_asked_for(scenario: str, about: str | None) -> list[Record]:
-    """Parse the command line of a benchmark, and return the records of the run that it names, or of a new run.
-
-    Parameters
-    ----------
-    scenario
-        The scenario of a new run, as text.
-    about
-        Docstring of the benchmark; its first line describes the command.
-    """
+    """Parse the command line of a benchmark, and return the records of the run that it names, or of a new run."""
     parser = argparse.ArgumentParser(description=str(about).splitlines()[0])
     parser.add_argument("--run", type=Path, help="read this earlier run of the benchmark")
     parser.add_argument("--replicates", type=int, help="fresh processes per cell, instead of the scenario's")
@@ -47,3 +41,26 @@ def records_asked_for(scenario: str, about: str | None) -> list[Record]:
     with tempfile.TemporaryDirectory() as scratch:
         stores = arguments.stores or Path(scratch) / "stores"
         return bench_text(scenario, Path(scratch) / "run", stores, arguments.replicates)
+
+
+def ratio_words(found: Ratio) -> str:
+    """Return the ratio with its interval; "[-]" where one round shows no spread."""
+    if found.mid is None:
+        return "no ratio"
+    if found.low is None or found.high is None:
+        return f"{found.mid:.2f} [-]"
+    return f"{found.mid:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def claim_line(
+    words: str, contender: Sequence[float], baselines: Sequence[Sequence[float]], least: float | None = None
+) -> str:
+    """Return a line with the ratio to each baseline, and whether the intervals show at least `least`."""
+    found = [compare(baseline, contender) for baseline in baselines]
+    line = f"{words}: {' and '.join(map(ratio_words, found))}"
+    if least is None:
+        return line
+    if any(one.high is not None and one.high < least for one in found):
+        return f"{line} (asked: {least:g}) missed"
+    met = all(one.low is not None and one.low >= least for one in found)
+    return f"{line} (asked: {least:g}) {'met' if met else 'undecided'}"

@@ -37,7 +37,7 @@ from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place
 from storebench.training.step_table import step_ends
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 FEWEST_NODES, MOST_NODES = 2, 4
 RUN = "run"

@@ -19,7 +19,6 @@ question = "{question}"
 replicates = {replicates}
 test_limit = 0
 ceilings = false
-check_pixels = false
 timeout_s = {timeout_s}
 stall_s = {stall_s}
 

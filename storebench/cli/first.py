@@ -14,7 +14,7 @@ from storebench.units import format_duration, number_of
 if TYPE_CHECKING:
     from storebench.first_run.choice import FirstRun
     from storebench.matrix import Matrix
-    from storebench.report.texts.worth import Worth
+    from storebench.report.answer import Worth
     from storebench.scenario import Scenario
 
 _ONE_RUN = (
@@ -65,19 +65,14 @@ def print_first_answer(
     named: Sequence[Accelerator] = (),
 ) -> bool:
     """Print which accelerators each store feeds, whether converting is worth it, and the command that converts."""
-    from storebench.report.summary import first_answer
+    from storebench.report.build import first_answer
 
     first = first_answer(folder, named)
     if first is None:
-        print_summary(folder)
+        print_summary(folder, named)
         return False
     put_text(drawn(first.table))
-    put(
-        *filter(None, (first.disturbed, first.handoff)),
-        *first.incomplete,
-        *first.worth.named,
-        *first.worth.sentences,
-    )
+    put(*filter(None, (first.disturbed,)), *first.incomplete, *first.worth.sentences)
     put(_ONE_RUN)
     if first.worth.store:
         put("To convert all images:", f"  {convert_command(scenario.matrix[0], first.worth, stores)}")

@@ -10,7 +10,9 @@ from storebench.cli.common import exit_codes, put, put_json, put_text, say, writ
 from storebench.cli.options import ResultsArgument, accelerator_option
 
 if TYPE_CHECKING:
+    from storebench.accelerators import Accelerator
     from storebench.report.build import Report
+    from storebench.report.content import Content
     from storebench.report.tables import Table
 
 
@@ -34,73 +36,69 @@ def report(
 
         named = [find_accelerator(name) for name in accelerators or ()]
         from storebench.report.build import write_report
-        from storebench.report.tables import MOST_TABLES
-        from storebench.units import number_of
 
         writes_into(out)
         written = write_report(results, out, allow_invalid=allow_invalid, accelerators=named)
         if as_json:
             put_json(as_dict(written))
             return
-        put(*written.incomplete)
-        noted: set[str] = set()
-        for table in written.tables[:MOST_TABLES]:
-            put_text(drawn(table))
-            put(*(f"- {note}" for note in table.notes if note not in noted))
-            noted.update(table.notes)
-        put(*written.incomplete, written.answer)
-        if named:
-            put(*written.feeding)
-            _say_what_is_missing(written.feeding)
-        if len(written.tables) > MOST_TABLES:
-            say(f"{len(written.tables) - MOST_TABLES} more tables are in {out}")
-        for count, kind in ((written.failed, "failed"), (written.invalid, "did not validate")):
-            if count:
-                say(f"warning: {number_of(count, 'cell')} {kind}")
-        for path in written.files:
-            if path.suffix in (".html", ".png"):
-                say(f"{'page' if path.suffix == '.html' else 'plot'}: {path}")
+        put_content(written.content)
+        say(f"page: {written.files[0]}")
 
 
-def _say_what_is_missing(feeding: Sequence[str]) -> None:
-    """Say why nothing is known about an accelerator where no cell only loads."""
-    if not feeding:
-        say("--accelerator: no cell only loads, so nothing is known about it; run cells with compute none")
+def put_content(content: "Content", *, most_tables: int = 1) -> None:
+    """Print the matrix or the first tables of a report and, last, its answer."""
+    from storebench.units import number_of
+
+    put(*content.incomplete)
+    tables = [content.matrix] if content.matrix is not None else content.tables[:most_tables]
+    for table in tables:
+        put_text(drawn(table))
+    put(*content.caveats, *content.incomplete, content.answer.sentence)
+    put(*filter(None, (content.answer.conditions, *content.answer.changes)))
+    if content.accelerators:
+        put(*content.feeding)
+        if not content.feeding:
+            say(
+                "--accelerator: no cell only loads, so nothing is known about it; run cells with compute none"
+            )
+    for count, kind in (
+        (len(content.failed), "failed"),
+        (sum(bool(c.invalid) for c in content.cells), "did not validate"),
+    ):
+        if count:
+            say(f"warning: {number_of(count, 'cell')} {kind}")
 
 
-def print_summary(run: Path) -> None:
-    """Print the tables of a finished run, what limits its cells, the advice and, last, the answer."""
-    from storebench.report.summary import summarise_results
+def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
+    """Print the tables of a finished run and, last, the answer."""
+    from storebench.report.build import summarise_results
     from storebench.report.tables import MOST_TABLES
     from storebench.runs.records import RECORDS_NAME
     from storebench.units import number_of
 
-    summary = summarise_results(run / RECORDS_NAME)  # not the folder, which may hold other runs
-    put(*summary.incomplete)
-    for table in summary.tables[:MOST_TABLES]:
-        put_text(drawn(table))
-    if len(summary.tables) > MOST_TABLES:
-        say(f"{len(summary.tables) - MOST_TABLES} more tables are in the report")
-    for title, lines in (("What limits each cell:", summary.limits), ("Advice:", summary.advice)):
-        if lines:
-            put(title, *(f"- {line}" for line in lines), "")
-    put(*filter(None, (summary.disturbed, *summary.incomplete, summary.answer)))
-    if summary.findings:
-        say(f"attention: {number_of(summary.findings, 'finding')}; 'storebench validate {run}' lists them")
+    content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
+    put_content(content, most_tables=MOST_TABLES)
+    if content.findings:
+        findings = number_of(len(content.findings), "finding")
+        say(f"attention: {findings}; 'storebench validate {run}' lists them")
 
 
 def as_dict(written: "Report") -> dict[str, Any]:
     """Return a report as plain JSON values."""
+    content = written.content
     tables = [
         {"caption": table.caption, "rows": [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]}
-        for table in written.tables
+        for table in content.tables
     ]
     return {
-        "answer": written.answer,
-        "incomplete": list(written.incomplete),
-        "feeding": list(written.feeding),
-        "failed_cells": written.failed,
-        "invalid_cells": written.invalid,
+        "answer": content.answer.sentence,
+        "conditions": content.answer.conditions,
+        "changes": list(content.answer.changes),
+        "incomplete": list(content.incomplete),
+        "feeding": content.feeding,
+        "failed_cells": len(content.failed),
+        "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),
         "tables": tables,
         "files": [str(path) for path in written.files],
     }

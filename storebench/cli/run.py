@@ -2,7 +2,7 @@
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from storebench.cli.common import (
     dataset_named,
     exit_codes,
     progress,
-    put,
     put_json,
     runs_dir,
     say,
@@ -49,7 +48,6 @@ from storebench.units import number_of
 if TYPE_CHECKING:
     from storebench.first_run.choice import FirstRun
     from storebench.results import Record
-    from storebench.runner import Assess
     from storebench.runs.resuming import Begun
     from storebench.scenario import Scenario
 
@@ -236,9 +234,7 @@ def _run(
             note_whole(folder, first.whole)
         for line in lines:
             say(line)
-        return execute(
-            made, stores, drop_caches=drop_caches, watcher=StderrWatcher(), assess=assess_of(scenario)
-        )
+        return execute(made, stores, drop_caches=drop_caches, watcher=StderrWatcher(scenario.budget_s))
 
 
 def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
@@ -255,13 +251,7 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
         run = Run.resume(folder)
         require_devices(run.cells)
         sweep(stores)
-        execute(
-            run,
-            stores,
-            drop_caches=drop_caches,
-            watcher=StderrWatcher(),
-            assess=assess_of(run.scenario),
-        )
+        execute(run, stores, drop_caches=drop_caches, watcher=StderrWatcher(run.scenario.budget_s))
         return read_records(folder)
 
 
@@ -301,41 +291,20 @@ def _finish(
     from storebench.runs.folder import Run
 
     scenario = Run.read(folder).scenario
-    answered = False
     if as_json:
         from storebench.runs.records import record_to_dict
 
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
-        answered = print_first_answer(folder, scenario, stores=stores, named=named)
+        print_first_answer(folder, scenario, stores=stores, named=named)
     else:
         from storebench.cli.report import print_summary
 
-        print_summary(folder)
-    if not answered:
-        _tell_feeding(folder, named, put=say if as_json else put)
+        print_summary(folder, named)
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
     )
     leave(records)
-
-
-def assess_of(scenario: "Scenario") -> "Assess | None":
-    """Return the function that measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
-    if scenario.stopping is None:
-        return None
-    from storebench.report.precision import run_precision
-
-    return run_precision
-
-
-def _tell_feeding(folder: Path, named: list[Accelerator], *, put: Callable[[str], None]) -> None:
-    """Print which backends of a run feed the named accelerators."""
-    if named:
-        from storebench.report.build import feeding_sentences
-
-        for sentence in feeding_sentences(folder, named):
-            put(sentence)
 
 
 def new_run_folder(name: str) -> Path:

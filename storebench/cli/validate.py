@@ -20,7 +20,7 @@ def validate(
     fails. Replicates that failed have no figures to check; their number is printed.
     """
     with exit_codes():
-        from storebench.report.validation.validate import nothing_to_read, read_all, validate_records
+        from storebench.report.checks.records import nothing_to_read, read_all, validate_records
         from storebench.results import Status
         from storebench.units import number_of
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from storebench.probes.machine import Mount, cgroup_folders, mount_of, read_text
 from storebench.results import Conditions, Counters, disturbance
 
@@ -280,10 +278,9 @@ class _Totals:
 
 
 class OtherWork:
-    """Count the work of others from the moment it is made until `conditions`."""
+    """Count the work of others from the moment it is made until `conditions`; children must have been waited for by then."""
 
-    def __init__(self, child: int | None = None) -> None:
-        self._earlier_s = 0.0 if child is None else _cpu_s(child)
+    def __init__(self) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))
         self._load = _load()
         self._before = _totals(self._cpus)
@@ -292,7 +289,7 @@ class OtherWork:
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
         before, after = self._before, _totals(self._cpus)
         busy_s, steal_s = _grown(before.busy_s, after.busy_s), _grown(before.steal_s, after.steal_s)
-        own_s = after.own_s - before.own_s - self._earlier_s
+        own_s = after.own_s - before.own_s
         conditions = Conditions(
             wall_s=after.at_s - before.at_s,
             cores=len(self._cpus),
@@ -305,14 +302,6 @@ class OtherWork:
             attempt=attempt,
         )
         return dataclasses.replace(conditions, disturbed=disturbance(conditions))
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process and of those of its children that it waited for."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        times = psutil.Process(pid).cpu_times()
-        return times.user + times.system + times.children_user + times.children_system
-    return 0.0
 
 
 def _grown(before: float | None, after: float | None) -> float | None:

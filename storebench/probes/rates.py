@@ -1,8 +1,4 @@
-"""The rates of this machine: copying samples in memory, O_DIRECT reads of the device, and how steady its cores are.
-
-The rates of the device are measured over one large file, because a store of many small files would show the cost of small
-extents. A reader that merges requests may exceed the rate of single requests, but none the highest of all these rates.
-"""
+"""The rates of this machine: copying samples in memory, O_DIRECT reads of the device, and how steady its cores are."""
 
 import contextlib
 import ctypes

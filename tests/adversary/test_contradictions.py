@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from tests.docs.doc_files import ROOT
 
 Raw = dict[str, Any]

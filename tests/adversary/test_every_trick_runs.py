@@ -99,7 +99,6 @@ HONEST = (
     "test_paired_runs_of_the_same_code_are_green",
     "test_durations_beside_the_steps_may_vary",
     "test_the_honest_run_has_no_finding",
-    "test_the_rule_that_added_rounds_is_no_finding",
     "test_what_is_no_image_may_be_anything",
     "test_names_that_are_no_utf8_go_all_the_way",
     "test_a_run_on_names_that_are_no_utf8_is_reported_and_valid",

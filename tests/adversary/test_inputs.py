@@ -400,11 +400,8 @@ def test_a_runs_own_file_that_is_no_file_is_refused(
 
 
 @pytest.mark.parametrize("name", NOT_FILES)
-def test_a_policy_or_baseline_that_is_no_file_is_refused(name: str, limited: Limited, tmp_path: Path) -> None:
+def test_a_policy_that_is_no_file_is_refused(name: str, limited: Limited, tmp_path: Path) -> None:
     make, words = NOT_FILES[name]
-    for path in ("policy.toml", "session.json"):
-        make(tmp_path / path)
-    (tmp_path / "sessions.json").write_text('{"benchmarks": []}')
-    policy = refusal(limited("check", "sessions.json", "sessions.json", "--policy", "policy.toml"), 2)
+    make(tmp_path / "policy.toml")
+    policy = refusal(limited("check", "run", "run", "--policy", "policy.toml"), 2)
     assert f"policy.toml: the policy cannot be read ({words}" in policy
-    assert f"session.json: {words}" in refusal(limited("check", "sessions.json", "session.json"), 5)

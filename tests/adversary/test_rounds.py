@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from tests.support.quick_cli import storebench
-from tests.support.step_tables import MERGED, split, write_merged
+from tests.support.step_tables import MERGED, write_merged
 
 Raw = dict[str, Any]
 
@@ -40,25 +40,11 @@ def ids_of(run: Path, *, without: str = "") -> list[str]:
     return [cell["cell_id"] for cell in cells if cell["backend"] != without]
 
 
-def excuse_a_lost_replicate(run: Path) -> None:
-    """Drop the slow first round of PNG files, and say that this round was added for the other cells only."""
-    records = records_of(run)
-    kept = [record for record in records if (record["cell"]["backend"], record["replicate"]) != ("png", 0)]
-    rewrite(run, kept, added_rounds=[{"replicate": 0, "cell_ids": ids_of(run, without="png")}])
-
-
 def add_a_lucky_round(run: Path) -> None:
     """Record a third round, which the scenario does not have, with the figures of the second."""
     records = records_of(run)
     lucky = [record | {"replicate": 2} for record in records if record["replicate"] == 1]
     rewrite(run, [*records, *lucky])
-
-
-def list_a_lucky_round(run: Path) -> None:
-    """Record a third round, and list it as added although no rule added it."""
-    records = records_of(run)
-    lucky = [record | {"replicate": 2} for record in records if record["replicate"] == 1]
-    rewrite(run, [*records, *lucky], added_rounds=[{"replicate": 2, "cell_ids": ids_of(run)}])
 
 
 def lose_a_late_round(run: Path) -> None:
@@ -68,23 +54,6 @@ def lose_a_late_round(run: Path) -> None:
     ]
     matrices = [matrix | {"replicates": 1} for matrix in scenario_of(run)["matrix"]]
     rewrite(run, kept, scenario=scenario_of(run, matrix=matrices))
-
-
-def hide_the_rule(run: Path) -> None:
-    """Say nothing of the rule by which the run stopped, so that its intervals are not corrected for it."""
-    rewrite(run, records_of(run), scenario=scenario_of(run, until=0.1), stopping=None)
-
-
-def soften_the_rule(run: Path) -> None:
-    """Say that the run was to be as precise as it turned out to be."""
-    rule = {"until": 0.5, "min_replicates": 5, "max_replicates": 12, "budget_s": None}
-    rewrite(run, records_of(run), scenario=scenario_of(run, until=0.1), stopping=rule, stops=[])
-
-
-def claim_a_rule(run: Path) -> None:
-    """Say that precision ended a run whose number of rounds was fixed."""
-    rule = {"until": 0.1, "min_replicates": 5, "max_replicates": 12, "budget_s": None}
-    rewrite(run, records_of(run), stopping=rule, stops=[])
 
 
 def change(run: Path, backend: str, change_one: Callable[[Raw], Raw]) -> None:
@@ -193,13 +162,8 @@ def serve_another_order(run: Path) -> None:
 
 
 ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a lost replicate is excused by an added round": (excuse_a_lost_replicate, "added_rounds"),
     "a round that the scenario does not have": (add_a_lucky_round, "replicate"),
     "a lost last round is none of its cell's": (lose_a_late_round, "replicate"),
-    "a lucky round is listed as added": (list_a_lucky_round, "added_rounds"),
-    "the rule for added rounds is hidden": (hide_the_rule, "stopping"),
-    "the rule for added rounds is softened": (soften_the_rule, "stopping"),
-    "a rule is claimed that the scenario lacks": (claim_a_rule, "stopping"),
     "a round is a copy of a better one": (repeat_the_best_round, "steps_file"),
     "a round has the times of a better one": (repeat_the_best_round_with_other_steps, "epoch_s"),
     "two cells have each other's figures": (exchange_two_cells, "steps_file"),
@@ -219,17 +183,6 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a cell was measured with other code": (measure_with_other_code, "code"),
     "an order that is not the seed's": (serve_another_order, "digests.order"),
 }
-
-
-@pytest.mark.quiet  # it comes first, so it makes the run, which must not be a busy machine's
-def test_the_rule_that_added_rounds_is_no_finding(run: Path) -> None:
-    """The same description, with the rule of its scenario and a round that this rule can have added."""
-    rule = {"until": 0.1, "min_replicates": 5, "max_replicates": 12, "budget_s": 720.0}
-    scenario = scenario_of(run, until=0.1, budget="12 min")
-    added = [{"replicate": 5, "cell_ids": ids_of(run)}]
-    split(run)  # the run was interrupted after two rounds
-    rewrite(run, records_of(run), scenario=scenario, stopping=rule, added_rounds=added, stops=[])
-    assert [str(finding) for finding in validate(run)] == []
 
 
 @pytest.mark.parametrize("name", ATTACKS)

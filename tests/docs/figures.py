@@ -6,17 +6,17 @@ from typing import cast
 
 import pandas as pd
 from matplotlib.axes import Axes
-
-import storebench
-from storebench.report.cells import summarise
 from storebench.report.facts import Facts, derive
-from storebench.report.plots.style import svg_bytes
-from storebench.report.roofline import error_summary
 from storebench.report.texts.headline import headline
 from storebench.report.texts.labels import dataset_label, number, setting_label, with_interval
 from storebench.report.texts.papers import gain_of
 from storebench.report.texts.resting import precision_lines, precision_words, told
 from storebench.report.texts.roofline import error_words
+
+import storebench
+from storebench.report.cells import summarise
+from storebench.report.plots.style import svg_bytes
+from storebench.report.roofline import error_summary
 from tests.docs.gpu_table import gpu_lines, gpu_results
 from tests.docs.ladder_table import ladder_lines
 

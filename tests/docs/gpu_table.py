@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 
 import pandas as pd
-
-import storebench
-from storebench.report.cells import CellSummary, summarise
-from storebench.report.roofline import error_summary, rooflines
 from storebench.report.roofline_curve import Point, curve_of
 from storebench.report.roofline_errors import ERROR_LIMIT, first_share, handing_s
 from storebench.report.texts.labels import backend_label, network_name, number, percent, with_interval
 from storebench.report.texts.roofline import error_words, explanation_words
+
+import storebench
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.roofline import error_summary, rooflines
 from storebench.settings.words import CacheState
 from tests.docs.doc_files import ROOT
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-import storebench
-from storebench.report.cells import CellSummary, summarise
 from storebench.report.facts import derive
 from storebench.report.intervals import Round, ratio
-from storebench.report.ladder import Ladder
 from storebench.report.texts.labels import number, percent, with_interval
+
+import storebench
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.ladder import Ladder
 from storebench.runs.records import read_records
 from storebench.settings.words import ComputeKind, Share
 from tests.docs.doc_files import ROOT

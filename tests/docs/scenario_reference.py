@@ -35,21 +35,15 @@ workers = [0, 2]
 
 Several keys of a matrix are axes: they take one value or a list. A matrix stands for every combination of the values of
 its axes and its backends. Here these are 4 x 2 x 2 = 16 cells, and each cell is measured in 3 fresh processes. A cell
-that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and how long
-they will take.
+that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and their
+bytes.
 
-Instead of a fixed number of replicates, a scenario can state the precision that it wants:
+A scenario can state the time that it may take. The first 5 rounds run in any case, and then as many as fit:
 
 ```toml
-until = 0.1
-min_replicates = 5
-max_replicates = 12
+replicates = 12
 budget = "12 min"
 ```
-
-Every cell runs in 5 rounds. Then rounds are added until the interval of each ratio that matters is within 10%, of those
-cells alone whose ratios are not, up to 12 rounds or 12 minutes of measuring. [statistics.md](statistics.md#rounds-until-a-ratio-is-precise)
-says what this does to the intervals. `--rounds N` fixes the number on the command line.
 
 A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused with their
 line (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
@@ -58,9 +52,7 @@ it, and say so.
 
 ALLOWED = {
     "name": "letters, digits, `-` and `_`",
-    "until": "more than 0, at most 1",
     "budget": "a time such as `12 min`",
-    "check_pixels": "`true`, `false`, `once`",
     "dataset": ", ".join(f"`{name}`" for name in KNOWN),
     "backends": "`FORMAT[+CODEC][:READER][?OPTION=VALUE]`; `storebench formats` lists them",
     "model": ", ".join(f"`{name}`" for name in MODEL_BATCHES),

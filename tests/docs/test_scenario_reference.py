@@ -5,8 +5,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from storebench.matrix import Matrix
-from storebench.rounds import MOST_REPLICATES
+from storebench.matrix import MOST_REPLICATES, Matrix
 from storebench.scenario import Scenario
 from tests.docs.scenario_reference import Key, keys, scenario_reference
 
@@ -16,9 +15,7 @@ IN_MATRIX = keys(Matrix)
 NEEDED: dict[str, dict[str, Any]] = {
     "limited": {"memory": "400 MiB"},
     "memory": {"cache": "limited"},
-    "min_replicates": {"until": 0.1, "max_replicates": MOST_REPLICATES},
-    "max_replicates": {"until": 0.1, "min_replicates": 5},
-    "budget": {"until": 0.1},
+    "budget": {"replicates": 6},
     "global_batch_size": {"ranks": 2},
     "pad": {"ranks": 2},
     "sync": {"ranks": 2},

@@ -84,13 +84,6 @@ def test_a_run_json_that_is_nested_100000_deep_is_refused(run: Path, built: Path
     assert "not a run" in refused(done)
 
 
-def test_a_baseline_that_is_nested_100000_deep_is_refused(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "baseline.json").write_text(f'{{"storebench_baseline": 2, "cells": {DEEP_JSON}}}')
-    assert "baseline.json: JSON that is nested too deep" in refused(
-        storebench(tmp_path, "check", "baseline.json", run)
-    )
-
-
 @pytest.mark.parametrize(("key", "value"), [("workers", "[" * 5000 + "]" * 5000), ("size", str(2**70))])
 def test_a_scenario_beyond_what_python_and_numpy_take_is_refused(
     tmp_path: Path, key: str, value: str

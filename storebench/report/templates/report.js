@@ -22,11 +22,6 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// A link to the terms opens them: they are folded.
-for (const link of document.querySelectorAll('a[href="#terms"]')) {
-  link.addEventListener("click", () => { document.getElementById("all-terms").open = true; });
-}
-
 // Say where a table is wider than the screen; whether it is changes with the window.
 const regions = [...document.querySelectorAll(".scroll")];
 function markCut() {

@@ -29,7 +29,7 @@ from benchmarks.nodes.watch import observed
 from benchmarks.scaling_io import Way
 from storebench.errors import UsageError
 from storebench.probes.cgroup import find_controller
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.runs.records import RECORDS_NAME
 from storebench.settings.words import Sync
 from tests.support.harness_tools import wait_for
