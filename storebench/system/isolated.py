@@ -9,8 +9,9 @@ import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 from storebench.errors import StorebenchError
 from storebench.system.interrupts import Held
@@ -81,15 +82,10 @@ def _be_quiet() -> None:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    used = next(
-        (int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:")), None
-    )
-    if used is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = used + more_bytes
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    wanted = psutil.Process().memory_info().data + more_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _ending(code: int | None) -> str:

@@ -188,3 +188,13 @@ def _lock_of_abandoned(folder: Path) -> int | None:
 def _has_processes(folder: Path) -> bool:
     match = _OURS.fullmatch(folder.name)
     return match is not None and match["kind"] in _WITH_PROCESSES
+
+
+def user_cache_folder() -> Path | None:
+    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``."""
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "storebench"
+    try:
+        return Path.home() / ".cache" / "storebench"
+    except RuntimeError:
+        return None

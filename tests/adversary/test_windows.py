@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.system.compiled import load_compiled
-from storebench.system.copying import SOURCE
+from storebench.system.copying import SOURCE, load_compiled
 from tests.support.photo_folders import write_photos
 from tests.support.quick_cli import storebench
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from storebench.system.imports import uncollected
+from storebench.system.processes import uncollected
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
