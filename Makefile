@@ -24,7 +24,7 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-ci mutation reference reference-gpu reference-nodes validations \
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-ci reference reference-gpu reference-nodes \
         figures docs notebooks report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -193,14 +193,6 @@ bench-ci: setup ## Five timed sessions of the pytest-benchmark suite; 'pytest-be
 	    --benchmark-json=$(RUNS)/ci/session-$$session.json > $(RUNS)/ci/session-$$session.log || { cat $(RUNS)/ci/session-$$session.log; exit 5; }; \
 	done
 
-# SAMPLE mutants per module, drawn by SEED; SAMPLE=0 tries all of them, which takes hours.
-SAMPLE ?= 40
-SEED ?= 0
-MUTATE ?=
-mutation: setup ## Plant small faults in the code that draws conclusions, and count those that the tests notice
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
-	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE) --seed $(SEED)
-
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
 	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
@@ -214,16 +206,11 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/ltfb.toml --out results/reference/ltfb
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out results/reference/lmdbio-ranks
 	$(BIN)/storebench bench scenarios/lmdbio-limited.toml --out results/reference/lmdbio-limited
-	$(BIN)/python -m tests.docs.validations
-
-validations: setup ## Write what 'storebench validate' says of each run in results/reference, beside its records
-	$(BIN)/python -m tests.docs.validations
 
 reference-gpu: data ## Measure results/reference/gpu and gpu-small again (about nine minutes; CUDA)
 	rm -rf results/reference/gpu results/reference/gpu-small
 	$(BIN)/storebench bench scenarios/gpu.toml --rounds 3 --only imagenet --out results/reference/gpu
 	$(BIN)/storebench bench scenarios/gpu.toml --rounds 3 --only cifar10 --only mnist --out results/reference/gpu-small
-	$(MAKE) validations
 
 reference-nodes: setup ## Measure results/reference/nodes again, and print the tables of docs/nodes.md (about ten minutes; root)
 	$(BIN)/python -m benchmarks.nodes all --keep results/reference/nodes

@@ -124,7 +124,7 @@ class Force(Convert):
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
         store = self.store(work)
-        if not self.exchange and ending.code == KILLED and not store.exists():
+        if ending.code == KILLED and not store.exists():
             # Between two renames there is no store of this name; the next command must put one back.
             whole = [path for path in store.parent.glob(".*.tmp-*") if not store_problems(path)]
             return [] if whole else [f"{store.name} is not there, nor a whole copy of it"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer.main
 
 from storebench.cli.main import app
-from storebench.datasets import scenes
+from storebench.datasets import synthetic
 from storebench.formats.origin import code_facts
 from storebench.probes.environment import environment
 from storebench.report.content import content_of
@@ -37,6 +37,6 @@ def warm_up() -> None:
 
 def draw_fields() -> None:
     """Draw the large fields that synthetic photographs are cut from: half a second for each process that needs them."""
-    scenes._grain()
-    for number in range(scenes.FIELD_COUNT):
-        scenes._field(number)
+    synthetic._grain()
+    for number in range(synthetic.FIELD_COUNT):
+        synthetic._field(number)

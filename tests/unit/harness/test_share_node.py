@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.formats.reads.turns import Turns
+from storebench.formats.reads.planned import Turns
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storebench.comparison import Verdict
-from storebench.formats.lmdb.ladder import RUNGS
+from storebench.formats.lmdb.direct import RUNGS
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import to_frame
 from storebench.report.ladder import ladders

@@ -1,7 +1,7 @@
-"""Inspect a file of any program: find its parts, read random samples of the largest, in a separate process."""
+"""Inspect a file of any program: find its samples, read random ones of the largest parts, in a separate process."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,15 +10,13 @@ from storebench.formats.lmdb.index import data_file
 from storebench.formats.lmdb.pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
-from storebench.stores.inspection.candidate import Candidate, FileContent, paged, spread
-from storebench.stores.inspection.findings import Inspection, SampleSet
-from storebench.stores.inspection.leveldb_folder import CURRENT, files_of, find_leveldb, is_leveldb
-from storebench.stores.inspection.lmdb_file import find_lmdb
-from storebench.stores.inspection.measure import measure
-from storebench.stores.inspection.values import contents_of
+from storebench.stores.keyvalue_files import CURRENT, find_leveldb, find_lmdb, is_leveldb, leveldb_files
+from storebench.stores.random_reads import Candidate, FileContent, Reads, SampleSet, measured
 from storebench.system.isolated import IsolatedError, run_isolated
 from storebench.system.scratch import sweep
 from storebench.units import format_bytes
+
+__all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
 
 SAMPLES = 200
 """Random samples to read per part."""
@@ -31,40 +29,29 @@ MEMORY_BYTES = 2 << 30
 
 _MOST_MEASURED = 3
 _MOST_PARTS = 64
-_HEAP_BYTES = (
-    4096  # HDF5 keeps values of varying length in collections of at least so many, and reads a whole one
-)
 _COSTLY_TIMES = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """Findings about one file: LMDB, LevelDB (all its files) or HDF5; the parts with the most bytes come first."""
+
+    path: Path
+    kind: str
+    file_bytes: int
+    resident_frac: float | None  # in the page cache before it was inspected
+    parts: tuple[SampleSet, ...]
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def main(self) -> SampleSet | None:
+        """The part with the most bytes among those that were read, or among all of them; None without parts."""
+        read = [part for part in self.parts if part.warm is not None and part.warm.samples]
+        return max(read or self.parts, key=lambda part: part.weight, default=None)
+
+
 def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) -> Inspection:
-    """Return the layout of a file and the cost of a random sample of it. Nothing is written to it.
-
-    All of it happens in a separate process, because a library may crash on a damaged file. The file is evicted
-    from the page cache, unless `samples` is 0.
-
-    Parameters
-    ----------
-    path
-        An HDF5 file, an LMDB data file, a folder that holds one (``data.mdb``, ``data.h5``), or the folder of a LevelDB.
-    database
-        A named database of LMDB.
-    samples
-        Random samples to read per part, of the few largest parts; 0 reads none.
-
-    Raises
-    ------
-    DataNotFoundError
-        There is no such file.
-    CorruptDataError
-        It is of no known kind, or its library cannot read it.
-    CorruptStoreError
-        It is an LMDB file, but damaged.
-    UsageError
-        There is no such database.
-    MissingDependencyError
-        The library that it needs is not installed.
-    """
+    """Return the layout of a file or folder and the cost of a random sample of it. Nothing is written to it."""
     try:
         place, kind = _kind_of(path)
     except PermissionError as error:
@@ -124,17 +111,17 @@ def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspe
 
 
 def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
-    files = files_of(path) if kind == "LevelDB" else [path]
-    apparent, stored = (sum(sizes) for sizes in zip((0, 0), *map(_sizes, files), strict=True))
+    files = leveldb_files(path) if kind == "LevelDB" else [path]
+    apparent = sum(file.stat().st_size for file in files)
+    # A sparse file has holes, which are never resident.
+    stored = sum(min(file.stat().st_size, 512 * file.stat().st_blocks) for file in files) or apparent
     frac = resident(files).frac if files else None
-    frac = None if frac is None else min(1.0, frac * apparent / max(1, stored))
     with _found(path, kind, database, samples) as content:
         ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
-        measured = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
-        budget_s = BUDGET_S / max(1, len(measured))
+        chosen = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
         # What was read to find the parts is evicted first, with the rest of the file.
         parts = [
-            _measured(kind, candidate, budget_s) if candidate in measured else candidate.part
+            _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
             for candidate in ranked
         ]
     notes = dict(content.notes)
@@ -145,16 +132,10 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
         path=path,
         kind=kind,
         file_bytes=stored,
-        resident_frac=frac,
+        resident_frac=None if frac is None else min(1.0, frac * apparent / max(1, stored)),
         parts=tuple(parts[:_MOST_PARTS]),
         notes=notes,
     )
-
-
-def _sizes(file: Path) -> tuple[int, int]:
-    """Return the size of a file, and what of it is on the disk: a sparse file has holes."""
-    status = file.stat()
-    return status.st_size, min(status.st_size, 512 * status.st_blocks) or status.st_size
 
 
 def _found(path: Path, kind: str, database: str | None, samples: int) -> AbstractContextManager[FileContent]:
@@ -162,44 +143,19 @@ def _found(path: Path, kind: str, database: str | None, samples: int) -> Abstrac
         return find_leveldb(path, samples=samples)
     if kind == "LMDB":
         return nullcontext(find_lmdb(path, database=database, samples=samples))
-    from storebench.stores.inspection.hdf5_file import find_hdf5
+    from storebench.stores.hdf5_files import find_hdf5
 
     return nullcontext(find_hdf5(path, samples=samples))
 
 
 def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
-    assert candidate.source is not None
-    part, reads = candidate.part, measure(candidate.source, budget_s=budget_s)
-    sizes, touched, looked_at = part.sample_bytes, part.touched_bytes, part.looked_at
-    if sizes is None:
-        sizes = spread(reads.sizes)
-        looked_at = len(reads.sizes) if len(reads.sizes) < part.samples else None
-        touched = candidate.beside_bytes + paged(max(_HEAP_BYTES, sizes[1]))
-    part = replace(
-        part,
-        content=part.content or contents_of(reads.values),
-        sample_bytes=sizes,
-        looked_at=looked_at,
-        touched_bytes=touched,
-        cold=reads.cold,
-        warm=reads.warm,
-    )
-    if candidate.decompress is not None:
-        part = replace(part, decompress_s=_at_most(candidate.decompress(), reads.warm.median_s))
-    return replace(part, advice=_read_ahead_advice(part)) if kind == "LMDB" else part
-
-
-def _at_most(seconds: float | None, whole_s: float | None) -> float | None:
-    """Return the time of a part of a read, which is a difference and may exceed the whole by noise."""
-    return seconds if seconds is None or whole_s is None else min(seconds, whole_s)
-
-
-def _read_ahead_advice(part: SampleSet) -> str | None:
-    """Return advice to turn off the kernel's read-ahead if it dominates a cold read."""
+    """Return a part with its measurements, and for LMDB the advice against a read-ahead that dominates a cold read."""
+    part = measured(candidate, budget_s=budget_s)
     read = part.cold.read_bytes if part.cold else None
-    if not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:
-        return None
-    return (
+    if kind != "LMDB" or not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:
+        return part
+    advice = (
         f"the kernel reads {read / part.touched_bytes:.0f} times the bytes that a cold sample needs; "
         "lmdb.open(..., readahead=False) stops that, and pays if the file is larger than memory"
     )
+    return replace(part, advice=advice)
