@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from storebench.codecs import decoding_of, get_codec
 from storebench.codecs.decoders import largest_difference
-from storebench.codecs.views import Choose
+from storebench.codecs.original import Choose
 from storebench.digests import DIGEST_BYTES, payload_digest, sample_digest
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image as PilImage
 
 from storebench.codecs import OriginalCodec, get_codec
-from storebench.codecs.views import DRAWS, View, centre_view, random_view
+from storebench.codecs.original import DRAWS, View, centre_view, random_view
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.images import check_file
 from storebench.digests import payload_digest, set_digest
