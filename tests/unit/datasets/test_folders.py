@@ -319,7 +319,10 @@ def test_pixels_of_more_than_eight_bits_are_scaled_or_refused(
     image: PilImage.Image, ending: str, found: str | int, tmp_path: Path
 ) -> None:
     (tmp_path / "a").mkdir()
-    image.save(tmp_path / "a" / f"1.{ending}", **({"tiffinfo": {262: 0}} if "white" in ending else {}))
+    if "white" in ending:
+        image.save(tmp_path / "a" / f"1.{ending}", tiffinfo={262: 0})
+    else:
+        image.save(tmp_path / "a" / f"1.{ending}")
     dataset = open_at(tmp_path)
     assert ("high byte" in dataset.info.provenance.note) == (image.mode == "I;16" and "white" not in ending)
     for read in (dataset.sample, dataset.original):

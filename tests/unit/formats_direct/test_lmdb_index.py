@@ -20,12 +20,9 @@ from storebench.formats.lmdb.index import (
     build_index,
     data_file,
     find_tree,
-    kept_indexes,
     open_index,
 )
 from storebench.formats.lmdb.pages import PageFile, leaves
-from storebench.leftovers import sweep
-from storebench.system.copying import load_kernel
 from tests.support.thinning import examples
 
 Records = dict[bytes, bytes]
@@ -125,20 +122,11 @@ def test_an_empty_database_has_an_empty_index(folder: Path) -> None:
     assert len(assert_as_lmdb(write(folder, {b"a": b"b"}, {b"a": None}))) == 0
 
 
-def test_a_writemap_file_is_longer_than_its_pages(folder: Path) -> None:
-    assert_as_lmdb(write(folder, numbered(50, 5000), writemap=True))
-
-
 def test_numbered_counts_the_keys_that_are_their_own_position(folder: Path) -> None:
     write(folder, numbered(500, 64), {b"label": b"x"})
     assert build_index(folder).numbered == 500
     write(folder, {b"%08d" % 321: None})
     assert build_index(folder).numbered == 321
-
-
-def test_caffe_keys_with_file_names_are_read(folder: Path) -> None:
-    write(folder, {b"%08d_n0144/image %d.JPEG" % (i, i): bytes([i % 256]) * (i * 37) for i in range(500)})
-    assert assert_as_lmdb(folder).numbered == 0
 
 
 @pytest.mark.parametrize("newer", [0, 1])
@@ -287,26 +275,6 @@ def _cached_structure(raw: bytes, records: Records) -> list[int]:
     return _structures[id(raw)]
 
 
-@FEW
-@given(st.binary(max_size=20_000), st.integers(0, 4095))
-def test_garbage_is_an_error_and_never_a_crash(
-    victim: tuple[bytes, Records], garbage: bytes, at: int
-) -> None:
-    raw, _ = victim
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "data.mdb"
-        path.write_bytes(garbage)
-        with pytest.raises(StorebenchError):
-            build_index(path)
-        place = 8192 + at * 7
-        path.write_bytes(raw[:place] + garbage + raw[place + len(garbage) :])
-        try:
-            index = build_index(path)
-        except StorebenchError:
-            return
-        assert (index.offsets + index.lengths).max() <= len(raw)
-
-
 @pytest.mark.parametrize("keep", [0, 100, 4096, 8192, 12288, 0.5, 0.99])
 def test_a_truncated_file_is_an_error(victim: tuple[bytes, Records], tmp_path: Path, keep: float) -> None:
     raw, _ = victim
@@ -363,18 +331,6 @@ def test_keys_out_of_order_across_pages_are_an_error(folder: Path) -> None:
     first, last = _node(raw, root, 0), _node(raw, root, 2)
     raw[first : first + 6], raw[last : last + 6] = raw[last : last + 6], raw[first : first + 6]
     path.write_bytes(raw)
-    with pytest.raises(CorruptStoreError, match="do not ascend"):
-        build_index(path)
-
-
-def test_equal_keys_on_pages_that_are_read_apart_are_an_error(folder: Path) -> None:
-    write(folder, {b"%04d" % i: b"v" * 1500 for i in range(1200)})
-    path = folder / "data.mdb"
-    with PageFile(path) as file:
-        first, *others = map(len, leaves(file, find_tree(file, None)))
-    assert others, "all leaves were read together"
-    raw = path.read_bytes()
-    path.write_bytes(raw.replace(b"%04dvv" % first, b"%04dvv" % (first - 1)))
     with pytest.raises(CorruptStoreError, match="do not ascend"):
         build_index(path)
 
@@ -443,30 +399,6 @@ def test_a_store_in_a_read_only_place_keeps_its_index_in_the_users_cache(
     shutil.rmtree(beside)
 
 
-def test_a_user_without_a_home_folder_reads_without_a_cache(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(_uid: int) -> None:
-        raise KeyError("no such user")
-
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", unknown)
-    write(folder, numbered(20, 100))
-    beside = folder.parent / ".db.pages"
-    beside.mkdir()  # so that only the user's cache would be left
-    assert served(folder, open_index(folder)) == list(judged(folder).values())
-    assert kept_indexes(folder) == []
-    assert load_kernel.__wrapped__() is not None
-    sweep()
-    shutil.rmtree(beside)
-
-
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match="missing"):
         open_index(tmp_path / "data.mdb")
-
-
-def test_an_index_of_a_million_records_is_small() -> None:
-    count = 1_281_167
-    assert np.empty(count, np.int64).nbytes + np.empty(count, np.uint32).nbytes < 30e6
