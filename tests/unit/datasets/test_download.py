@@ -96,7 +96,6 @@ def remote(server: Mirror, *behaviours: Behaviour) -> RemoteFile:
         name="it.gz",
         urls=tuple(f"http://127.0.0.1:{server.server_port}{path}" for path in server.paths),
         size=len(CONTENT),
-        md5=hashlib.md5(CONTENT).hexdigest(),
         sha256=hashlib.sha256(CONTENT).hexdigest(),
     )
 
@@ -162,34 +161,18 @@ def test_no_network_is_one_line_that_says_what_to_put_where(tmp_path: Path) -> N
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    file = RemoteFile(name="it.gz", urls=(f"http://127.0.0.1:{port}/it.gz",), size=9, md5="", sha256="")
+    file = RemoteFile(name="it.gz", urls=(f"http://127.0.0.1:{port}/it.gz",), size=9, sha256="")
     with pytest.raises(DataNotFoundError) as caught:
         Fetcher().fetch_file(file, tmp_path)
     assert f"put it.gz into {tmp_path} by hand" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_silent_host_is_waited_for_once(tmp_path: Path) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        fetcher = Fetcher(timeout_s=0.3)
-        for name in ("a", "b", "c"):
-            file = RemoteFile(name=name, urls=(url + name, url + name + "2"), size=9, md5="", sha256="")
-            with pytest.raises(DataNotFoundError):
-                fetcher.fetch_file(file, tmp_path)
-        silent.setblocking(False)
-        silent.accept()[0].close()
-        with pytest.raises(BlockingIOError):  # nobody knocked a second time
-            silent.accept()
-
-
 def test_cifar10_is_taken_in_its_other_layout_where_the_first_is_nowhere(
     server: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = remote(server, Behaviour())
-    nowhere = RemoteFile(name="no.gz", urls=("http://127.0.0.1:9/no.gz",), size=9, md5="", sha256="")
+    nowhere = RemoteFile(name="no.gz", urls=("http://127.0.0.1:9/no.gz",), size=9, sha256="")
     monkeypatch.setitem(download.ALTERNATIVES, "cifar10", ((nowhere,), (good,)))
     assert Fetcher().fetch("cifar10", tmp_path) == [tmp_path / "it.gz"]
 
