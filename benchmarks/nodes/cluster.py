@@ -32,7 +32,7 @@ from storebench.probes.cgroup import find_controller, remove_stale
 from storebench.probes.code import cell_environment
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.runs.step_files import find_table, read_steps
+from storebench.runs.steps import find_table, read_steps
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place

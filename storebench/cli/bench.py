@@ -238,8 +238,8 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
     from storebench.plan import plan_run, require_space
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
+    from storebench.runs.manifest import resume_command
     from storebench.runs.records import read_records, record_to_dict
-    from storebench.runs.resuming import resume_command
     from storebench.surroundings import permitted
 
     beginning = begun(stores, drop_caches=how.drop_caches, file=how.file, nodes=how.nodes)

@@ -49,7 +49,7 @@ from storebench.units import number_of
 if TYPE_CHECKING:
     from storebench.first_run.choice import FirstRun
     from storebench.results import Record
-    from storebench.runs.resuming import Begun
+    from storebench.runs.manifest import Begun
     from storebench.scenario import Scenario
 
 _WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
@@ -186,7 +186,7 @@ def _scenario(
     matrix: dict[str, Any], backends: list[str], replicates: int, settings: dict[str, Any]
 ) -> "Scenario":
     """Return the scenario of a run that names its backends."""
-    from storebench.runs.resuming import NAMED_BACKENDS
+    from storebench.runs.manifest import NAMED_BACKENDS
     from storebench.scenario import make_scenario
 
     # Before libraries are imported, so that wrong settings are refused at once.
@@ -217,7 +217,7 @@ def _run(
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
-    from storebench.runs.whole import note_whole
+    from storebench.runs.manifest import note_whole
 
     cells = scenario.cells()
     require_devices(cells)
@@ -258,7 +258,7 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
 
 def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[str] = ()) -> "Begun":
     """Return the options of this command that the command to continue its run must repeat."""
-    from storebench.runs.resuming import Begun
+    from storebench.runs.manifest import Begun
 
     named = None if stores == stores_dir() else stores
     return Begun(file=file, stores=named, drop_caches=drop_caches, nodes=nodes)
@@ -267,8 +267,8 @@ def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[st
 @contextlib.contextmanager
 def continued_by(folder: Path, scenario: str, how: "Begun") -> Iterator[None]:
     """After an interrupt, say which command continues the run of a scenario."""
+    from storebench.runs.manifest import resume_command
     from storebench.runs.records import RUN_NAME
-    from storebench.runs.resuming import resume_command
 
     try:
         yield

@@ -13,7 +13,7 @@ from storebench.report.decisions import added_by_precision, looks_at
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
 from storebench.report.intervals import Ratio, ratios, unpaired_ratios
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.runs.step_files import read_table
+from storebench.runs.steps import read_table
 
 RunFolders = str | Path | Sequence[str | Path]
 

@@ -18,7 +18,7 @@ from storebench.report.main_panel import ordered
 from storebench.report.panels import Panel, panels, without
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.verdict import CellVerdict, cell_verdicts
-from storebench.runs.whole import Whole, agreed
+from storebench.runs.manifest import Whole, agreed
 
 _T = TypeVar("_T")
 

@@ -33,10 +33,9 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.runs.about import cut_short
+from storebench.runs.manifest import cut_short, whole_of
 from storebench.runs.records import run_looks
-from storebench.runs.step_files import find_table
-from storebench.runs.whole import whole_of
+from storebench.runs.steps import find_table
 
 PARTS: dict[str, tuple[type, str]] = {
     "cell": (CellFields, "{}"),

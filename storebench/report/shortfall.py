@@ -8,9 +8,8 @@ from typing import Any
 from storebench.errors import CorruptDataError
 from storebench.matrix import MOST_REPLICATES
 from storebench.results import Record
-from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
+from storebench.runs.manifest import fewer_replicates, read_about, resume_command, rounds_within_budget
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, RUN_NAME
-from storebench.runs.resuming import resume_command
 from storebench.runs.schedule import ReplicateKey, replicate_key
 
 

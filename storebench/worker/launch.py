@@ -19,13 +19,13 @@ from storebench.ranks.launch import (
     RANKS_DIR,
     JobEnding,
     RankWatch,
+    Team,
     Tell,
     agent_command,
     collect_output,
     tell_nobody,
 )
 from storebench.ranks.progress import Position
-from storebench.ranks.team import Team
 from storebench.results.time_limit import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held

@@ -154,7 +154,7 @@ process of the loop read and touched beside worker processes. Reading the counte
 in no span (`python -m benchmarks.overhead --only counters`).
 
 Older runs, with a file per record, are read by all commands. `storebench bench --resume` of a finished run merges them, and
-so does `storebench.runs.merging.merge_tables(Path("RUN"))` for any run.
+so does `storebench.runs.steps.merge_tables(Path("RUN"))` for any run.
 """
 
 

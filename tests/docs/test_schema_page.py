@@ -7,7 +7,7 @@ import pytest
 
 from storebench.ranks.merging import RANK
 from storebench.results import Cell, Record
-from storebench.runs import step_files
+from storebench.runs import steps
 from storebench.training.step_table import step_table
 from tests.docs.schema_page import (
     RECORD_COLUMNS,
@@ -38,7 +38,7 @@ def test_every_part_of_a_record_has_a_section() -> None:
 
 def test_the_step_columns_are_those_that_are_written() -> None:
     assert [*step_table([], [], warmup_steps=0), RANK] == list(STEP_COLUMNS)
-    assert tuple(RECORD_COLUMNS) == step_files.RECORD_COLUMNS
+    assert tuple(RECORD_COLUMNS) == steps.RECORD_COLUMNS
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from storebench.check.sides.model import (
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.results import CacheVerdict, Cell, Record, Status
 from storebench.runs.records import read_records
-from storebench.runs.step_files import find_table, read_arrow
+from storebench.runs.steps import find_table, read_arrow
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 from storebench.worker.figures import epoch_record
 

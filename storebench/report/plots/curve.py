@@ -26,7 +26,7 @@ from storebench.report.plots.style import (
 from storebench.report.states import EpochRow, fills_cache
 from storebench.report.texts.labels import panel_state
 from storebench.results import ResidencyPoint
-from storebench.runs.step_files import read_steps
+from storebench.runs.steps import read_steps
 from storebench.settings.words import CacheState
 
 _BINS = 40

@@ -15,7 +15,7 @@ from storebench.report.roofline_curve import Feeding, RooflineCurve
 from storebench.report.texts.labels import ORIGINAL, backend_label, duration, number, times
 from storebench.report.texts.roofline import delivering_sentences, is_handed, loader_words, starving_words
 from storebench.report.texts.verdicts import COLD_START, more_rounds
-from storebench.runs.whole import Whole
+from storebench.runs.manifest import Whole
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.stats import PRACTICAL_FRAC
 from storebench.units import number_of, rounded_bytes

@@ -4,9 +4,9 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from storebench.ranks.communication import ideal_ring_s
 from storebench.ranks.merging import (
     RANK,
+    ideal_ring_s,
     job_steps,
     rank_tables,
     rate_until_first_end,

@@ -14,7 +14,7 @@ from storebench.probes.environment import match_key
 from storebench.report.validation.findings import Finding, Rule, finding, of_run, record_name
 from storebench.report.validation.tables import unnamed_tables
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Record, Status
-from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
+from storebench.runs.manifest import fewer_replicates, read_about, rounds_within_budget
 from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_NAME
 from storebench.runs.schedule import durations, has_time, replicate_key, round_s
 from storebench.scenario import FEWEST_REPLICATES

@@ -10,7 +10,7 @@ from storebench.fileio.json_lines import rows_of
 from storebench.report.validation.findings import Finding, Rule, finding, of_run
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, STEPS_NAME, SUPERSEDED_NAME
-from storebench.runs.step_files import merged_labels, merged_names
+from storebench.runs.steps import merged_labels, merged_names
 
 _TABLE = re.compile(r"(?P<cell_id>[0-9a-f]+)-r(?P<replicate>\d+)-e(?P<epoch>\d+)(-a\d+)?")
 """Name of a table's file, without its suffix: the record for which it was written, and a number for further attempts."""

@@ -41,7 +41,7 @@ from storebench.runs.records import (
     record_from_dict,
     without_half_replicate,
 )
-from storebench.runs.step_files import find_table, read_steps
+from storebench.runs.steps import find_table, read_steps
 from storebench.settings.words import BOUNDED_STATES, ComputeKind
 from storebench.stats import MIN_ROUNDS
 from storebench.units import number_of

@@ -11,8 +11,8 @@ from storebench.errors import ScenarioError
 from storebench.plan import plan_run
 from storebench.report.shortfall import shortfalls
 from storebench.report.validation.validate import validate
-from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.folder import Run
+from storebench.runs.manifest import fewer_replicates, read_about
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario, make_scenario
 from tests.support.harness_tools import Bench

@@ -15,11 +15,12 @@ import pytest
 from storebench.formats.base import Indices
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.loader import ProcessLoader
-from storebench.ranks import exposed
-from storebench.ranks.communication import Communication, ideal_ring_s
+from storebench.ranks import communication as exposed
+from storebench.ranks.communication import Communication
 from storebench.ranks.group import Group
+from storebench.ranks.membership import shard_of
+from storebench.ranks.merging import ideal_ring_s
 from storebench.ranks.progress import RankProgress
-from storebench.ranks.shards import shard_of
 from storebench.report.validation.validate import validate_records
 from storebench.results import CacheVerdict, Cell, JobFacts, LinkKind, Record
 from storebench.runs.records import RECORDS_NAME

@@ -22,8 +22,8 @@ from storebench.report.validation.validate import validate
 from storebench.results import Record, Status
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
-from storebench.runs.merging import merge_tables
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
+from storebench.runs.steps import merge_tables
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support import replay_run

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from storebench.ranks import node_loader, store_loader
-from storebench.ranks.data_store import DataStore, DataStoreReader
-from storebench.ranks.deliveries import Deliveries
-from storebench.ranks.store_loader import StoreLoader
+from storebench.ranks import data_store, node_loader
+from storebench.ranks.data_store import DataStore, DataStoreReader, Deliveries, StoreLoader
 from storebench.report.validation.validate import validate_records
 from storebench.results import DataStoreFacts, Record, Status
 from storebench.runs.records import RECORDS_NAME
@@ -47,7 +45,7 @@ def slowly(call: Callable[..., Any]) -> Callable[..., Any]:
     return slow
 
 
-@pytest.mark.parametrize(("share", "loader"), [("store", store_loader), ("node", node_loader)])
+@pytest.mark.parametrize(("share", "loader"), [("store", data_store), ("node", node_loader)])
 def test_what_comes_before_the_first_batch_is_data_wait(
     share: str, loader: ModuleType, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,8 @@ from storebench.errors import CellFailedError
 from storebench.manifest import Manifest
 from storebench.probes.page_count import Residency, resident
 from storebench.ranks.group import Group, lost_another
+from storebench.ranks.memory import check_room, needed_bytes
 from storebench.ranks.progress import Position
-from storebench.ranks.room import check_room, needed_bytes
 from storebench.report.texts.labels import setting_label
 from storebench.report.validation.validate import validate_records
 from storebench.results import CacheVerdict, Cell, DataStoreFacts, Record

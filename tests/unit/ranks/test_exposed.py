@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from storebench.arrays import ImageShape
-from storebench.ranks.communication import Communication
+from storebench.ranks.communication import BARRIERS, FEWEST_PAIRS, Communication, communication
 from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
-from storebench.ranks.exposed import BARRIERS, FEWEST_PAIRS, communication
 from storebench.ranks.group import Alone, Group
 from storebench.settings.words import Compute, Sync
 from storebench.training.models import MODELS, Network

@@ -15,8 +15,8 @@ from storebench.report.summary import summarise_results
 from storebench.report.texts.incomplete import incomplete_sentence
 from storebench.results import Cell, Record
 from storebench.runs.folder import Run
+from storebench.runs.manifest import Begun, resume_command
 from storebench.runs.records import PAIRING_NAME, append_records, read_records
-from storebench.runs.resuming import Begun, resume_command
 from storebench.scenario import make_scenario
 from storebench.surroundings import LeftOut
 from tests.support.planted import make_record

@@ -18,8 +18,8 @@ from storebench.cli.main import app
 from storebench.errors import CorruptDataError, OutputError
 from storebench.report.validation.validate import validate
 from storebench.results import Record
-from storebench.runs.merging import merge_tables
 from storebench.runs.records import append_records, read_records
+from storebench.runs.steps import merge_tables
 from tests.support.planted import make_record, paper_records, steps_table, write_run
 from tests.support.step_tables import LABELS, all_tables, merged_tables, own_tables
 

@@ -18,7 +18,7 @@ from storebench.report.roofline_tables import starving_table
 from storebench.report.texts.method import disturbance_sentence
 from storebench.report.texts.worth import Worth, worth
 from storebench.results import Conditions, Record, Status
-from storebench.runs.whole import Whole
+from storebench.runs.manifest import Whole
 from tests.support.planted_roofline import loader_records
 
 GIB = 2**30
