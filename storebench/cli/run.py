@@ -212,12 +212,12 @@ def _require_loading(scenario: "Scenario", named: Sequence[Accelerator]) -> None
 def _run(
     scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
 ) -> list["Record"]:
-    from storebench.leftovers import sweep
     from storebench.plan import plan_run, require_space
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
     from storebench.runs.manifest import note_whole
+    from storebench.surroundings import sweep
 
     cells = scenario.cells()
     require_devices(cells)
@@ -240,11 +240,11 @@ def _run(
 
 def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
     """Run what is left of an interrupted run; return all of its records."""
-    from storebench.leftovers import sweep
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
     from storebench.runs.records import read_records
+    from storebench.surroundings import sweep
 
     name = Run.read(folder).scenario.name  # raises if there is no run, before a folder is created
     writes_into(folder)

@@ -11,7 +11,7 @@ from storebench.datasets.sources import Statuses
 from storebench.datasets.splits import are_both, find_splits
 from storebench.datasets.walk import ClassFolders, ScanSnapshot
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.names import text_of_name
+from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
 

@@ -22,7 +22,7 @@ from storebench.report.intervals import Estimate, Round, median_interval
 from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
 from storebench.report.states import EpochRow
 from storebench.results import Cell, steady
-from storebench.results.time_limit import ran_out_of_time
+from storebench.results.record import ran_out_of_time
 from storebench.runs.manifest import Whole, agreed
 from storebench.settings.words import CacheState, ComputeKind
 

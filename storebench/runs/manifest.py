@@ -28,8 +28,7 @@ from storebench.runs.records import (
     STEPS_NAME,
     SUPERSEDED_NAME,
 )
-from storebench.scenario import Scenario
-from storebench.scenario_files import shipped_scenarios
+from storebench.scenario import Scenario, shipped_scenarios
 
 _FOLDERS = (STEPS_DIR, LOGS_DIR)
 _MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME)

@@ -13,7 +13,7 @@ from storebench.cli.main import app
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from storebench.formats.registry import parse_backend
 from storebench.runs.records import PROBES_DIR
-from storebench.scenario_files import shipped_scenarios
+from storebench.scenario import shipped_scenarios
 from tests.docs.command_line import positional, without
 from tests.support.dataset_files import cifar_binary, labels, pixels, write_class_folders, write_mnist
 from tests.support.warm_cells import warm_cells

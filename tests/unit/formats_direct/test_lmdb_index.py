@@ -24,7 +24,7 @@ from storebench.formats.lmdb.index import (
     open_index,
 )
 from storebench.formats.lmdb.pages import PageFile, leaves
-from storebench.leftovers import sweep
+from storebench.surroundings import sweep
 from storebench.system.copying import load_kernel
 from tests.support.thinning import examples
 

@@ -17,7 +17,7 @@ from storebench.report.texts.choosing import Advice
 from storebench.report.texts.headline import headline
 from storebench.report.texts.papers import then_and_now
 from storebench.results import Record, Status
-from storebench.results.time_limit import NO_ANSWER_AFTER
+from storebench.results.record import NO_ANSWER_AFTER
 from tests.support.planted import make_record, paper_records, replicates
 
 

@@ -11,7 +11,7 @@ import pytest
 from storebench.accelerators import find_accelerator
 from storebench.report.build import write_report
 from storebench.results import Record
-from storebench.results.portion import STEADY_DRIFT
+from storebench.results.parts import STEADY_DRIFT
 from tests.support.planted import make_record, portion_of, write_run
 from tests.support.thinning import some
 
