@@ -324,14 +324,17 @@ def merge_tables(run: Path) -> int:
         tables, damaged = _readable(run)
         try:
             _add(run / STEPS_NAME, tables)
-            moved = _remove_merged(run / STEPS_NAME, tables)
+            known = merged_names(run / STEPS_NAME)
+            moved = [table for table in tables if table.name in known]
+            for table in moved:
+                table.path.unlink()
         except OSError as error:
             raise from_os_error(error, error.filename or run) from error
         with contextlib.suppress(OSError):  # it is not empty, or not there
             (run / STEPS_DIR).rmdir()
         if damaged:
             raise damaged[0]
-        return moved
+        return len(moved)
 
 
 def _readable(run: Path) -> tuple[list[_Own], list[CorruptDataError]]:
@@ -437,29 +440,3 @@ def _fitted(rows: Any, schema: Any) -> Any:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def _remove_merged(merged: Path, tables: Sequence[_Own]) -> int:
-    """Remove the files of tables that the merged file holds unchanged, and return their number."""
-    known = merged_names(merged)
-    moved = 0
-    for table in tables:
-        if table.name in known and _same(read_arrow(table.path, table.name), read_arrow(merged, table.name)):
-            table.path.unlink()
-            moved += 1
-    return moved
-
-
-def _same(rows: Any, others: Any) -> bool:
-    return set(rows.column_names) == set(others.column_names) and all(
-        _same_column(rows[name], others[name]) for name in rows.column_names
-    )
-
-
-def _same_column(column: Any, other: Any) -> bool:
-    """Return whether two columns hold the same values; the loss of a training that diverges is not a number."""
-    import pyarrow as pa
-
-    if column.type != other.type or column.null_count != other.null_count:
-        return False
-    return np.array_equal(column.to_numpy(), other.to_numpy(), equal_nan=pa.types.is_floating(column.type))

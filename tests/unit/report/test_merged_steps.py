@@ -152,15 +152,6 @@ def test_a_merge_that_was_killed_before_it_removed_the_tables_goes_on(split: Pat
     assert not (split / "steps").exists()
 
 
-def test_a_table_that_differs_from_the_merged_one_is_kept_and_counts(merged: Path) -> None:
-    table = steps_table(RECORDS[0]).assign(samples=1)
-    (merged / "steps").mkdir()
-    table.to_parquet(merged / "steps" / "00000.parquet")
-    assert merge_tables(merged) == 0
-    assert list(own_tables(merged)) == ["steps/00000.parquet"]
-    assert set(storebench.load_steps(storebench.load_results(merged).head(1))["samples"]) == {1}
-
-
 def test_tables_of_an_earlier_release_merge_with_those_of_this_one(split: Path) -> None:
     name = add(split, "older", steps_table(RECORDS[0]).drop(columns="paused_ns"))
     assert merge_tables(split) == 5
