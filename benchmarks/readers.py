@@ -61,15 +61,7 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One reader on one dataset; shares in percent.
-
-    Attributes
-    ----------
-    of_yardstick, of_ceiling
-        Share, and its low and high end, which hold together for all rows of a dataset in 95 of 100 runs.
-    floor_pct
-        What plain loops reach of the yardstick, where that is known.
-    """
+    """One reader on one dataset; shares in percent."""
 
     dataset: str
     origin: str

@@ -43,19 +43,7 @@ Cells = dict[tuple[str, int], list[Record]]
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """What one process measured with one way to read.
-
-    Attributes
-    ----------
-    rate
-        Samples a second, without loading.
-    cpu_s
-        CPU seconds per sample, user and system, of the loop and its reader.
-    amplification
-        Bytes read over bytes asked for.
-    load_s
-        Loading before the first sample; 0 for ways that read as they go.
-    """
+    """What one process measured with one way to read."""
 
     rate: float
     cpu_s: float
@@ -115,13 +103,7 @@ def way_of(records: Sequence[Record]) -> Way:
 
 
 def place_of(records: Sequence[Record]) -> Place:
-    """Return the machine as the run's ceilings and environment have it.
-
-    Raises
-    ------
-    DataNotFoundError
-        They lack it.
-    """
+    """Return the machine as the run's ceilings and environment have it."""
     first = records[0]
     rates = [rate for record in records if (rate := record.ceilings.device_random_16_bytes_per_s)]
     cores = first.environment.match.get("cores") if first.environment else None
@@ -201,13 +183,7 @@ def refusal(dataset: str, machines: int, error: float) -> str:
 
 
 def datasets_of(run: Path) -> dict[str, tuple[Cells, Place]]:
-    """Return the cells for the model in a run, and their place, by dataset.
-
-    Raises
-    ------
-    DataNotFoundError
-        There are none.
-    """
+    """Return the cells for the model in a run, and their place, by dataset."""
     found: dict[str, list[Record]] = {}
     for record in read_records(run):
         cell = record.cell

@@ -24,15 +24,7 @@ Turn = Callable[[int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The rounds of two sides.
-
-    Attributes
-    ----------
-    before, after
-        Seconds of a turn of each side, one median per round.
-    elapsed_s
-        Seconds that all rounds took.
-    """
+    """The rounds of two sides."""
 
     before: list[float]
     after: list[float]
@@ -60,17 +52,7 @@ class Compared:
 
 
 def take_turns(before: Turn, after: Turn, seconds: float, *, turns: int = TURNS) -> Compared:
-    """Let two sides take turns for some seconds, at least `FEWEST_ROUNDS` rounds.
-
-    Parameters
-    ----------
-    before, after
-        One turn of each side; both get the same numbers.
-    seconds
-        How long the rounds go on.
-    turns
-        Turns of each side in a round.
-    """
+    """Let two sides take turns for some seconds, at least `FEWEST_ROUNDS` rounds."""
     number = 0
     for number in range(WARM_UP_TURNS):
         before(number)
