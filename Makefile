@@ -24,7 +24,7 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
         bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-conversion bench-ci reference reference-gpu reference-nodes \
+        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-ci reference reference-gpu reference-nodes \
         figures docs notebooks report test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -142,10 +142,6 @@ bench-readers: setup ## Each reader's shuffled warm rate as a share of the gathe
 bench-direct: setup ## The direct readers compared with the libraries and the device, cold and warm
 	$(BIN)/python -m benchmarks.direct --stores $(STORES)
 
-bench-conversion: setup ## After how many epochs converting PNG files pays, with its interval (about five minutes)
-	$(BIN)/storebench bench scenarios/conversion.toml --out $(RUNS)/$(NOW)-conversion
-	$(BIN)/storebench report $(RUNS)/$(NOW)-conversion --allow-invalid --out $(REPORT)-conversion
-
 bench-window: setup ## How far a reader should ask ahead where memory is limited (root)
 	$(BIN)/storebench bench scenarios/window.toml --out $(RUNS)/$(NOW)-window
 	$(BIN)/storebench report $(RUNS)/$(NOW)-window --allow-invalid --out $(REPORT)-window
@@ -198,7 +194,7 @@ bench-ci: setup ## Five timed sessions of the pytest-benchmark suite; 'pytest-be
 	done
 
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited conversion)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
@@ -210,7 +206,6 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/ltfb.toml --out results/reference/ltfb
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out results/reference/lmdbio-ranks
 	$(BIN)/storebench bench scenarios/lmdbio-limited.toml --out results/reference/lmdbio-limited
-	$(BIN)/storebench bench scenarios/conversion.toml --out results/reference/conversion
 
 reference-gpu: data ## Measure results/reference/gpu and gpu-small again (about nine minutes; CUDA)
 	rm -rf results/reference/gpu results/reference/gpu-small

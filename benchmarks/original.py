@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 
 from storebench.datasets.base import DatasetSpec
-from storebench.datasets.decoding import checked
+from storebench.datasets.images import checked
 from storebench.formats.registry import parse_backend
 from storebench.stores.convert import BuildOptions, ensure_store
 

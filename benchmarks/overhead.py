@@ -4,7 +4,7 @@ The traced loop is the one that trains (`storebench.training.loop.run_epoch` wit
 does the same work for the same batches from the same loader, but keeps no rows and reads no clock, neither in the loop
 nor in the producer. The two take turns (`benchmarks.turns`).
 
-Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.kept`), over that
+Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.evidence`), over that
 of epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
 ratio says what is left: colder caches, and with a worker the time in which it went on.
 
@@ -34,7 +34,7 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.kept import KEPT_SAMPLES, SampleKeeper
+from storebench.loading.evidence import KEPT_SAMPLES, SampleKeeper
 from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.batch_io import IoMeter
@@ -44,7 +44,7 @@ from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table, wall_ns
 from storebench.training.steps import NoStep, Step, make_step
-from storebench.worker.after_step import AfterStep
+from storebench.worker.epoch import AfterStep
 
 SAMPLES, BATCH = 6_400, 64
 MOST = 1.01

@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, DataNotFoundError, StorebenchError
 from storebench.report.texts.labels import number
+
+from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, DataNotFoundError, StorebenchError
 from storebench.results import Record, Status
 from storebench.runs.records import read_records
 from storebench.settings.words import ComputeKind

@@ -50,9 +50,7 @@ def scenario_of(threads: int) -> Scenario:
     common |= {"threads": threads}
     train = common | {"limit": 12_800, "model": "lenet"}
     load = common | {"model": "none", "compute": "none", "passes": 5}
-    return make_scenario(
-        {"name": "torchrun", "test_limit": 0, "check_pixels": False, "matrix": [train, load]}
-    )
+    return make_scenario({"name": "torchrun", "test_limit": 0, "matrix": [train, load]})
 
 
 def job_of(cell: Cell, scenario: Scenario, stores: Path, run: Path) -> CellJob:
@@ -66,7 +64,6 @@ def job_of(cell: Cell, scenario: Scenario, stores: Path, run: Path) -> CellJob:
         tables=run / "steps",
         store=prepared.store,
         out=run / "out.json",
-        check_pixels=scenario.checks_pixels(0),
     )
 
 

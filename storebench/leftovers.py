@@ -1,8 +1,4 @@
-"""Remove what killed commands left behind: folders, processes, shared memory, control groups.
-
-Anything that a running process uses stays, and so does anything of other users: see `storebench.system.scratch` and
-`storebench.probes.cgroup`. Two processes may do this at the same time.
-"""
+"""Remove what killed commands left behind: folders, processes, shared memory, control groups."""
 
 from pathlib import Path
 
@@ -13,13 +9,7 @@ from storebench.system.user_cache import user_cache_folder
 
 
 def sweep(stores: Path | None = None) -> None:
-    """Remove everything that killed processes of this user left, and end the processes that they had started.
-
-    Parameters
-    ----------
-    stores
-        The folder of all stores, which may contain hidden work; None checks fixed places only.
-    """
+    """Remove everything that killed processes of this user left, and end the processes that they had started."""
     sweep_folders()
     cache = user_cache_folder()
     if cache is not None:

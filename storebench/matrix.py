@@ -18,12 +18,14 @@ from storebench.formats.registry import PAPER_BACKENDS, parse_backend, traits_of
 from storebench.matrix_jobs import JobKeys, job_settings
 from storebench.names import printable
 from storebench.results import Cell
-from storebench.rounds import MOST_REPLICATES
 from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
 from storebench.settings.words import CacheState, Compute, ComputeKind, Fill, Share, Split
 from storebench.units import format_bytes, parse_bytes
+
+MOST_REPLICATES = 1_000_000
+"""Replicates of all cells of a scenario together: at some 3 s each, more than a month."""
 
 LEAST_MEMORY_BYTES = 32 << 20
 """A lower limit holds little more than the new memory of the process itself."""

@@ -1,7 +1,4 @@
-"""The rules for jobs of several ranks in a matrix, and the settings that apply to a cell.
-
-A key that applies to no cell of the matrix is refused. Cells to which a key does not apply have its default.
-"""
+"""The rules for jobs of several ranks in a matrix, and the settings that apply to a cell."""
 
 import itertools
 from collections.abc import Mapping

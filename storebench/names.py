@@ -1,8 +1,4 @@
-r"""File names as text that is valid in every JSON file and terminal, and back again.
-
-A name on Linux is any sequence of bytes. Bytes that are not UTF-8 (``caf\xe9`` from a Latin-1 archive) reach Python as
-lone surrogates, which neither JSON readers nor terminals accept. In text, such a byte is written ``\xe9``.
-"""
+r"""File names as text that is valid in every JSON file and terminal, and back again."""
 
 import re
 
@@ -18,11 +14,7 @@ def printable(text: str) -> str:
 
 
 def text_of_name(name: str) -> str:
-    r"""Return a file's name or path as text from which `name_of_text` restores the same name.
-
-    Bytes that are not UTF-8 become ``\xNN``; if a name itself contains these four characters, their backslash becomes
-    ``\x5c``. All other names are unchanged.
-    """
+    r"""Return a file's name or path as text from which `name_of_text` restores the same name."""
     return printable(_ESCAPES.sub(r"\\x5cx\1", name))
 
 

@@ -1,9 +1,4 @@
-"""Print untrusted text: on a terminal, in a log that CI reads as commands, in Markdown, CSV, JUnit and workflow commands.
-
-Names of datasets, classes, backends and cells, texts in records, and paths come from files that anyone may have
-written. `plain` is the only way for such text to enter a line; the other functions apply `plain` first and then escape
-for their format. HTML needs nothing else, because its templates escape every value.
-"""
+"""Print untrusted text: on a terminal, in a log that CI reads as commands, in Markdown, CSV, JUnit and workflow commands."""
 
 import re
 
@@ -21,19 +16,12 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def plain(text: str) -> str:
-    r"""Return text as part of one line, in which nothing moves a cursor, ends the line, or is a command to CI.
-
-    White space becomes spaces, and unprintable characters are shown as ``\x1b`` or ``\u202e``. A pair of colons that could
-    begin a line is separated. Plain text is unchanged.
-    """
+    r"""Return text as part of one line, in which nothing moves a cursor, ends the line, or is a command to CI."""
     return inert(_UNPRINTED.sub(_shown, text))
 
 
 def inert(lines: str) -> str:
-    """Return our own lines with no text that GitHub Actions takes for a command, even after wrapping.
-
-    A command begins a line, after any space (``::error::``), or occurs anywhere in it (``##[error]``).
-    """
+    """Return our own lines with no text that GitHub Actions takes for a command, even after wrapping."""
     apart = _COMMAND.sub(lambda match: match[1] + " ".join(match[2]), lines)
     return apart.replace(_OLD_COMMAND, "## [")
 

@@ -17,19 +17,7 @@ def shipped_scenarios() -> dict[str, Path]:
 
 
 def find_scenario(word: str) -> Path:
-    """Return the scenario file that a word of the command line means.
-
-    Parameters
-    ----------
-    word
-        A path if it holds a slash or ends in ``.toml``. Otherwise the name of a scenario that comes with
-        storebench or, where none has that name, an existing file.
-
-    Raises
-    ------
-    UnknownNameError
-        There is neither a scenario nor a file of that name; the nearest name is offered.
-    """
+    """Return the scenario file that a word of the command line means."""
     if "/" in word or word.endswith(".toml"):
         return Path(word)
     known = shipped_scenarios()
@@ -41,17 +29,7 @@ def find_scenario(word: str) -> Path:
 
 
 def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the table of a scenario without the backends whose library is not installed.
-
-    A matrix that would have no backend left stays as it is, so that validation refuses it.
-
-    Parameters
-    ----------
-    raw
-        The table as it was read, not validated yet.
-    tell
-        Called once for each missing library, with the command that installs it.
-    """
+    """Return the table of a scenario without the backends whose library is not installed."""
     matrices = raw.get("matrix")
     if not isinstance(matrices, list):
         return raw

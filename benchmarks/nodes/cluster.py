@@ -39,7 +39,7 @@ from storebench.scenario import load_scenario
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 FEWEST_NODES, MOST_NODES = 2, 4
 RUN = "run"

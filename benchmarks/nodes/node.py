@@ -25,7 +25,7 @@ from benchmarks.nodes.tools import GROUP_PREFIX
 from storebench.errors import CellFailedError
 from storebench.probes.cgroup import MemoryGroup, memory_group, remove_stale
 from storebench.system.processes import started_ticks
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 READAHEAD_KIB = 128
 """Read-ahead of the disks: Linux's default."""

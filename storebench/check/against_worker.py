@@ -27,7 +27,8 @@ def main(job: dict[str, Any]) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     import storebench
     from storebench.errors import StorebenchError
-    from storebench.runner import Run, execute
+    from storebench.runner import execute
+    from storebench.runs.folder import Run
     from storebench.scenario import Scenario
 
     if not Path(storebench.__file__).resolve().is_relative_to(Path(job["tree"]).resolve()):

@@ -33,36 +33,21 @@ _SHOW_PATH = "import json, sys; print(json.dumps(sys.path))"
 
 @dataclass(frozen=True, kw_only=True)
 class SideCode:
-    """The code of one side.
-
-    Attributes
-    ----------
-    python
-        Interpreter that imports this code.
-    tree
-        Folder that holds the imported storebench package.
-    facts
-        Code facts that its records must contain; `plugin` is "" if storebench itself is compared.
-    formats
-        Formats whose records must name the plugin.
-    working
-        Whether this is a working tree, in which commits may happen during the run: then only digests must match.
-    """
+    """The code of one side."""
 
     python: Path
+    """Interpreter that imports this code."""
     tree: Path
+    """Folder that holds the imported storebench package."""
     facts: CodeFacts
+    """Code facts that its records must contain; `plugin` is "" if storebench itself is compared."""
     formats: frozenset[str] = frozenset()
+    """Formats whose records must name the plugin."""
     working: bool = False
+    """Whether this is a working tree, in which commits may happen during the run: then only digests must match."""
 
     def check(self, name: str, records: Sequence[Record]) -> None:
-        """Refuse records of other code than this side's.
-
-        Raises
-        ------
-        CellFailedError
-            A record names another digest, commit or plugin.
-        """
+        """Refuse records of other code than this side's."""
         for record in records:
             if record.status is Status.OK and (difference := self._difference(record)):
                 raise CellFailedError(
@@ -214,12 +199,7 @@ def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
 def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]) -> Path:
     """Make an environment that imports `own` and then this interpreter's libraries; return its interpreter.
 
-    Parameters
-    ----------
-    own
-        Packages (folders) and modules (files).
-    checkouts
-        Folders from which nothing but `own` and installed libraries (of a .venv) is imported.
+    From `checkouts`, nothing but `own` and installed libraries (of a .venv) is imported.
     """
     venv.create(environment, symlinks=True, with_pip=False)
     links = environment / "own"

@@ -20,7 +20,7 @@ from storebench.cli.options import (
     timeout_option,
 )
 from storebench.cli.plan_lines import print_plan
-from storebench.cli.run import assess_of, begun, continued_by, leave, new_run_folder
+from storebench.cli.run import begun, continued_by, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -86,7 +86,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="For --against: time for the rounds, such as '8 min': as many as fit, at least 3.",
+            help="For --against: time for the rounds, such as '8 min': as many as fit, at least 5.",
         ),
     ] = None,
     drop_caches: DropCachesOption = False,
@@ -266,7 +266,6 @@ def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path
             drop_caches=how.drop_caches,
             retry_failed=how.retry_failed,
             watcher=StderrWatcher(run.scenario.budget_s),
-            assess=assess_of(run.scenario),
             leader=None if how.place is None else stack.enter_context(leading(how.place)),
         )
         records = read_records(folder)
@@ -407,7 +406,7 @@ def scenarios(
 
 
 def _rounds(about: dict[str, Any]) -> str:
-    least, most = about["replicates"], about["most_replicates"]
+    least, most = about["least_replicates"], about["replicates"]
     return number_of(least, "replicate") if least == most else f"{least} to {most} replicates"
 
 
@@ -427,8 +426,8 @@ def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
             "name": loaded.name,
             "question": loaded.question,
             "cells": len(loaded.cells()),
-            "replicates": min(loaded.fewer_replicates.values(), default=loaded.least_replicates),
-            "most_replicates": loaded.most_replicates,
+            "replicates": loaded.replicates,
+            "least_replicates": min(loaded.fewer_replicates.values(), default=loaded.replicates),
         }
     for line in missing:
         say(line)

@@ -1,7 +1,6 @@
 """Progress of a run on standard error: stores first, then each replicate."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ from storebench.units import format_bytes, format_duration, number_of
 if TYPE_CHECKING:
     from storebench.ranks.progress import Position
     from storebench.results import Cell, Record
-    from storebench.rounds import NextRound, Why
-    from storebench.runs.folder import Run
     from storebench.runs.schedule import PendingReplicate
     from storebench.stores.convert import BuildOptions
 
@@ -106,38 +103,9 @@ class StderrWatcher:
         if conditions is not None and conditions.disturbed:
             say(f"    {conditions.disturbed}")
 
-    def decided(self, run: "Run", following: "NextRound") -> None:
-        """Print how many cells run once more, or how the panels ended."""
-        if following.cell_ids:
-            say(
-                f"round {run.rounds + 1}: {number_of(len(following.cell_ids), 'cell')} not precise enough yet"
-            )
-            return
-        say(ended_words(run.rounds, Counter(stop.why for stop in following.stops)))
-
-
-def ended_words(rounds: int, counts: "Counter[Why]") -> str:
-    """Return in words why a run ends after some rounds.
-
-    Parameters
-    ----------
-    counts
-        How many panels ended for each reason. A panel compares the backends under one setting.
-    """
-    from storebench.rounds import Why
-
-    ends = {
-        Why.PRECISE: "every ratio that matters is precise enough",
-        Why.UNDECIDABLE: "more rounds would not decide what is open",
-        Why.MAXIMUM: "this is the largest number of rounds",
-        Why.BUDGET: "another one would not fit into the time",
-    }
-    total = counts.total()
-    reasons = "; ".join(
-        ends[why] if count == total else f"for {count} of {total} comparisons, {ends[why]}"
-        for why, count in counts.most_common()
-    )
-    return f"no further round after {rounds}: {reasons}"
+    def ended(self, rounds: int) -> None:
+        """Print that the time budget is spent."""
+        say(f"no further round after {rounds}: another one would not fit into the time")
 
 
 def describe(cell: "Cell") -> str:

@@ -107,10 +107,9 @@ def _sizes(part: "SampleSet") -> str:
     if part.sample_bytes is None or not part.samples:
         return ""
     shortest, median, longest = part.sample_bytes
-    looked_at = "" if part.looked_at is None else f" ({part.looked_at:,} looked at)"
     if shortest == longest:
-        return f", {median:,} bytes each{looked_at}"
-    return f", {shortest:,} to {longest:,} bytes, median {median:,}{looked_at}"
+        return f", {median:,} bytes each"
+    return f", {shortest:,} to {longest:,} bytes, median {median:,}"
 
 
 def _summary(inspection: "Inspection") -> str:
@@ -124,7 +123,7 @@ def _summary(inspection: "Inspection") -> str:
 
 
 def _costs(part: "SampleSet") -> str:
-    return f"cold {_cost(part.cold)}, warm {_cost(part.warm)}{_decompressing(part)}"
+    return f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
 
 
 def _cost(reads: "Reads | None") -> str:
@@ -133,12 +132,6 @@ def _cost(reads: "Reads | None") -> str:
     read = f"{reads.read_bytes:,.0f} bytes read in " if reads.read_bytes else ""
     doubt = "" if reads.verified else f" (not verified: {reads.reason})"
     return f"{read}{_time(reads.median_s)}{doubt}"
-
-
-def _decompressing(part: "SampleSet") -> str:
-    if part.decompress_s is None:
-        return ""
-    return f", of which {_time(part.decompress_s)} to decompress"
 
 
 def _time(seconds: float) -> str:

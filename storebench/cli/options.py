@@ -43,9 +43,7 @@ RunFolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the run. [default: a new one in ./runs]")
 ]
 StoresOption = Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print cells, bytes and estimated time; run nothing.")
-]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print cells, stores and bytes; run nothing.")]
 RecordsAsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")
 ]

@@ -1,4 +1,4 @@
-"""What a run would do: its cells, its stores, bytes and time."""
+"""What a run would do: its cells, its stores and their bytes."""
 
 import dataclasses
 from collections import defaultdict
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from storebench.cli.bench_watch import describe
 from storebench.cli.common import progress, put, put_json
-from storebench.units import format_duration, number_of
+from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.plan import RunPlan
@@ -92,38 +92,21 @@ def _alternatives(numbers: Iterable[int]) -> str:
 
 
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
-    """Return the number of replicates of a run, the bytes that it converts and reads, and its estimated duration."""
+    """Return the number of replicates of a run, and the bytes that it converts and reads."""
     count = f"{number_of(len(plan.cells), 'cell')}{' x 2 sides' * (sides == 2)} x {rounds_words(scenario)}"
-    bound = "at most " if scenario.stopping is None and scenario.budget is not None else ""
+    bound = "at most " if scenario.budget is not None else ""
     return (
-        f"{count}; about {_mib(plan.write_bytes)} to convert, {bound}{_mib(plan.fetch_bytes)} to read; "
-        f"{_estimate(scenario, plan)} ({_width(plan)})"
+        f"{count}; about {_mib(plan.write_bytes)} to convert, {bound}{_mib(plan.fetch_bytes)} to read;"
+        " how long it takes is known after the first round"
     )
 
 
 def rounds_words(scenario: "Scenario") -> str:
     """Return the number of replicates of each cell of a scenario."""
-    rule = scenario.stopping
-    if rule is None:
-        least = min(scenario.fewer_replicates.values(), default=scenario.replicates)
-        most = number_of(scenario.replicates, "replicate")
-        words = most if least == scenario.replicates else f"{least} to {most}"
-        return words if scenario.budget is None else f"{words}, as many as fit into {scenario.budget}"
-    return f"{rule.min_replicates} to {rule.max_replicates} replicates, until each ratio is within {rule.until:.0%}"
-
-
-def _estimate(scenario: "Scenario", plan: "RunPlan") -> str:
-    least, most = format_duration(plan.estimate_s), format_duration(plan.most_s)
-    return f"about {least}" if scenario.stopping is None else f"at least about {least}, at most about {most}"
-
-
-def _width(plan: "RunPlan") -> str:
-    """Return the possible error of the estimate, and its reason."""
-    least, most = format_duration(plan.least_s), format_duration(plan.largest_s)
-    return (
-        f"a guess: anything from {least} to {most}, as {plan.assumed_frac:.0%} of it is assumed and not measured here;"
-        " the run corrects it as it goes on"
-    )
+    least = min(scenario.fewer_replicates.values(), default=scenario.replicates)
+    most = number_of(scenario.replicates, "replicate")
+    words = most if least == scenario.replicates else f"{least} to {most}"
+    return words if scenario.budget is None else f"{words}, as many as fit into {scenario.budget}"
 
 
 def _mib(size: int) -> str:

@@ -48,7 +48,6 @@ from storebench.units import number_of
 if TYPE_CHECKING:
     from storebench.first_run.choice import FirstRun
     from storebench.results import Record
-    from storebench.runner import Assess
     from storebench.runs.resuming import Begun
     from storebench.scenario import Scenario
 
@@ -235,9 +234,7 @@ def _run(
             note_whole(folder, first.whole)
         for line in lines:
             say(line)
-        return execute(
-            made, stores, drop_caches=drop_caches, watcher=StderrWatcher(), assess=assess_of(scenario)
-        )
+        return execute(made, stores, drop_caches=drop_caches, watcher=StderrWatcher(scenario.budget_s))
 
 
 def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
@@ -254,13 +251,7 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
         run = Run.resume(folder)
         require_devices(run.cells)
         sweep(stores)
-        execute(
-            run,
-            stores,
-            drop_caches=drop_caches,
-            watcher=StderrWatcher(),
-            assess=assess_of(run.scenario),
-        )
+        execute(run, stores, drop_caches=drop_caches, watcher=StderrWatcher(run.scenario.budget_s))
         return read_records(folder)
 
 
@@ -314,12 +305,6 @@ def _finish(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
     )
     leave(records)
-
-
-def assess_of(scenario: "Scenario") -> "Assess | None":
-    """Return the function that measures the precision of a run; None for a fixed number of rounds, which needs no pandas."""
-    del scenario
-    return None
 
 
 def new_run_folder(name: str) -> Path:

@@ -18,18 +18,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoded:
-    """A decoded image and the part of it that becomes a sample.
+    """A decoded image and the part of it that becomes a sample."""
 
-    Attributes
-    ----------
-    picture
-        The pixels of the whole image, perhaps at a reduced scale.
-    view
-        The part, in pixels of `picture`.
-    """
-
-    picture: PilImage.Image
-    view: View
+    picture: PilImage.Image  # the pixels of the whole image, perhaps at a reduced scale
+    view: View  # the part, in pixels of `picture`
 
     def write(self, out: Image) -> None:
         """Resize the part into `out`, uint8 [H, W, C]: bilinear with antialiasing, then mirrored if that was drawn."""
@@ -47,18 +39,7 @@ class Decoded:
 
 
 class OriginalCodec(Codec):
-    """The bytes of an image file, unchanged. Each image has its own size.
-
-    Decoding cuts a part out of the image and resizes it to the shape that is asked for; without a choice that is
-    the part for evaluation (`centre_view`).
-
-    Parameters
-    ----------
-    decoder
-        The library that decodes; Pillow where it is left out.
-    scaled
-        Whether JPEGs are decoded at the smallest scale of their DCT (1/2, 1/4 or 1/8) that is no smaller than needed.
-    """
+    """The bytes of an image file, unchanged. Each image has its own size."""
 
     name = "original"
     lossless = False
@@ -79,18 +60,7 @@ class OriginalCodec(Codec):
         self.decode(payload, out.shape).write(out)
 
     def decode(self, payload: Payload, shape: Shape, choose: Choose | None = None) -> Decoded:
-        """Decode an image, to be written into a sample of `shape` (H, W, C).
-
-        Parameters
-        ----------
-        choose
-            Returns the part that becomes the sample, given width and height of the image; None for evaluation.
-
-        Raises
-        ------
-        CorruptDataError
-            The payload does not decode.
-        """
+        """Decode an image, to be written into a sample of `shape` (H, W, C)."""
         high, wide, channels = shape
         with undecodable(self.name, payload):
             opened = self.decoder.open(payload)

@@ -32,29 +32,14 @@ Choose = Callable[[int, int], View]
 
 
 def centre_view(width: int, height: int, out_height: int, out_width: int) -> View:
-    """Return the view for evaluation: what resizing the short side and cropping the middle would keep.
-
-    For 224 x 224 that is a resize of the short side to 256 and a crop of the middle 224 x 224, the usual
-    evaluation on ImageNet. The two steps are one here: the part that the crop would keep is resized.
-    """
+    """Return the view for evaluation: what resizing the short side and cropping the middle would keep."""
     scale = min(width / out_width, height / out_height) / RESIZED_OVER_SIDE
     wide, high = out_width * scale, out_height * scale
     return View(left=(width - wide) / 2, top=(height - high) / 2, width=wide, height=high)
 
 
 def random_view(width: int, height: int, draws: Sequence[float]) -> View:
-    """Return the view for training: RandomResizedCrop and a horizontal flip, as torchvision defines them.
-
-    A part of 8 to 100% of the area, its aspect ratio drawn log-uniformly from 3/4 to 4/3, at a random place.
-    After ten attempts that do not fit, the largest part in the middle with an allowed ratio. See
-    ``torchvision.transforms.RandomResizedCrop.get_params``; the method is Szegedy et al., "Going deeper with
-    convolutions" (2015).
-
-    Parameters
-    ----------
-    draws
-        `DRAWS` random numbers from 0 to below 1.
-    """
+    """Return the view for training: RandomResizedCrop and a horizontal flip, as torchvision defines them."""
     mirrored = draws[-1] < _MIRRORED_FRAC
     low, high = map(math.log, RATIO)
     for at in range(0, 4 * ATTEMPTS, 4):

@@ -34,16 +34,7 @@ class Arrays:
 
 
 class ArrayDataset(Dataset):
-    """Serve samples from arrays that `load` reads.
-
-    Parameters
-    ----------
-    name, split
-        As in `DatasetInfo`.
-    load
-        Reads and checks the files. Must be picklable: a pickled dataset carries
-        it instead of the pixels, and calls it for the first sample.
-    """
+    """Serve samples from arrays that `load` reads."""
 
     def __init__(self, name: str, split: Split, load: Callable[[], Arrays]) -> None:
         arrays = load()

@@ -40,56 +40,24 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The source of a dataset's samples.
+    """The source of a dataset's samples."""
 
-    Attributes
-    ----------
-    origin
-        Real, derived from real, or synthetic.
-    source
-        The layout that was read, in words ("CIFAR-10 binary batches").
-    derived_frac
-        Share of the samples that are not unchanged images of the source, 0 to 1.
-    note
-        One line that a reader of a figure should see ("1 of 5 batches present"), or "".
-    skipped_files
-        Number of unreadable image files that were left out, as asked.
-    """
-
-    origin: Origin
-    source: str
-    derived_frac: float = 0.0
-    note: str = ""
-    skipped_files: int = 0
+    origin: Origin  # real, derived from real, or synthetic
+    source: str  # the layout that was read, in words ("CIFAR-10 binary batches")
+    derived_frac: float = 0.0  # share of the samples that are not unchanged images of the source, 0 to 1
+    note: str = ""  # one line that a reader of a figure should see ("1 of 5 batches present"), or ""
+    skipped_files: int = 0  # number of unreadable image files that were left out, as asked
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """The geometry and identity of a dataset, without its pixels.
+    """The geometry and identity of a dataset, without its pixels."""
 
-    Attributes
-    ----------
-    name
-        The requested name ("mnist", "folder:PATH").
-    split
-        "train" or "test".
-    count
-        Number of samples.
-    image_shape
-        (H, W, C) of every image.
-    class_names
-        One name per class; labels index it.
-    fingerprint
-        Hexadecimal digest of everything that determines the samples: source files
-        with their sizes, split, size, limit, seed. Equal fingerprints mean equal
-        samples.
-    """
-
-    name: str
-    split: Split
-    count: int
-    image_shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
+    name: str  # the requested name ("mnist", "folder:PATH")
+    split: Split  # "train" or "test"
+    count: int  # number of samples
+    image_shape: tuple[int, int, int]  # (H, W, C) of every image
+    class_names: tuple[str, ...]  # one name per class; labels index it
     provenance: Provenance
     fingerprint: str
 
@@ -107,34 +75,13 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    r"""A request for samples.
-
-    Attributes
-    ----------
-    name
-        "mnist", "cifar10", "imagenet", "folder:PATH" or "list:FILE"; in a path, ``\xNN`` stands for a byte that is
-        not UTF-8.
-    split
-        "train" or "test" (the validation split of ImageNet).
-    size
-        Extend or cut the dataset to this many samples; None leaves it unchanged.
-    limit
-        Use only the first `limit` samples, after `size`; None uses all.
-    seed
-        Seed of the derived and synthetic samples.
-    synthetic
-        True requests the stand-in, False refuses it, None uses it if no real files are found.
-    image_size
-        Side of the square images, for datasets of image files; None for the dataset's own choice.
-    skip_unreadable
-        Leave out image files that cannot be read or do not decode, instead of refusing the dataset.
-    """
+    """A request for samples."""
 
     name: str
-    split: Split = Split.TRAIN
-    size: int | None = None
-    limit: int | None = None
-    seed: int = 0
+    split: Split = Split.TRAIN  # "train" or "test" (the validation split of ImageNet)
+    size: int | None = None  # extend or cut the dataset to this many samples; None leaves it unchanged
+    limit: int | None = None  # use only the first `limit` samples, after `size`; None uses all
+    seed: int = 0  # seed of the derived and synthetic samples
     synthetic: bool | None = None
     image_size: int | None = None
     skip_unreadable: bool = False
@@ -186,15 +133,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label).
-
-        Raises
-        ------
-        CorruptDataError
-            The sample does not decode; the message names its file.
-        IndexError
-            `index` is not in ``range(len(self))``.
-        """
+        """Return sample `index` as (uint8 [H, W, C], label)."""
 
     @property
     def resize_note(self) -> str:
@@ -236,25 +175,7 @@ class Dataset(ABC):
         return False
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of the image file of sample `index`, unchanged, and its label.
-
-        Only where `original_info` is not None.
-
-        Parameters
-        ----------
-        decode
-            Whether a file is decoded to find out whether it can be, unless it was (`decoded_before`). Otherwise only header
-            and end marker of a JPEG or PNG are checked; files of other kinds, which have no such marker, are decoded.
-
-        Raises
-        ------
-        CorruptDataError
-            The file is no image, is damaged, or has too many pixels; the message names it.
-        DataNotFoundError
-            The file cannot be read.
-        IndexError
-            `index` is not in ``range(len(self))``.
-        """
+        """Return the bytes of the image file of sample `index`, unchanged, and its label."""
         raise NotImplementedError(f"{type(self).__name__} has no image files")
 
     def __len__(self) -> int:

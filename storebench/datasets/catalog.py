@@ -16,8 +16,7 @@ from storebench.datasets.base import (
     DatasetSpec,
 )
 from storebench.datasets.derived import select
-from storebench.datasets.folder import open_folder
-from storebench.datasets.listed import open_list
+from storebench.datasets.folder import open_folder, open_list
 from storebench.datasets.listing import Listings
 from storebench.datasets.synthetic import SyntheticDataset
 from storebench.datasets.unreadable import select_readable
@@ -32,10 +31,7 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFiles:
-    """The files of a dataset: their folder, and a function that opens a split of them.
-
-    The function takes the split, the side of the images (None for their own), and the listings of class folders.
-    """
+    """The files of a dataset: their folder, and a function that opens a split of them."""
 
     where: Path
     open: Callable[[Split, int | None, Listings | None], Dataset]
@@ -43,23 +39,11 @@ class DatasetFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One known dataset: the search for its files, and the advice on where to put them.
+    """One known dataset: the search for its files, and the advice on where to put them."""
 
-    Attributes
-    ----------
-    find
-        Searches a data folder.
-    files
-        Sentence for messages that names the files and the folder to put them into.
-    by_class
-        Whether its samples are sorted by class.
-    image_files
-        Whether its samples are image files, which may be resized to any size, and of which some may be unreadable.
-    """
-
-    find: Callable[[Path], DatasetFiles | None]
-    files: str
-    by_class: bool = False
+    find: Callable[[Path], DatasetFiles | None]  # searches a data folder
+    files: str  # sentence for messages that names the files and the folder to put them into
+    by_class: bool = False  # whether its samples are sorted by class
     image_files: bool = False
 
 
@@ -150,34 +134,7 @@ def open_dataset(
     listings: Listings | None = None,
     progress: Progress = silent,
 ) -> Dataset:
-    """Open the samples that `spec` requests.
-
-    Real files are preferred, unless ``spec.synthetic`` is True. If there are none,
-    the synthetic stand-in replaces them and says so in its provenance, unless
-    ``spec.synthetic`` is False. A folder or a list never has a stand-in.
-    Image files that cannot be read are found when they are read, unless ``spec.skip_unreadable`` asks for them to be left
-    out.
-
-    Parameters
-    ----------
-    root
-        The data folder; None for STOREBENCH_DATA and then ./data.
-    listings
-        Where it is kept what scans of image files found; None scans them each time.
-    progress
-        Shows the progress of decoding image files to find those that cannot be read.
-
-    Raises
-    ------
-    UnknownNameError
-        No dataset or split has that name.
-    UsageError
-        A size, limit or seed is out of range.
-    DataNotFoundError
-        The files, or this split of them, are missing.
-    CorruptDataError
-        A file is truncated, damaged, hostile or does not match its name.
-    """
+    """Open the samples that `spec` requests."""
     _check(spec)
     entry = _ENTRIES.get(spec.name)
     source = _open_files(spec, root, listings)

@@ -1,23 +1,22 @@
-"""CIFAR-10 in its binary and its Python layout, from a folder or directly from the official archive.
-
-Binary: records of 3,073 bytes, a label and then 32 x 32 pixels, planar RGB.
-Python: one pickled dictionary per batch with ``data`` (N x 3,072, planar) and ``labels``.
-"""
+"""CIFAR-10 in its binary and its Python layout, from a folder or directly from the official archive."""
 
 import functools
 import gzip
+import importlib
 import io
+import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets import pickles, tars
 from storebench.datasets.arrays import ArrayDataset, Arrays
 from storebench.datasets.base import Dataset, Origin, Provenance
-from storebench.datasets.sources import read_file, unzipping
+from storebench.datasets.sources import members, read_file, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
 
@@ -62,15 +61,52 @@ def parse_binary(raw: bytes, where: str) -> Records:
 
 def parse_python(raw: bytes, where: str) -> Records:
     """Return the batch in the bytes of a pickled file, or raise `CorruptDataError`."""
-    batch = pickles.load_dict(raw, where)
+    batch = _unpickled(raw, where)
     pixels, labels = batch.get("data"), batch.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
         raise CorruptDataError("does not hold N x 3,072 bytes of pixels", where=where, hint=_FETCH_HINT)
+    if pixels.dtype != np.uint8:
+        raise CorruptDataError(f"its pixels are {pixels.dtype}, not uint8", where=where, hint=_FETCH_HINT)
     if not (isinstance(labels, list) and len(labels) == len(pixels)):
         raise CorruptDataError(f"does not hold {len(pixels)} labels", where=where, hint=_FETCH_HINT)
     if not all(type(label) is int and 0 <= label <= 255 for label in labels):
         raise CorruptDataError("holds a label that is not a class", where=where, hint=_FETCH_HINT)
     return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
+
+
+_ARRAYS = {"_reconstruct", "_frombuffer", "ndarray", "dtype"}
+"""What rebuilds an array, in numpy 1 and 2, by pickles of any protocol."""
+
+_MODULES = {
+    "numpy",
+    *(f"numpy.{core}.{part}" for core in ("core", "_core") for part in ("multiarray", "numeric")),
+}
+
+
+class _Reader(pickle.Unpickler):
+    """Rebuild dictionaries of texts, numbers and arrays, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _MODULES and name in _ARRAYS:
+            return getattr(importlib.import_module(module), name)
+        if (module, name) == ("_codecs", "encode"):  # protocol 2 of Python 3 writes bytes so
+            return lambda text, _encoding: text.encode("latin-1")
+        raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
+
+
+def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
+    """Return the dictionary that `raw` pickles, with keys as text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of numpy's own former names, and of damaged texts
+            loaded = dict(_Reader(io.BytesIO(raw), encoding="bytes").load())
+    except Exception as error:
+        raise CorruptDataError(
+            f"not a pickle of CIFAR-10 data ({error or type(error).__name__})",
+            where=where,
+            hint="Delete it and fetch the data again: storebench data fetch cifar10.",
+        ) from error
+    return {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
 
 
 def _checked_labels(labels: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.int64]:
@@ -121,15 +157,7 @@ def find(root: Path) -> list[LayoutSource]:
 
 
 def open_cifar10(sources: list[LayoutSource], split: Split) -> Dataset:
-    """Open the source with the most records of this split; of equal ones, the binary layout.
-
-    Raises
-    ------
-    DataNotFoundError
-        No source holds a batch of this split.
-    CorruptDataError
-        A source is truncated, hostile or does not match its name.
-    """
+    """Open the source with the most records of this split; of equal ones, the binary layout."""
     opened = [
         ArrayDataset("cifar10", split, functools.partial(_load, source, split))
         for source in sources
@@ -186,14 +214,13 @@ def _read_folder(folder: Path, names: list[str]) -> dict[str, bytes]:
 
 
 def _read_archive(path: Path, layout: Layout, names: list[str]) -> dict[str, bytes]:
-    stream = io.BytesIO(_unzip(path))
-    members = {}
-    for member in tars.members(stream, str(path)):
+    data = _unzip(path)
+    found = {}
+    for member in members(io.BytesIO(data), str(path)):
         folder, _, name = member.name.removeprefix("./").rpartition("/")
         if folder == layout.folder and name in names:
-            stream.seek(member.offset)
-            members[name] = stream.read(member.size)
-    return members
+            found[name] = data[member.offset : member.offset + member.size]
+    return found
 
 
 def _unzip(path: Path) -> bytes:

@@ -1,8 +1,4 @@
-"""Cut a dataset, or extend a small real sample to a realistic size.
-
-Sample i of an extended dataset depends on the source, the seed and i alone, so
-every process can make it by itself.
-"""
+"""Cut a dataset, or extend a small real sample to a realistic size."""
 
 import dataclasses
 import functools
@@ -25,17 +21,7 @@ BRIGHTNESS = (0.8, 1.2)
 
 
 class ChosenSamples(Dataset):
-    """Samples of a source dataset, or samples that are made of them.
-
-    Parameters
-    ----------
-    source
-        The source.
-    count
-        Number of samples.
-    tag
-        Distinguishes this selection from others of the same source, in the fingerprint.
-    """
+    """Samples of a source dataset, or samples that are made of them."""
 
     def __init__(self, source: Dataset, count: int, tag: tuple[object, ...]) -> None:
         self._source = source
@@ -129,14 +115,7 @@ class Subset(ChosenSamples):
 
 
 class Grown(ChosenSamples):
-    """More samples than the source has.
-
-    The first ``len(source)`` are the source's own, unchanged. Each further sample
-    i is made from original ``i % len(source)``: a crop of 70 to 100% of its area,
-    resized back, mirrored half of the time (colour images only, because a
-    mirrored digit is another sign), its brightness changed by up to 20%. Image files
-    as they are cannot be changed: of them, each further sample is a copy.
-    """
+    """More samples than the source has."""
 
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
         super().__init__(source, count, (count, "grown", seed))
@@ -200,14 +179,7 @@ def derive(pixels: Image, random: np.random.Generator) -> Image:
 
 
 def select(source: Dataset, spec: DatasetSpec, *, by_class: bool) -> Dataset:
-    """Apply ``spec.size`` and then ``spec.limit``.
-
-    Parameters
-    ----------
-    by_class
-        Whether the samples are sorted by class. A limit then takes evenly
-        spread samples, because the first ones would all be of the first classes.
-    """
+    """Apply ``spec.size`` and then ``spec.limit``."""
     if spec.size is not None and spec.size > len(source):
         dataset: Dataset = Grown(source, spec.size, spec.seed)
     elif spec.size is not None and spec.size < len(source):

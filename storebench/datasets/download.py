@@ -1,9 +1,4 @@
-"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumable, never half written.
-
-A file arrives as ``NAME.part`` and is renamed once its size, MD5 and SHA-256
-match. An interrupted download is continued from this mirror or the next one. If
-the disk is full, nothing is left.
-"""
+"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumable, never half written."""
 
 import hashlib
 import http.client
@@ -110,30 +105,14 @@ class _Unreachable(Exception):  # noqa: N818 - names a condition; never leaves t
 
 @dataclass
 class Fetcher:
-    """Fetch files, and remember which hosts do not answer.
+    """Fetch files, and remember which hosts do not answer."""
 
-    Attributes
-    ----------
-    progress
-        Shows the progress of each file, in bytes.
-    """
-
-    progress: Progress = silent
+    progress: Progress = silent  # shows the progress of each file, in bytes
     timeout_s: float = TIMEOUT_S
     _silent_hosts: set[str] = field(default_factory=set)
 
     def fetch(self, name: str, folder: Path) -> list[Path]:
-        """Fetch the dataset called `name` into `folder` and return its files.
-
-        Raises
-        ------
-        DataNotFoundError
-            No mirror can be reached; the hint says which file to put where by hand.
-        CorruptDataError
-            The mirrors serve another file than the published one.
-        OutputError, DiskFullError
-            `folder` cannot be written.
-        """
+        """Fetch the dataset called `name` into `folder` and return its files."""
         alternatives = ALTERNATIVES[name]
         for files in alternatives[:-1]:
             try:

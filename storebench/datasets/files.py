@@ -11,8 +11,15 @@ import numpy.typing as npt
 from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
-from storebench.datasets.decoding import checked, decode_rgb
-from storebench.datasets.geometry import change_note, common_small_shape, probed_headers, sizes_of, square
+from storebench.datasets.images import (
+    change_note,
+    checked,
+    common_small_shape,
+    decode_rgb,
+    probed_headers,
+    sizes_of,
+    square,
+)
 from storebench.datasets.sources import (
     Refusal,
     Statuses,
@@ -24,43 +31,24 @@ from storebench.datasets.sources import (
     read_file,
     statuses,
 )
+from storebench.errors import UsageError
 from storebench.fileio.reading import open_regular
 from storebench.settings.words import Split
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFiles:
-    """Image files as a scan found them, and what it read of them.
+    """Image files as a scan found them, and what it read of them."""
 
-    Attributes
-    ----------
-    root
-        The folder that the paths are relative to.
-    paths, labels
-        Each file, relative to `root` or absolute, and its class index, int64 [n].
-    class_names
-        The classes that labels index.
-    provenance
-        Where the files come from.
-    own_shape
-        Shape of the samples where no size is asked for.
-    sizes
-        Width and height of at most 64 of the files.
-    digest
-        Identifies the files: names, sizes, and content or times.
-    unreadable
-        Why files cannot be read, by index, as far as no file was decoded.
-    """
-
-    root: Path
+    root: Path  # the folder that the paths are relative to
     paths: Sequence[str]
-    labels: npt.NDArray[np.int64]
-    class_names: tuple[str, ...]
-    provenance: Provenance
-    own_shape: ImageShape
-    sizes: tuple[ImageSize, ...]
-    digest: str
-    unreadable: Mapping[int, Refusal]
+    labels: npt.NDArray[np.int64]  # each file, relative to `root` or absolute, and its class index, int64 [n]
+    class_names: tuple[str, ...]  # the classes that labels index
+    provenance: Provenance  # where the files come from
+    own_shape: ImageShape  # shape of the samples where no size is asked for
+    sizes: tuple[ImageSize, ...]  # width and height of at most 64 of the files
+    digest: str  # identifies the files: names, sizes, and content or times
+    unreadable: Mapping[int, Refusal]  # why files cannot be read, by index, as far as no file was decoded
 
 
 def look_at(
@@ -70,23 +58,7 @@ def look_at(
     provenance: Provenance,
     own_side: int | None = None,
 ) -> tuple[FoundFiles, Statuses]:
-    """Look at image files: their statuses, and the headers of those whose size matters.
-
-    Parameters
-    ----------
-    files
-        Path and class index of each file.
-    own_side
-        Side of the dataset's own square images; None for the size that all files have if that is below 256 x 256, and
-        for 256 otherwise.
-
-    Returns
-    -------
-    FoundFiles
-        The files.
-    Statuses
-        The files' statuses before anything was read of them.
-    """
+    """Look at image files: their statuses, and the headers of those whose size matters."""
     paths = [path for path, _ in files]
     rows = statuses(paths_of(root, paths))
 
@@ -118,17 +90,7 @@ def look_at(
 
 
 class FileDataset(Dataset):
-    """Serve image files, in the order in which they were found.
-
-    Parameters
-    ----------
-    name, split
-        As in `DatasetInfo`.
-    found
-        The files.
-    image_size
-        Side of the square images; None for the dataset's own size.
-    """
+    """Serve image files, in the order in which they were found."""
 
     def __init__(self, name: str, split: Split, files: FoundFiles, image_size: int | None = None) -> None:
         self._found = files
@@ -205,3 +167,57 @@ class FileDataset(Dataset):
 
     def _path(self, index: int) -> Path:
         return self._found.root / self._found.paths[index]
+
+
+class Originals(Dataset):
+    """The samples of a dataset as the bytes of their image files."""
+
+    def __init__(self, source: Dataset, *, decode: bool = True) -> None:
+        info = source.original_info
+        if info is None:
+            raise UsageError(
+                "the codec 'original' stores image files as they are, and these samples "
+                f"({source.info.provenance.source}) are no image files",
+                where=source.info.name,
+                hint="Use it with folder:PATH or with ImageNet's own files, or choose png or jpeg.",
+            )
+        self._source = source
+        self._decode = decode
+        self._info = info
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the image files."""
+        return self._info
+
+    @property
+    def layout_note(self) -> str:
+        """Clauses on the folders of the image files."""
+        return self._source.layout_note
+
+    @property
+    def skip_note(self) -> str:
+        """One clause that counts the unreadable image files that were left out, and names some."""
+        return self._source.skip_note
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Refuse: the files are copied, not decoded."""
+        raise NotImplementedError("image files are copied as they are")
+
+    @property
+    def decoded_before(self) -> bool:
+        """Whether each file was decoded when it was stored."""
+        return self._source.decoded_before
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call `original` at the same time."""
+        return self._source.thread_safe
+
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        return self._source.original(index, decode=decode and self._decode)
+
+    def locate(self, index: int) -> str:
+        """Return the file of sample `index`."""
+        return self._source.locate(index)

@@ -1,9 +1,4 @@
-"""Listings: what a scan of image files found, kept beside the stores, so that a million files are scanned once.
-
-A listing counts while nothing has changed: each folder that the scan looked into, and each file, must have the same
-inode, size, mode and times. Finding that out takes one ``stat`` per folder and file; nothing is listed and no file is
-opened. A listing that is damaged, or cannot be written, is as good as none.
-"""
+"""Listings: what a scan of image files found, kept beside the stores, so that a million files are scanned once."""
 
 import contextlib
 import dataclasses
@@ -54,28 +49,14 @@ Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
 
 
 class Listings:
-    """The listings in the folder of all stores.
-
-    Until that folder exists, they are kept in memory: a command that is refused leaves nothing.
-
-    Parameters
-    ----------
-    stores
-        The folder of all stores.
-    """
+    """The listings in the folder of all stores."""
 
     def __init__(self, stores: Path) -> None:
         self._stores = stores
         self._pending: dict[str, bytes] = {}
 
     def refuse_within(self, images: Path) -> None:
-        """Refuse stores in the folder of the images, which a later scan would take for images.
-
-        Raises
-        ------
-        UsageError
-            They are there, and not in a hidden folder.
-        """
+        """Refuse stores in the folder of the images, which a later scan would take for images."""
         place, root = self._stores.resolve(), images.resolve()
         if not place.is_relative_to(root):
             return
@@ -120,17 +101,7 @@ def listings_in(stores: Path) -> Listings:
 
 
 def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listings | None) -> FoundFiles:
-    """Return the files that a scan finds, or found earlier if nothing has changed since then.
-
-    Parameters
-    ----------
-    root
-        The folder in which the scan begins.
-    key
-        Whatever else determines what the scan finds.
-    listings
-        Where the result is kept; None always scans.
-    """
+    """Return the files that a scan finds, or found earlier if nothing has changed since then."""
     if listings is None:
         return scan(ScanSnapshot())[0]
     name = f"files-{fingerprint(VERSION, os.path.realpath(root), *key)}"

@@ -1,18 +1,10 @@
-"""Find the image files of class folders: each folder once, within bounds; only files without an ending are opened.
-
-Links to folders are followed, because people assemble datasets from linked classes. A folder that is reached a second
-time is refused: its images would count twice, and a link to a folder above it would never end.
-
-Whatever has the name of an image counts as one, a link that leads nowhere and a FIFO included: which files can be read
-is decided later, so that all that cannot are counted.
-"""
+"""Find the image files of class folders: each folder once, within bounds; only files without an ending are opened."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from storebench.datasets.headers import SUFFIXES, suffix_of
-from storebench.datasets.images import EXTENSIONS
+from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
 from storebench.datasets.sources import row_of, status_row, unreadable
 from storebench.errors import CorruptDataError, StorebenchError
 from storebench.fileio.reading import open_regular
@@ -50,19 +42,7 @@ def is_left_out(path: str) -> bool:
 
 
 class ScanSnapshot:
-    """The folders and files that a scan has looked at, each as it was before the scan looked into it.
-
-    Attributes
-    ----------
-    rows
-        Absolute path -> its row in `storebench.datasets.sources.Statuses`.
-    others
-        Image files in class folders whose format is not read; see `OTHER_IMAGES`.
-    endings
-        Class folder -> the endings of the files in it that are not read.
-    systems
-        Folders that a system made; see `SYSTEM_FOLDERS`.
-    """
+    """The folders and files that a scan has looked at, each as it was before the scan looked into it."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[int, ...]] = {}
@@ -71,28 +51,14 @@ class ScanSnapshot:
         self.systems: set[Path] = set()
 
     def look(self, path: Path, status: os.stat_result | None = None) -> None:
-        """Remember a folder or file, which may not exist; its first status counts.
-
-        Parameters
-        ----------
-        status
-            Its status; None has the system asked for it.
-        """
+        """Remember a folder or file, which may not exist; its first status counts."""
         name = os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
         if name not in self.rows:
             self.rows[name] = status_row(name) if status is None else row_of(status)
 
 
 class ClassFolders:
-    """The class folders in one folder.
-
-    Parameters
-    ----------
-    root
-        The folder that holds one folder per class.
-    seen
-        Receives every folder that is looked into.
-    """
+    """The class folders in one folder."""
 
     def __init__(self, root: Path, seen: ScanSnapshot | None = None) -> None:
         self._root = root
@@ -102,28 +68,11 @@ class ClassFolders:
         self._enter("")
 
     def names(self) -> list[str]:
-        """Return the names of the class folders, sorted; hidden ones are skipped.
-
-        Raises
-        ------
-        CorruptDataError
-            A link is dangling, or there are more entries than `MOST_ENTRIES`.
-        DataNotFoundError
-            The folder cannot be read.
-        """
+        """Return the names of the class folders, sorted; hidden ones are skipped."""
         return sorted(entry.name for entry in self._listed("") if self._is_folder(entry, entry.name))
 
     def images(self, name: str) -> Iterator[str]:
-        """Yield the image files of one class, in no particular order, as paths relative to the root.
-
-        Raises
-        ------
-        CorruptDataError
-            A link without the name of an image is dangling, or leads to a folder that was already read; folders are
-            nested too deep, or there are more entries than `MOST_ENTRIES`.
-        DataNotFoundError
-            A folder cannot be read.
-        """
+        """Yield the image files of one class, in no particular order, as paths relative to the root."""
         waiting = [name]
         while waiting:
             folder = waiting.pop()
@@ -141,15 +90,7 @@ class ClassFolders:
                         self._seen.others.add(self._root / path)
 
     def loose(self) -> list[str]:
-        """Return the image files that are in no class folder, sorted, as paths relative to the root.
-
-        Raises
-        ------
-        CorruptDataError
-            A link without the name of an image is dangling.
-        DataNotFoundError
-            The folder cannot be read.
-        """
+        """Return the image files that are in no class folder, sorted, as paths relative to the root."""
         return sorted(
             entry.name
             for entry in self._listed("")

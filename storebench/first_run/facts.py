@@ -7,8 +7,7 @@ from statistics import median
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.base import LEAST_IMAGE_SIZE
-from storebench.datasets.headers import read_header
-from storebench.datasets.images import SIDE
+from storebench.datasets.images import SIDE, read_header
 from storebench.datasets.listing import listings_in
 from storebench.errors import UsageError
 from storebench.filesystem import nearest_folder

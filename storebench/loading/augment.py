@@ -1,8 +1,4 @@
-"""Seeded augmentation: a crop and a mirroring that depend on seed, epoch and sample index only.
-
-It belongs to the harness, never to a format, so that every backend trains on
-the very same pixels whatever process prepares them.
-"""
+"""Seeded augmentation: a crop and a mirroring that depend on seed, epoch and sample index only."""
 
 import functools
 from collections.abc import Sequence
@@ -22,18 +18,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """The augmentation of each training image.
-
-    Attributes
-    ----------
-    crop
-        Side of the square that is cut out at a random place; None keeps the whole image.
-    mirror
-        Whether every other image (at random) is flipped left to right.
-    resized
-        Side of the square to which a random part of an image of any size is resized and flipped (RandomResizedCrop),
-        for stores of image files as they are; None for stores whose images have one size.
-    """
+    """The augmentation of each training image."""
 
     crop: int | None = None
     mirror: bool = False
@@ -58,20 +43,7 @@ class Augment:
         return [functools.partial(random_view, draws=row) for row in draws]
 
     def windows(self, indices: Indices, image_shape: ImageShape, *, seed: int, epoch: int) -> Windows:
-        """Draw the window of each sample.
-
-        Parameters
-        ----------
-        indices
-            int64 [n], the samples.
-        image_shape
-            (H, W, C) of their images.
-
-        Raises
-        ------
-        ValueError
-            The crop is larger than the images.
-        """
+        """Draw the window of each sample."""
         height, width, ranges = self._sizes(image_shape)
         kernel = load_kernel()
         if kernel is None:

@@ -14,15 +14,7 @@ from storebench.probes.batch_io import BatchIo
 def with_empty_batches(
     batches: Iterator[LoadedBatch], planned: Sequence[Indices], shape: tuple[int, ...]
 ) -> Iterator[LoadedBatch]:
-    """Yield a loader's batches, and an empty one in the place of each planned batch that has no samples.
-
-    Parameters
-    ----------
-    batches
-        The batches of `planned` that have samples, in their order.
-    shape
-        (H, W, C) of a sample after augmentation.
-    """
+    """Yield a loader's batches, and an empty one in the place of each planned batch that has no samples."""
     for indices in planned:
         batch = next(batches, None) if len(indices) else empty_batch(shape)
         if batch is None:
@@ -32,13 +24,7 @@ def with_empty_batches(
 
 
 def empty_batch(shape: tuple[int, ...]) -> LoadedBatch:
-    """Return a batch without samples.
-
-    Parameters
-    ----------
-    shape
-        (H, W, C) of a sample after augmentation.
-    """
+    """Return a batch without samples."""
     now = time.perf_counter_ns()
     none = np.empty(0, dtype=np.int64)
     return LoadedBatch(

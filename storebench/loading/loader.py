@@ -1,9 +1,4 @@
-"""The contract of a loader, which brings batches to the loop, and the loader that uses torch's DataLoader.
-
-A loader opens its readers, serves epochs, and closes. Opening is apart from
-the epochs so that starting workers and opening stores are measured as
-themselves (`open_s`) and never inside a step.
-"""
+"""The contract of a loader, which brings batches to the loop, and the loader that uses torch's DataLoader."""
 
 import contextlib
 import importlib
@@ -56,22 +51,7 @@ GRACE_S = 10.0
 
 
 class Loader(ABC):
-    """Serve the batches of an epoch in the harness's order.
-
-    Parameters
-    ----------
-    job
-        The task of every producer.
-    workers
-        Producers beside the loop; 0 makes batches in the loop's own thread.
-    pin
-        Put batches into page-locked memory, for a GPU.
-
-    Attributes
-    ----------
-    serves_empty
-        Whether `epoch` is also given empty batches and serves them; otherwise the caller makes them.
-    """
+    """Serve the batches of an epoch in the harness's order."""
 
     serves_empty: ClassVar[bool] = False
 
@@ -132,7 +112,6 @@ def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
             epoch=plan.epoch,
             step=step,
             indices=indices,
-            check=plan.check,
             plan=share_of(plan.batches, step, producers) if step < producers else None,
         )
         for step, indices in enumerate(plan.batches)
@@ -171,15 +150,7 @@ def batch_shape(job: LoadJob) -> tuple[int, ...]:
 
 
 def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a uint8 tensor in shared memory, so that sending it to another process copies nothing.
-
-    The DataLoader's own default_collate does the same in a worker.
-
-    Raises
-    ------
-    CellFailedError
-        There is no room for it in shared memory, which containers often limit to 64 MB.
-    """
+    """Return a uint8 tensor in shared memory, so that sending it to another process copies nothing."""
     size = torch.Size(shape).numel()
     try:
         # What default_collate itself calls; torch has no annotation for it.
@@ -278,10 +249,7 @@ def _as_it_is(item: Any) -> Any:
 
 
 class ProcessLoader(Loader):
-    """``torch.utils.data.DataLoader``: worker processes, or the loop's own process for 0 workers.
-
-    The workers live from `open` to `close`, as with ``persistent_workers=True``.
-    """
+    """``torch.utils.data.DataLoader``: worker processes, or the loop's own process for 0 workers."""
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)

@@ -23,31 +23,9 @@ def prepare_files(
     indices: Indices,
     out: Batch,
     views: Sequence[Choose | None],
-    *,
-    codec: str | None = None,
 ) -> Spent:
-    """Write the samples of image files into `out`, uint8 [n, H, W, C].
-
-    A reader with its own threads has the work shared out among them; the wall time is then divided in
-    proportion to what all threads spent.
-
-    Parameters
-    ----------
-    reader
-        The open reader that the payloads came from.
-    payloads, indices
-        The files' bytes, and which samples they are.
-    views
-        Functions that choose the part of each image; None for the part for evaluation (`Augment.views`).
-    codec
-        Codec with the decoder; None for the reader's.
-
-    Raises
-    ------
-    CorruptDataError
-        A file does not decode; the line names the sample.
-    """
-    decoder = get_codec(codec or reader.payload_codec)
+    """Write the samples of image files into `out`, uint8 [n, H, W, C]."""
+    decoder = get_codec(reader.payload_codec)
     assert isinstance(decoder, OriginalCodec)
     spent = [(0, 0)] * len(payloads)
 

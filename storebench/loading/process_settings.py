@@ -11,17 +11,7 @@ from storebench.errors import CellFailedError
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings:
-    """The settings of this process and of the calling thread.
-
-    Attributes
-    ----------
-    threads
-        Threads with which torch computes.
-    cores
-        Cores that the calling thread may run on.
-    priority
-        Its nice value.
-    """
+    """The settings of this process and of the calling thread."""
 
     threads: int
     cores: frozenset[int]

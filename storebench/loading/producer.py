@@ -15,7 +15,7 @@ from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
-from storebench.loading.decoded import BatchContent, decoded_by, seen_files, seen_pixels
+from storebench.loading.evidence import decoded_by
 from storebench.loading.original_files import prepare_files
 from storebench.loading.process_settings import ProcessSettings
 from storebench.loading.ready import ReadyBatches
@@ -43,24 +43,7 @@ def lasting_memory(*, pin: bool) -> Allocate:
 
 
 class Producer:
-    """Open a reader and turn requests into batches.
-
-    Parameters
-    ----------
-    job
-        The store, the reader and the augmentation.
-    allocate
-        Allocates memory for the pixels of each batch.
-    worker
-        Number of the worker that this producer runs in.
-    reader
-        An open reader to share with other producers; its owner opened it and will
-        close it; None opens one of its own.
-    lasting
-        Allocates memory for ready-made batches, which nothing else writes to.
-    own_process
-        Whether the producer has a process to itself: then its first batch of an epoch starts the counting.
-    """
+    """Open a reader and turn requests into batches."""
 
     def __init__(
         self,
@@ -83,13 +66,7 @@ class Producer:
         self._ready: ReadyBatches | None = None
 
     def open(self, *, take_memory: bool = True) -> ReaderReport:
-        """Open the reader in this process, timed, and make the batches that have to be ready.
-
-        Parameters
-        ----------
-        take_memory
-            Take the memory of the largest batch as well, so that no step pays for its page faults.
-        """
+        """Open the reader in this process, timed, and make the batches that have to be ready."""
         load_kernel()  # the first process of a machine compiles it, which is no part of the opening
         settings = ProcessSettings.now()
         start = time.perf_counter_ns()
@@ -135,16 +112,13 @@ class Producer:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *augment.output_shape(reader.image_shape)))
         whole: Batch | None = None
-        seen: BatchContent | None = None
-        if windows is not None and reader.serves_windows and not request.check:
+        if windows is not None and reader.serves_windows:
             payload_bytes, decode_inside = reader.fetch_windows(indices, windows, out.numpy())
             fetched = decoded_at = time.perf_counter_ns()
         else:
             whole = out.numpy() if windows is None else self._scratch_for(reader, len(indices))
             payload_bytes, fetched, decode_inside = self._pixels(reader, indices, whole)
             decoded_at = time.perf_counter_ns()
-            # Digests are only asked for in passes that are not timed, so their cost may stand between two clocks.
-            seen = seen_pixels(reader, self.job.backend, indices, whole) if request.check else None
         prep_start = time.perf_counter_ns()
         if windows is not None and whole is not None:
             windows.cut(whole, out.numpy())
@@ -157,7 +131,7 @@ class Producer:
             prep_ns=drawn - start + ready - prep_start,
             ready_ns=ready,
         )
-        return self._batch(out, labels, indices, spans, payload_bytes, seen)
+        return self._batch(out, labels, indices, spans, payload_bytes)
 
     def _produce_files(self, request: BatchRequest, start: int) -> LoadedBatch:
         """Fetch image files as they are, decode them, and make samples of them."""
@@ -166,15 +140,12 @@ class Producer:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *job.augment.output_shape(reader.image_shape)))
         pixels = out.numpy()
-        seen: BatchContent | None = None
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
         views = job.augment.views(indices, seed=job.seed, epoch=request.epoch)
         spent = prepare_files(reader, payloads, indices, pixels, views)
         labels = reader.labels[indices]
         ready = time.perf_counter_ns()
-        if request.check:
-            seen = seen_files(reader, job.backend, payloads, indices, pixels, views)
         spans = Spans(
             start_ns=start,
             fetch_ns=fetched - start,
@@ -182,7 +153,7 @@ class Producer:
             prep_ns=ready - fetched - spent.decode_ns,
             ready_ns=ready,
         )
-        return self._batch(out, labels, indices, spans, sum(map(len, payloads)), seen)
+        return self._batch(out, labels, indices, spans, sum(map(len, payloads)))
 
     def _batch(
         self,
@@ -191,7 +162,6 @@ class Producer:
         indices: Indices,
         spans: Spans,
         payload_bytes: int,
-        seen: BatchContent | None,
     ) -> LoadedBatch:
         return LoadedBatch(
             pixels=out,
@@ -200,9 +170,6 @@ class Producer:
             spans=spans,
             payload_bytes=payload_bytes,
             worker=self.worker,
-            digests=seen.digests if seen else None,
-            prepared=seen.prepared if seen else None,
-            difference=seen.difference if seen else None,
         )
 
     def produce_counted(self, request: BatchRequest) -> LoadedBatch:
@@ -216,10 +183,7 @@ class Producer:
         return batch
 
     def _produce_ready(self, request: BatchRequest) -> LoadedBatch:
-        """Return a batch that was made beforehand: nothing is fetched, decoded or prepared.
-
-        Its samples are not those that were asked for; it carries the plan's indices, so nothing can be proven of it.
-        """
+        """Return a batch that was made beforehand: nothing is fetched, decoded or prepared."""
         start = time.perf_counter_ns()
         reader, count = self.reader, len(request.indices)
         if self._ready is None:
@@ -297,10 +261,7 @@ class Producer:
 
 
 def open_backend(job: LoadJob) -> Reader:
-    """Open the reader that a job's backend names.
-
-    A reader with an option ``threads`` gets the job's number, unless the backend names one.
-    """
+    """Open the reader that a job's backend names."""
     manifest = decoded_by(Manifest.read(job.store), job.backend)
     backend, store_format = job.backend, get_format(job.backend.format)
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()

@@ -17,21 +17,7 @@ READY_BYTES = 64 << 20
 
 
 class ReadyBatches:
-    """A few different batches of a store's samples, with their own labels.
-
-    Number k of producer w holds the first samples of an order drawn for epoch ``w * READY_BATCHES + k``,
-    augmented for that epoch; a store with fewer samples than a batch repeats them. So no two are alike,
-    and a network has the work with them that it has with any batch.
-
-    Parameters
-    ----------
-    reader
-        Reads raw pixels of the store.
-    worker
-        The producer's number, from 0.
-    allocate
-        Allocates lasting memory, which later calls do not reuse.
-    """
+    """A few different batches of a store's samples, with their own labels."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""The DataLoader as training on a GPU uses it, for cells without a network: a thread receives batches ahead of the loop.
-
-Where torch moves batches into page-locked memory, a thread takes them from the worker processes and copies them while the loop
-computes. Without a GPU torch has no such thread, and an emulated accelerator would wait while the loop receives each batch.
-"""
+"""The DataLoader as training on a GPU uses it, for cells without a network: a thread receives batches ahead of the loop."""
 
 import dataclasses
 import queue
@@ -29,10 +25,7 @@ RECEIVED = {"received_by": "thread"}
 
 
 class ReceivingLoader(ProcessLoader):
-    """`ProcessLoader` with a thread that receives and copies the batches of the worker processes.
-
-    The copy goes to memory that is used again, as page-locked memory is. A batch is valid until the next one is requested.
-    """
+    """`ProcessLoader` with a thread that receives and copies the batches of the worker processes."""
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
@@ -68,15 +61,7 @@ class ReceivingLoader(ProcessLoader):
 
 
 class _ReceivingThread:
-    """Take items from the workers' queue, copy the pixels of batches, and pass all on to the DataLoader's iterator.
-
-    Parameters
-    ----------
-    iterator
-        The DataLoader's iterator, which from now on takes its items from here.
-    shape
-        (n, H, W, C) of the largest batch; n is 0 if it is not known yet.
-    """
+    """Take items from the workers' queue, copy the pixels of batches, and pass all on to the DataLoader's iterator."""
 
     def __init__(self, iterator: Any, shape: tuple[int, ...]) -> None:
         # What torch itself does where it pins: the iterator reads another queue than the workers write to.

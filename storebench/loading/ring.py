@@ -1,9 +1,4 @@
-"""The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes.
-
-The DataLoader gives every batch a separate shared-memory file, which is
-created, mapped, faulted in page by page, sent as a descriptor and unmapped
-again. Here the memory of a few batches is mapped once and written again and again.
-"""
+"""The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes."""
 
 import contextlib
 import functools
@@ -19,10 +14,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from storebench.digests import DIGEST_BYTES
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, Spans
@@ -42,12 +35,8 @@ class _Share:
     slot_bytes: int
 
 
-_Checked = tuple[bytes | None, bytes | None, int | None]
-"""Digests, digests of prepared samples, and the largest difference, in a pass that is not timed."""
-
-_Row = tuple[int, int, tuple[int, ...], bytes, bytes, _Checked, tuple[int, ...] | None]
-"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, what was checked,
-and the kernel's counters."""
+_Row = tuple[int, int, tuple[int, ...], bytes, bytes, tuple[int, ...] | None]
+"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, kernel's counters."""
 
 
 class _WorkerEnd:
@@ -94,7 +83,6 @@ class _WorkerEnd:
             (spans.start_ns, spans.fetch_ns, spans.decode_ns, spans.prep_ns, spans.ready_ns),
             batch.labels.tobytes(),
             batch.indices.tobytes(),
-            (_bytes_of(batch.digests), _bytes_of(batch.prepared), batch.difference),
             None if batch.io is None else tuple(batch.io),
         )
 
@@ -162,11 +150,11 @@ class RingLane(Lane):
         super().begin(requests)
 
     def _message(self, requests: list[BatchRequest]) -> Any:
-        plan = EpochPlan(epoch=requests[0].epoch, batches=self._indices, check=requests[0].check)
+        plan = EpochPlan(epoch=requests[0].epoch, batches=self._indices)
         return _Share(plan=plan, slot_bytes=self._memory.slot_bytes)
 
     def _batch(self, item: Any) -> LoadedBatch:
-        offset, payload_bytes, spans, labels, served, (digests, prepared, difference), io = item
+        offset, payload_bytes, spans, labels, served, io = item
         indices = np.frombuffer(bytearray(served), dtype=np.int64)
         start, fetch, decode, prep, ready = spans
         return LoadedBatch(
@@ -176,9 +164,6 @@ class RingLane(Lane):
             spans=Spans(start_ns=start, fetch_ns=fetch, decode_ns=decode, prep_ns=prep, ready_ns=ready),
             payload_bytes=payload_bytes,
             worker=self._worker,
-            digests=_rows_of(digests),
-            prepared=_rows_of(prepared),
-            difference=difference,
             io=None if io is None else BatchIo(*io),
         )
 
@@ -221,14 +206,6 @@ def _work(
             serve(_WorkerEnd(connection, memory, slots), producer, slots)
     finally:
         producer.close()
-
-
-def _bytes_of(digests: npt.NDArray[np.uint8] | None) -> bytes | None:
-    return None if digests is None else digests.tobytes()
-
-
-def _rows_of(digests: bytes | None) -> npt.NDArray[np.uint8] | None:
-    return None if digests is None else np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def _portable(error: BaseException) -> BaseException:

@@ -10,22 +10,7 @@ from storebench.loading.lanes import SLOTS
 
 
 class RingMemory:
-    """Slots for batches in anonymous shared memory.
-
-    The memory is a memfd: it has no name that could be left behind in /dev/shm,
-    is not bound by the size of that filesystem (64 MB in a container), and goes
-    with the last process that has it, however that one ends. Both processes map
-    it whole, with its pages in place, so that no batch pays for a fault.
-
-    Parameters
-    ----------
-    file
-        The memfd that a parent process made; None makes one.
-    pin
-        Page-lock this process's mapping for CUDA.
-    slots
-        Number of batches that fit into the memory.
-    """
+    """Slots for batches in anonymous shared memory."""
 
     def __init__(self, file: int | None = None, *, pin: bool = False, slots: int = SLOTS) -> None:
         self.file = os.memfd_create("storebench-ring") if file is None else file

@@ -12,8 +12,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from storebench.probes.counters import TICK_S
 from storebench.probes.machine import cgroup_folders, read_text
 from storebench.results import Conditions, disturbance
@@ -37,18 +35,9 @@ class _Totals:
 
 
 class OtherWork:
-    """Count the work of others from the moment it is made until `conditions`.
+    """Count the work of others from the moment it is made until `conditions`; children must have been waited for by then."""
 
-    The children that are to be told from others must have been waited for by then.
-
-    Parameters
-    ----------
-    child
-        A child that has worked already and is idle now: what it did until now does not count. None if there is none.
-    """
-
-    def __init__(self, child: int | None = None) -> None:
-        self._earlier_s = 0.0 if child is None else _cpu_s(child)
+    def __init__(self) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))
         self._load = _load()
         self._before = _totals(self._cpus)
@@ -57,7 +46,7 @@ class OtherWork:
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
         before, after = self._before, _totals(self._cpus)
         busy_s, steal_s = _grown(before.busy_s, after.busy_s), _grown(before.steal_s, after.steal_s)
-        own_s = after.own_s - before.own_s - self._earlier_s
+        own_s = after.own_s - before.own_s
         conditions = Conditions(
             wall_s=after.at_s - before.at_s,
             cores=len(self._cpus),
@@ -70,14 +59,6 @@ class OtherWork:
             attempt=attempt,
         )
         return dataclasses.replace(conditions, disturbed=disturbance(conditions))
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process and of those of its children that it waited for."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        times = psutil.Process(pid).cpu_times()
-        return times.user + times.system + times.children_user + times.children_system
-    return 0.0
 
 
 def _grown(before: float | None, after: float | None) -> float | None:

@@ -1,10 +1,4 @@
-"""One node's part of torchrun: start the ranks of a job there, and end them all as soon as one fails.
-
-The launcher starts ``python -P -m storebench.ranks.agent TEAM FOLDER ARGUMENTS...``; each rank is
-``python ARGUMENTS...``. It is torchrun by its own interface, for two reasons: its command line sets OMP_NUM_THREADS to 1
-where several ranks run, so that cells of one rank and of many would compute with different numbers of threads; and it
-would outlive the process that started it.
-"""
+"""One node's part of torchrun: start the ranks of a job there, and end them all as soon as one fails."""
 
 import os
 import signal

@@ -1,8 +1,4 @@
-"""The data store of a job: every rank keeps a part of the samples in memory and sends them to the ranks that need them.
-
-As in LBANN (Jacobs et al.), there are two ways to fill it. Before the first epoch, each rank reads a contiguous part of the
-store; or during the first epoch, each rank keeps the samples that it serves. After that, nothing is read from the store.
-"""
+"""The data store of a job: every rank keeps a part of the samples in memory and sends them to the ranks that need them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,26 +25,7 @@ PRELOAD_SAMPLES = 64
 
 
 class DataStore:
-    """One rank's part of the data store. All ranks call the same methods in the same order.
-
-    Parameters
-    ----------
-    source
-        An open reader of the store. It is closed when the data store is filled, unless its threads decode.
-    job
-        When the data store is filled, and its limit.
-    group, progress
-        All ranks of the job, and the progress of this one.
-    meter
-        Counts the bytes that block devices deliver; started before the store was opened.
-
-    Attributes
-    ----------
-    reader
-        Serves batches of the data store.
-    filled
-        Whether every sample is in memory; the store is no longer read.
-    """
+    """One rank's part of the data store. All ranks call the same methods in the same order."""
 
     def __init__(
         self, source: Reader, job: LoadJob, *, group: Group, progress: RankProgress, meter: IoMeter
@@ -73,13 +50,7 @@ class DataStore:
         self._preload_device_bytes: int | None = None
 
     def prepare(self) -> None:
-        """Connect the ranks, and fill the data store if it is filled before the first epoch.
-
-        Raises
-        ------
-        CellFailedError
-            The data store does not fit into the memory of a node. This is checked before anything is read.
-        """
+        """Connect the ranks, and fill the data store if it is filled before the first epoch."""
         self._require_room()
         self._messages = Messages(self._progress)
         if self._job.store_fill is Fill.PRELOAD:
@@ -88,17 +59,7 @@ class DataStore:
             self._seal()
 
     def serve(self, plan: EpochPlan, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-        """Yield the batches of an epoch, exchanging their samples on the way.
-
-        Nothing happens before the first batch is requested, so everything is part of the wait for that batch.
-
-        Parameters
-        ----------
-        plan
-            The plan of the epoch, with the batches of all ranks.
-        batches
-            One batch per step, made by a producer that reads from `reader`. Empty batches are not fetched.
-        """
+        """Yield the batches of an epoch, exchanging their samples on the way."""
         assert plan.everyone is not None
         assert self._messages is not None
         self._traffic = Traffic()
@@ -215,13 +176,7 @@ class DataStore:
         self._preload_device_bytes = None if counted is None else counted.device_read_bytes
 
     def _seal(self) -> None:
-        """Mark the data store as filled, and tell the other ranks the sizes of the samples.
-
-        Raises
-        ------
-        CellFailedError
-            A sample of this rank's part was not served.
-        """
+        """Mark the data store as filled, and tell the other ranks the sizes of the samples."""
         if self._held.missing:
             raise CellFailedError(
                 f"{self._held.missing} samples of this rank's part of the data store were not read"
@@ -235,15 +190,7 @@ class DataStore:
 
 
 class DataStoreReader(Reader):
-    """Serve batches of a data store: from the store while it is being filled, then from the memory of all ranks.
-
-    Parameters
-    ----------
-    source
-        The reader of the store.
-    data
-        This rank's part of the data store.
-    """
+    """Serve batches of a data store: from the store while it is being filled, then from the memory of all ranks."""
 
     def __init__(self, source: Reader, data: DataStore) -> None:
         super().__init__(source.store, source.manifest, source.options)
@@ -252,7 +199,6 @@ class DataStoreReader(Reader):
         self._source = source
         self._data = data
         self._notes: dict[str, str] | None = None
-        self._last: tuple[Indices, list[bytes]] | None = None
 
     def let_go(self) -> None:
         """Close the reader of the store, so nothing can be read from it; a reader whose threads decode stays open."""
@@ -275,10 +221,7 @@ class DataStoreReader(Reader):
     def _fetch(self, indices: Indices) -> list[bytes]:
         if self.payload_codec == "raw":
             return super()._fetch(indices)
-        # A check fetches a batch twice, with the same array, and decodes it in another way.
-        if self._last is None or self._last[0] is not indices:
-            self._last = indices, self._data.payloads(indices)
-        return self._last[1]
+        return self._data.payloads(indices)
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         return self._data.copy_pixels(indices, out)

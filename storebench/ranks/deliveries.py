@@ -1,8 +1,4 @@
-"""The messages of one epoch of a data store, posted one step ahead of the batch that needs them.
-
-The messages of a step are posted while the previous batch is being made. Before posting them, a rank waits until others
-have received the messages that it sent two steps earlier. So the messages of at most two steps are in flight.
-"""
+"""The messages of one epoch of a data store, posted one step ahead of the batch that needs them."""
 
 import collections
 import time
@@ -26,23 +22,7 @@ Pack = Callable[[Indices], Bytes]
 
 @dataclass(kw_only=True)
 class Traffic:
-    """Samples, bytes and time of one rank's exchange in one epoch.
-
-    Attributes
-    ----------
-    from_memory, from_ranks
-        Samples found in the rank's own memory, and received from other ranks.
-    sent_bytes, received_bytes
-        Bytes of posted messages, and of messages that have arrived.
-    exchange_ns
-        Time spent packing, posting and waiting for messages.
-    waited_ns
-        The part of it spent waiting for messages before a batch, and so in a wait for data.
-    after_last_ns
-        The part of it after the last batch, until all sent messages had arrived.
-    buffer_bytes, most_buffer_bytes
-        Bytes of the messages in flight now, and their maximum so far.
-    """
+    """Samples, bytes and time of one rank's exchange in one epoch."""
 
     from_memory: int = 0
     from_ranks: int = 0
@@ -62,15 +42,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """A batch that has arrived: rows held by this rank, and messages with the other rows.
-
-    Attributes
-    ----------
-    held
-        Rows of samples held by this rank, int64.
-    messages
-        Rows, int64, and the content that fills them, in the same order.
-    """
+    """A batch that has arrived: rows held by this rank, and messages with the other rows."""
 
     held: Positions
     messages: list[tuple[Positions, Bytes]]
@@ -94,21 +66,7 @@ class _Outgoing:
 
 
 class Deliveries:
-    """Exchange the samples of one epoch between ranks, step by step; every rank goes through the same steps.
-
-    Parameters
-    ----------
-    transfers
-        This rank's transfer of each step; drawn one step ahead.
-    pack
-        Packs samples held by this rank.
-    sizes
-        Bytes of each sample, int64 [count].
-    messages
-        Sends and receives.
-    traffic
-        Counts samples, bytes and time.
-    """
+    """Exchange the samples of one epoch between ranks, step by step; every rank goes through the same steps."""
 
     def __init__(
         self,
@@ -135,20 +93,7 @@ class Deliveries:
         self._traffic.exchange_ns += time.perf_counter_ns() - start
 
     def take(self, samples: Indices) -> Arrived:
-        """Return this rank's batch of the next step, and post the messages of the step after it.
-
-        Parameters
-        ----------
-        samples
-            The requested samples; they must be those of the plan.
-
-        Raises
-        ------
-        CellFailedError
-            The plan has another batch in this place.
-        RuntimeError
-            Another rank has ended.
-        """
+        """Return this rank's batch of the next step, and post the messages of the step after it."""
         start = time.perf_counter_ns()
         if not self._incoming or not np.array_equal(self._incoming[0].transfer.samples, samples):
             raise CellFailedError("the data store was asked for a batch that is not the next one of its plan")

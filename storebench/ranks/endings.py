@@ -22,19 +22,7 @@ _EXITS_NAME = "exits.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailure:
-    """Why one rank failed, or the agent of a node, which has no rank.
-
-    Attributes
-    ----------
-    failure
-        The reason in one line.
-    consequence
-        Whether the reason is only that another rank has gone.
-    see_log
-        Whether the log says more.
-    at_ns
-        When it failed, by ``time.monotonic_ns``.
-    """
+    """Why one rank failed, or the agent of a node, which has no rank."""
 
     rank: int | None
     node: int
@@ -56,13 +44,7 @@ class RankFailure:
         )
 
     def write(self, folder: Path) -> None:
-        """Write it into the job's folder on this node.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written.
-        """
+        """Write it into the job's folder on this node."""
         write_message(_path(folder, self.rank), dataclasses.asdict(self))
 
     def __str__(self) -> str:
@@ -86,19 +68,7 @@ def read_failures(folder: Path, ranks: range) -> list[RankFailure]:
 
 
 def failure_of(folder: Path, team: Team) -> RankFailure | None:
-    """Return the failure that ended a job: that of the first rank that failed by itself; None if no rank says why.
-
-    A rank that was killed writes nothing, and those that notice fail for that reason alone. So a rank that gives a
-    reason of its own comes first, then one that ended without a word, then one that another program has asked to end, then
-    one that has lost another.
-
-    Parameters
-    ----------
-    folder
-        The job's folder on this node.
-    team
-        The ranks of the job, and those of them that are on this node.
-    """
+    """Return the failure that ended a job: that of the first rank that failed by itself; None if no rank says why."""
     failures = read_failures(folder, team.here)
     causes = [failure for failure in failures if not failure.consequence]
     reported = {failure.rank for failure in failures if failure.rank is not None}
@@ -112,17 +82,7 @@ def failure_of(folder: Path, team: Team) -> RankFailure | None:
 
 
 def _unasked(exits: Mapping[int, int], *, lost: bool) -> dict[int, int]:
-    """Return the exits of ranks that their agent had not asked to end, by SIGTERM, because another one had failed.
-
-    The agent asks when the first one has ended, so another program has sent that one its signal.
-
-    Parameters
-    ----------
-    exits
-        Exit codes in the order in which the ranks ended.
-    lost
-        Whether a rank of this node has lost another one of this node: if no other reason is known, the first that was asked.
-    """
+    """Return the exits of ranks that their agent had not asked to end, by SIGTERM, because another one had failed."""
     failed = [(rank, code) for rank, code in exits.items() if code]
     asked = [(rank, code) for rank, code in failed if code == -signal.SIGTERM]
     if asked[:1] == failed[:1]:

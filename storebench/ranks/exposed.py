@@ -1,9 +1,4 @@
-"""The cost of communication, measured after the last epoch: empty barriers, and steps with and without an exchange.
-
-Pairs of steps on the same batch, one with and one without the exchange of gradients, take turns in changing order. All
-ranks begin each step at a barrier, so nobody waits for data. Durations of collectives are not added up: they contain the
-wait for the slowest rank.
-"""
+"""The cost of communication, measured after the last epoch: empty barriers, and steps with and without an exchange."""
 
 import statistics
 import time
@@ -27,24 +22,7 @@ BUDGET_S = 1.5
 
 
 def communication(step: Step, group: Group, batch_size: int) -> Communication | None:
-    """Measure the cost of communication; every rank calls it at the same time.
-
-    Weights, statistics of the network and torch's random state are the same afterwards.
-
-    Parameters
-    ----------
-    step
-        The step of this rank.
-    group
-        All ranks.
-    batch_size
-        Samples per step of one rank.
-
-    Returns
-    -------
-    Communication or None
-        The cost, on rank 0 only.
-    """
+    """Measure the cost of communication; every rank calls it at the same time."""
     barrier_s = _barrier_s(group)
     pairs = _pairs(step, group, batch_size) if isinstance(step, Exchanging) else []
     measured = group.gather(pairs)

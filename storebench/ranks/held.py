@@ -16,18 +16,7 @@ ByteCounts = npt.NDArray[np.int64]
 
 
 class HeldSamples(ABC):
-    """Samples in the memory of their owner.
-
-    Parameters
-    ----------
-    own
-        The samples that this rank owns, int64, ascending.
-
-    Attributes
-    ----------
-    held_bytes
-        Bytes of the samples in memory, without Python's overhead.
-    """
+    """Samples in the memory of their owner."""
 
     def __init__(self, own: Indices) -> None:
         self.own = own
@@ -54,13 +43,7 @@ class HeldSamples(ABC):
         return rows[first], places
 
     def _places(self, samples: Indices) -> Positions:
-        """Return the places of own samples that are in memory.
-
-        Raises
-        ------
-        CellFailedError
-            A sample is not in memory.
-        """
+        """Return the places of own samples that are in memory."""
         places: Positions = np.minimum(np.searchsorted(self.own, samples), max(0, len(self.own) - 1))
         if len(samples) and not (
             len(self.own) and (self.own[places] == samples).all() and self._kept[places].all()
@@ -70,15 +53,7 @@ class HeldSamples(ABC):
 
 
 class HeldPixels(HeldSamples):
-    """Pixels of images of one size.
-
-    Parameters
-    ----------
-    own
-        As for `HeldSamples`.
-    shape
-        (H, W, C) of an image.
-    """
+    """Pixels of images of one size."""
 
     def __init__(self, own: Indices, shape: tuple[int, int, int]) -> None:
         super().__init__(own)
@@ -137,15 +112,7 @@ def cut(content: Bytes, sizes: ByteCounts) -> list[bytes]:
 
 
 def joined_sizes(parts: Sequence[ByteCounts], owners: Owners) -> ByteCounts:
-    """Return the bytes of every sample, int64 [count], from the sizes of each rank's own samples.
-
-    Parameters
-    ----------
-    parts
-        `HeldPayloads.sizes` of all ranks, in rank order.
-    owners
-        The owner of each sample, int32 [count].
-    """
+    """Return the bytes of every sample, int64 [count], from the sizes of each rank's own samples."""
     sizes = np.zeros(len(owners), np.int64)
     for rank, own in enumerate(parts):
         sizes[owners == rank] = own

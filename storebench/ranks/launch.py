@@ -46,35 +46,13 @@ def tell_nobody(_positions: Sequence[Position]) -> None:
 
 
 def agent_command(team: Team, folder: Path, program: Sequence[str]) -> list[str]:
-    """Return the command that starts the ranks of a job on this node.
-
-    Parameters
-    ----------
-    folder
-        The job's folder, `RANKS_DIR` of its temporary folder.
-    program
-        Arguments of the interpreter for each rank.
-    """
+    """Return the command that starts the ranks of a job on this node."""
     return [sys.executable, "-P", "-m", AGENT, team.text(), str(folder), *program]
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnding:
-    """The ending of a job of ranks.
-
-    Attributes
-    ----------
-    code
-        Exit code of the process that started the ranks; None if it runs on and must be ended.
-    failure
-        The line that names the rank that failed or hangs; None if no rank is to blame.
-    see_log
-        Whether the log says more.
-    consequence
-        Whether the failure is only that another rank has gone.
-    position
-        The phase and the batch of the rank that hangs, for comparison with those of other nodes; None for other failures.
-    """
+    """The ending of a job of ranks."""
 
     code: int | None
     failure: str | None = None
@@ -84,21 +62,7 @@ class JobEnding:
 
 
 class RankWatch:
-    """Watch a job of ranks.
-
-    Parameters
-    ----------
-    folder
-        The job's folder, which is made here.
-    team
-        Its ranks, and those of them that are on this node.
-    stall_s
-        Seconds without progress after which a rank counts as hanging.
-    timeout_s
-        Seconds that the job may take.
-    tell
-        Called with the positions of the ranks at every poll.
-    """
+    """Watch a job of ranks."""
 
     def __init__(
         self, folder: Path, team: Team, *, stall_s: float, timeout_s: float, tell: Tell = tell_nobody

@@ -1,8 +1,4 @@
-"""Connections between the first rank of a node and the other ranks there, for messages that belong to a timed step.
-
-They are sockets with abstract names, which leave nothing behind. When a process ends, the kernel closes its sockets, so no
-rank waits for a process that has ended.
-"""
+"""Connections between the first rank of a node and the other ranks there, for messages that belong to a timed step."""
 
 import os
 import pickle
@@ -20,17 +16,7 @@ _KEY_BYTES = 32
 
 
 class Line:
-    """A connection to another rank of this node.
-
-    Parameters
-    ----------
-    connection
-        The socket.
-    other
-        The rank at its other end, in words.
-    progress
-        Is told when this rank waits for a message.
-    """
+    """A connection to another rank of this node."""
 
     def __init__(self, connection: Connection, other: str, progress: RankProgress = NO_PROGRESS) -> None:
         self._connection = connection
@@ -38,26 +24,14 @@ class Line:
         self._progress = progress
 
     def send(self, message: Any) -> None:
-        """Send a message.
-
-        Raises
-        ------
-        LostRankError
-            The other rank has ended.
-        """
+        """Send a message."""
         try:
             self._connection.send_bytes(pickle.dumps(message))
         except OSError as error:
             raise _lost(self._other) from error
 
     def receive(self) -> Any:
-        """Wait for the next message.
-
-        Raises
-        ------
-        LostRankError
-            The other rank has ended.
-        """
+        """Wait for the next message."""
         try:
             with self._progress.waiting():
                 content = self._connection.recv_bytes()
@@ -86,16 +60,7 @@ class Line:
 
 
 def connect_node(group: Group, progress: RankProgress = NO_PROGRESS) -> list[Line]:
-    """Connect the ranks of each node with the first one there, and return the connections of this rank.
-
-    Every rank of the job calls it at the same time.
-
-    Returns
-    -------
-    list of Line
-        On the first rank of a node: one connection per other rank, in the order of local ranks. On the others: the
-        connection to the first rank.
-    """
+    """Connect the ranks of each node with the first one there, and return the connections of this rank."""
     return _answered(group, progress) if group.membership.leads_node else [_asked(group, progress)]
 
 

@@ -1,8 +1,4 @@
-"""The bandwidth and the latency of the link between the ranks of a job, measured before its epochs.
-
-All ranks form a ring: each sends a message to the next one while it receives a message from the previous one. As in a
-ring all-reduce, all transfers compete for the same resources: one machine's loopback device and cores, or a network.
-"""
+"""The bandwidth and the latency of the link between the ranks of a job, measured before its epochs."""
 
 import statistics
 import time
@@ -35,20 +31,7 @@ _SMALL_TRIALS, _SMALL_IN_A_ROW = 5, 20
 
 
 def measure_link(step: Step, group: Group) -> Link | None:
-    """Measure the link between the ranks. All ranks call it together, before anything is timed.
-
-    Parameters
-    ----------
-    step
-        The step of this rank. Messages are on the same device as its gradients.
-    group
-        All ranks.
-
-    Returns
-    -------
-    Link or None
-        The same on every rank; None if the step has no gradients.
-    """
+    """Measure the link between the ranks. All ranks call it together, before anything is timed."""
     if not isinstance(step, Exchanging):
         return None
     device = _device(step)
@@ -67,18 +50,7 @@ def measure_link(step: Step, group: Group) -> Link | None:
 
 
 def long_enough(message_s: Callable[[int], float]) -> tuple[int, float]:
-    """Choose the size of the messages that measure the bandwidth.
-
-    Parameters
-    ----------
-    message_s
-        Sends a message of that many bytes, and returns the seconds that it took.
-
-    Returns
-    -------
-    size, seconds
-        The smallest power of two whose messages take 10 ms, or 4 MiB, and the seconds of its fastest message.
-    """
+    """Choose the size of the messages that measure the bandwidth."""
     size = _LEAST_BYTES
     while True:
         fastest_s = min(message_s(size) for _ in range(_SIZE_TRIALS))
@@ -88,15 +60,7 @@ def long_enough(message_s: Callable[[int], float]) -> tuple[int, float]:
 
 
 class _Ring:
-    """The ranks in a ring.
-
-    Parameters
-    ----------
-    group
-        All ranks.
-    device
-        Device of the messages.
-    """
+    """The ranks in a ring."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
         me = group.membership

@@ -13,21 +13,7 @@ _MOST_NODES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """The place of a process among the ranks of its job; by default it is the only one.
-
-    Attributes
-    ----------
-    rank
-        Number of the process in the job, from 0.
-    ranks
-        Processes of the job.
-    local_rank
-        Number of the process on its node, from 0.
-    local_ranks
-        Processes of the job on this node.
-    node
-        Number of the node in the job, from 0.
-    """
+    """The place of a process among the ranks of its job; by default it is the only one."""
 
     rank: int = 0
     ranks: int = 1
@@ -56,16 +42,7 @@ class Membership:
 
 
 def membership(environment: Mapping[str, str] = os.environ) -> Membership:
-    """Return the place of this process in its job, from the first launcher whose variables are set.
-
-    The launchers are, in this order, torchrun, Slurm (``srun``), Open MPI, and others that speak PMI (MPICH, Intel MPI).
-    Without any of them the process is alone.
-
-    Raises
-    ------
-    UsageError
-        A launcher's variable is missing, or is not a number that fits the others.
-    """
+    """Return the place of this process in its job, from the first launcher whose variables are set."""
     for rank, read in _LAUNCHERS.items():
         if rank in environment:
             return _checked(read(_Variables(environment)), rank)

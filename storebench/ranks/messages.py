@@ -14,16 +14,7 @@ _TAGS = 1024
 
 
 class Messages:
-    """Messages between all ranks of a job. All ranks create theirs together.
-
-    Messages between two ranks arrive in the order in which both ranks post them. gloo's own thread sends and receives
-    them in the background.
-
-    Parameters
-    ----------
-    progress
-        Is told when this rank waits for others.
-    """
+    """Messages between all ranks of a job. All ranks create theirs together."""
 
     def __init__(self, progress: RankProgress = NO_PROGRESS) -> None:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=MOST_WAIT_S))
@@ -38,13 +29,7 @@ class Messages:
         return _posted(dist.irecv(torch.from_numpy(content), source, group=self._group, tag=step % _TAGS))
 
     def wait(self, works: Iterable[dist.Work]) -> None:
-        """Wait until messages have been sent or received.
-
-        Raises
-        ------
-        RuntimeError
-            Another rank has ended.
-        """
+        """Wait until messages have been sent or received."""
         with self._progress.waiting():
             for work in works:
                 work.wait()

@@ -1,13 +1,4 @@
-"""One reader per node: the first rank of a node reads each batch for all of its ranks, into memory that they share.
-
-This is LMDBIO's LMM between processes. The ranks share batches, not the store. The memory has room for two batches of the
-node: the next one is read into one half while ranks still train on the other half. The loop of the node's first rank reads,
-or, with one worker, a thread beside the loop. It requests the batches of all ranks in one call per step. The other ranks
-open nothing.
-
-The memory is a memfd, like that of `storebench.loading.ring_memory`. It has no name that could be left behind, and the
-kernel frees it when the last process that maps it has ended.
-"""
+"""One reader per node: the first rank of a node reads each batch for all of its ranks, into memory that they share."""
 
 import dataclasses
 import itertools
@@ -20,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from storebench.digests import DigestTable
 from storebench.formats.base import Indices
 from storebench.loading.batch import (
     LOOP_WORKER,
@@ -52,16 +42,10 @@ class _Piece(NamedTuple):
     spans: Spans
     labels: Indices
     indices: Indices
-    digests: DigestTable | None
-    prepared: DigestTable | None
-    difference: int | None
 
 
 class NodeLoader(SharedLoader):
-    """Serve the batches of one rank. The first rank of its node reads them for all ranks there.
-
-    Bytes of payload count on the rank that requested them, so batches of the other ranks have none.
-    """
+    """Serve the batches of one rank. The first rank of its node reads them for all ranks there."""
 
     _side: "_Reader | _Guest | None" = None
 
@@ -95,15 +79,7 @@ class NodeLoader(SharedLoader):
 
 
 class _NodeMember:
-    """The memory and the connections of one rank.
-
-    Parameters
-    ----------
-    job
-        The loading task; its `batch_size` is that of one rank.
-    rows
-        Samples in the largest batch of the node.
-    """
+    """The memory and the connections of one rank."""
 
     def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int) -> None:
         self._job = job
@@ -122,13 +98,7 @@ class _NodeMember:
 
 
 class _Reader(_NodeMember):
-    """The part of the first rank of a node.
-
-    Parameters
-    ----------
-    has_thread
-        Whether to read in a thread beside the loop.
-    """
+    """The part of the first rank of a node."""
 
     def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, has_thread: bool) -> None:
         super().__init__(job, lines, rows=rows)
@@ -148,10 +118,7 @@ class _Reader(_NodeMember):
         return dataclasses.replace(opened, notes={**opened.notes, "share": f"one reader for {ranks} ranks"})
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
-        """Read the batches of all ranks of the node, one call per step, and yield those of this rank.
-
-        Nothing is done before the first one is asked for, so all of it is in the wait for that one.
-        """
+        """Read the batches of all ranks of the node, one call per step, and yield those of this rank."""
         plans = [plan.batches, *(line.receive() for line in self._lines)]
         steps = list(itertools.zip_longest(*plans))
         whole = [
@@ -167,15 +134,7 @@ class _Reader(_NodeMember):
     def _serve(
         self, steps: Sequence[Sequence[Indices | None]], requests: Iterator[BatchRequest]
     ) -> Iterator[LoadedBatch]:
-        """Yield this rank's piece of each step after sending the others theirs.
-
-        Parameters
-        ----------
-        steps
-            The batches of all ranks of the node in each step; None after the last one of a rank.
-        requests
-            One request for each step in which a rank has a sample.
-        """
+        """Yield this rank's piece of each step after sending the others theirs."""
         owed = [0] * len(self._lines)
         produce = self._producer.produce_counted if self._has_thread else self._producer.produce
         for number, step in enumerate(steps):
@@ -209,9 +168,6 @@ class _Reader(_NodeMember):
             spans=batch.spans,
             labels=batch.labels[start:stop],
             indices=batch.indices[start:stop],
-            digests=_rows(batch.digests, start, stop),
-            prepared=_rows(batch.prepared, start, stop),
-            difference=batch.difference,
         )
 
     def close(self) -> ReaderReport:
@@ -248,9 +204,6 @@ class _Guest(_NodeMember):
             indices=piece.indices,
             spans=piece.spans,
             payload_bytes=0,
-            digests=piece.digests,
-            prepared=piece.prepared,
-            difference=piece.difference,
         )
 
     def close(self) -> ReaderReport:
@@ -260,15 +213,7 @@ class _Guest(_NodeMember):
 
 
 class _Beside:
-    """A thread that makes the batches of an epoch beside the loop.
-
-    It begins batch k when the loop has finished with batch k - 2.
-
-    Parameters
-    ----------
-    batches
-        Makes each batch when `next` is called.
-    """
+    """A thread that makes the batches of an epoch beside the loop."""
 
     def __init__(self, batches: Iterator[LoadedBatch]) -> None:
         self._batches = batches
@@ -307,10 +252,4 @@ def _first_rows(batch: LoadedBatch, rows: int) -> LoadedBatch:
         pixels=batch.pixels[:rows],
         labels=batch.labels[:rows],
         indices=batch.indices[:rows],
-        digests=_rows(batch.digests, 0, rows),
-        prepared=_rows(batch.prepared, 0, rows),
     )
-
-
-def _rows(digests: DigestTable | None, start: int, stop: int) -> DigestTable | None:
-    return None if digests is None else digests[start:stop]

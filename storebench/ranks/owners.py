@@ -1,7 +1,4 @@
-"""The owner of each sample in a data store, and the messages of a step: pure functions of the order and the shards.
-
-Every rank computes both, so no messages are needed to agree on them.
-"""
+"""The owner of each sample in a data store, and the messages of a step: pure functions of the order and the shards."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,17 +26,7 @@ def block_owners(count: int, ranks: int) -> Owners:
 
 
 def first_owners(count: int, steps: Iterable[Sequence[Indices]]) -> Owners:
-    """Return the owners if each rank owns the samples that it is the first to serve.
-
-    If padding gives a sample to several ranks in one step, the lowest rank owns it.
-
-    Parameters
-    ----------
-    count
-        Number of samples in the store. Samples that no step serves have the owner `NOBODY`.
-    steps
-        The batches of all ranks, step by step (`storebench.ranks.shards.dealt`).
-    """
+    """Return the owners if each rank owns the samples that it is the first to serve."""
     owners = np.full(count, NOBODY, np.int32)
     for pieces in steps:
         for rank, samples in enumerate(pieces):
@@ -49,19 +36,7 @@ def first_owners(count: int, steps: Iterable[Sequence[Indices]]) -> Owners:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """The messages of one step that one rank sends and receives.
-
-    Attributes
-    ----------
-    samples
-        The rank's own batch, int64 [n].
-    held
-        Rows of that batch whose samples the rank holds, int64.
-    receive
-        Sending rank -> rows of the batch that its message fills, int64, in the order of the message.
-    send
-        Receiving rank -> samples in the message, int64, in the order of that rank's batch.
-    """
+    """The messages of one step that one rank sends and receives."""
 
     samples: Indices
     held: Positions
@@ -70,15 +45,7 @@ class Transfer:
 
 
 def transfer_of(pieces: Sequence[Indices], owners: Owners, rank: int) -> Transfer:
-    """Return the messages of a step for one rank.
-
-    Parameters
-    ----------
-    pieces
-        The batches of all ranks in this step, in rank order, int64.
-    owners
-        The owner of each sample.
-    """
+    """Return the messages of a step for one rank."""
     mine = pieces[rank]
     by = owners[mine]
     requested = {

@@ -18,21 +18,7 @@ _HINT = "Use more nodes or fewer samples."
 
 
 def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_size: int) -> int:
-    """Return the most memory that a data store needs on one node, in bytes: samples, tables and messages of its ranks.
-
-    Each sample counts with the mean size, and without Python's own memory for a payload (some 60 bytes).
-
-    Parameters
-    ----------
-    count
-        Number of samples in the store.
-    size
-        Bytes of all samples: payloads, or pixels.
-    ranks, local_ranks
-        Number of ranks of the job, and of ranks on the node.
-    batch_size
-        Samples per step of one rank.
-    """
+    """Return the most memory that a data store needs on one node, in bytes: samples, tables and messages of its ranks."""
     sample = -(-size // max(1, count))
     shares = -(-count // ranks) * local_ranks * sample
     # Each rank receives its own batches, and in a step one node may hold all samples that the others need.
@@ -41,13 +27,7 @@ def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_s
 
 
 def available_bytes(most: int | None) -> tuple[int, str]:
-    """Return the memory in bytes that a data store may use on this machine, and the name of the limit.
-
-    Parameters
-    ----------
-    most
-        The limit of the scenario; None for no limit.
-    """
+    """Return the memory in bytes that a data store may use on this machine, and the name of the limit."""
     limits = [
         (most, "store_memory"),
         (memory_bytes("MemAvailable"), "the memory that is available"),
@@ -69,18 +49,7 @@ def refusal(needed: int, most: int | None, node: int) -> str | None:
 
 
 def check_room(cell: Cell, manifest: Manifest, nodes: int, node: int = 0) -> None:
-    """Refuse a data store that does not fit into the memory of this node. Nothing has been read yet.
-
-    Parameters
-    ----------
-    nodes, node
-        Number of nodes of the job, and the number of this node.
-
-    Raises
-    ------
-    UsageError
-        The data store does not fit.
-    """
+    """Refuse a data store that does not fit into the memory of this node. Nothing has been read yet."""
     if cell.share is not Share.STORE:
         return
     needed = needed_bytes(

@@ -16,28 +16,7 @@ def shard_of(
     pad: bool = False,
     max_steps: int | None = None,
 ) -> list[Indices]:
-    """Return the batches of one rank, one int64 array per step.
-
-    Step k of a job takes the next ``ranks * batch_size`` samples of the order and gives each rank a contiguous piece of
-    them. Joined in rank order, the k-th batches of all ranks are therefore the k-th batch of one process with batches
-    of ``ranks * batch_size`` samples. The last step of an order that does not divide is dealt as evenly as possible:
-    pieces differ by one sample at most, and a rank without a sample has an empty batch, so that all ranks have the same
-    number of steps.
-
-    Parameters
-    ----------
-    order
-        The order in which the epoch serves its samples, int64 [n]. It is the same on all ranks.
-    rank, ranks
-        The rank, from 0, and their number.
-    batch_size
-        Samples per step of one rank.
-    pad
-        Repeat samples from the beginning of the order, as `torch.utils.data.DistributedSampler` does by default, until
-        their number is a multiple of `ranks`. All ranks then serve equally many samples.
-    max_steps
-        Return this many steps at most; None for all.
-    """
+    """Return the batches of one rank, one int64 array per step."""
     steps = _steps(order, ranks * batch_size, ranks, pad=pad)
     return [_piece(samples, rank, ranks) for samples in steps[:max_steps]]
 
@@ -45,13 +24,7 @@ def shard_of(
 def dealt(
     order: Indices, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
 ) -> Iterator[list[Indices]]:
-    """Yield the batches of all ranks, step by step: one int64 array per rank, the same as in `shard_of`.
-
-    Parameters
-    ----------
-    order, ranks, batch_size, pad, max_steps
-        As in `shard_of`.
-    """
+    """Yield the batches of all ranks, step by step: one int64 array per rank, the same as in `shard_of`."""
     for samples in _steps(order, ranks * batch_size, ranks, pad=pad)[:max_steps]:
         yield [_piece(samples, rank, ranks) for rank in range(ranks)]
 
@@ -59,15 +32,7 @@ def dealt(
 def global_sizes(
     count: int, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
 ) -> list[int]:
-    """Return the number of samples in each step of a job, over all ranks.
-
-    Parameters
-    ----------
-    count
-        Samples of the order, without padding.
-    ranks, batch_size, pad, max_steps
-        As in `shard_of`.
-    """
+    """Return the number of samples in each step of a job, over all ranks."""
     whole = _padded(count, ranks) if pad else count
     step = ranks * batch_size
     return [min(step, whole - start) for start in range(0, whole, step)[:max_steps]]

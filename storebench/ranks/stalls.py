@@ -21,24 +21,7 @@ _STOPPED = ("T", "t")
 
 
 class StallWatch:
-    """Watch the progress of a job's ranks on this node.
-
-    Parameters
-    ----------
-    folder
-        The job's folder on this node.
-    team
-        The ranks of the job, and those of them that are on this node.
-    stall_s
-        Seconds without progress after which a rank counts as hanging.
-    clock
-        Returns seconds; a test may pass another clock.
-
-    Attributes
-    ----------
-    blamed
-        The ranks that hang, as of the last look.
-    """
+    """Watch the progress of a job's ranks on this node."""
 
     def __init__(
         self,
@@ -80,14 +63,7 @@ class StallWatch:
         return max(self._stall_s, START_S + (MEET_S if self._team.nodes > 1 else 0.0))
 
     def _blamed(self, idle: list[Position]) -> list[Position]:
-        """Return the ranks that the others wait for, of those without progress.
-
-        A stopped process is one in any case, even if its own time is not over: it may have begun a phase after the others.
-        Otherwise it is the rank that has come least far: in a step, the others wait for it inside of a collective operation
-        and make no progress either. No rank is blamed while one further behind is still within its own limit, which runs from when
-        it last made progress. If all ranks of the job wait, each for the others, they hang; on several nodes, the rank that they
-        wait for may be on another one.
-        """
+        """Return the ranks that the others wait for, of those without progress."""
         stopped = [position for position in self.positions if _stopped(position.pid)] if idle else []
         if stopped:
             return stopped

@@ -15,10 +15,7 @@ from storebench.results import DataStoreFacts
 
 
 class StoreLoader(SharedLoader):
-    """Serve the batches of one rank from the data store of all ranks.
-
-    Opening it fills the data store, unless the first epoch does. It must then stay open.
-    """
+    """Serve the batches of one rank from the data store of all ranks."""
 
     _data: DataStore | None = None
 

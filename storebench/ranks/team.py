@@ -11,17 +11,7 @@ MEET_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """The ranks of a job, of which this node starts some.
-
-    Attributes
-    ----------
-    ranks
-        Ranks on all nodes.
-    nodes, node
-        Number of nodes, and the number of this one, from 0.
-    rendezvous
-        HOST:PORT at which the nodes meet; "" for one node.
-    """
+    """The ranks of a job, of which this node starts some."""
 
     ranks: int
     nodes: int = 1

@@ -78,7 +78,7 @@ def load_results(paths: RunFolders) -> pd.DataFrame:
         figure of `storebench.results.Record` with its unit in its name
         (``samples_per_s``, ``data_wait_s``, ``data_wait_p99_ns``,
         ``bytes_on_disk``, ``resident_frac_before``, ...). Digests are
-        ``samples_digest``, ``order_digest``, ``loss_digest``. ``steps_path`` is
+        ``order_digest``, ``loss_digest``. ``steps_path`` is
         the Parquet file that holds the record's steps (null: none), ``steps_file`` the
         name of its table there. What was not measured is null.
 

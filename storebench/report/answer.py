@@ -20,7 +20,7 @@ from storebench.report.panels import BASES, Panel, rate_ratio, state_rank
 from storebench.report.roofline import Curve, Roofline
 from storebench.results import OTHERS_MOST_FRAC
 from storebench.runs.whole import Whole
-from storebench.settings.words import CacheState
+from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import format_duration, number_of
 
 MANY_DISTURBED_FRAC = 0.25
@@ -200,7 +200,7 @@ def worth(
     )
     base = None if lead is None else lead.curve(*BASES)
     if lead is None or base is None:
-        if any(cell.backend in BASES for cell in unsound):
+        if any(c.backend in BASES and c.cell.compute.kind is ComputeKind.NONE for c in unsound):
             return Worth(sentences=(f"It cannot be told: the figures of {names} do not validate.",))
         return None
     caution = (f"{names}: the figures do not validate, and are left out.",) if names else ()

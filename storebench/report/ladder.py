@@ -1,11 +1,11 @@
-"""LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.ladder`, and what each rung gained."""
+"""LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.direct`, and what each rung gained."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storebench.comparison import Estimate, Ratio, Verdict, estimate
-from storebench.formats.lmdb.ladder import RUNGS, Rung
+from storebench.formats.lmdb.direct import RUNGS, Rung
 from storebench.report.cells import CellSummary, Round, key_without
 from storebench.report.panels import Panel, paired
 from storebench.settings.words import Share

@@ -22,8 +22,7 @@ class Conditions:
     Attributes
     ----------
     wall_s
-        Seconds from the start of the job to the end of its process, preparation and proof included. The start of the process
-        is included if it was started for this job alone.
+        Seconds from the start of the process to its end, preparation and proof included.
     cores
         CPUs that the process may use. The CPU seconds below are of these alone.
     load
@@ -41,9 +40,6 @@ class Conditions:
     attempt
         1, or 2 if the first attempt was disturbed and the scenario repeats such replicates. The record of the first
         is then in `superseded.jsonl`.
-    start_s
-        Its share of the seconds that a group of processes took to start before the first of them got its job; 0 for a
-        replicate that was in no group.
     """
 
     wall_s: float
@@ -55,7 +51,6 @@ class Conditions:
     clock_throttles: int | None = None
     disturbed: str = ""
     attempt: int = 1
-    start_s: float = 0.0
 
     @property
     def others_frac(self) -> float | None:

@@ -19,25 +19,14 @@ class Digests:
 
     Attributes
     ----------
-    samples
-        Decoded pixels and labels of all samples that the epoch served, by index,
-        before augmentation (`storebench.digests`). Of image files as they are, their
-        bytes; of a decoder of choice, the pixels that the default decoder gives. Null
-        if pixels were not checked.
     order
         The order in which the indices were served.
     loss
         The loss of every step, bit by bit (float32). Null if nothing was computed.
-    prepared
-        Pixels that were served and labels, by index, where `samples` does not cover them: of
-        image files after they were cut and resized, and of pixels by a decoder of choice.
-        Each decoder has its own. Null elsewhere.
     """
 
-    samples: str | None
     order: str
     loss: str | None
-    prepared: str | None = None
 
 
 KEPT_AT_LEAST = 64
@@ -55,15 +44,10 @@ class Coverage:
     ----------
     duplicates, missing
         Samples served more often, and less often, than requested (once, or once per pass).
-    pixels_checked, pixels_wrong
-        Samples compared in the replay after the epoch, and those that differed.
     timed_checked, timed_wrong
         Samples kept from the timed batches themselves and compared after the epoch, and those that differed.
     proof_s
         Seconds to keep them; in no span, and not in `timed_s`.
-    decoder_difference
-        Largest absolute difference of the served pixels from those that the default decoder gives for the same
-        samples, in levels from 0 to 255. Null for the default decoder, or if pixels were not checked.
     """
 
     expected: int
@@ -71,18 +55,14 @@ class Coverage:
     unique: int
     duplicates: int
     missing: int
-    pixels_checked: int
-    pixels_wrong: int
     timed_checked: int = 0
     timed_wrong: int = 0
     proof_s: float = 0.0
-    decoder_difference: int | None = None
 
     @property
     def complete(self) -> bool:
         """Whether each sample was served as often as planned and no checked pixel was wrong."""
-        wrong = self.pixels_wrong + self.timed_wrong
-        return self.duplicates == 0 and self.missing == 0 and wrong == 0
+        return self.duplicates == 0 and self.missing == 0 and self.timed_wrong == 0
 
 
 @dataclass(frozen=True, kw_only=True)

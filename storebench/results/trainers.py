@@ -84,8 +84,6 @@ class TrainersFacts:
         Time during which a rank waited for the others before tournaments; the mean over ranks.
     tournament_samples
         Samples that games requested of the store's readers, which count them, over all ranks.
-    tournament_device_read_bytes
-        Bytes that block devices delivered to the ranks during games; null if not counted.
     """
 
     per_trainer: tuple[TrainerFacts, ...]
@@ -95,4 +93,3 @@ class TrainersFacts:
     tournament_s: float = 0.0
     tournament_wait_s: float = 0.0
     tournament_samples: int = 0
-    tournament_device_read_bytes: int | None = None

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
@@ -22,17 +22,8 @@ class _Cell(pydantic.BaseModel):
     cell_id: _Text
 
 
-class _AddedRound(pydantic.BaseModel):
-    replicate: pydantic.StrictInt
-    cell_ids: list[_Text]
-
-
 class _Asked(pydantic.BaseModel):
-    check_pixels: pydantic.StrictBool | Literal["once"] = True
     replicates: pydantic.StrictInt = 1
-    until: pydantic.StrictFloat | pydantic.StrictInt | None = None
-    min_replicates: pydantic.StrictInt | None = None
-    max_replicates: pydantic.StrictInt | None = None
     budget: _Text | None = None
     matrix: list[dict[str, Any]] = []
 
@@ -44,21 +35,11 @@ class _About(pydantic.BaseModel):
     cells: list[_Cell]
     scenario: _Asked = _Asked()
     extended_utc: list[_Text] = []
-    added_rounds: list[_AddedRound] = []
-    stops: list[dict[str, Any]] | None = None
     ended_after: pydantic.StrictInt | None = None
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Return the content of a ``run.json``, with all its keys.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    CorruptDataError
-        It is not JSON, or lacks a run's id or its list of cells.
-    """
+    """Return the content of a ``run.json``, with all its keys."""
     try:
         about: dict[str, Any] = parse_json(read_small_file(path, most_bytes=MOST_RUN_BYTES), path)
         _About.model_validate(about)
@@ -70,10 +51,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def fewer_replicates(about: Mapping[str, Any]) -> dict[str, int] | None:
-    """Return the number of replicates of each cell that has fewer than its scenario, by the cell's id.
-
-    None if the scenario cannot be read here: it has a plugin's format that is not installed, or is of another release.
-    """
+    """Return the number of replicates of each cell that has fewer than its scenario, by the cell's id."""
     scenario = about.get("scenario", {})
     if not any(matrix.get("replicates") for matrix in scenario.get("matrix", ())):
         return {}
@@ -104,13 +82,7 @@ def rounds_within_budget(about: Mapping[str, Any], planned: int) -> int:
 
 
 def write_about(folder: Path, about: Mapping[str, object]) -> None:
-    """Write the ``run.json`` of a folder, completely or not at all.
-
-    Raises
-    ------
-    OutputError, DiskFullError
-        The file cannot be written.
-    """
+    """Write the ``run.json`` of a folder, completely or not at all."""
     try:
         write_whole(folder / RUN_NAME, json.dumps(about, indent=2) + "\n")
     except OSError as error:

@@ -1,7 +1,4 @@
-"""Checks on a run's folder: the names that a run writes to must be its own folders and regular files.
-
-If ``steps`` were a link, a run would remove files of another folder; a FIFO would make it wait for ever.
-"""
+"""Checks on a run's folder: the names that a run writes to must be its own folders and regular files."""
 
 import os
 import stat
@@ -9,28 +6,14 @@ from pathlib import Path
 
 from storebench.errors import CorruptDataError, from_os_error
 from storebench.fileio.reading import kind_of
-from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.records import LOGS_DIR, RECORDS_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_NAME
 
 _FOLDERS = (STEPS_DIR, LOGS_DIR)
-_MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME, CONVERSIONS_NAME)
+_MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME)
 
 
 def make_run_folders(folder: Path) -> None:
-    """Make the folders of a run, which may exist already; a copy of a run may lack those that were empty.
-
-    Parameters
-    ----------
-    folder
-        The run's folder. It and the record files in it may be links.
-
-    Raises
-    ------
-    CorruptDataError
-        An entry has the name of a run's folder or file, and is a link or of another kind. Nothing was made.
-    OutputError
-        A folder cannot be created.
-    """
+    """Make the folders of a run, which may exist already; a copy of a run may lack those that were empty."""
     check_entries(folder)
     try:
         for name in _FOLDERS:
@@ -40,15 +23,7 @@ def make_run_folders(folder: Path) -> None:
 
 
 def check_entries(folder: Path) -> None:
-    """Refuse entries of a run's folder that a run would not have there.
-
-    Raises
-    ------
-    CorruptDataError
-        An entry has the name of a run's folder or file, and is a link or of another kind.
-    OutputError
-        An entry cannot be looked at.
-    """
+    """Refuse entries of a run's folder that a run would not have there."""
     try:
         for name in _FOLDERS:
             _check_folder(folder / name)

@@ -1,9 +1,4 @@
-"""Merge the step tables of a finished run into one file, ``steps.parquet``.
-
-The file is written beside its name, synced and renamed. Only then are the tables' own files removed, each after the
-merged file was read back with the same rows. If the process is killed in between, each table can be read: from its own
-file, from the merged file, or from both, in which case its own file counts. The next merge continues.
-"""
+"""Merge the step tables of a finished run into one file, ``steps.parquet``."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -48,26 +43,7 @@ class _Own:
 
 
 def merge_tables(run: Path) -> int:
-    """Move the step tables of a run into its ``steps.parquet``, and return how many were moved.
-
-    Tables of superseded records move, too. A table without rows, or with a column of a type that other tables do not
-    have, keeps its own file; so does a file that no record names.
-
-    Parameters
-    ----------
-    run
-        The run's folder. It need not be finished.
-
-    Raises
-    ------
-    OutputError
-        Another process is running it, or it cannot be written.
-    DiskFullError
-        There is no room for the merged file beside the tables. They stay as they were.
-    CorruptDataError
-        The ``steps.parquet`` that is there cannot be read, or an entry of the folder is not one that a run has.
-        Or a table cannot be read: it keeps its own file, and all others were moved.
-    """
+    """Move the step tables of a run into its ``steps.parquet``, and return how many were moved."""
     with claimed(run):
         check_entries(run)
         tables, damaged = _readable(run)

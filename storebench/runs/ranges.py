@@ -31,13 +31,7 @@ _FEW = ("replicate", "epoch", "cell.epochs")
 
 
 def impossible(record: Record) -> tuple[str, str] | None:
-    """Return the first impossible field and its problem; None if there is none.
-
-    Returns
-    -------
-    tuple of str
-        The field's path in the record ("cache.resident_frac_after"), and a sentence.
-    """
+    """Return the first impossible field and its problem; None if there is none."""
     for path, value in _numbers(record, ""):
         wrong = _wrong(path, value)
         if wrong:

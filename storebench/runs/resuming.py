@@ -19,19 +19,7 @@ _ANY_FILE = "SCENARIO.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """How a run was begun, as far as its folder does not tell.
-
-    Attributes
-    ----------
-    file
-        The scenario's file, as the command line named it; "" for ``storebench run``, or if it is unknown.
-    stores
-        The folder of all stores, if the command line named one.
-    drop_caches
-        Whether it drops the page cache of the whole machine.
-    nodes
-        The options of a run on several nodes, as the command line named them.
-    """
+    """How a run was begun, as far as its folder does not tell."""
 
     file: str = ""
     stores: Path | None = None
@@ -42,19 +30,7 @@ class Begun:
 def resume_command(
     folder: Path, scenario: str, begun: Begun | None = None, *, retry_failed: bool = False
 ) -> str:
-    """Return the command that continues a run, as one line of plain text.
-
-    Parameters
-    ----------
-    folder
-        The run's folder.
-    scenario
-        Name of its scenario.
-    begun
-        How the run was begun; None if it is unknown. Then SCENARIO.toml stands for a scenario that does not come with storebench.
-    retry_failed
-        Whether failed replicates run again.
-    """
+    """Return the command that continues a run, as one line of plain text."""
     begun = begun or Begun()
     end = ["--resume", *(["--retry-failed"] if retry_failed else []), "--out", str(folder)]
     end += [] if begun.stores is None else ["--stores", str(begun.stores)]

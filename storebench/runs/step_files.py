@@ -1,9 +1,4 @@
-"""Read the step tables of a run, and refuse files that are not step tables.
-
-Until a run is finished, the table of each record is a separate file in ``steps/``. A finished run has all of them in
-``steps.parquet`` (`storebench.runs.merging`): one row group per table, so that the steps of one record are read without
-those of the others. Its column ``steps_file`` holds the name by which a record names its table.
-"""
+"""Read the step tables of a run, and refuse files that are not step tables."""
 
 import contextlib
 import os
@@ -35,20 +30,7 @@ StepColumns = dict[str, npt.NDArray[Any]]
 
 
 def find_table(run: Path, name: str) -> Path | None:
-    """Return the file that holds a record's step table; None if there is no such file.
-
-    Parameters
-    ----------
-    run
-        The run's folder.
-    name
-        The record's `steps_file`.
-
-    Raises
-    ------
-    CorruptDataError
-        The name leads out of the run's folder.
-    """
+    """Return the file that holds a record's step table; None if there is no such file."""
     path = step_path(run, name)
     if path.is_file():
         return path
@@ -57,29 +39,7 @@ def find_table(run: Path, name: str) -> Path | None:
 
 
 def read_steps(path: Path, name: str, names: Sequence[str], *, later: Sequence[str] = ()) -> StepColumns:
-    """Return columns of a step table.
-
-    Parameters
-    ----------
-    path
-        The file that holds the table, as `find_table` returned it.
-    name
-        The record's `steps_file`.
-    names
-        Columns to read, of integers or flags.
-    later
-        Further columns, left out of the result if the table lacks them.
-
-    Returns
-    -------
-    dict of str to ndarray
-        One array per column, int64 or bool, with one value per step.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is not Parquet, or it lacks the table; or a column is missing or not of integers or flags.
-    """
+    """Return columns of a step table."""
     with _opened(path, name) as table:
         wanted = [*names, *(column for column in later if column in table.columns)]
         missing = [column for column in wanted if column not in table.columns]
@@ -93,39 +53,21 @@ def read_steps(path: Path, name: str, names: Sequence[str], *, later: Sequence[s
 
 
 def read_arrow(path: Path, name: str) -> Any:
-    """Return a whole step table as a `pyarrow.Table`, without the columns that name its record.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is not Parquet, or it lacks the table.
-    """
+    """Return a whole step table as a `pyarrow.Table`, without the columns that name its record."""
     with _opened(path, name) as table:
         values = table.read(table.columns)
         return values.drop_columns(sorted(_absent(values))) if table.is_merged else values
 
 
 def read_table(path: Path, name: str) -> Any:
-    """Return a whole step table as a `pandas.DataFrame`.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is not Parquet, or it lacks the table.
-    """
+    """Return a whole step table as a `pandas.DataFrame`."""
     values = read_arrow(path, name)
     with _refused(path):
         return values.to_pandas()
 
 
 def merged_names(path: Path) -> Mapping[str, int]:
-    """Return the names of the tables in a ``steps.parquet``, each with its row group; empty if there is no file.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is not the ``steps.parquet`` of a run.
-    """
+    """Return the names of the tables in a ``steps.parquet``, each with its row group; empty if there is no file."""
     if not os.path.lexists(path):
         return {}
     with _refused(path):
@@ -140,15 +82,7 @@ def merged_names(path: Path) -> Mapping[str, int]:
 
 
 def merged_labels(path: Path) -> dict[str, list[tuple[str, int, int]]]:
-    """Return cell id, replicate and epoch of the rows of each table in a ``steps.parquet``, each once; empty if there is no file.
-
-    A table whose rows do not say it, or cannot be read, has none.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is not the ``steps.parquet`` of a run.
-    """
+    """Return cell id, replicate and epoch of the rows of each table in a ``steps.parquet``, each once; empty if there is no file."""
     groups = merged_names(path)
     if not groups:
         return {}
@@ -170,13 +104,7 @@ def _labels(file: Any, group: int, path: Path) -> list[tuple[str, int, int]]:
 
 
 def merged_row_groups(path: Path) -> Iterator[Any]:
-    """Yield the tables of a ``steps.parquet`` as `pyarrow.Table`, with all columns; none if there is no file.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is not the ``steps.parquet`` of a run.
-    """
+    """Yield the tables of a ``steps.parquet`` as `pyarrow.Table`, with all columns; none if there is no file."""
     for name in merged_names(path):
         with _opened(path, name) as table:
             rows = table.file.read_row_group(table.group, use_threads=False)

@@ -9,20 +9,7 @@ _HINT = "Use a run folder as 'storebench bench' wrote it."
 
 
 def step_path(run: Path, name: str) -> Path:
-    """Return the path of a step table that is a separate file; there may be no file.
-
-    Parameters
-    ----------
-    run
-        The run's folder.
-    name
-        A record's `steps_file`. It is not trusted: anyone may have written the record.
-
-    Raises
-    ------
-    CorruptDataError
-        The path leads out of the run's ``steps`` folder: it is absolute, contains "..", or is a symbolic link.
-    """
+    """Return the path of a step table that is a separate file; there may be no file."""
     parts = Path(name).parts
     inside = parts[:1] == (STEPS_DIR,) and len(parts) > 1 and ".." not in parts and "\0" not in name
     if not inside or _leads_out(run, parts):
@@ -35,13 +22,7 @@ def step_path(run: Path, name: str) -> Path:
 
 
 def merged_path(run: Path) -> Path:
-    """Return the path of the file that holds all step tables of a finished run; there may be no file.
-
-    Raises
-    ------
-    CorruptDataError
-        It is a symbolic link, which could lead out of the run's folder.
-    """
+    """Return the path of the file that holds all step tables of a finished run; there may be no file."""
     path = run / STEPS_NAME
     if path.is_symlink():
         raise CorruptDataError("a symbolic link, not a file of the run's own", where=path, hint=_HINT)

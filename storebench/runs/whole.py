@@ -15,19 +15,7 @@ from storebench.runs.records import RUN_NAME
 
 @dataclass(frozen=True, kw_only=True)
 class Whole:
-    """The whole dataset, of which a part was measured, and the memory that it would have to fit into.
-
-    Attributes
-    ----------
-    count
-        Samples.
-    total_bytes
-        Bytes of their files.
-    memory_bytes
-        The machine's memory.
-    fits
-        Whether the files stay in the page cache.
-    """
+    """The whole dataset, of which a part was measured, and the memory that it would have to fit into."""
 
     count: int
     total_bytes: int
@@ -36,13 +24,7 @@ class Whole:
 
 
 def note_whole(run: Path, whole: Whole) -> None:
-    """Describe the whole dataset in the ``run.json`` of a run that measures a part of it.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        The file cannot be written.
-    """
+    """Describe the whole dataset in the ``run.json`` of a run that measures a part of it."""
     write_about(run, read_about(run / RUN_NAME) | {"whole": dataclasses.asdict(whole)})
 
 
@@ -58,11 +40,7 @@ def whole_of(run: Path) -> Whole | None:
 
 
 def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
-    """Return the whole dataset that several runs describe; None if one of them describes none, or another one.
-
-    Their bytes are estimates from a few files, and the memory is that which a machine tells after it has started. So both
-    differ between runs of the same dataset, and those of the smallest are returned.
-    """
+    """Return the whole dataset that several runs describe; None if one of them describes none, or another one."""
     distinct = set(wholes)
     if len({whole and (whole.count, whole.fits) for whole in distinct}) != 1:
         return None

@@ -7,7 +7,7 @@ import numpy as np
 
 from storebench.codecs import any_size
 from storebench.datasets.base import Dataset, DatasetInfo, Image
-from storebench.datasets.decoding import checked
+from storebench.datasets.images import checked
 from storebench.datasets.sources import check_index
 from storebench.digests import DigestTable
 from storebench.formats import Reader, get_format
@@ -16,23 +16,7 @@ from storebench.stores.find import open_store, read_digest_table
 
 
 class StoreSamples(Dataset):
-    """The samples of a store.
-
-    Each process that reads from it opens its own reader at its first sample.
-
-    Parameters
-    ----------
-    path
-        The store's folder.
-
-    Raises
-    ------
-    CorruptStoreError
-        It is not a store, files are missing or have changed in size since they were written, or its format's
-        library could not read it safely.
-    SchemaVersionError
-        Another version of storebench wrote it.
-    """
+    """The samples of a store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

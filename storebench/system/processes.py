@@ -5,7 +5,6 @@ descendants. `end_processes` finds them by that name, even after the processes t
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -105,36 +104,6 @@ def _namespace() -> int:
 def marked(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables that mark a process as started for a temporary folder, so that it can be found."""
     return {**variables, MARK: folder.name}
-
-
-def mark_again(folder: Path) -> None:
-    """Mark this process, which was forked, as started for `folder` instead of the folder of the one that forked it.
-
-    The kernel shows others the environment with which a program started, so the mark is overwritten there. Names of temporary
-    folders of one kind have the same length.
-
-    Raises
-    ------
-    ValueError
-        The process carries no mark, or one of another length.
-    """
-    mark = f"{MARK}={folder.name}".encode()
-    for address in _environment():
-        variable = ctypes.string_at(address)
-        if variable.startswith(f"{MARK}=".encode()) and len(variable) == len(mark):
-            ctypes.memmove(address, mark, len(mark))
-            os.environ[MARK] = folder.name
-            return
-    raise ValueError(f"this process does not carry a mark as long as {folder.name}")
-
-
-def _environment() -> Iterator[int]:
-    """Return the addresses of the environment variables of this process, each "NAME=value"."""
-    variables = ctypes.POINTER(ctypes.c_void_p).in_dll(LIBC, "environ")
-    position = 0
-    while (address := variables[position]) is not None:
-        yield address
-        position += 1
 
 
 def end_processes(folders: Collection[Path]) -> list[int]:

@@ -1,21 +1,11 @@
-"""Put into a pytest-benchmark what ``storebench check`` needs: a cell id, a calibration beside each round, counters.
+"""Put into a pytest-benchmark what a reader of its figures needs: samples, counters and the state of the page cache.
 
 For the benchmarks of storebench and for those of a project with a format of its own::
 
     from storebench.testing.benchmarks import Measurement, measure
-    from storebench.testing.calibrations import gather
 
     def test_my_format(benchmark):
-        measure(
-            benchmark,
-            Measurement(
-                cell_id="read/mine/warm",
-                target=read_everything,
-                samples=1024,
-                calibration="memory",
-                calibrate=gather((32, 32, 3), 1024),
-            ),
-        )
+        measure(benchmark, Measurement(target=read_everything, samples=1024))
 """
 
 import contextlib
@@ -27,16 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storebench.check.calibration import LimitingWork
-from storebench.check.sides.benchmarks import EXTRA_VERSION
 from storebench.probes.counters import CounterProbe
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
-from storebench.testing.busy import OthersProbe
-from storebench.testing.calibrations import Calibrate
 
 ROUNDS = 12
 
+_COUNTED = ("device_read_bytes", "read_calls", "major_faults")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -46,17 +33,10 @@ class Measurement:
 
     Attributes
     ----------
-    cell_id
-        Stable name that a check matches on.
     target
         The function to time. It returns the number of samples that it served.
     samples
         Number of samples that it should serve.
-    calibration, calibrate
-        Name of the work that each round is compared with, and the function that does it; it runs before and
-        after every round, so that what slows the machine for a moment slows both. Take the kind of work
-        that bounds the target (`storebench.check.calibration.LimitingWork`): figures of another machine can only be
-        compared if that kind was shown to carry over.
     prepare
         Runs before each round, untimed; it may return the state of the page cache that it measured.
     pids
@@ -67,21 +47,17 @@ class Measurement:
         Counters that are known without counting (bytes on disk).
     payload_bytes
         Payload that one round asks for.
-    samples_of
-        Fingerprint of the samples: two sides with other samples are not compared.
+    rounds
+        Timed rounds, after one that is not timed.
     """
 
-    cell_id: str
     target: Callable[[], int]
     samples: int
-    calibration: str
-    calibrate: Calibrate
     prepare: Callable[[], CacheFacts | None] = lambda: None
     pids: Callable[[], Iterable[int]] = tuple
     store: Path | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     payload_bytes: int | None = None
-    samples_of: str = ""
     rounds: int = ROUNDS
 
 
@@ -91,14 +67,12 @@ class _Rounds:
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
         self._probe: CounterProbe | None = None
-        self.calibrations: list[float] = []
         self.served: list[int] = []
         self.counted: list[dict[str, float]] = []
         self.cache: CacheFacts | None = None
 
     def before(self) -> None:
         measurement = self._measurement
-        self.calibrations.append(measurement.calibrate())
         cache = measurement.prepare()
         if self.cache is None or (cache is not None and cache.verdict is not CacheVerdict.VERIFIED):
             self.cache = cache  # the worst of all rounds counts
@@ -114,28 +88,17 @@ class _Rounds:
     def after(self) -> None:
         if self._probe is not None:
             counters = self._probe.stop(self._measurement.payload_bytes)
-            names = ("device_read_bytes", "read_calls", "major_faults")
             self.counted.append(
-                {name: value for name in names if (value := getattr(counters, name)) is not None}
+                {name: value for name in _COUNTED if (value := getattr(counters, name)) is not None}
             )
-
-    def beside(self) -> list[float]:
-        """Return each round's calibration: the smaller of the one before it and the one after it.
-
-        An interruption can only make a calibration longer, and would make the round look fast.
-        """
-        last = self._measurement.calibrate()
-        after = [*self.calibrations[1:], last]
-        return [min(pair) for pair in zip(self.calibrations, after, strict=True)]
 
     def counters(self) -> dict[str, float]:
         """Return the median of each counter over the rounds; device bytes only of verified cold ones."""
-        medians: dict[str, float] = {"samples_served": statistics.median(self.served)}
         names = set.intersection(*map(set, self.counted)) if self.counted else set()
-        cold = self.cache is not None and self.cache.requested == CacheState.COLD
-        if not cold or self.cache is None or self.cache.verdict is not CacheVerdict.VERIFIED:
+        cache = self.cache
+        if cache is None or cache.requested != CacheState.COLD or cache.verdict is not CacheVerdict.VERIFIED:
             names -= {"device_read_bytes"}
-        medians |= {
+        medians = {
             name: statistics.median(counters[name] for counters in self.counted) for name in sorted(names)
         }
         return medians | dict(self._measurement.counters)
@@ -151,8 +114,7 @@ def measure(benchmark: Any, measurement: Measurement) -> None:
     AssertionError
         A round served another number of samples than it should.
     """
-    rounds, others = _Rounds(measurement), OthersProbe()
-    benchmark.extra_info.update(_identity(measurement))
+    rounds = _Rounds(measurement)
     benchmark.pedantic(
         rounds.run,
         setup=rounds.before,
@@ -162,39 +124,22 @@ def measure(benchmark: Any, measurement: Measurement) -> None:
         iterations=1,
     )
     wrong = [served for served in rounds.served if served != measurement.samples]
-    assert not wrong, f"{measurement.cell_id} served {wrong[0]} samples, not {measurement.samples}"
-    if not benchmark.disabled:
-        benchmark.extra_info.update(_findings(measurement, rounds, benchmark.stats.stats.median))
-        benchmark.extra_info["busy_cores"] = others.cores()
-
-
-def _identity(measurement: Measurement) -> dict[str, Any]:
-    return {
-        "schema_version": EXTRA_VERSION,
-        "cell_id": measurement.cell_id,
+    assert not wrong, f"it served {wrong[0]} samples, not {measurement.samples}"
+    if benchmark.disabled:
+        return
+    benchmark.extra_info |= {
         "samples": measurement.samples,
-        "samples_of": measurement.samples_of,
-        "calibration": measurement.calibration,
+        "samples_per_s": measurement.samples / benchmark.stats.stats.median,
+        "payload_bytes": measurement.payload_bytes,
+        "counters": rounds.counters(),
     }
-
-
-def _findings(measurement: Measurement, rounds: _Rounds, median_s: float) -> dict[str, Any]:
-    calibrations = rounds.beside()[-measurement.rounds :]
-    counters = rounds.counters()
-    if measurement.payload_bytes is not None:
-        counters["payload_bytes"] = measurement.payload_bytes
-    extra: dict[str, Any] = {
-        "samples_per_s": measurement.samples / median_s,
-        "calibration_s": calibrations,
-        "counters": counters,
-    }
-    if measurement.calibration == LimitingWork.MEMORY:
-        extra["gather_once_samples_per_s"] = measurement.samples / statistics.median(calibrations)
     if rounds.cache is not None:
         cache = rounds.cache
-        extra |= {"cache": cache.requested, "cache_verdict": cache.verdict, "cache_reason": cache.reason}
-        extra |= {"cache_method": cache.method, "resident_frac_before": cache.resident_frac_before}
-    return extra
+        benchmark.extra_info |= {
+            "cache": cache.requested,
+            "cache_verdict": cache.verdict,
+            "cache_reason": cache.reason,
+        }
 
 
 def settle_allocator() -> None:

@@ -11,10 +11,7 @@ SIDE = 1024
 
 
 def matrix_products_per_s(device: str = "cpu", *, repeats: int = 5) -> float:
-    """Return the number of products of two float32 [1024, 1024] matrices per second, with torch's current threads.
-
-    It is the median of `repeats` products after one untimed product; on a GPU each product is waited for.
-    """
+    """Return the number of products of two float32 [1024, 1024] matrices per second, with torch's current threads."""
     left = torch.full((SIDE, SIDE), 1 / math.sqrt(SIDE), device=device)
     return 1 / statistics.median([_seconds(left) for _ in range(repeats + 1)][1:])
 

@@ -25,10 +25,7 @@ DEVICE_ROUNDS = 20
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:
-    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; other cells have neither.
-
-    A scenario may leave them out.
-    """
+    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; other cells have neither."""
     cell, manifest = setup.cell, setup.manifest
     if not setup.job.ceilings:
         return Ceilings()

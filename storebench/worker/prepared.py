@@ -16,16 +16,7 @@ def before_opening(setup: Setup) -> CacheFacts | None:
 
 
 def prepare_cache(setup: Setup, number: int) -> CacheFacts:
-    """Bring the cache into the cell's state for an epoch, and return the counts.
-
-    Pages that an open reader maps cannot be evicted. So a cold cell closes its store after each epoch, unless it has filled
-    a data store in memory, which has closed the reader itself.
-
-    Parameters
-    ----------
-    number
-        Number of the epoch in its process.
-    """
+    """Bring the cache into the cell's state for an epoch, and return the counts."""
     if number and setup.cell.cache == CacheState.COLD and not setup.loader.filled:
         setup.loader.close()
         before_opening(setup)
@@ -57,10 +48,7 @@ def _limited(setup: Setup, limit: LimitedCache) -> CacheFacts:
 
 
 def _once_per_node(setup: Setup, prepare: Callable[[], CacheFacts | None]) -> CacheFacts | None:
-    """Prepare the cache on one rank of each node while the others wait, and return the facts of this rank's node.
-
-    If a node fails, its facts are returned on every rank, so that all ranks decide alike.
-    """
+    """Prepare the cache on one rank of each node while the others wait, and return the facts of this rank's node."""
     me = setup.membership
     setup.group.barrier()
     mine = {me.node: prepare()} if me.leads_node else {}

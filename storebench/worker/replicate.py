@@ -1,8 +1,4 @@
-"""Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record.
-
-A replicate writes step tables into the job's folder, and its records, or why there are none, to the job's `out` file. In
-a job of ranks, `storebench.worker.rank` runs one per rank. `storebench.worker.__main__` is the process.
-"""
+"""Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record."""
 
 import contextlib
 import dataclasses
@@ -27,17 +23,13 @@ from storebench.settings.words import ComputeKind
 from storebench.system.heap import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
-from storebench.worker.answer import answer_failure
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
-from storebench.worker.job import read_job, write_answer
-from storebench.worker.joining import recorded
+from storebench.worker.job import answer_failure, read_job, write_answer
 from storebench.worker.prepared import before_opening, prepare_cache
-from storebench.worker.proof import prove
-from storebench.worker.rank import run_rank
-from storebench.worker.record import Epoch, part_of
+from storebench.worker.rank import end_with_the_runner, run_rank
+from storebench.worker.record import Epoch, part_of, prove, recorded
 from storebench.worker.setup import Setup
-from storebench.worker.stopping import end_with_the_runner
 from storebench.worker.tournament import held_out_score
 
 KEPT_MEMORY = {"freed_memory": "kept"}
@@ -45,16 +37,7 @@ KEPT_MEMORY = {"freed_memory": "kept"}
 
 
 def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
-    """Run every epoch of a replicate, write its step tables and return its records.
-
-    In a job of ranks, rank 0 does so for all of them, and the others return none. A cell that is not in its cache state
-    fails and is not timed.
-
-    Parameters
-    ----------
-    owns_process
-        Whether this process ends with the replicate, so that its settings may be changed.
-    """
+    """Run every epoch of a replicate, write its step tables and return its records."""
     link = _link(setup)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
@@ -82,11 +65,7 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
 
 
 def _keeps_memory(setup: Setup) -> bool:
-    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does.
-
-    Its workers have been forked by now. They would copy what is kept, when the loop writes to it, in the first steps. A limit on
-    memory has to be charged for each step.
-    """
+    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does."""
     cell = setup.cell
     on_cpu = cell.compute.kind is ComputeKind.REAL and not cell.device.startswith("cuda")
     return on_cpu and setup.limit is None and keep_freed_memory()
@@ -112,10 +91,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 
 
 def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
-    """Return the share of test samples classified correctly, and their number; None if nothing is trained.
-
-    Ranks that train together have the same weights, so only the first one tests.
-    """
+    """Return the share of test samples classified correctly, and their number; None if nothing is trained."""
     setup.progress.begin(f"the test of epoch {number}")
     store, step = setup.job.test_store, setup.step
     if store is None or setup.model is None or not isinstance(step, CpuStep) or not setup.trainer.leads:

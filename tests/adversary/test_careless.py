@@ -109,5 +109,5 @@ def test_windows_that_are_copied_after_the_fetch_fail_the_cell(run: Run) -> None
     code, _, records = run("careless:hasty", *LARGE, "--compute", "emulated:80")
     assert code == 5
     [failed] = records["hasty"]
-    assert (failed["coverage"]["pixels_wrong"], failed["status"]) == (0, "failed")
+    assert failed["status"] == "failed"
     assert failed["coverage"]["timed_wrong"] > 0

@@ -32,7 +32,7 @@ asks for a password.
 
 EXIT_CODES = {
     errors.EXIT_OK: "done, no findings",
-    errors.EXIT_REGRESSION: "a confirmed regression",
+    errors.EXIT_REGRESSION: "a regression",
     errors.EXIT_USAGE: "wrong usage or configuration",
     errors.EXIT_NOT_COMPARABLE: "not comparable: no baseline, another environment or schema",
     errors.EXIT_INCONCLUSIVE: "inconclusive: the spread is too wide for the policy",

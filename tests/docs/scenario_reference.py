@@ -34,8 +34,15 @@ workers = [0, 2]
 
 Several keys of a matrix are axes: they take one value or a list. A matrix stands for every combination of the values of
 its axes and its backends. Here these are 4 x 2 x 2 = 16 cells, and each cell is measured in 3 fresh processes. A cell
-that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and how long
-they will take.
+that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and their
+bytes.
+
+A scenario can state the time that it may take. The first 5 rounds run in any case, and then as many as fit:
+
+```toml
+replicates = 12
+budget = "12 min"
+```
 
 A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused with their
 line (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
@@ -45,7 +52,6 @@ it, and say so.
 ALLOWED = {
     "name": "letters, digits, `-` and `_`",
     "budget": "a time such as `12 min`",
-    "check_pixels": "`true`, `false`, `once`",
     "dataset": ", ".join(f"`{name}`" for name in KNOWN),
     "backends": "`FORMAT[+CODEC][:READER][?OPTION=VALUE]`; `storebench formats` lists them",
     "model": ", ".join(f"`{name}`" for name in MODEL_BATCHES),

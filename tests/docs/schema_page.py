@@ -60,8 +60,6 @@ _PLAIN = {
     "unique": "different samples among them",
     "duplicates": "samples that came again",
     "missing": "samples that never came",
-    "pixels_checked": "samples whose pixels were compared by digest",
-    "pixels_wrong": "samples whose pixels were not those of the dataset",
     "first": "of the first step",
     "last": "of the last step",
     "count": "samples in the store",

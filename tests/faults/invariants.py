@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED, EXIT_USAGE, DataNotFoundError, StorebenchError
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Status
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, read_records
 from storebench.stores.verify import verify_store

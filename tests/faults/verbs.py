@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from storebench.check.sides.model import BASELINE_NAME
-from storebench.check.sides.read import read_side
-from storebench.errors import StorebenchError
 from storebench.manifest import MANIFEST_NAME
 from tests.faults.engine import KINDS, Ending
 from tests.faults.invariants import (
@@ -22,12 +19,10 @@ from tests.faults.invariants import (
     store_problems,
 )
 from tests.faults.templates import (
-    BASELINE,
     EPOCHS,
     SAMPLES,
     SAMPLES_ID,
     STORES,
-    UPDATE,
     Templates,
     bench_command,
     scenario,
@@ -129,7 +124,7 @@ class Force(Convert):
 
     def after_fault(self, work: Path, ending: Ending) -> list[str]:
         store = self.store(work)
-        if not self.exchange and ending.code == KILLED and not store.exists():
+        if ending.code == KILLED and not store.exists():
             # Between two renames there is no store of this name; the next command must put one back.
             whole = [path for path in store.parent.glob(".*.tmp-*") if not store_problems(path)]
             return [] if whole else [f"{store.name} is not there, nor a whole copy of it"]
@@ -290,7 +285,7 @@ class Report(Verb):
 class Check(Verb):
     """``check`` of a run against itself, its outcome written to three files."""
 
-    OUTPUTS: ClassVar[dict[str, str]] = {"json": "check.json", "junit": "check.xml", "markdown": "check.md"}
+    OUTPUTS: ClassVar[dict[str, str]] = {"json": "check.json", "github": "check.txt", "markdown": "check.md"}
 
     def prepare(self, work: Path) -> None:
         self.templates.run(work)
@@ -318,44 +313,6 @@ class Check(Verb):
             [] if (work / "checks" / "check.json").read_text() != "{}\n" else ["check.json was not written"]
         )
         return file_problems(work / "checks", self.known) + missing + older
-
-
-@dataclass(kw_only=True)
-class Update(Verb):
-    """``check --update``: the run becomes the baseline, and the older baseline is kept."""
-
-    def prepare(self, work: Path) -> None:
-        self.templates.run(work)
-        self.templates.baseline(work)
-
-    def command(self, work: Path) -> list[str]:
-        return UPDATE
-
-    def learn(self, work: Path) -> None:
-        template = self.templates.baseline(work / "tmp")
-        self.known = {BASELINE_NAME: [(template / BASELINE_NAME).read_bytes()]}
-        shutil.rmtree(work / "tmp" / "results")
-
-    def after_fault(self, work: Path, ending: Ending) -> list[str]:
-        folder = work / BASELINE
-        if not (folder / BASELINE_NAME).exists():
-            return ["the baseline is gone"]
-        try:
-            read_side(folder, baseline=True)
-        except StorebenchError as error:
-            return [f"the baseline cannot be read: {error}"]
-        return file_problems(folder, {})
-
-    def complete(self, work: Path) -> list[str]:
-        folder = work / BASELINE
-        [older] = self.known[BASELINE_NAME]
-        kept = [path.read_bytes() for path in (folder / "history").glob("*.json")]
-        found = file_problems(folder, {})
-        if older not in kept:
-            found.append("the older baseline was not kept")
-        if (folder / BASELINE_NAME).read_bytes() == older:
-            found.append("the baseline is the older one")
-        return found
 
 
 @dataclass(kw_only=True)
@@ -437,6 +394,5 @@ def all_verbs(templates: Templates) -> list[Verb]:
         Report(name="report", templates=templates, points=32, sample=2, over=False),
         Report(name="report over an older one", templates=templates, points=32, sample=2, over=True),
         Check(name="check", templates=templates, points=40, sample=5),
-        Update(name="check --update", templates=templates, points=40, sample=5),
         Trace(name="trace", templates=templates, points=24, sample=5),
     ]

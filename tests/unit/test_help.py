@@ -61,7 +61,6 @@ def test_only_cells_import_torch() -> None:
             "plan",
             "surroundings",
             "stores.convert",
-            "conversion_rounds",
             "stores.inspection",
             "stores.verify",
             "timeline",

@@ -13,7 +13,7 @@ from PIL import Image as PilImage
 from storebench.codecs import OriginalCodec, get_codec
 from storebench.codecs.views import DRAWS, View, centre_view, random_view
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
-from storebench.datasets.headers import check_file
+from storebench.datasets.images import check_file
 from storebench.digests import payload_digest, set_digest
 from storebench.errors import CorruptDataError, DigestMismatchError, UsageError
 from storebench.formats import open_reader, parse_backend

@@ -69,10 +69,6 @@ def beside(store: Path) -> list[str]:
     return sorted(path.name for path in store.parent.iterdir() if path != store)
 
 
-def no_exchange(one: Path, other: Path) -> None:
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(one), None, str(other))
-
-
 class Fault:
     """Fail at the n-th renaming of two names, before it is done or after."""
 
@@ -97,28 +93,10 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_an_error_at_the_exchange_leaves_one_whole_store(
-    failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from storebench.stores import exchange
-
-    raised, told = FAILURES[failure]
-    fault = Fault(exchange.exchange, 1, raised, done=done)
-    monkeypatch.setattr(exchange, "exchange", fault)
-    with pytest.raises(told):
-        replace(old)
-    assert fault.calls == 1
-    assert age(old) == ("new" if done else "old")
-    assert beside(old) == []
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, 2])
 def test_an_error_between_two_renamings_leaves_one_whole_store(
     nth: int, failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     raised, told = FAILURES[failure]
     fault = Fault(os.rename, nth, raised, done=done)
     monkeypatch.setattr(os, "rename", fault)
@@ -129,21 +107,9 @@ def test_an_error_between_two_renamings_leaves_one_whole_store(
     assert beside(old) == []
 
 
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM])
-def test_without_an_exchange_two_renamings_do(code: int, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(one: Path, other: Path) -> None:
-        raise OSError(code, os.strerror(code), str(one), None, str(other))
-
-    monkeypatch.setattr("storebench.stores.exchange.exchange", refused)
-    replace(old)
-    assert age(old) == "new"
-    assert beside(old) == []
-
-
 def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     real, calls = os.rename, itertools.count(1)
 
     def only_the_first(one: Path, other: Path) -> None:
@@ -162,26 +128,8 @@ def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
     assert [line.startswith(f"put {old} back: ") for line in said] == [True]
 
 
-def test_the_exchange_is_one_step_here(old: Path) -> None:
-    from storebench.stores.exchange import exchange
-
-    other = old.with_name("other")
-    other.mkdir()
-    try:
-        exchange(old, other)
-    except OSError as error:
-        pytest.skip(f"this file system exchanges no names: {error.strerror}")
-    assert age(other) == "old"
-    assert list(old.iterdir()) == []
-
-
-@pytest.mark.parametrize("exchanging", [True, False], ids=["exchange", "renamings"])
 @pytest.mark.parametrize("there", [True, False], ids=["whole", "dangling"])
-def test_a_link_is_replaced_and_what_it_points_to_stays(
-    exchanging: bool, there: bool, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not exchanging:
-        monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
+def test_a_link_is_replaced_and_what_it_points_to_stays(there: bool, old: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     shutil.move(old, elsewhere)
     old.symlink_to(elsewhere if there else tmp_path / "nowhere")
@@ -342,7 +290,7 @@ def convert_under_strace(store: Path, *injections: str) -> CompletedText:
         pytest.skip("strace is not installed")
     command = ["convert", store.name, "--dataset", "mnist", "--synthetic", "--limit", "9", "--force"]
     done = subprocess.run(
-        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=rename,renameat2"]
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=rename"]
         + [word for injection in injections for word in ("-e", f"inject={injection}")]
         + [sys.executable, "-m", "storebench", *command, "--out", str(store.parents[1])],
         capture_output=True,
@@ -361,60 +309,10 @@ def convert_again(store: Path) -> Store:
     return ensure_store(MNIST, parse_backend(store.name), store.parents[1])
 
 
-AT_THE_EXCHANGE = {
-    "killed": ("signal=KILL", -signal.SIGKILL, ""),
-    "full": ("error=ENOSPC", 5, "the disk is full ("),
-    "interrupted": (INTERRUPTED, 130, "interrupted"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("hdf5", kind) for kind in AT_THE_EXCHANGE),
-        *(pytest.param(name, "killed", marks=pytest.mark.full) for name in FORMATS if name != "hdf5"),
-    ],
-)
-def test_a_fault_at_the_exchange_keeps_the_store(name: str, kind: str, tmp_path: Path) -> None:
-    fault, exit_code, words = AT_THE_EXCHANGE[kind]
-    store = ensure_store(MNIST, parse_backend(name), tmp_path / "stores").path
-    before = (store / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(store, f"renameat2:{fault}:when=1")
-    assert done.returncode == exit_code, done.stderr
-    assert words in done.stderr
-    verify_store(store)
-    assert (store / MANIFEST_NAME).read_bytes() == before
-    assert len(beside(store)) == (2 if kind == "killed" else 0)  # the new one, and the lock
-    assert not convert_again(store).built
-    assert beside(store) == []
-
-
-@pytest.mark.parametrize(("fault", "exit_code"), [("error=EINTR", 2), ("signal=INT", 130)])
-def test_a_signal_at_the_exchange_leaves_one_whole_store(mnist: Path, fault: str, exit_code: int) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, f"renameat2:{fault}:when=1")
-    assert done.returncode == exit_code, done.stderr
-    verify_store(mnist)
-    assert ((mnist / MANIFEST_NAME).read_bytes() == before) == (fault == "error=EINTR")
-    assert beside(mnist) == []
-
-
-@pytest.mark.parametrize(
-    "refused", ["ENOSYS", *(pytest.param(name, marks=pytest.mark.full) for name in ("EINVAL", "EOPNOTSUPP"))]
-)
-def test_a_kernel_that_cannot_exchange_renames_twice(mnist: Path, refused: str) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, f"renameat2:error={refused}")
-    assert done.returncode == 0, done.stderr
-    verify_store(mnist)
-    assert (mnist / MANIFEST_NAME).read_bytes() != before
-    assert beside(mnist) == []
-
-
-@pytest.mark.parametrize("nth", [1, *(pytest.param(nth, marks=pytest.mark.full) for nth in (2, 3))])
+@pytest.mark.parametrize("nth", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> None:
     before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:signal=KILL:when={nth}")
+    done = convert_under_strace(mnist, f"rename:signal=KILL:when={nth}")
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert mnist.exists() == (nth != 2)
     assert len([name for name in beside(mnist) if ".tmp-" in name]) == (2 if nth == 2 else 1)
@@ -435,7 +333,7 @@ def test_an_error_between_two_renamings_puts_the_store_back(
     mnist: Path, nth: int, fault: str, exit_code: int
 ) -> None:
     before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:{fault}:when={nth}")
+    done = convert_under_strace(mnist, f"rename:{fault}:when={nth}")
     assert done.returncode == exit_code, done.stderr
     assert (mnist / MANIFEST_NAME).read_bytes() == before
     verify_store(mnist)

@@ -38,7 +38,7 @@ ISSUE_NAMES = {
     "open_s digests loss test_accuracy store environment cache counters coverage",
     "cell": "dataset split backend format codec reader workers batch_size model compute device seed",
     "data_wait_ns": "p50 p95 p99 max",
-    "digests": "samples order loss",
+    "digests": "order loss",
     "loss": "first last",
     "store": "bytes_on_disk build_s",
     "cache": "requested method resident_frac_before resident_frac_after verdict",
@@ -65,7 +65,7 @@ def make(replicate: int = 0, **more: Any) -> Record:
         replicate=replicate,
         epoch=0,
         started_utc="2026-01-01T00:00:00+00:00",
-        digests=Digests(samples="aa", order="bb", loss=None),
+        digests=Digests(order="bb", loss=None),
         loss=Loss(first=2.5, last=0.25),
         data_wait_ns=Percentiles(p50=1, p95=2, p99=3, max=4),
         cache=CacheFacts(
@@ -193,8 +193,7 @@ def test_coverage_is_complete_only_without_any_fault(counts: tuple[int, int, int
         unique=9,
         duplicates=duplicates,
         missing=missing,
-        pixels_checked=9,
-        pixels_wrong=wrong,
+        timed_wrong=wrong,
     )
     assert found.complete is complete
 

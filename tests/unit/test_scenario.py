@@ -10,7 +10,6 @@ from storebench.formats.registry import BUILTIN, PAPER_BACKENDS, parse_backend
 from storebench.loading.loader import LOADERS
 from storebench.progress import mute
 from storebench.results import Cell
-from storebench.rounds import StoppingRule
 from storebench.scenario import Scenario, load_scenario, make_scenario
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
@@ -184,50 +183,33 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load_scenario(tmp_path / "nothing.toml")
 
 
-ADDING = GOOD.replace("replicates = 3\n", 'until = 0.1\nmin_replicates = 6\nbudget = "1.5 min"\n')
+BUDGET = GOOD.replace("replicates = 3\n", 'replicates = 12\nbudget = "1.5 min"\n')
 
 
-def test_a_scenario_may_state_its_precision_instead_of_its_rounds(tmp_path: Path) -> None:
+def test_a_scenario_may_state_its_time(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
-    path.write_text(ADDING)
+    path.write_text(BUDGET)
     scenario = load_scenario(path)
-    assert scenario.stopping == StoppingRule(until=0.1, min_replicates=6, max_replicates=12, budget_s=90.0)
-    assert (scenario.least_replicates, scenario.most_replicates) == (6, 12)
+    assert (scenario.replicates, scenario.budget_s) == (12, 90.0)
     assert Scenario.model_validate(scenario.model_dump(mode="json"), strict=False) == scenario
     fixed = scenario.repeated(7)
-    assert fixed.stopping is None
-    assert (fixed.replicates, fixed.least_replicates, fixed.most_replicates) == (7, 7, 7)
+    assert (fixed.replicates, fixed.budget) == (7, None)
     assert fixed.cells() == scenario.cells()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("until = 0.1\n", "", "min_replicates needs until"),
-        ("until = 0.1\nmin_replicates = 6\n", "", "budget needs until, or more than 5 replicates"),
-        (
-            "until = 0.1\nmin_replicates = 6\n",
-            "replicates = 5\n",
-            "budget needs until, or more than 5 replicates",
-        ),
-        ("until = 0.1", "until = 0.1\nreplicates = 3", "leave out one of them"),
-        ("until = 0.1", "until = 0", "greater than 0"),
-        ("until = 0.1", "until = 1.5", "less than or equal to 1"),
-        ("until = 0.1", "until = nan", "until"),
-        ("= 6", "= 4", "greater than or equal to 5"),
-        ("= 6", "= 13", "min_replicates is 13, more than max_replicates, which is 12"),
-        ("= 6", "= 6\nmax_replicates = 5", "min_replicates is 6, more than max_replicates, which is 5"),
-        ("= 6", "= 6\nmax_replicates = 1000000", "replicates are more than 1,000,000"),
+        ("replicates = 12\n", "", "budget needs more than 5 replicates"),
+        ("replicates = 12\n", "replicates = 5\n", "budget needs more than 5 replicates"),
         ("1.5 min", "1.5", "write a number with a unit, such as '90 s' or '12 min'"),
         ("1.5 min", "0 s", "no time that a run can take"),
         ("1.5 min", "a while", "write a number with a unit"),
     ],
 )
-def test_a_rule_for_rounds_that_makes_no_sense_is_refused(
-    old: str, new: str, words: str, tmp_path: Path
-) -> None:
-    assert old in ADDING
-    said = refusal(tmp_path, ADDING.replace(old, new))
+def test_a_budget_that_makes_no_sense_is_refused(old: str, new: str, words: str, tmp_path: Path) -> None:
+    assert old in BUDGET
+    said = refusal(tmp_path, BUDGET.replace(old, new))
     assert words in said
     assert "\n" not in said
 

@@ -1,9 +1,4 @@
-"""A private, temporary copy of a store whose large files are links instead of copies.
-
-A snapshot goes when it is removed, when its process ends in good order (a
-worker process of `multiprocessing` included), and, after a kill, when the next
-snapshot is made: its folder is locked by its owner for as long as that lives.
-"""
+"""A private, temporary copy of a store whose large files are links instead of copies."""
 
 import shutil
 import tempfile
@@ -17,28 +12,7 @@ from storebench.system.scratch import locked_folder, remove
 
 
 class Snapshot:
-    """Link and copy the files of `store` into a temporary folder.
-
-    Parameters
-    ----------
-    kind
-        A word for the folder's name.
-    store
-        The folder to take a snapshot of; it is not written to.
-    linked
-        Says which files are never changed and so may be linked; others are copied.
-    copied
-        Says which of the others are needed; None for all files.
-    symbolic
-        Whether to make symbolic links only, because a hard link changes the count of links in the file it names.
-
-    Attributes
-    ----------
-    folder
-        The snapshot.
-    links
-        "hard links", or "symbolic links" where the store's filesystem allows no others.
-    """
+    """Link and copy the files of `store` into a temporary folder."""
 
     def __init__(
         self,

@@ -62,30 +62,14 @@ class FileIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class PageIndex:
-    """The place of every value of one database, in the order of the keys.
+    """The place of every value of one database, in the order of the keys."""
 
-    Attributes
-    ----------
-    path
-        The data file.
-    identity
-        Identity of the file when it was indexed.
-    page_bytes
-        The database's page size.
-    offsets
-        int64 [n], bytes from the start of the file.
-    lengths
-        uint32 [n], bytes.
-    numbered
-        Number of the first keys that are ``b"%08d" % i`` for their position i.
-    """
-
-    path: Path
-    identity: FileIdentity
-    page_bytes: int
-    offsets: Integers
-    lengths: npt.NDArray[np.uint32]
-    numbered: int
+    path: Path  # the data file
+    identity: FileIdentity  # identity of the file when it was indexed
+    page_bytes: int  # the database's page size
+    offsets: Integers  # int64 [n], bytes from the start of the file
+    lengths: npt.NDArray[np.uint32]  # uint32 [n], bytes
+    numbered: int  # number of the first keys that are ``b"%08d" % i`` for their position i
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -103,25 +87,7 @@ def data_file(path: Path | str) -> Path:
 
 
 def open_index(path: Path | str, *, database: str | None = None, cache: bool = True) -> PageIndex:
-    """Return the page index of a database; build it if there is none for the current file.
-
-    Parameters
-    ----------
-    path
-        A folder with ``data.mdb``, or the data file. Anybody's: ours, Caffe's.
-    database
-        A named database within the file; None for the unnamed one.
-    cache
-        Keep the index beside the store (in the user's cache folder where that is
-        read-only), and use one that is there.
-
-    Raises
-    ------
-    CorruptStoreError
-        The file is damaged, or changed while it was read.
-    UsageError
-        The database is of a kind that is not read here, or `database` must be given.
-    """
+    """Return the page index of a database; build it if there is none for the current file."""
     file_path = data_file(path)
     with PageFile(file_path) as file:
         identity = FileIdentity.of(file)

@@ -209,9 +209,11 @@ def _cache(record: Record) -> Iterator[Finding]:
     if cache.verdict is CacheVerdict.FAILED:
         message = "the cache state failed, but the record is not failed"
         yield finding(Rule.CACHE, record, "cache.verdict", message)
-    if record.portion is not None and (cell.cache != CacheState.LIMITED or not cache.curve):
-        message = "steady steps are claimed, but no limited page cache was sampled during the epoch"
+    if record.portion is not None and cell.cache != CacheState.LIMITED:
+        message = f"steady steps in a cell whose cache state is {cell.cache}"
         yield finding(Rule.CACHE, record, "portion", message)
+    if cell.cache == CacheState.LIMITED:
+        yield from _limited(record)
     if cache.verdict is not CacheVerdict.VERIFIED or cache.applies_to == "open":
         return
     others = [rank.resident_frac_before for rank in (record.job.per_rank if record.job else ()) if rank.node]
@@ -232,21 +234,21 @@ def _cache(record: Record) -> Iterator[Finding]:
     elif cell.cache == CacheState.WARM and after is not None and after < _WARM_LEFT_FRAC:
         message = f"called warm, but {after:.1%} was resident after the epoch"
         yield finding(Rule.CACHE, record, "resident_frac_after", message)
-    elif cell.cache == CacheState.LIMITED:
-        yield from _limited(record)
 
 
 def _limited(record: Record) -> Iterator[Finding]:
     """Find a limited page cache that held more of the store than its limit."""
     cache, limit = record.cache, record.cell.memory_bytes
     assert cache is not None
-    if limit is None or cache.limit_bytes != limit:
+    if cache.verdict is CacheVerdict.VERIFIED and (limit is None or cache.limit_bytes != limit):
         forced = "no limit" if cache.limit_bytes is None else format_bytes(cache.limit_bytes)
         asked = "nothing" if limit is None else format_bytes(limit)
         message = f"called limited to {asked}, but {forced} was in force"
         yield finding(Rule.CACHE, record, "cache.limit_bytes", message)
         return
-    stored = record.store.file_bytes if record.store else 0
+    if limit is None or record.store is None or cache.applies_to == "open":
+        return
+    stored = record.store.file_bytes
     ends = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0) * stored
     sampled = max([*(point.resident_frac for point in cache.curve), cache.resident_max_frac or 0.0]) * stored
     error = min(cache.sampling_error_frac, SAMPLING_ERROR_FRAC) * stored

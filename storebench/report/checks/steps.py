@@ -16,8 +16,7 @@ from storebench.results import Record
 from storebench.runs.step_files import find_table, read_arrow
 from storebench.settings.words import CacheState, ComputeKind, Share
 from storebench.training.step_table import StepTable, timed_rows
-from storebench.worker.measure import epoch_record
-from storebench.worker.portion import portion_sums, still_filling, with_cold_rates
+from storebench.worker.figures import epoch_record, portion_sums, still_filling, with_cold_rates
 
 DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
 """Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this."""
@@ -47,7 +46,7 @@ def check_steps(record: Record, run: Path) -> list[Finding]:
         right = figures(record, table)
     except (CorruptDataError, KeyError, ValueError, IndexError) as error:
         what = error.what if isinstance(error, CorruptDataError) else repr(error)
-        return [finding(Rule.STEPS, record, "steps_file", f"{record.steps_file}: {what}")]
+        return [finding(Rule.STEPS, record, "steps_file", f"{record.steps_file} cannot be read: {what}")]
     if ranks != record.cell.ranks:
         message = f"its steps are those of {ranks} ranks, not of {record.cell.ranks}"
         return [finding(Rule.STEPS, record, "steps_file", message)]
@@ -192,7 +191,10 @@ def _portion(record: Record, table: StepTable) -> Iterator[Finding]:
     elif record.epoch and part.first_step != timed[0]:
         message = f"steady from step {part.first_step} on, but all timed steps of a later epoch count"
         yield finding(Rule.STEPS, record, "portion.first_step", message)
-    if record.cell.cache == CacheState.LIMITED and limit and record.store and cache and cache.curve:
+    if cache is None or not cache.curve:
+        message = "steady steps are claimed, but no residency was sampled during the epoch"
+        yield finding(Rule.CACHE, record, "cache.curve", message)
+    elif record.cell.cache == CacheState.LIMITED and limit and record.store:
         filling = still_filling(dict(steps), cache.curve, part.first_step, record.store.file_bytes, limit)
         if filling:
             yield finding(Rule.CACHE, record, "portion.first_step", f"called steady, but {filling}")

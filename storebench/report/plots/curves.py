@@ -60,7 +60,7 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     """
     cells = reading(results, CacheState.COLD)
     with styled():
-        ax, below = new_axes(4.8, ax, rows=(2.2, 1))
+        ax, below = _axes(ax, cells)
         for cell, look in zip(cells, looks(cells), strict=True):
             for epoch in _first_replicate(cell, growing=True)[:1]:
                 label = backend_label(cell.backend)
@@ -98,7 +98,7 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
     """
     cells = reading(results, CacheState.LIMITED)
     with styled():
-        ax, below = new_axes(4.8, ax, rows=(2.2, 1))
+        ax, below = _axes(ax, cells)
         for cell, look in zip(cells, looks(cells), strict=True):
             for before, epoch in enumerate(_first_replicate(cell, growing=False)):
                 label = "" if before else backend_label(cell.backend)
@@ -127,6 +127,12 @@ def reading(results: pd.DataFrame | Sequence[CellSummary], state: CacheState) ->
     """Return the cells that read their store during the epoch with the page cache in this state."""
     cells = [cell for cell in as_cells(results) if cell.cell.cache == state]
     return [cell for cell in cells if any(fills_cache(row, cell.cell) for row in cell.usable)][:MOST_LINES]
+
+
+def _axes(ax: Axes | None, cells: Sequence[CellSummary]) -> tuple[Axes, Axes | None]:
+    """Return the axes of the rate and, in a new figure and if residency was sampled, those of residency."""
+    sampled = any(row["cache_curve"] for cell in cells for row in cell.usable)
+    return new_axes(4.8 if sampled else 3.6, ax, rows=(2.2, 1) if sampled else (1,))
 
 
 def _finish(ax: Axes, below: Axes | None, question: str, cells: Sequence[CellSummary], note: str) -> None:

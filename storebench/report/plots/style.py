@@ -69,6 +69,8 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "D", "^", "s", "v", "P", "X")
 _CODECS = {"raw": ("", "o"), "png": ("//", "s"), "jpeg": ("..", "^"), "original": ("oo", "v")}
 _DECADES = 50.0
+_OWN = "storebench"
+"""Label of figures that hold one plot only."""
 
 MOST_CELLS, MOST_LINES = 24, 10
 """Bars and lines drawn in one plot; the tables hold the others."""
@@ -135,7 +137,7 @@ def new_axes(height_in: float, ax: Axes | None, *, rows: Sequence[float] = (1,))
     """Return the axes to draw on: the caller's, or those of a new figure; with two `rows` also those below."""
     if ax is not None:
         return ax, None
-    figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+    figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained", label=_OWN)
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(rows), 1, sharex=True, height_ratios=list(rows), squeeze=False)
     return axes[0, 0], axes[1, 0] if len(rows) > 1 else None
@@ -147,7 +149,7 @@ def finish(ax: Axes, question: str, cells: Sequence[CellSummary] = (), note: str
     small = textwrap.fill(plain(". ".join(word for word in words if word)), _WRAP)
     figure = ax.get_figure(root=True)
     handles, labels = ax.get_legend_handles_labels()
-    if not isinstance(figure, Figure) or len(figure.axes) > 2:
+    if not isinstance(figure, Figure) or figure.get_label() != _OWN:
         ax.set_title(f"{question}\n{small}", loc="left", fontsize=9)
         if handles:
             ax.legend()

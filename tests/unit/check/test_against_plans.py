@@ -46,9 +46,3 @@ def test_a_dry_run_refuses_what_is_not_for_a_comparison(words: tuple[str, ...], 
     assert (done.exit_code, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert error in line
-
-
-def test_a_dry_run_refuses_rounds_that_depend_on_results() -> None:
-    done = CliRunner().invoke(app, ["bench", "storage", "--dry-run", "--against", "HEAD"])
-    assert done.exit_code == 2
-    assert "rounds that depend on the results are not for a comparison" in done.stderr

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
 
-from storebench.datasets.headers import MOST_PIXELS, check_file, read_header, suffix_of
+from storebench.datasets.images import MOST_PIXELS, check_file, read_header, suffix_of
 from storebench.errors import CorruptDataError
 from tests.support.dataset_files import damaged
 from tests.support.photo_folders import KINDS, photo, photo_file

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from PIL import Image as PilImage
 
-from storebench.datasets.decoding import checked, decode_rgb
+from storebench.datasets.images import checked, decode_rgb
 from storebench.errors import CorruptDataError
 from tests.support.dataset_files import damaged, image_file
 from tests.support.photo_folders import KINDS, photo, photo_file

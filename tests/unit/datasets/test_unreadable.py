@@ -16,7 +16,7 @@ from PIL import ImageFile
 from storebench.codecs.decoders import DECODERS, get_decoder
 from storebench.codecs.original import OriginalCodec
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
-from storebench.datasets.decoding import decode_rgb
+from storebench.datasets.images import decode_rgb
 from storebench.datasets.listing import Listings
 from storebench.errors import (
     CorruptDataError,

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image as PilImage
 
 from storebench.errors import CorruptStoreError, UsageError
-from storebench.formats.files.write import class_folders
-from storebench.formats.lmdb import write as lmdb_write
-from storebench.formats.memory.held import MemoryPythonReader
+from storebench.formats.files.format import class_folders
+from storebench.formats.lmdb import get as lmdb_write
+from storebench.formats.memory.format import MemoryPythonReader
 from storebench.formats.registry import get_format
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
 
@@ -52,7 +52,7 @@ def test_hdf5_payloads_lie_between_offsets(build: Build) -> None:
 
 
 def test_hdf5_payloads_may_cross_chunks(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storebench.formats.hdf5.write.BUFFER_BYTES", 1000)
+    monkeypatch.setattr("storebench.formats.hdf5.get.BUFFER_BYTES", 1000)
     small = build("hdf5", "raw")
     packed = build("hdf5", "png")
     for store in (small, packed):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.formats.lmdb.ladder import RUNGS, Rung
+from storebench.formats.lmdb.direct import RUNGS, Rung
 from storebench.formats.registry import parse_backend
 from storebench.scenario import load_scenario
 from storebench.settings.words import Share

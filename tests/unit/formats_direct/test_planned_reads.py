@@ -19,7 +19,7 @@ from storebench.errors import CellFailedError, CorruptStoreError, UsageError
 from storebench.formats.base import Reader
 from storebench.formats.reads import direct_file
 from storebench.formats.reads.direct_file import SMALL_BYTES, DirectFile, merge
-from storebench.formats.reads.turns import Turns
+from storebench.formats.reads.planned import Turns
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident

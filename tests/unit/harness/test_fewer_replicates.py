@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from storebench.report.shortfall import shortfalls
 
 from storebench.errors import ScenarioError
-from storebench.plan import PROCESS_START_S, plan_run
-from storebench.report.shortfall import shortfalls
-from storebench.report.validation.validate import validate
+from storebench.plan import plan_run
+from storebench.report.checks.records import validate
 from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.folder import Run
 from storebench.runs.records import read_records
@@ -108,7 +108,6 @@ def test_the_plan_counts_the_replicates_of_each_cell(tmp_path: Path) -> None:
         for scenario in (three_rounds(first=None), three_rounds())
     )
     assert fewer.read_bytes / everything.read_bytes == pytest.approx(7 / 9)
-    assert everything.estimate_s - fewer.estimate_s == pytest.approx(2 * PROCESS_START_S, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,6 @@ def test_the_plan_counts_the_replicates_of_each_cell(tmp_path: Path) -> None:
     [
         ({"first": 4}, "a matrix has 4 replicates, more than the scenario, which has 3"),
         ({"first": 0}, "greater than or equal to 1"),
-        ({"first": 2, "replicates": 1, "until": 0.1}, "until adds rounds"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused(keys: dict[str, Any], words: str) -> None:

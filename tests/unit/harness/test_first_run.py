@@ -193,7 +193,7 @@ def test_a_plan_says_what_would_be_measured_and_writes_nothing(
         "run", "-d", tiny, "--dry-run", "--stores", tmp_path / "stores", "--out", tmp_path / "run"
     )
     assert done.returncode == 0, done.stderr
-    assert "6 cells x 5 to 10 replicates" in done.stdout
+    assert "6 cells x 10 replicates" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

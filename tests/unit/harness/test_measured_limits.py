@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from storebench.report.facts import derive
 
 from storebench.report.analysis import load_results
 from storebench.report.cells import summarise
-from storebench.report.facts import derive
 from tests.support.harness_tools import Bench
 
 MANY = ("--dataset", "imagenet", "--synthetic", "--limit", "240")

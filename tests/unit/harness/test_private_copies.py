@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from storebench.report.texts.notes import cache_notes
 
 from storebench.probes.mounts import IN_MEMORY, mount_of
 from storebench.report.cells import summarise
+from storebench.report.checks.records import validate_records
 from storebench.report.frame import to_frame
-from storebench.report.texts.notes import cache_notes
-from storebench.report.validation.validate import validate_records
 from storebench.results import CacheVerdict, Cell, Record, Status
 from storebench.runs.records import RECORDS_NAME
 from tests.support.harness_tools import Bench, only_record, scenario, steps_of

@@ -20,7 +20,7 @@ from storebench.ranks.communication import Communication, ideal_ring_s
 from storebench.ranks.group import Group
 from storebench.ranks.progress import RankProgress
 from storebench.ranks.shards import shard_of
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import CacheVerdict, Cell, JobFacts, LinkKind, Record
 from storebench.runs.records import RECORDS_NAME
 from storebench.settings.words import Sync
@@ -75,7 +75,6 @@ def trained(cell: Cell, bench: Bench, run: Path, work: RankWork = rank) -> RankR
 def assert_same_training(found: RankRun, whole: RankRun) -> None:
     assert found.record.digests is not None
     assert whole.record.digests is not None
-    assert found.record.digests.samples == whole.record.digests.samples
     assert found.record.digests.order == whole.record.digests.order
     model = found.record.cell.model
     assert_same_losses(found.losses, whole.losses, model)
@@ -111,7 +110,7 @@ def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, whole: RankR
     assert_same_training(found, whole)
     assert_sound(found, run)
     assert found.record.coverage is not None
-    assert found.record.coverage.pixels_checked == found.record.coverage.unique == SAMPLES
+    assert found.record.coverage.unique == SAMPLES
     assert found.record.coverage.timed_checked >= 64
     assert (found.record.samples, found.record.steps) == (SAMPLES, 7)
 
@@ -346,7 +345,7 @@ def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
 
     def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in serve(plan):
-            time.sleep(0 if plan.check else LATE_S)
+            time.sleep(LATE_S)
             yield batch
 
     if group.membership.rank == 1:

@@ -17,11 +17,9 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import DataNotFoundError, OutputError
-from storebench.report.validation.findings import Finding, Rule
-from storebench.report.validation.validate import validate
+from storebench.report.checks.findings import Finding, Rule
+from storebench.report.checks.records import validate
 from storebench.results import Record, Status
-from storebench.runner import execute
-from storebench.runs.conversions import read_conversions
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.merging import merge_tables
@@ -359,16 +357,3 @@ def test_retrying_failed_cells_needs_a_run_to_resume(bench: Bench, tmp_path: Pat
     assert done.returncode == 2
     assert "--retry-failed needs --resume" in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-def test_conversions_that_are_left_are_made_though_every_cell_is_recorded(
-    bench: Bench, tmp_path: Path
-) -> None:
-    of = scenario(**(MATRIX | {"epochs": 1}), backends=["png", "lmdb"]).model_copy(update={"conversions": 1})
-    run = Run.create(of, tmp_path / "run", of.cells())
-    measure(run, bench.stores)
-    assert execute(run, bench.stores) == []
-    [conversion] = read_conversions(run.folder)
-    assert (conversion.status, conversion.target) == (Status.OK, "lmdb+raw")
-    execute(run, bench.stores)
-    assert read_conversions(run.folder) == [conversion]

@@ -13,7 +13,7 @@ from storebench.ranks import node_loader, store_loader
 from storebench.ranks.data_store import DataStore, DataStoreReader
 from storebench.ranks.deliveries import Deliveries
 from storebench.ranks.store_loader import StoreLoader
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import DataStoreFacts, Record, Status
 from storebench.runs.records import RECORDS_NAME
 from tests.support.harness_tools import SAMPLES, Bench

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import pytest
+from storebench.report.texts.labels import setting_label
 
 from storebench.errors import CellFailedError
 from storebench.manifest import Manifest
@@ -21,8 +22,7 @@ from storebench.probes.page_count import Residency, resident
 from storebench.ranks.group import Group, lost_another
 from storebench.ranks.progress import Position
 from storebench.ranks.room import check_room, needed_bytes
-from storebench.report.texts.labels import setting_label
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import CacheVerdict, Cell, DataStoreFacts, Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.worker.job import CellJob
@@ -114,7 +114,7 @@ def assert_same_training(found: Epochs, alone: Epochs) -> None:
     for mine, theirs in zip(found.records, alone.records, strict=True):
         assert mine.digests == theirs.digests
         assert mine.coverage is not None
-        assert mine.coverage.pixels_checked == mine.coverage.unique == SAMPLES
+        assert mine.coverage.unique == SAMPLES
         assert mine.coverage.timed_checked >= 64
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from storebench.arrays import ImageShape
 from storebench.formats.registry import open_reader
 from storebench.loading.order import epoch_order
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Cell, Record
 from storebench.training.models import MODELS, ModelSpec, Network, tiny
 from tests.support.harness_tools import Bench, only_record, scenario, steps_of

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from storebench.digests import sample_digest
 from storebench.errors import CellFailedError, CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import PAPER_BACKENDS
@@ -99,19 +98,6 @@ class TestEveryLoader:
             for batch in drained(loader, make_plan()):
                 payloads = store_of("png").payloads
                 assert batch.payload_bytes == sum(len(payloads[index]) for index in batch.indices)
-
-    def test_digests_are_those_of_the_samples_before_augmentation(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
-    ) -> None:
-        small = store_of("lmdb")
-        expected = [sample_digest(*pair) for pair in zip(small.pixels, small.labels.tolist(), strict=True)]
-        with kind(make_job(augment=Augment(crop=24, mirror=True)), workers=workers) as loader:
-            loader.open()
-            assert all(batch.digests is None for batch in drained(loader, make_plan()))
-            for batch in drained(loader, make_plan(check=True)):
-                assert batch.digests is not None
-                assert batch.digests.shape == (len(batch.indices), 16)
-                assert [row.tobytes() for row in batch.digests] == [expected[i] for i in batch.indices]
 
     def test_augmented_pixels_are_the_same_from_every_producer(
         self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf

@@ -47,7 +47,10 @@ document.body.append(told);
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("browser")
-    write_report(write_run(folder / "run", paper_records("cold") + paper_records("warm")), folder / "report")
+    write_report(
+        write_run(folder / "run", paper_records("cold") + paper_records("warm"), with_steps=True),
+        folder / "report",
+    )
     return (folder / "report" / "report.html").read_text(encoding="utf-8")
 
 
