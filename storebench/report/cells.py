@@ -49,6 +49,9 @@ WHOLE = "whole_"
 FEWEST_TRAINING_STEPS = 20
 """With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
 
+_FEWER_FRAC, _LESS_FRAC = 0.8, 0.1
+"""Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent."""
+
 _LOOP_PARTS = ("data_wait_s", "h2d_s", "compute_s")
 _PORTION = {
     "samples_per_s": "portion_samples_per_s",
@@ -214,6 +217,32 @@ class CellSummary:
             statistics.median(resident) if resident else None,
             statistics.median(excess) if excess else None,
         )
+
+    @property
+    def held_elsewhere(self) -> bool:
+        """Whether fewer bytes came from the device, or less of the store was resident, than must have been read.
+
+        The store is compressed on the disk, or a copy of it answered that no page count shows.
+        """
+        reading = [row for row in self.usable if fills_cache(row, self.cell)]
+        fewer = [self._fewer_bytes(row) or self._less_resident(row) for row in reading]
+        return 2 * sum(fewer) > len(fewer)
+
+    def _fewer_bytes(self, row: Row) -> bool:
+        read, before = row["device_read_bytes"], row["resident_frac_before"]
+        if read is None or before is None:
+            return False
+        # Several passes request the same bytes again, which a cold store serves once.
+        requested = min(float(row["payload_bytes"]), float(row["store_payload_bytes"] or 0))
+        held = float(self.cell.memory_bytes or 0) or requested * float(before)
+        return float(read) < _FEWER_FRAC * (requested - held)
+
+    def _less_resident(self, row: Row) -> bool:
+        if self.cell.cache != CacheState.COLD or not row["store_count"]:
+            return False
+        begun = self.cell.ranks * (1 + self.cell.workers) * self.cell.batch_size / int(row["store_count"])
+        points = row["cache_curve"] or ()
+        return any(min(p.asked_frac, 1.0) - p.resident_frac > _LESS_FRAC + begun for p in points)
 
     @functools.cached_property
     def unsteady_replicates(self) -> tuple[int, int]:

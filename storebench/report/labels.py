@@ -8,7 +8,7 @@ from pathlib import Path
 from storebench.codecs import any_size
 from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
-from storebench.datasets.geometry import resize_clause, served_note
+from storebench.datasets.images import resize_clause, served_note
 from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
 from storebench.report.cells import EPOCHS, SETTING_COLUMNS, CellSummary, LoopWork, work_of
@@ -187,6 +187,8 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
                 noted[f"RESIZED images: {clause}"] = None
         if skipped := cell.fact("store_skipped_files"):
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
+        if cell.held_elsewhere:
+            noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
         asked_ms, took_ms = cell.cell.compute.milliseconds, 1000 * cell.per_step("compute_s")
         if asked_ms and cell.cell.ranks == 1 and took_ms > _LATE_SLEEP * asked_ms:
             noted[f"LATE: sleeps of {plain(cell.cell.compute.duration)} ms took {number(took_ms)} ms"] = None

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storebench.report.texts.labels import setting_label
 
 import storebench
 from storebench.datasets import DatasetSpec
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
+from storebench.report.labels import setting_label
 from storebench.results import CELL_FIELDS, Cell, Record
 from storebench.runs.records import record_from_dict, record_to_dict
 from storebench.scenario import make_scenario
@@ -43,7 +43,7 @@ LOOK = """
 import json, sys
 import storebench
 from storebench.errors import ScenarioError
-from storebench.report.texts.labels import setting_label
+from storebench.report.labels import setting_label
 from storebench.results import CELL_FIELDS, CellFields
 from storebench.runs.records import read_records
 from storebench.scenario import make_scenario

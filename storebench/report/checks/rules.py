@@ -174,7 +174,7 @@ def _coverage(record: Record) -> Iterator[Finding]:
     counted = seen.expected if again else seen.unique + seen.duplicates
     if not seen.complete or counted != seen.served or seen.missing < 0:
         message = (
-            f"{seen.duplicates} duplicates, {seen.missing} missing, {seen.pixels_wrong} with wrong pixels"
+            f"{seen.duplicates} duplicates, {seen.missing} missing, {seen.timed_wrong} with wrong pixels"
             f" among {seen.served} served"
         )
         yield finding(Rule.COVERAGE, record, "coverage", message)

@@ -83,7 +83,7 @@ def test_a_cell_whose_timed_samples_nobody_compared_has_failed(
     timed: int | None, fails: bool, tmp_path: Path
 ) -> None:
     counts = {"expected": 1000, "served": 1000, "unique": 1000, "duplicates": 0, "missing": 0}
-    coverage = Coverage(**counts, pixels_checked=1000, pixels_wrong=0, timed_checked=timed or 0)
+    coverage = Coverage(**counts, timed_checked=timed or 0)
     one = record("lmdb", 0, 1e-3, code=CodeFacts(digest="d"), coverage=None if timed is None else coverage)
     why = "no sample of its timed batches was compared with the dataset"
     assert one_cell(tmp_path, one).failure == (why if fails else "")

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import pytest
-from storebench.report.texts.labels import setting_label
 
 from storebench.errors import CellFailedError
 from storebench.manifest import Manifest
@@ -23,6 +22,7 @@ from storebench.ranks.group import Group, lost_another
 from storebench.ranks.progress import Position
 from storebench.ranks.room import check_room, needed_bytes
 from storebench.report.checks.records import validate_records
+from storebench.report.labels import setting_label
 from storebench.results import CacheVerdict, Cell, DataStoreFacts, Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.worker.job import CellJob

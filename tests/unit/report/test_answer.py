@@ -81,7 +81,7 @@ def test_nothing_measured_is_said() -> None:
 
 
 def test_another_state_with_another_store_would_change_it() -> None:
-    limited = {"cache": "limited", "memory_bytes": 1 << 28}
+    limited: dict[str, Any] = {"cache": "limited", "memory_bytes": 1 << 28}
     found = answered(
         *waits("png", 40), *waits("lmdb", 10), *waits("hdf5", 20),
         *waits("png", 80, **limited), *waits("lmdb", 400, **limited), *waits("hdf5", 20, **limited),
@@ -129,7 +129,8 @@ def test_files_that_do_not_validate_give_no_answer() -> None:
 @pytest.mark.parametrize(("count", "warned"), [(1, False), (2, True)])
 def test_other_work_beside_many_replicates_is_a_warning(count: int, warned: bool) -> None:
     busy = [
-        Conditions(cores=2, wall_s=1.0, others_cpu_s=2.0 * (n < count), disturbed=n < count) for n in range(5)
+        Conditions(cores=2, wall_s=1.0, others_cpu_s=2.0 * (n < count), disturbed="other work" * (n < count))
+        for n in range(5)
     ]
     records = [make_record("lmdb", replicate=n, conditions=one) for n, one in enumerate(busy)]
     assert bool(disturbed(cells_of(*records))) is warned

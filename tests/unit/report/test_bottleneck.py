@@ -105,7 +105,13 @@ def test_the_device_is_the_limit_where_it_delivers_nearly_all_it_can(
     backend: str, share: float, compute_ms: float, bound: Bound
 ) -> None:
     rates = Ceilings(device_random_1_bytes_per_s=1.0, device_random_16_bytes_per_s=ARRIVING / share)
-    spans = {"wait_ms": 20.0, "fetch_ms": 19.0, "prep_ms": 1.0, "compute_ms": compute_ms, "bytes_on_disk": 0}
+    spans: dict[str, Any] = {
+        "wait_ms": 20.0,
+        "fetch_ms": 19.0,
+        "prep_ms": 1.0,
+        "compute_ms": compute_ms,
+        "bytes_on_disk": 0,
+    }
     assert limit_of(backend, cache="cold", ceilings=rates, **spans).bound is bound
 
 
@@ -119,7 +125,7 @@ def test_workers_on_too_few_cores_count_as_fewer() -> None:
     def cell(cores: int) -> Record:
         conditions = Conditions(cores=cores, wall_s=1.0, others_cpu_s=0.0)
         counters = Counters(device_read_bytes=0, cpu_user_s=4.0, cpu_system_s=0.0)
-        spans = {"wait_ms": 9, "compute_ms": 1, "fetch_ms": 4, "decode_ms": 36, "prep_ms": 0}
+        spans: dict[str, Any] = {"wait_ms": 9, "compute_ms": 1, "fetch_ms": 4, "decode_ms": 36, "prep_ms": 0}
         return make_record("lmdb", workers=4, conditions=conditions, counters=counters, **spans)
 
     (many,), (few,) = (limits_of(cell(cores)).values() for cores in (8, 1))
