@@ -208,7 +208,7 @@ test: setup ## Run the test suite, in three processes
 test-full: setup ## The same with the tests that take minutes
 	$(BIN)/python -m pytest -q -n 3 --full
 
-# FAULTS="--only bench" tries one command, FAULTS=--sample the faults that the test suite plants.
+# FAULTS="--only bench" tries one command.
 FAULTS ?=
 test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (25 minutes)
 	$(BIN)/python -m tests.faults.run $(FAULTS)
