@@ -4,8 +4,7 @@ from pathlib import Path
 
 from storebench.probes.cgroup import sweep_groups
 from storebench.system.scratch import sweep as sweep_folders
-from storebench.system.scratch import sweep_segments
-from storebench.system.user_cache import user_cache_folder
+from storebench.system.scratch import sweep_segments, user_cache_folder
 
 
 def sweep(stores: Path | None = None) -> None:

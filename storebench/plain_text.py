@@ -1,4 +1,4 @@
-"""Print untrusted text: on a terminal, in a log that CI reads as commands, in Markdown, CSV, JUnit and workflow commands."""
+"""Print untrusted text: on a terminal, in a log that CI reads as commands, in Markdown, CSV and workflow commands."""
 
 import re
 

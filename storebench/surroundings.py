@@ -12,7 +12,7 @@ from storebench.manifest import Manifest
 from storebench.matrix import MODEL_CROPS
 from storebench.probes.cgroup import MemoryGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.settings.words import BOUNDED_STATES, TrainerData

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from storebench.probes.limited import LimitedCache
+from storebench.probes.cgroup import LimitedCache
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 from storebench.worker.setup import Setup

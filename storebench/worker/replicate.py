@@ -20,7 +20,7 @@ from storebench.ranks.progress import RankProgress
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
 from storebench.settings.words import ComputeKind
-from storebench.system.heap import keep_freed_memory
+from storebench.system.libc import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings

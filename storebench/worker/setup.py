@@ -21,8 +21,7 @@ from storebench.loading.empty import with_empty_batches
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import pass_orders, split_batches
 from storebench.manifest import Manifest
-from storebench.probes.cgroup import MemoryGroup
-from storebench.probes.limited import LimitedCache
+from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, RankProgress

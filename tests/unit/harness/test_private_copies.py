@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.report.cells import summarise
 from storebench.report.checks.records import validate_records
 from storebench.report.frame import to_frame
