@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, DataNotFoundError, StorebenchError
-from storebench.report.labels import number
 from storebench.results import Record, Status
 from storebench.runs.records import read_records
 from storebench.settings.words import ComputeKind
