@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from storebench.surroundings import sweep
-
 from benchmarks.nodes.limits import Limits, Probed
 from benchmarks.nodes.network import connect, limit_links
 from benchmarks.nodes.node import (
@@ -37,6 +35,7 @@ from storebench.results import Record
 from storebench.runner import Silent, prepare
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.scenario import load_scenario
+from storebench.surroundings import sweep
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place
