@@ -35,10 +35,8 @@ from storebench.codecs import get_codec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, open_reader, parse_backend
 from storebench.manifest import Manifest
-from storebench.probes.device_rate import device_rates
-from storebench.probes.direct_reads import opened_direct, read_direct
-from storebench.probes.gather import gather_rate
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
+from storebench.probes.rates import device_rates, gather_rate, opened_direct, read_direct
 
 BATCH = 64
 COLD_MAX_FRAC = 0.01

@@ -17,7 +17,7 @@ import torch
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.settings.words import Compute
 from storebench.stats import compare
-from storebench.system.heap import keep_freed_memory
+from storebench.system.libc import keep_freed_memory
 from storebench.training.models import get_model
 from storebench.training.steps import make_step, warm_up
 

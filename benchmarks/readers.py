@@ -4,7 +4,7 @@
 process, batches of 64, every page of the stores in the page cache. Every round
 measures the ceiling and then each reader on the same shuffled batches; a share is the
 ratio of the two in one round, and its interval is Student's t on the logarithms.
-The ceiling is the fastest gather of one thread (`storebench.probes.gather`). The
+The ceiling is the fastest gather of one thread (`storebench.probes.rates`). The
 yardstick, numpy's default mode, copies twice: floors are given as shares of it. Encoded
 payloads are decoded. Every way has one thread, torch's `index_select` too: numpy has
 no more, and two threads that share a batch of 200 KB wait for each other as soon as
@@ -31,8 +31,8 @@ from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import format_names, get_format, parse_backend
 from storebench.manifest import Manifest
-from storebench.probes.gather import WAYS, YARDSTICK, gather_rate
 from storebench.probes.page_cache import warm
+from storebench.probes.rates import WAYS, YARDSTICK, gather_rate
 from storebench.stats import Comparison, compare, compare_family
 from storebench.stores.convert import BuildOptions, ensure_store
 

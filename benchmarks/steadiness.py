@@ -1,6 +1,6 @@
 """How steady this machine's speed is from moment to moment: ``python -m benchmarks.steadiness [--seconds N]``.
 
-The same short loop runs on the cores in turn (`storebench.probes.core_speed`). What a machine measures whose speed varies
+The same short loop runs on the cores in turn (`storebench.probes.rates`). What a machine measures whose speed varies
 has wider intervals, and needs more rounds. Nothing else should run meanwhile; a line says how much did. `storebench doctor`
 does the same for two seconds.
 """
@@ -12,7 +12,7 @@ import time
 import numpy as np
 import psutil
 
-from storebench.probes.core_speed import STEADY_MOST, loops, spread
+from storebench.probes.rates import STEADY_MOST, loops, spread
 
 
 def main() -> None:

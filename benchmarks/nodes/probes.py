@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from storebench.probes.direct_reads import opened_direct
+from storebench.probes.rates import opened_direct
 
 SETTLE_S = 0.4
 """Time at the start that does not count, because a limit lets through a burst after a pause."""

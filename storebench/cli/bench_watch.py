@@ -53,13 +53,7 @@ class Pace:
 
 
 class StderrWatcher:
-    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error.
-
-    Parameters
-    ----------
-    budget_s
-        Seconds for all replicates of the run; None for no limit.
-    """
+    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error."""
 
     def __init__(self, budget_s: float | None = None) -> None:
         self._pace = Pace(budget_s)

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 def finite(number: float | None) -> float | None:
-    """Return the value of an option.
-
-    Raises
-    ------
-    typer.BadParameter
-        The value is infinite or not a number.
-    """
+    """Return the value of an option."""
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"must be a finite number, not '{number}'")
     return number
@@ -39,18 +33,7 @@ def permitted_to_drop(asked: bool) -> bool:
 
 
 def require_devices(cells: Iterable["Cell"], *, nodes: int = 1) -> None:
-    """Refuse cells of a device that is not there, and ranks that would have to share a GPU.
-
-    Parameters
-    ----------
-    nodes
-        How many nodes the ranks are on.
-
-    Raises
-    ------
-    UsageError
-        A cell asks for CUDA devices that torch cannot use.
-    """
+    """Refuse cells of a device that is not there, and ranks that would have to share a GPU."""
     on_gpus = [cell for cell in cells if cell.device != "cpu"]
     if on_gpus:  # torch takes longer to import than most commands take
         from storebench.training.devices import require_devices as require
@@ -70,13 +53,7 @@ def about(place: str) -> Iterator[None]:
 
 
 def refuse_places(backends: Sequence[str]) -> None:
-    """Refuse folders and datasets where backends belong, and say where they belong.
-
-    Raises
-    ------
-    UsageError
-        A word is the path of a folder, or the name of a dataset.
-    """
+    """Refuse folders and datasets where backends belong, and say where they belong."""
     for word in backends:
         kind = _kind_of_place(word)
         if kind:
@@ -104,18 +81,7 @@ def _kind_of_place(word: str) -> str:
 
 
 def require_writable(folder: Path, option: str) -> None:
-    """Refuse a folder that this process may not write, before any work.
-
-    Parameters
-    ----------
-    option
-        The option that names another folder.
-
-    Raises
-    ------
-    OutputError, DiskFullError
-        The folder, or the nearest one above it that exists, cannot be written.
-    """
+    """Refuse a folder that this process may not write, before any work."""
     try:
         tempfile.TemporaryFile(dir=nearest_folder(folder)).close()
     except OSError as error:

@@ -49,20 +49,7 @@ def runs_dir() -> Path:
 
 
 def dataset_named(text: str | None, listed: Path | None) -> str:
-    """Return the dataset that ``--dataset`` or ``--list`` means.
-
-    Parameters
-    ----------
-    text
-        A known name, else the path of a folder of images; None if a list is given.
-    listed
-        A list of image files with their labels.
-
-    Raises
-    ------
-    UsageError
-        Neither or both are given.
-    """
+    """Return the dataset that ``--dataset`` or ``--list`` means."""
     from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
     from storebench.datasets.catalog import DATASETS, known_dataset
 
@@ -129,7 +116,7 @@ def exit_codes() -> Iterator[None]:
 
 def _sweep() -> None:
     """Remove the remains of killed commands."""
-    from storebench.leftovers import sweep
+    from storebench.surroundings import sweep
 
     sweep()
 

@@ -10,7 +10,7 @@ import typer
 from storebench.cli.common import exit_codes, put, put_json
 
 if TYPE_CHECKING:
-    from storebench.probes.checkup import Check
+    from storebench.probes.doctor import Check
 
 _ADVICE_WIDTH = 80
 
@@ -24,11 +24,11 @@ def doctor(
 ) -> None:
     """Report what this machine can and cannot measure.
 
-    Each finding says what to do about it. The command writes, reads and evicts a scratch file of 8 MiB in PATH. Once per
-    boot, it also reads parts of files on the same device that were not read since boot. It changes no setting.
+    Each finding says what to do about it. The command writes, reads and evicts a scratch file of 8 MiB in PATH. It
+    changes no setting.
     """
     with exit_codes():
-        from storebench.probes.checkup import checkup
+        from storebench.probes.doctor import checkup
 
         checks = checkup(path.resolve())
         if as_json:

@@ -29,22 +29,7 @@ _ANY_BACKEND: dict[str, Any] = {"backends": ["files"]}
 def chosen_run(
     asked: Mapping[str, Any], rounds: int | None, stores: Path, settings: Mapping[str, Any]
 ) -> tuple["FirstRun", "Scenario"]:
-    """Inspect the samples and the machine, and return the choice and its scenario.
-
-    Parameters
-    ----------
-    asked
-        The keys of a matrix that were asked for, the dataset among them.
-    rounds
-        A fixed number of rounds; None adds rounds until the ratios are precise.
-    settings
-        Further keys of the scenario.
-
-    Raises
-    ------
-    StorebenchError
-        A value is wrong; or see `storebench.first_run.facts.look_at` and `storebench.first_run.choice.choose`.
-    """
+    """Inspect the samples and the machine, and return the choice and its scenario."""
     from storebench.first_run.choice import NAME, asked_matrix, choose
     from storebench.scenario import make_scenario
 
@@ -52,7 +37,7 @@ def chosen_run(
     # Before the images are looked at, so that wrong settings are refused at once.
     valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | _ANY_BACKEND]})
     from storebench.first_run.facts import look_at, machine_for
-    from storebench.scenario_files import without_missing_libraries
+    from storebench.scenario import without_missing_libraries
 
     say(f"looking at the images of {asked['dataset']}")
     first = choose(look_at(valid.matrix[0].data, stores, progress), machine_for(stores), matrix, rounds)
@@ -79,17 +64,7 @@ def print_first_answer(
     stores: Path | None = None,
     named: Sequence[Accelerator] = (),
 ) -> bool:
-    """Print which accelerators each store feeds, whether converting is worth it, and the command that converts.
-
-    A run that trains has no such answer, and ends as any other. Return whether there was one.
-
-    Parameters
-    ----------
-    stores
-        The folder of all stores if one was named.
-    named
-        Accelerators that get a column of the table each. The answer begins with what the stores deliver to them.
-    """
+    """Print which accelerators each store feeds, whether converting is worth it, and the command that converts."""
     from storebench.report.build import first_answer
 
     first = first_answer(folder, named)

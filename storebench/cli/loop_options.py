@@ -37,13 +37,7 @@ _BEFORE = "synthetic"
 
 
 def loop_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the loop as a matrix of a scenario has them: axes are lists.
-
-    Raises
-    ------
-    UsageError
-        An item of a list is empty, or not a number where one is needed.
-    """
+    """Return the options of the loop as a matrix of a scenario has them: axes are lists."""
     rows = {row.key: row for row in OPTIONS}
     return {
         key: value if value is None or rows[key].axis is None else _values(rows[key], value)

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 def print_plan(
     scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, sides: int = 1, as_json: bool = False
 ) -> None:
-    """Print the plan of a run, as lines or as JSON.
-
-    Parameters
-    ----------
-    sides
-        2 if another revision runs beside the working tree.
-    """
+    """Print the plan of a run, as lines or as JSON."""
     from storebench.plan import plan_run
 
     plan = plan_run(scenario, cells, stores, sides=sides, progress=progress)

@@ -54,13 +54,7 @@ def put_json(value: Any) -> None:
 
 
 def write_out(text: str) -> None:
-    """Write text to standard output unchanged; if that is a file, all of it or nothing.
-
-    Raises
-    ------
-    OSError
-        It cannot be written. Its ``filename`` is the file's path, or "standard output".
-    """
+    """Write text to standard output unchanged; if that is a file, all of it or nothing."""
     stream = sys.stdout
     # A name that the locale cannot encode must not stop the command.
     encoding = stream.encoding or "utf-8"

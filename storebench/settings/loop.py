@@ -1,8 +1,4 @@
-"""The settings of the loop, one field with one row each; no other module lists them.
-
-A row defines the key in scenarios, the option of ``storebench run``, the field of a record and the label in reports.
-All of these are in the order of the fields.
-"""
+"""The settings of the loop, one field with one row each; no other module lists them."""
 
 from dataclasses import dataclass, field
 

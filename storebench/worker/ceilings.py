@@ -3,8 +3,7 @@
 import dataclasses
 
 from storebench.codecs import any_size
-from storebench.probes.device_rate import device_rates_once
-from storebench.probes.gather import gather_rate_once
+from storebench.probes.rates import device_rates_once, gather_rate_once
 from storebench.results import Ceilings
 from storebench.runs.records import PROBES_DIR
 from storebench.settings.words import ComputeKind

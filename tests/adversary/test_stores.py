@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from tests.support.quick_cli import storebench
 
 SIZE = ("--dataset", "cifar10", "--limit", "64", "--synthetic")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.system.compiled import load_compiled
-from storebench.system.copying import SOURCE
+from storebench.system.copying import SOURCE, load_compiled
 from tests.support.quick_cli import storebench
 
 SIZE = ("--dataset", "imagenet", "--size", "12", "--synthetic")

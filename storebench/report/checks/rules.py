@@ -7,7 +7,7 @@ from typing import Any
 
 from storebench.loading.order import order_digest, pass_orders, split_batches
 from storebench.matrix import MODEL_CROPS
-from storebench.probes.limited import LIMIT_HEADROOM
+from storebench.probes.cgroup import LIMIT_HEADROOM
 from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
 from storebench.probes.residency import SAMPLING_ERROR_FRAC
 from storebench.report.checks.findings import Finding, Rule, agree, finding

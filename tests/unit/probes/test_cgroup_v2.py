@@ -7,12 +7,14 @@ import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from storebench.errors import UsageError
 from storebench.probes import cgroup
 from storebench.probes.cgroup import (
+    LimitedCache,
     MemoryGroup,
     find_controller,
     memory_group,
@@ -21,6 +23,7 @@ from storebench.probes.cgroup import (
     oom_kills,
     sweep_groups,
 )
+from storebench.probes.page_count import PAGE_BYTES, Residency
 from storebench.worker import replicate
 
 MIB = 1 << 20
@@ -363,3 +366,17 @@ def test_without_any_hierarchy_it_says_so(hierarchy: Hierarchy) -> None:
     assert oom_kills() is None
     with pytest.raises(UsageError, match="no control group hierarchy with a memory controller is mounted"):
         find_controller()
+
+
+@pytest.mark.parametrize(("found", "stands"), [((60, 49, 70), 49), ((40, 60), 40), ((60,) * 9, 60)])
+def test_a_count_above_the_limit_is_repeated(
+    found: tuple[int, ...], stands: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter(found)
+
+    def resident(_: object) -> Residency:
+        return Residency(pages_total=100, pages_resident=next(counts), method="planted")
+
+    monkeypatch.setattr(cgroup, "resident", resident)
+    cache = LimitedCache(cast("Any", None), 50 * PAGE_BYTES, [])
+    assert cache.count().pages_resident == stands

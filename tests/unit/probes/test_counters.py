@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storebench.probes.counters import CounterProbe, counts_reads
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.results import Counters
 
 Python = Callable[..., str]

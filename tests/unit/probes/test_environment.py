@@ -12,7 +12,7 @@ import pytest
 
 from storebench.probes import machine
 from storebench.probes.environment import environment, match_key
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from tests.support.disks import loop_disk
 
 KEY = """

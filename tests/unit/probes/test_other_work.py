@@ -12,7 +12,7 @@ from storebench.results import OTHERS_MOST_FRAC, Conditions, disturbance
 PROBE = """
 import dataclasses, json, os, resource, subprocess, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
-from storebench.probes.other_work import OtherWork
+from storebench.probes.counters import OtherWork
 burn = "import sys, time\\nwhile time.process_time() < 0.3: pass\\n"
 worked = None
 if sys.argv[3] == "before":

@@ -14,7 +14,7 @@ import pytest
 
 from storebench.errors import CellFailedError, UsageError
 from storebench.probes import page_cache, page_count
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
     COLD_MAX_FRAC,
     PAGE_BYTES,

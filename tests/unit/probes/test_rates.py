@@ -11,10 +11,21 @@ import numpy as np
 import pytest
 
 from storebench.probes import page_cache
-from storebench.probes.device_rate import KEYS, DeviceRates, device_rates, device_rates_once
-from storebench.probes.direct_reads import opened_direct, read_direct
-from storebench.probes.fio import fio_path, fio_rate, read_rate
-from storebench.probes.gather import WAYS, GatherRate, gather_rate, gather_rate_once
+from storebench.probes.rates import (
+    KEYS,
+    STEADY_MOST,
+    WAYS,
+    DeviceRates,
+    GatherRate,
+    device_rates,
+    device_rates_once,
+    gather_rate,
+    gather_rate_once,
+    loops,
+    opened_direct,
+    read_direct,
+    spread,
+)
 from storebench.worker.ceilings import gathered_in
 from tests.support.copies import run_code
 from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
@@ -95,8 +106,8 @@ def test_no_reader_exceeds_the_rate_of_a_throttled_disk(big_file: Path, disk: Pa
 THROTTLED = """
 import json, sys
 from pathlib import Path
-from storebench.probes.device_rate import device_rates
-from storebench.probes.direct_reads import opened_direct, read_direct
+from storebench.probes.rates import device_rates
+from storebench.probes.rates import opened_direct, read_direct
 big, folder, *small = sys.argv[1:]
 one = device_rates([big], 196608, limit_s=0.5)
 other = device_rates(small, 196608, limit_s=0.25, scratch=Path(folder))  # in a tenth the throttle gives twice as much
@@ -171,31 +182,6 @@ def test_without_a_folder_to_write_in_the_small_files_are_read(disk: Path, shm: 
     assert (elsewhere.reasons, elsewhere.device_method[-40:]) == (alone.reasons, alone.device_method[-40:])
 
 
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [
-        ('{"jobs": [{"error": 0, "read": {"bw_bytes": 7}}]}', 7),
-        ('fio: a note first\n{"jobs": [{"read": {"bw_bytes": 3}}, {"read": {"bw_bytes": 4}}]}', 7),
-        ('{"jobs": [{"error": 5, "read": {"bw_bytes": 7}}]}', None),
-        ('{"jobs": [{"write": {}}]}', None),
-        ('{"jobs": [', None),
-        ("fio: engine not loadable", None),
-        ("", None),
-    ],
-)
-def test_the_rate_is_read_out_of_what_fio_prints(text: str, rate: float | None) -> None:
-    assert read_rate(text) == rate
-
-
-def test_fio_is_asked_where_it_is_installed(big_file: Path) -> None:
-    rate = fio_rate(big_file, 65536, 16, 0.2, at_random=True)
-    if fio_path() is None:
-        assert rate is None
-    else:
-        assert rate
-        assert "fio" in device_rates([big_file], 65536, limit_s=0.2).device_method
-
-
 def test_many_small_files_make_one_store(disk: Path) -> None:
     files = [disk / f"small{number}" for number in range(1200)]
     for number, path in enumerate(files):
@@ -266,7 +252,7 @@ def test_one_thread_of_torch_does_not_exceed_the_ceiling(shape: tuple[int, ...])
 TORCH = """
 import sys, time
 import numpy as np, torch
-from storebench.probes.gather import gather_rate
+from storebench.probes.rates import gather_rate
 torch.set_num_threads(1)
 shape = tuple(map(int, sys.argv[1:]))
 count = (64 << 20) // int(np.prod(shape))
@@ -281,3 +267,32 @@ for _ in range(4):
     best = max(best, order.numel() / (time.perf_counter() - started))
 print(best / ceiling)
 """
+
+
+@pytest.mark.parametrize(
+    ("slow_loops", "steady"),
+    [
+        pytest.param(0, True, id="never slow"),
+        pytest.param(5, True, id="a burst in twenty loops"),
+        pytest.param(20, False, id="one loop in five"),
+        pytest.param(50, False, id="every other loop"),
+    ],
+)
+def test_a_machine_is_steady_if_nine_in_ten_loops_are_alike(slow_loops: int, steady: bool) -> None:
+    seconds = [0.03] * (100 - slow_loops) + [0.05] * slow_loops
+    assert (spread(seconds) <= STEADY_MOST) == steady
+
+
+def test_every_core_is_tried_however_little_time_there_is() -> None:
+    before = os.sched_getaffinity(0)
+    took = loops(sorted(before), seconds=0)
+    assert os.sched_getaffinity(0) == before
+    assert {core: len(some) for core, some in took.items()} == dict.fromkeys(before, 2)
+    assert all(seconds > 0 for some in took.values() for seconds in some)
+
+
+def test_cores_that_may_not_be_used_leave_the_others_usable() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(OSError, match="Invalid argument"):
+        loops([*sorted(before), 1 << 20], seconds=0)
+    assert os.sched_getaffinity(0) == before
