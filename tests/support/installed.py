@@ -20,17 +20,7 @@ _BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A checkout's archives.
-
-    Attributes
-    ----------
-    source
-        A copy of the checkout, as far as the build reads it.
-    sdist
-        The source archive.
-    wheel
-        The wheel, which pip built from the archive.
-    """
+    """A checkout's archives."""
 
     source: Path
     sdist: Path

@@ -59,17 +59,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 def covering(
     cases: Sequence[Mapping[str, int]], crossed: Iterable[Sequence[str]] = (), *, first: int = 0
 ) -> set[int]:
-    """Return the positions of few cases that together have each value of each parameter.
-
-    Parameters
-    ----------
-    cases
-        The values of each case's parameters, or numbers that stand for them.
-    crossed
-        Names of parameters whose combinations are kept, as far as there are cases of them.
-    first
-        Which of several cases that add as much is taken: this one, or the next after it.
-    """
+    """Return the positions of few cases that together have each value of each parameter."""
     found = [set(_values(case, crossed)) for case in cases]
     order = [*range(first, len(cases)), *range(first)]
     missing, chosen = set().union(*found), set[int]()
