@@ -42,7 +42,7 @@ _MOST_LOG_BYTES = 256 << 20
 _TABLES = (".ldb", ".sst")
 _OTHER_PROGRAMS = ("IDENTITY", "OPTIONS-*")
 
-Record = tuple[bytes, int]
+KeyLength = tuple[bytes, int]
 """A key, and the bytes of its value."""
 
 
@@ -115,10 +115,10 @@ def _lmdb_parts(
     yield from _parts(whole, source, records, touched, samples, notes)
 
 
-def _scanned(records: Iterable[tuple[bytes, bytes]]) -> tuple[list[Record], bool]:
+def _scanned(records: Iterable[tuple[bytes, bytes]]) -> tuple[list[KeyLength], bool]:
     """Return the first records, and whether they are all."""
     deadline = time.perf_counter() + SCAN_S
-    found: list[Record] = []
+    found: list[KeyLength] = []
     for key, value in records:
         found.append((bytes(key), len(value)))
         if len(found) >= MOST_SCANNED or time.perf_counter() > deadline:
@@ -129,7 +129,7 @@ def _scanned(records: Iterable[tuple[bytes, bytes]]) -> tuple[list[Record], bool
 def _parts(
     whole: SampleSet,
     source: Source,
-    records: Sequence[Record],
+    records: Sequence[KeyLength],
     touched: Callable[[float], float],
     samples: int,
     notes: dict[str, str],
@@ -153,12 +153,12 @@ def _parts(
         yield Candidate(part=part, source=replace(source, items=keys) if keys and source.paths else None)
 
 
-def _kinds(records: Sequence[Record]) -> tuple[dict[str, list[Record]], list[bytes]]:
+def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:
     """Divide records by the pattern of their keys ("image-#", "label-#"), and return the few keys that fit none.
 
     If no few patterns cover most of the keys, all records are of one kind.
     """
-    patterns: defaultdict[bytes, list[Record]] = defaultdict(list)
+    patterns: defaultdict[bytes, list[KeyLength]] = defaultdict(list)
     for record in records:
         patterns[re.sub(rb"\d+", b"#", record[0])].append(record)
     least = max(2.0, _LEAST_SHARE * len(records))
@@ -272,7 +272,7 @@ def find_leveldb(folder: Path, *, samples: int) -> Iterator[FileContent]:
         snapshot.remove()
 
 
-def _estimated(database: Any, records: Sequence[Record]) -> int:
+def _estimated(database: Any, records: Sequence[KeyLength]) -> int:
     """Return about how many records a database has, by the bytes of the first ones and of all."""
     first, last = records[0][0], next(database.iterator(reverse=True, include_value=False))
     scanned = database.approximate_size(first, records[-1][0])
