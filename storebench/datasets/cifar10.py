@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets.arrays import ArrayDataset, Arrays
-from storebench.datasets.base import Dataset, Origin, Provenance
+from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
 from storebench.datasets.sources import members, read_file, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split

@@ -11,7 +11,7 @@ import numpy as np
 
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
-from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, open_class_folders
+from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
 from storebench.datasets.images import change_note, checked, decode_rgb, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import (
@@ -23,7 +23,6 @@ from storebench.datasets.sources import (
     read_file,
     unreadable,
 )
-from storebench.datasets.walk import is_left_out
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.names import text_of_name
