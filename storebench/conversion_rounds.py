@@ -27,7 +27,7 @@ from storebench.results import Cell, Status
 from storebench.runs.conversions import SAMPLES_OF, ConversionRecord, append_conversion, read_conversions
 from storebench.scenario import TIMEOUT_S, Scenario
 from storebench.stores.convert import BuildOptions, convert_to
-from storebench.stores.samples import StoreSamples
+from storebench.stores.find import StoreSamples
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked
 from storebench.system.scratch import scratch_folder

@@ -92,7 +92,7 @@ def _lmdb_parts(
     path: Path, env: Any, name: str, page_bytes: int, samples: int, notes: dict[str, str]
 ) -> Iterator[Candidate]:
     handle = env.open_db(name.encode() or None, create=False)
-    with env.begin(db=handle) as transaction:
+    with env.begin(db=handle, buffers=True) as transaction:  # views, so that no page of a value is read
         count = transaction.stat(handle)["entries"]
         whole = SampleSet(
             name=name,

@@ -23,8 +23,7 @@ from storebench.runs.conversions import (
 from storebench.runs.records import SUPERSEDED_NAME
 from storebench.scenario import make_scenario
 from storebench.stores.convert import ensure_store
-from storebench.stores.find import Store
-from storebench.stores.samples import StoreSamples
+from storebench.stores.find import Store, StoreSamples
 from storebench.stores.verify import verify_store
 from tests.support.quick_cli import storebench
 
