@@ -20,7 +20,6 @@ from tests.support.foreign_files import (
     jpegs,
     numbered,
     pickled,
-    write_leveldb,
     write_lmdb,
     write_per_image,
     write_vlen,
@@ -242,14 +241,11 @@ FOREIGN: dict[str, Callable[[Path], Path]] = {
     ),
     "a data set per image": lambda folder: write_per_image(folder / "a.h5", jpegs(20)),
     "pickles in LMDB": lambda folder: write_lmdb(folder / "a", numbered(pickled(jpegs(20)))),
-    "LevelDB": lambda folder: write_leveldb(folder / "a", numbered(jpegs(20))),
 }
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_damaged_file_of_another_program_is_one_line(here: Here, in_memory: Path, kind: str) -> None:
-    if kind == "LevelDB":
-        pytest.importorskip("plyvel")
     place, random_ = FOREIGN[kind](in_memory), random.Random(kind)
     files = [path for path in sorted(place.iterdir()) if path.stat().st_size] if place.is_dir() else [place]
     for _ in range(ROUNDS // 2):
