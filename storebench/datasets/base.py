@@ -1,4 +1,4 @@
-"""The dataset contract: a sequence of (uint8 image, integer label) with a known geometry and origin."""
+"""The dataset contract, a sequence of (uint8 image, integer label), and the dataset that is held in memory."""
 
 import enum
 import hashlib

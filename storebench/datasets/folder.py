@@ -1,4 +1,4 @@
-"""A folder of image files: one folder per class, as of an unpacked ImageNet, or images without classes."""
+"""Folders and lists of image files: class folders, splits as people spell them, and what is left out."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Helpers for reading source files: reading with a clear error, index checks, fingerprints."""
+"""Helpers for reading source files: clear errors, fingerprints, and the files of tar archives."""
 
 import array
 import contextlib

@@ -1,4 +1,4 @@
-"""A store on disk: its path, its parts, and whether it is complete."""
+"""A store on disk: its path, its parts, whether it is complete, and its samples as a dataset."""
 
 import contextlib
 import dataclasses
