@@ -55,7 +55,8 @@ def open_imagenet(
     """Open a split of ImageNet; "test" is its validation split."""
     if split == Split.TRAIN:
         return _open_train(folder, image_size, listings)
-    classes = _open_train(folder, None, listings).info.class_names if _has_train(folder) else None
+    has_train = has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
+    classes = _open_train(folder, None, listings).info.class_names if has_train else None
     for name in TEST_FOLDERS:
         if has_class_folders(folder / name):
             return open_class_folders(NAME, split, folder / name, classes, image_size, listings)
@@ -66,10 +67,6 @@ def open_imagenet(
             hint=f"Put {VAL_TAR} and Caffe's {VAL_LIST} there, or class folders in val/.",
         )
     return _open_val_tar(folder / VAL_TAR, classes, image_size)
-
-
-def _has_train(folder: Path) -> bool:
-    return has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
 
 
 def _open_train(folder: Path, image_size: int | None, listings: Listings | None) -> Dataset:
@@ -206,7 +203,9 @@ class TarDataset(Dataset):
         shape = square(image_size)
         self.resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
         note = "; ".join(filter(None, (note, self.resize_note)))
-        self._close()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         self._info = DatasetInfo(
             name=NAME,
             split=split,
@@ -242,7 +241,8 @@ class TarDataset(Dataset):
 
     def locate(self, index: int) -> str:
         """Return the archive and the name of image file `index` in it."""
-        return f"{self._path}:{self._name(index)}"
+        start, end = self._name_ends[index : index + 2]
+        return f"{self._path}:{self._names[start:end].decode('utf-8', 'surrogateescape')}"
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         offset, size = map(int, self._spans[index])
@@ -253,15 +253,6 @@ class TarDataset(Dataset):
             return os.pread(self._stream.fileno(), min(size, most_bytes), offset)
         except OSError as error:
             raise unreadable(self._path, error) from error
-
-    def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _name(self, index: int) -> str:
-        start, end = self._name_ends[index : index + 2]
-        return self._names[start:end].decode("utf-8", "surrogateescape")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}
