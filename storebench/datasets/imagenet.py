@@ -203,9 +203,7 @@ class TarDataset(Dataset):
         shape = square(image_size)
         self.resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
         note = "; ".join(filter(None, (note, self.resize_note)))
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        self._close()
         self._info = DatasetInfo(
             name=NAME,
             split=split,
@@ -253,6 +251,11 @@ class TarDataset(Dataset):
             return os.pread(self._stream.fileno(), min(size, most_bytes), offset)
         except OSError as error:
             raise unreadable(self._path, error) from error
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}
