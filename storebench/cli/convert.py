@@ -201,8 +201,7 @@ def _from_store(
     """Convert a store into others beside it, or into the folder of the same name in `out`."""
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
-    from storebench.stores.find import restore_store
-    from storebench.stores.samples import StoreSamples
+    from storebench.stores.find import StoreSamples, restore_store
 
     restore_store(source, options.say)
     samples = StoreSamples(source)

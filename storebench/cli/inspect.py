@@ -1,4 +1,4 @@
-"""``storebench inspect``: the cost of a random read from any LMDB, LevelDB or HDF5 file."""
+"""``storebench inspect``: the cost of a random read from any LMDB or HDF5 file."""
 
 import dataclasses
 from pathlib import Path
@@ -25,7 +25,7 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="An LMDB or HDF5 file, the folder that holds data.mdb or data.h5, or the folder of a LevelDB.",
+            help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.",
         ),
     ],
     database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
@@ -40,7 +40,7 @@ def inspect(
     ] = _SAMPLES,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Report what random reads of LMDB, LevelDB or HDF5 cost.
+    """Report what random reads of LMDB or HDF5 cost.
 
     The file may be of any program. Random samples are read through the format's own library for a few seconds, first
     with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how
@@ -78,9 +78,7 @@ def _lines(inspection: "Inspection") -> list[str]:
 
 def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
     about = "" if part.exact else "about "
-    lines = [
-        f"{_named(part, inspection.kind)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"
-    ]
+    lines = [f"{_named(part)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"]
     if part.touched_bytes is not None and part.amplification is not None and part.samples:
         lines.append(
             f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
@@ -95,8 +93,8 @@ def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
     return lines
 
 
-def _named(part: "SampleSet", kind: str) -> str:
-    return part.name or ("the unnamed database" if kind == "LMDB" else "the database")
+def _named(part: "SampleSet") -> str:
+    return part.name or "the unnamed database"
 
 
 def _samples_word(part: "SampleSet") -> str:
@@ -119,7 +117,7 @@ def _summary(inspection: "Inspection") -> str:
         return "a random sample here: there are no samples in it"
     if part.sample_bytes is None or part.warm is None:
         return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
-    return f"a random sample here ({_named(part, inspection.kind)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
+    return f"a random sample here ({_named(part)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
 
 
 def _costs(part: "SampleSet") -> str:
