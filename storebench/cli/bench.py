@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.checks import require_devices
 from storebench.cli.common import exit_codes, progress, put, put_json, say, stores_dir, writes_into
 from storebench.cli.options import (
     DropCachesOption,
@@ -17,9 +15,10 @@ from storebench.cli.options import (
     RecordsAsJsonOption,
     RunFolderOption,
     StoresOption,
+    require_devices,
     timeout_option,
 )
-from storebench.cli.plan_lines import print_plan
+from storebench.cli.progress import StderrWatcher, print_plan
 from storebench.cli.run import begun, continued_by, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration

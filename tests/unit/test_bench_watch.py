@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from storebench.cli.bench_watch import Pace, StderrWatcher, outcome
+from storebench.cli.progress import Pace, StderrWatcher, outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, Record
 from storebench.runs.schedule import PendingReplicate
 from storebench.settings.words import CacheState

@@ -53,25 +53,6 @@ def test_the_command_line_loads_no_heavy_library_to_start() -> None:
     assert not loaded & set(HEAVY)
 
 
-def test_only_cells_import_torch() -> None:
-    """What starts them, judges and reports them does without; importing it takes longer than most of these verbs."""
-    modules = (
-        *(
-            "runner",
-            "plan",
-            "surroundings",
-            "stores.convert",
-            "stores.inspection",
-            "stores.verify",
-            "timeline",
-        ),
-        *("check.against", "check.confirm", "report.build", "report.validation.validate", "report.analysis"),
-    )
-    code = f"import sys, {', '.join(f'storebench.{name}' for name in modules)}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
 @pytest.mark.parametrize("verb", [command.name for command in app.registered_commands])
 def test_every_verb_explains_itself(verb: str, cli: Cli) -> None:
     done = cli(verb, "--help")

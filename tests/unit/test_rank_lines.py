@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.rank_lines import ProgressLines, job_line, progress_line
+from storebench.cli.progress import ProgressLines, StderrWatcher, job_line, progress_line
 from storebench.ranks.progress import Position
 from storebench.runs.schedule import PendingReplicate
 from tests.support.planted import make_record, with_job
@@ -49,7 +48,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_has_one_line_that_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("storebench.cli.rank_lines._REWRITE_EVERY_S", 0.0)
+    monkeypatch.setattr("storebench.cli.progress._REWRITE_EVERY_S", 0.0)
     watcher = StderrWatcher()
     record = make_record("lmdb", ranks=2, cache="warm")
     work = PendingReplicate(cell=record.cell, replicate=0)
@@ -72,7 +71,7 @@ def test_a_log_gets_a_line_every_few_seconds(
     lines.began()
     lines.show("epoch 0: 3 of 5 batches")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("storebench.cli.rank_lines.PLAIN_LINE_EVERY_S", 0.02)
+    monkeypatch.setattr("storebench.cli.progress.PLAIN_LINE_EVERY_S", 0.02)
     time.sleep(0.03)
     lines.show("epoch 0: 4 of 5 batches")
     lines.clear()

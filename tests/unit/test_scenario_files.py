@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.plan_lines import told_apart
+from storebench.cli.progress import told_apart
 from storebench.progress import mute
 from storebench.scenario import load_scenario
 from storebench.scenario_files import SHIPPED, shipped_scenarios
