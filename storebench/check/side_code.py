@@ -22,7 +22,7 @@ from storebench.check.revisions import Repository, read_project
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.formats.origin import NO_COMMIT, module_source
 from storebench.formats.registry import ENTRY_POINT_GROUP
-from storebench.probes.code import CHANGED, checkout_of, code_digest, package_folder
+from storebench.probes.code import checkout_of, code_digest, package_folder
 from storebench.progress import Say
 from storebench.results import CodeFacts, Record, Status
 
@@ -58,16 +58,12 @@ class SideCode:
 
     def _difference(self, record: Record) -> str:
         """Return the difference between a record's code and this side's in words, or ""."""
-        if record.code is None:  # revisions older than the digest name only their commit
-            notes = record.environment.notes if record.environment else {}
-            wanted = [("commit", str(notes.get("git_commit")), self.facts.commit.removesuffix(CHANGED))]
-        else:
-            wanted = [("digest", record.code.digest, self.facts.digest)]
-            if not self.working:
-                wanted.append(("commit", record.code.commit, self.facts.commit))
-            if record.cell.backend.format in self.formats:
-                plugin, own = self._proven(record.code.plugin), self._proven(self.facts.plugin)
-                wanted.append(("plugin", plugin, own))
+        code = record.code or CodeFacts(digest="unknown")
+        wanted = [("digest", code.digest, self.facts.digest)]
+        if not self.working:
+            wanted.append(("commit", code.commit, self.facts.commit))
+        if record.cell.backend.format in self.formats:
+            wanted.append(("plugin", self._proven(code.plugin), self._proven(self.facts.plugin)))
         return "; ".join(f"{what} {got!r}, not {want!r}" for what, got, want in wanted if got != want)
 
     def _proven(self, plugin: str) -> str:

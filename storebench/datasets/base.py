@@ -126,6 +126,18 @@ class DatasetSpec:
 class Dataset(ABC):
     """A sequence of samples; picklable, so that several processes can encode it."""
 
+    resize_note: str = ""  # one clause if `sample` changes the number of an image's pixels by a large factor
+    layout_note: str = ""  # clauses on labels and images that depend on the folders of the image files
+    skip_note: str = ""  # one clause that counts the unreadable files that were left out and names some
+    original_info: DatasetInfo | None = None
+    """The geometry and identity of the image files as they are; None if the samples are no image files."""
+
+    known_unreadable: Mapping[int, Refusal] = {}
+    thread_safe: bool = False  # whether several threads may call `original` at the same time
+    decoded_before: bool = (
+        False  # whether `original` returns bytes of a store whose files were decoded when it was built
+    )
+
     @property
     @abstractmethod
     def info(self) -> DatasetInfo:
@@ -135,44 +147,9 @@ class Dataset(ABC):
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
 
-    @property
-    def resize_note(self) -> str:
-        """One clause if `sample` changes the number of an image's pixels by a large factor; "" otherwise."""
-        return ""
-
-    @property
-    def layout_note(self) -> str:
-        """Clauses on labels and images that depend on the folders of the image files; "" if there are none."""
-        return ""
-
-    @property
-    def skip_note(self) -> str:
-        """One clause that counts the unreadable image files that were left out and names some; "" if there are none."""
-        return ""
-
-    @property
-    def known_unreadable(self) -> Mapping[int, Refusal]:
-        """Why image files cannot be read, by index, as far as that is known before any is decoded."""
-        return {}
-
     def locate(self, index: int) -> str:
         """Return the file of sample `index`, for messages; or which sample it is, where it has no file."""
         return f"sample {index} of {self.info.name}"
-
-    @property
-    def original_info(self) -> DatasetInfo | None:
-        """The geometry and identity of the image files as they are; None if the samples are no image files."""
-        return None
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time."""
-        return False
-
-    @property
-    def decoded_before(self) -> bool:
-        """Whether the bytes that `original` returns are of a store, and each file was decoded when it was built."""
-        return False
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, unchanged, and its label."""

@@ -95,8 +95,11 @@ class FileDataset(Dataset):
     def __init__(self, name: str, split: Split, files: FoundFiles, image_size: int | None = None) -> None:
         self._found = files
         shape = files.own_shape if image_size is None else square(image_size)
-        self._resize_note = change_note(files.sizes, shape)
-        note = "; ".join(filter(None, (files.provenance.note, self._resize_note)))
+        self.resize_note = change_note(files.sizes, shape)
+        self.layout_note = files.provenance.note
+        self.known_unreadable = files.unreadable
+        self.thread_safe = True
+        note = "; ".join(filter(None, (files.provenance.note, self.resize_note)))
         self._info = DatasetInfo(
             name=name,
             split=split,
@@ -106,48 +109,23 @@ class FileDataset(Dataset):
             provenance=dataclasses.replace(files.provenance, note=note),
             fingerprint=fingerprint("folder", shape, files.labels.tolist(), files.digest),
         )
-
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
-    @property
-    def resize_note(self) -> str:
-        """One clause if images are resized by a large factor."""
-        return self._resize_note
-
-    @property
-    def layout_note(self) -> str:
-        """Clauses on the folders of the files."""
-        return self._found.provenance.note
-
-    @property
-    def known_unreadable(self) -> Mapping[int, Refusal]:
-        """Why files cannot be read, by index, as far as the scan found out."""
-        return self._found.unreadable
-
-    @property
-    def original_info(self) -> DatasetInfo:
-        """The geometry and identity of the files as they are, whatever size was asked for."""
-        files = self._found
-        return dataclasses.replace(
+        self.original_info = dataclasses.replace(
             self._info,
             image_shape=files.own_shape,
             provenance=files.provenance,
             fingerprint=fingerprint("originals", files.own_shape, files.labels.tolist(), files.digest),
         )
 
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+        return self._info
+
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, 3], label)."""
         content = self._read(index)
         pixels = decode_rgb(content, self.locate(index), self._info.image_shape[:2])
         return pixels, int(self._found.labels[index])
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time: they may."""
-        return True
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of file `index`, which decodes if that was to be checked, and its label."""
@@ -184,35 +162,17 @@ class Originals(Dataset):
         self._source = source
         self._decode = decode
         self._info = info
+        self.layout_note, self.skip_note = source.layout_note, source.skip_note
+        self.thread_safe, self.decoded_before = source.thread_safe, source.decoded_before
 
     @property
     def info(self) -> DatasetInfo:
         """The geometry and identity of the image files."""
         return self._info
 
-    @property
-    def layout_note(self) -> str:
-        """Clauses on the folders of the image files."""
-        return self._source.layout_note
-
-    @property
-    def skip_note(self) -> str:
-        """One clause that counts the unreadable image files that were left out, and names some."""
-        return self._source.skip_note
-
     def sample(self, index: int) -> tuple[Image, int]:
         """Refuse: the files are copied, not decoded."""
         raise NotImplementedError("image files are copied as they are")
-
-    @property
-    def decoded_before(self) -> bool:
-        """Whether each file was decoded when it was stored."""
-        return self._source.decoded_before
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time."""
-        return self._source.thread_safe
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""

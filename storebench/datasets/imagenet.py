@@ -201,11 +201,12 @@ class TarDataset(Dataset):
         ).reshape(-1, 2)
         self._labels = np.array([label for _, label in samples], dtype=np.int64)
         self._stream: BinaryIO | None = None
-        self._identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
-        self._plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
+        identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
+        self.thread_safe = True
+        plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
         shape = square(image_size)
-        self._resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
-        note = "; ".join(filter(None, (note, self._resize_note)))
+        self.resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
+        note = "; ".join(filter(None, (note, self.resize_note)))
         self._close()
         self._info = DatasetInfo(
             name=NAME,
@@ -213,8 +214,15 @@ class TarDataset(Dataset):
             count=len(samples),
             image_shape=shape,
             class_names=class_names,
-            provenance=dataclasses.replace(self._plain, note=note),
-            fingerprint=fingerprint("tar", shape, *self._identity),
+            provenance=dataclasses.replace(plain, note=note),
+            fingerprint=fingerprint("tar", shape, *identity),
+        )
+        own = square(None)
+        self.original_info = dataclasses.replace(
+            self._info,
+            image_shape=own,
+            provenance=plain,
+            fingerprint=fingerprint("originals", own, *identity),
         )
 
     @property
@@ -227,27 +235,6 @@ class TarDataset(Dataset):
         check_index(index, self._info.count)
         pixels = decode_rgb(self._read(index), self.locate(index), self._info.image_shape[:2])
         return pixels, int(self._labels[index])
-
-    @property
-    def resize_note(self) -> str:
-        """One clause if images are resized by a large factor."""
-        return self._resize_note
-
-    @property
-    def original_info(self) -> DatasetInfo:
-        """The geometry and identity of the files as they are, whatever size was asked for."""
-        shape = square(None)
-        return dataclasses.replace(
-            self._info,
-            image_shape=shape,
-            provenance=self._plain,
-            fingerprint=fingerprint("originals", shape, *self._identity),
-        )
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time: they may."""
-        return True
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of image file `index`, which decodes if that was to be checked, and its label."""

@@ -176,18 +176,13 @@ class Readable(ChosenSamples):
 
     def __init__(self, source: Dataset, places: Sequence[int], left_out: Sequence[Unreadable]) -> None:
         self._places = list(places)
-        super().__init__(source, len(places), ("readable", self._places))
         left_out = list({source.locate(entry.index): entry for entry in left_out}.values())
         self._skipped = len(left_out)
         self._note = f"{number_of(self._skipped, 'unreadable file')} left out"
         named = "; ".join(plain(f"{entry.error.where}: {entry.error.what}") for entry in left_out[:_NAMED])
         more = f"; and {self._skipped - _NAMED:,} more" if self._skipped > _NAMED else ""
-        self._skip_note = f"{self._note}: {named}{more}"
-
-    @property
-    def skip_note(self) -> str:
-        """One clause that counts the files that were left out and names some."""
-        return self._skip_note
+        super().__init__(source, len(places), ("readable", self._places))
+        self.skip_note = f"{self._note}: {named}{more}"
 
     def place(self, index: int) -> int:
         """Return the index in the source of sample `index`."""

@@ -85,21 +85,77 @@ def _outside(index: object, count: int) -> IndexError:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Properties of a reader for which the harness has to treat it differently."""
+    """Properties of a reader for which the harness has to treat it differently.
+
+    Attributes
+    ----------
+    holds_pixels
+        Opening reads and decodes everything into memory, so that a fetch touches no disk: the state of the page
+        cache is one of the opening, threads share one reader, and there is no cell with limited memory.
+    ready_made
+        The samples are a few batches that are in memory already: nothing is fetched, decoded or prepared. The
+        samples are real ones, but not those of the plan. For references such as ``null``.
+    """
 
     holds_pixels: bool = False
     ready_made: bool = False
 
 
 class Fetched(NamedTuple):
-    """The work of one call of `Reader.fetch_into` or `Reader.fetch_windows`."""
+    """The work of one call of `Reader.fetch_into` or `Reader.fetch_windows`.
+
+    Attributes
+    ----------
+    payload_bytes
+        Bytes of the payloads that were requested, whole, even where a window of each was copied. They are pixels, also where
+        the reader decodes an encoded store by itself.
+    decode_ns
+        Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies.
+    """
 
     payload_bytes: int
     decode_ns: int = 0
 
 
 class Reader(SampleSequence):
-    """Return samples by index. Opened in the process that uses it and never carried across a fork."""
+    """Return samples by index. Opened in the process that uses it and never carried across a fork.
+
+    Used by one thread at a time, which need not be the one that opened it.
+    In one process, readers are opened and closed one after another.
+
+    When a fetch returns, every byte is in memory that is private to the caller:
+    with views of a mapped file, page faults would be counted as something else.
+
+    A subclass opens the store in its constructor and sets `labels`. It implements
+    `_fetch_into`, and `_fetch` too where it serves encoded payloads; `_fetch_windows`
+    where raw images are in memory that it can address; `_plan` and `_close` where it
+    reads ahead or has something to close. These are only called
+    while the reader is open, with at least one index and with a batch that fits,
+    so they need not check any of it. Indices are not checked before: see
+    `_checked`.
+
+    Parameters
+    ----------
+    store
+        The store's folder.
+    manifest
+        Description of the store.
+    options
+        The values of the backend's options, an instance of `options_type`.
+
+    Attributes
+    ----------
+    labels
+        int64 [count]; in memory from the opening on.
+    payload_codec
+        The codec of the payloads that `fetch` returns, with its decoder: the store's, or "raw" for a reader
+        that decodes by itself (at its opening, or in its own threads). Image files as they are, which have no
+        size of their own, are always returned as payloads.
+    closed
+        Whether `close` was called.
+    asked_samples
+        Samples requested by `fetch`, `fetch_into` and `fetch_windows` since the opening, counting repetitions.
+    """
 
     options_type: ClassVar[type[Options]] = Options
     """The reader's table of options (`storebench.formats.options`)."""
@@ -116,7 +172,10 @@ class Reader(SampleSequence):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for readers that keep such files
-        """Return the files outside `store` that this reader keeps for it, as far as they exist."""
+        """Return the files outside `store` that this reader keeps for it, as far as they exist.
+
+        They are evicted and counted with the store's own.
+        """
         return []
 
     @classmethod
@@ -131,7 +190,22 @@ class Reader(SampleSequence):
 
     @final
     def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`, in that order, as bytes that the caller owns."""
+        """Return the payloads of `indices`, in that order, as bytes that the caller owns.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+
+        Raises
+        ------
+        IndexError
+            No sample has one of the indices; none has a negative one.
+        CorruptStoreError
+            The store is damaged.
+        RuntimeError
+            The reader is closed.
+        """
         if self.closed:
             raise _closed()
         self.asked_samples += len(indices)
@@ -139,7 +213,28 @@ class Reader(SampleSequence):
 
     @final
     def fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        """Copy raw pixels of `indices` into ``out[:len(indices)]``, one copy from the store to the batch."""
+        """Copy raw pixels of `indices` into ``out[:len(indices)]``, one copy from the store to the batch.
+
+        Only where `payload_codec` is "raw"; `read_into` serves every store.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+        out
+            uint8 [n or more, H, W, C], C-contiguous. Rows beyond n are left as they are.
+
+        Raises
+        ------
+        IndexError
+            No sample has one of the indices; none has a negative one.
+        ValueError
+            `out` has another shape or type, or is too small; or the payloads are encoded.
+        CorruptStoreError
+            The store is damaged.
+        RuntimeError
+            The reader is closed.
+        """
         if self.closed:
             raise _closed()
         count = len(indices)
@@ -161,12 +256,39 @@ class Reader(SampleSequence):
 
     @property
     def serves_windows(self) -> bool:
-        """Whether `fetch_windows` may be called: the reader copies windows of raw images from where they are stored."""
+        """Whether `fetch_windows` may be called: the reader copies windows of raw images from where they are stored.
+
+        A subclass that overrides `_fetch_into` alone serves none, because its images may be others than its parent's.
+        """
         return self.payload_codec == "raw" and _overrides_windows(type(self))
 
     @final
     def fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
-        """Copy a window of the raw pixels of each of `indices` into ``out[:len(indices)]``, without a copy of the image."""
+        """Copy a window of the raw pixels of each of `indices` into ``out[:len(indices)]``, without a copy of the image.
+
+        Only where `serves_windows`. A call counts as one batch of the plan, like one of `fetch_into`.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+        windows
+            n windows inside of the images.
+        out
+            uint8 [n or more, h, w, C], C-contiguous, of the windows' size. Rows beyond n are left as they are.
+
+        Raises
+        ------
+        IndexError
+            No sample has one of the indices; none has a negative one.
+        ValueError
+            `out` has another shape or type, or is too small; a window is not inside of an image; there are more or
+            fewer windows than indices; or the reader serves no windows.
+        CorruptStoreError
+            The store is damaged.
+        RuntimeError
+            The reader is closed.
+        """
         if self.closed:
             raise _closed()
         count, shape = len(indices), (windows.height, windows.width, self.image_shape[2])
@@ -183,7 +305,22 @@ class Reader(SampleSequence):
 
     @final
     def read_into(self, indices: Indices, out: Batch) -> None:
-        """Write the decoded pixels of `indices` into ``out[:len(indices)]``, whatever the payloads are."""
+        """Write the decoded pixels of `indices` into ``out[:len(indices)]``, whatever the payloads are.
+
+        Parameters
+        ----------
+        indices
+            int64 [n], each in ``range(count)``; indices may repeat.
+        out
+            uint8 [n or more, H, W, C], C-contiguous. Rows beyond n are left as they are.
+
+        Raises
+        ------
+        CorruptDataError
+            A payload does not decode; the line names the sample.
+        IndexError, ValueError, CorruptStoreError, RuntimeError
+            As for `fetch_into`.
+        """
         if self.payload_codec == "raw":
             self.fetch_into(indices, out)
             return
@@ -201,13 +338,26 @@ class Reader(SampleSequence):
 
     @final
     def plan(self, batches: Sequence[Indices]) -> None:
-        """Announce the batches that this reader will be asked for, in order, until the next plan."""
+        """Announce the batches that this reader will be asked for, in order, until the next plan.
+
+        A reader may use it to read ahead. `fetch` and `fetch_into` calls follow
+        the plan, one call per batch; a call that departs from it must still be
+        answered correctly.
+
+        Raises
+        ------
+        RuntimeError
+            The reader is closed.
+        """
         if self.closed:
             raise _closed()
         self._plan(batches)
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
-        """Call `work` with each number in ``range(count)``, for work on payloads that this reader has fetched."""
+        """Call `work` with each number in ``range(count)``, for work on payloads that this reader has fetched.
+
+        The default calls one after the other. A reader that decodes in its own threads shares the calls out.
+        """
         for row in range(count):
             work(row)
 
@@ -249,7 +399,11 @@ class Reader(SampleSequence):
         return [image.tobytes() for image in batch]
 
     def _checked(self, indices: Indices) -> list[int]:
-        """Return `indices` as Python integers, or raise `IndexError` if no sample has one of them."""
+        """Return `indices` as Python integers, or raise `IndexError` if no sample has one of them.
+
+        For a reader whose store would answer such an index with another sample. It costs as much as looking
+        at each index once; a reader that meets the wrong index anyway may leave it out.
+        """
         count = self.manifest.count
         numbers: list[int] = indices.tolist()
         if numbers and (min(numbers) < 0 or max(numbers) >= count):

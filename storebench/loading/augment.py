@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import ImageShape
-from storebench.codecs.views import DRAWS, Choose, random_view
+from storebench.codecs.original import DRAWS, Choose, random_view
 from storebench.formats.base import Batch, Indices
 from storebench.formats.windows import Windows
 from storebench.system.copying import load_kernel

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storebench.codecs import OriginalCodec, get_codec
-from storebench.codecs.views import Choose
+from storebench.codecs.original import Choose
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
 

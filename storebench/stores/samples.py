@@ -23,6 +23,8 @@ class StoreSamples(Dataset):
         self.manifest: Manifest = open_store(path).manifest
         get_format(self.manifest.format).check_structure(path)
         self._reader: Reader | None = None
+        self.original_info = self.manifest.dataset if any_size(self.manifest.codec) else None
+        self.decoded_before = self.manifest.decoded
 
     @property
     def info(self) -> DatasetInfo:
@@ -37,16 +39,6 @@ class StoreSamples(Dataset):
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index`, read and decoded, as (uint8 [H, W, C], label)."""
         return self._open()[index]
-
-    @property
-    def original_info(self) -> DatasetInfo | None:
-        """The geometry and identity of the image files, if the store holds files as they are; None otherwise."""
-        return self.manifest.dataset if any_size(self.manifest.codec) else None
-
-    @property
-    def decoded_before(self) -> bool:
-        """Whether each image file was decoded when the store was built."""
-        return self.manifest.decoded
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""

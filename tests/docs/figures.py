@@ -23,7 +23,15 @@ def gpu() -> Axes:
     return storebench.plot_roofline(results[results.cache != "cold"])
 
 
+def results() -> Axes:
+    """Draw the rates of stores larger than memory, at Linux's own read-ahead."""
+    frame = _of("roofline")
+    limited = frame[(frame.cache == "limited") & (frame.readahead_kib == 128) & (frame.compute == "none")]
+    return storebench.plot_throughput(limited)
+
+
 DRAWN: dict[str, Callable[[], Axes]] = {
+    "results": results,
     "roofline": lambda: storebench.plot_roofline(_of("answer", "roofline")),
     "gpu": gpu,
 }

@@ -1,7 +1,7 @@
 """What a cell measures beside its own work, of the machine and of communication, in a tenth of the time: no test of
 cells is about its value.
 
-Tests of the yardsticks themselves are `tests/unit/probes/test_rates.py`, `tests/unit/training` and `tests/unit/ranks`.
+Tests of the yardsticks themselves are `tests/unit/probes/test_rates.py`, `tests/unit/ranks`.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,9 @@ from typing import Any
 
 from storebench.probes import rates
 from storebench.ranks import exposed, link
-from storebench.training import calibration
 from storebench.worker import ceilings
 
 SHORT: tuple[tuple[Any, str, Any], ...] = (
-    (calibration, "SIDE", 64),
     (ceilings, "DEVICE_S", 0.02),
     (rates, "SCRATCH_BYTES", 16 << 20),
     (ceilings, "GATHER_S", 0.02),

@@ -11,9 +11,8 @@ import pytest
 from PIL import Image as PilImage
 
 from storebench.codecs import OriginalCodec, get_codec
-from storebench.codecs.views import DRAWS, View, centre_view, random_view
+from storebench.codecs.original import DRAWS, View, centre_view, random_view
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
-from storebench.datasets.images import check_file
 from storebench.digests import payload_digest, set_digest
 from storebench.errors import CorruptDataError, DigestMismatchError, UsageError
 from storebench.formats import open_reader, parse_backend
@@ -264,20 +263,3 @@ def test_the_command_line_converts_a_path_of_photographs(
     refused = cli("convert", "original", "--dataset", "mnist", "--synthetic")
     assert refused.returncode == 2
     assert "no image files" in refused.stderr
-
-
-def test_real_photographs_are_copied_and_have_the_sizes_that_pillow_finds(
-    data_root: Path, tmp_path: Path
-) -> None:
-    spec = DatasetSpec(name="imagenet", synthetic=False, limit=100)
-    dataset = open_dataset(spec, data_root)
-    store = convert(dataset, spec, parse_backend("lmdb+original"), tmp_path)
-    with open_reader(store.path) as reader:
-        payloads = reader.fetch(np.arange(100))
-        pixels, _ = reader[:4]
-    assert pixels.shape == (4, 256, 256, 3)
-    for payload in payloads:
-        header = check_file(payload)
-        with PilImage.open(io.BytesIO(payload)) as image:
-            assert (header.width, header.height) == image.size
-    assert store.manifest.dataset.provenance.note == ""
