@@ -43,12 +43,6 @@ def test_a_rate_is_that_of_a_cold_start_or_of_the_steady_steps(portion: Portion 
     assert outcome(dataclasses.replace(RECORD, portion=portion)).startswith(said)
 
 
-def test_a_reader_that_holds_its_data_has_one_rate() -> None:
-    assert RECORD.cache is not None
-    held = dataclasses.replace(RECORD.cache, applies_to="open")
-    assert outcome(dataclasses.replace(RECORD, cache=held)).startswith("epoch 0: 1,900 samples/s, ")
-
-
 def lines_of(watcher: StderrWatcher, capsys: pytest.CaptureFixture[str], rounds: int) -> list[str]:
     """Return what is said at the start of each replicate of two cells."""
     said = []

@@ -1,6 +1,5 @@
 """The lines about the ranks of a job: their progress while it runs, and a summary of each epoch."""
 
-import dataclasses
 import io
 import sys
 import time
@@ -84,10 +83,3 @@ def test_the_outcome_of_a_job_has_its_ranks_skew_waits_and_exchange() -> None:
         "2 ranks: 1,143 to 1,143 samples/s each, skew 0.0%, wait for the slowest 0.50 ms per step,"
         " exposed communication 3.00 ms per step (ideal ring 8.20 ms)"
     )
-
-
-def test_an_outcome_leaves_out_what_was_not_measured() -> None:
-    record = with_job(make_record("lmdb", ranks=2, cache="warm"), wait_for_slowest_s=None)
-    assert job_line(record) == "2 ranks: 1,143 to 1,143 samples/s each, skew 0.0%"
-    assert job_line(make_record("lmdb")) == ""
-    assert job_line(dataclasses.replace(record, timed_steps=0)) == ""
