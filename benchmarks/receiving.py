@@ -16,9 +16,8 @@ from pathlib import Path
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
-from storebench.loading.loader import Loader, ProcessLoader
+from storebench.loading.loader import Loader, ProcessLoader, ReceivingLoader
 from storebench.loading.order import epoch_order, split_batches
-from storebench.loading.receiving import ReceivingLoader
 from storebench.stats import compare
 from storebench.stores.convert import ensure_store
 

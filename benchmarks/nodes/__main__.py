@@ -29,8 +29,7 @@ from benchmarks.nodes.limits import MB, Limits
 from benchmarks.nodes.report import exit_code, print_epochs, probed
 from benchmarks.nodes.tables import tables
 from storebench.errors import EXIT_OK, StorebenchError, UsageError, from_os_error
-from storebench.scenario import load_scenario
-from storebench.scenario_files import find_scenario
+from storebench.scenario import find_scenario, load_scenario
 from storebench.system import interrupts
 from storebench.units import parse_bytes
 

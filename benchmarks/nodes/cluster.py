@@ -27,12 +27,12 @@ from benchmarks.nodes.tools import require
 from benchmarks.nodes.watch import Watch, counts_of
 from storebench.errors import CellFailedError, OutputError
 from storebench.filesystem import sync
-from storebench.leftovers import sweep
 from storebench.probes.cgroup import find_controller, remove_stale
 from storebench.probes.code import cell_environment
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.runs.step_files import find_table, read_steps
+from storebench.runs.steps import find_table, read_steps
+from storebench.surroundings import sweep
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place
