@@ -23,16 +23,14 @@ from storebench.settings.words import Compute, ComputeKind
 from tests.support.revision_tools import BEING_COMPILED
 
 NEW_FIELD = """
-    gradient_steps: int | None = field(
+    gradient_steps: int | None = setting(
         default=None,
-        metadata=Setting(
-            meaning="Batches whose gradients are added up before the weights change.",
-            least=1,
-            most=64,
-            option="Batches per change of the weights.",
-            label="{} batches per change",
-            added=True,
-        ).metadata,
+        meaning="Batches whose gradients are added up before the weights change.",
+        least=1,
+        most=64,
+        option="Batches per change of the weights.",
+        label="{} batches per change",
+        added=True,
     )
 """
 
