@@ -1,7 +1,5 @@
 """What a run will do, and its progress on standard error: stores first, then each replicate."""
 
-import dataclasses
-import itertools
 import shutil
 import sys
 import time
@@ -17,7 +15,7 @@ from storebench.units import format_bytes, format_duration, number_of
 if TYPE_CHECKING:
     from storebench.plan import RunPlan
     from storebench.ranks.progress import Position
-    from storebench.results import Cell, JobFacts, Record
+    from storebench.results import Cell, Record
     from storebench.runs.schedule import PendingReplicate
     from storebench.scenario import Scenario
     from storebench.stores.convert import BuildOptions
@@ -50,46 +48,34 @@ def plan_lines(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> list
 
 def told_apart(cells: Sequence["Cell"]) -> list[str]:
     """Return each cell in words. Where these are those of another cell, too, the settings in which the two differ follow."""
-    words = [describe(cell) for cell in cells]
-    alike: defaultdict[str, list[Cell]] = defaultdict(list)
-    for cell, text in zip(cells, words, strict=True):
-        alike[text].append(cell)
-    return [", ".join([text, *_distinct(cell, alike[text])]) for cell, text in zip(cells, words, strict=True)]
-
-
-def _distinct(cell: "Cell", alike: Sequence["Cell"]) -> list[str]:
-    """Return the settings of a cell in which some cells of the same description differ."""
-    named: defaultdict[str, set[object]] = defaultdict(set)
-    for one in alike:
-        for name, value in _settings(one).items():
-            named[name].add(value)
-    return [
-        f"{name.replace('_', ' ')} {value}" for name, value in _settings(cell).items() if len(named[name]) > 1
-    ]
-
-
-def _settings(cell: "Cell") -> dict[str, object]:
-    own = {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
-    data = own.pop("data")
-    return {**{f"data {name}": value for name, value in vars(data).items()}, **own}
+    alike: defaultdict[str, list[dict[str, object]]] = defaultdict(list)
+    for cell in cells:
+        alike[describe(cell)].append(cell.fields())
+    lines = []
+    for cell in cells:
+        words = describe(cell)
+        differing = [
+            f"{name.replace('_', ' ')} {value}"
+            for name, value in cell.fields().items()
+            if any(other[name] != value for other in alike[words])
+        ]
+        lines.append(", ".join([words, *differing]))
+    return lines
 
 
 def loop_line(cells: Sequence["Cell"]) -> str:
     """Return the settings that are chosen where they are not named: workers, batch and side of the images."""
     from storebench.plan import image_side
 
-    workers = _alternatives(cell.workers for cell in cells)
-    batches = _alternatives(cell.batch_size for cell in cells)
-    sides = {image_side(cell) for cell in cells}
-    known = sorted(side for side in sides if side is not None)
-    words = " or ".join(f"{side} x {side}" for side in known)
-    size = f" of {words} pixels" if words and None not in sides else ""
-    verb = "worker" if workers == "1" else "workers"
-    return f"{workers} {verb}, batches of {batches} images{size}"
+    def either(numbers: Iterable[int], pattern: str = "{}") -> str:
+        return " or ".join(pattern.format(number) for number in sorted(set(numbers)))
 
-
-def _alternatives(numbers: Iterable[int]) -> str:
-    return " or ".join(map(str, sorted(set(numbers))))
+    workers = either(cell.workers for cell in cells)
+    batches = either(cell.batch_size for cell in cells)
+    sides = [image_side(cell) for cell in cells]
+    known = either((side for side in sides if side is not None), "{0} x {0}")
+    size = f" of {known} pixels" if known and None not in sides else ""
+    return f"{workers} {'worker' if workers == '1' else 'workers'}, batches of {batches} images{size}"
 
 
 def total_line(scenario: "Scenario", plan: "RunPlan", *, sides: int = 1) -> str:
@@ -153,31 +139,23 @@ def progress_line(positions: "Sequence[Position]") -> str:
     if len(positions) == 1:
         [alone] = positions
         return alone.name + (f": {alone.batches:,} of {alone.total:,} batches" if alone.total else "")
-    groups = itertools.groupby(
-        sorted(positions, key=lambda position: (position.phase, position.rank)),
-        lambda position: position.phase,
-    )
-    return "; ".join(_together(list(group)) for _, group in groups)
+    phases: defaultdict[int, list[Position]] = defaultdict(list)
+    for position in sorted(positions, key=lambda position: (position.phase, position.rank)):
+        phases[position.phase].append(position)
+    return "; ".join(map(_together, phases.values()))
 
 
 def _together(group: "Sequence[Position]") -> str:
-    """Return the progress of the ranks in one phase: "ranks 0 to 3: epoch 0, 118 to 121 batches (fewest: rank 2)"."""
+    """Return the progress of the ranks in one phase: "ranks 0, 1, 2: epoch 0, 118 to 121 batches (fewest: rank 2)"."""
     least = min(group, key=lambda position: position.batches)
     most = max(position.batches for position in group)
-    line = f"{_numbers([position.rank for position in group])}: {group[0].name}"
-    if not most:
-        return line
+    ranks = [position.rank for position in group]
+    named = f"ranks {ranks[0]} to {ranks[-1]}" if ranks[-1] - ranks[0] == len(ranks) - 1 > 0 else ""
+    named = named or f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    line = f"{named}: {group[0].name}"
     if least.batches == most:
-        return f"{line}, {most:,} {'batch' if most == 1 else 'batches'}"
+        return line + f", {most:,} {'batch' if most == 1 else 'batches'}" * bool(most)
     return f"{line}, {least.batches:,} to {most:,} batches (fewest: rank {least.rank})"
-
-
-def _numbers(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def job_line(record: "Record") -> str:
@@ -193,14 +171,10 @@ def job_line(record: "Record") -> str:
         parts.append(
             f"wait for the slowest {1000 * job.wait_for_slowest_s / record.timed_steps:.2f} ms per step"
         )
-    return ", ".join([*parts, *_exposed(job)])
-
-
-def _exposed(job: "JobFacts") -> list[str]:
-    if job.exposed_communication_s is None:
-        return []
-    ring = "" if job.ring_bound_s is None else f" (ideal ring {1000 * job.ring_bound_s:.2f} ms)"
-    return [f"exposed communication {1000 * job.exposed_communication_s:.2f} ms per step{ring}"]
+    if job.exposed_communication_s is not None:
+        ring = "" if job.ring_bound_s is None else f" (ideal ring {1000 * job.ring_bound_s:.2f} ms)"
+        parts.append(f"exposed communication {1000 * job.exposed_communication_s:.2f} ms per step{ring}")
+    return ", ".join(parts)
 
 
 class Pace:

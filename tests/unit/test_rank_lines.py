@@ -27,7 +27,7 @@ def at(rank: int, batches: int = 0, phase: int = 4, name: str = "epoch 0", total
         ([at(0, 1), at(1, 1)], "ranks 0 to 1: epoch 0, 1 batch"),
         (
             [at(0, 3), at(1, phase=0, name="the start"), at(2, 3), at(3, phase=0, name="the start")],
-            "ranks 1 and 3: the start; ranks 0 and 2: epoch 0, 3 batches",
+            "ranks 1, 3: the start; ranks 0, 2: epoch 0, 3 batches",
         ),
         ([at(5, 2)], "epoch 0"),
         ([at(0, 2, total=1_000)], "epoch 0: 2 of 1,000 batches"),
