@@ -1,6 +1,37 @@
-"""Print untrusted text: on a terminal, in a log that CI reads as commands, in Markdown, CSV and workflow commands."""
+"""Text that is safe to print: without control characters; in Markdown, CSV and workflow commands; and file names as text."""
 
 import re
+
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_ESCAPES = re.compile(r"\\x([89a-f][0-9a-f]|5c)")
+_FIRST_BYTE = 0xDC00
+"""``surrogateescape`` turns byte B, 0x80 to 0xff, into the code point 0xdc00 + B."""
+
+
+def printable(text: str) -> str:
+    r"""Return text without lone surrogates: bytes that are not UTF-8 become ``\xNN``."""
+    return _SURROGATES.sub(_escaped, text)
+
+
+def text_of_name(name: str) -> str:
+    r"""Return a file's name or path as text from which `name_of_text` restores the same name."""
+    return printable(_ESCAPES.sub(r"\\x5cx\1", name))
+
+
+def name_of_text(text: str) -> str:
+    """Return the name or path that `text_of_name` wrote as text."""
+    return _ESCAPES.sub(_byte, printable(text))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code - _FIRST_BYTE:02x}" if 0x80 <= code - _FIRST_BYTE <= 0xFF else f"\\u{code:04x}"
+
+
+def _byte(match: re.Match[str]) -> str:
+    value = int(match[1], 16)
+    return "\\" if value == ord("\\") else chr(_FIRST_BYTE + value)
+
 
 _UNPRINTED = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"

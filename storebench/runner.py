@@ -17,8 +17,8 @@ from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
+from storebench.ranks.memory import check_room
 from storebench.ranks.progress import Position
-from storebench.ranks.room import check_room
 from storebench.results import Cell, Record, Status
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed

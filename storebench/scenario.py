@@ -1,25 +1,4 @@
-"""Scenarios: TOML files with one question each, validated and multiplied into cells. Nothing runs here.
-
-::
-
-    name = "paper"
-    question = "Which storage format feeds the paper's networks fastest?"
-    replicates = 3
-
-    [[matrix]]
-    dataset = "mnist"
-    model = "lenet"
-    backends = ["png", "hdf5", "lmdb"]
-    cache = ["cold", "warm"]
-    workers = [0, 2]
-
-Every key of a matrix that is a list is an axis: the matrix is the product of its
-axes. The cache state "limited" needs ``memory``, the limit of the page cache;
-``readahead`` puts the store on a device with that read-ahead. Both need rights
-that not every machine gives: an ``optional`` matrix is left out without them.
-
-A scenario is bounded by `MOST_CELLS` and `MOST_REPLICATES`, which are checked before a cell is built.
-"""
+"""Scenarios: TOML files with one question each, found, validated and multiplied into cells. Nothing runs here."""
 
 import re
 from collections.abc import Callable, Collection
@@ -29,14 +8,78 @@ from typing import Annotated, Any, Self, cast
 import pydantic
 
 from storebench.datasets.base import MOST_SAMPLES
-from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
+from storebench.errors import (
+    CorruptDataError,
+    MissingDependencyError,
+    ScenarioError,
+    StorebenchError,
+    UnknownNameError,
+)
 from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
+from storebench.formats.registry import PAPER_BACKENDS, parse_backend
 from storebench.matrix import MOST_REPLICATES, Matrix, Seed, Strict
 from storebench.results import Cell
-from storebench.scenario_files import without_missing_libraries
 from storebench.units import parse_duration
+
+SHIPPED = Path(__file__).resolve().parent / "scenarios"
+"""A link to the checkout's ``scenarios`` folder; the files themselves in a wheel."""
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """Return the scenario files that come with storebench, by name; in a checkout, its own files."""
+    return {path.stem: path.resolve() for path in sorted(SHIPPED.glob("*.toml"))}
+
+
+def find_scenario(word: str) -> Path:
+    """Return the scenario file that a word of the command line means."""
+    if "/" in word or word.endswith(".toml"):
+        return Path(word)
+    known = shipped_scenarios()
+    if word in known:
+        return known[word]
+    if Path(word).is_file():
+        return Path(word)
+    raise UnknownNameError.of("scenario", word, known)
+
+
+def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    """Return the table of a scenario without the backends whose library is not installed."""
+    matrices = raw.get("matrix")
+    if not isinstance(matrices, list):
+        return raw
+    reasons: dict[str, None] = {}
+    kept = [_without_missing(matrix, reasons) for matrix in matrices]
+    for reason in reasons:
+        tell(f"left out: {reason}")
+    return {**raw, "matrix": kept}
+
+
+def _without_missing(matrix: Any, reasons: dict[str, None]) -> Any:
+    backends = matrix.get("backends", list(PAPER_BACKENDS)) if isinstance(matrix, dict) else None
+    if not isinstance(backends, list):
+        return matrix
+    checked = [(name, _missing_library(name)) for name in backends]
+    kept = [name for name, reason in checked if not reason]
+    if not kept or len(kept) == len(checked):
+        return matrix
+    reasons.update((reason, None) for _, reason in checked if reason)
+    return {**matrix, "backends": kept}
+
+
+def _missing_library(backend: Any) -> str:
+    """Return why a backend's library cannot be imported; "" if it can, or if there is no such backend."""
+    if not isinstance(backend, str):
+        return ""
+    try:
+        parse_backend(backend)
+    except MissingDependencyError as error:
+        return str(error)
+    except StorebenchError:
+        return ""  # validation says what is wrong with it
+    return ""
+
 
 TIMEOUT_S = 6 * 3600.0
 """Default of `timeout_s`: a replicate that takes longer hangs."""

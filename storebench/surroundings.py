@@ -1,4 +1,4 @@
-"""The resources of a cell's process: a memory limit, its own device, permission for both, and their cleanup."""
+"""What a cell needs around its process: rights, memory groups and devices; and what killed commands left behind."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,14 +10,29 @@ from storebench.errors import UsageError
 from storebench.filesystem import nearest_folder
 from storebench.manifest import Manifest
 from storebench.matrix import MODEL_CROPS
-from storebench.probes.cgroup import MemoryGroup, find_controller
+from storebench.probes.cgroup import MemoryGroup, find_controller, sweep_groups
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.settings.words import BOUNDED_STATES, TrainerData
 from storebench.stores.devices import StoreImage
+from storebench.system.scratch import sweep as sweep_folders
+from storebench.system.scratch import sweep_segments, user_cache_folder
 from storebench.units import format_bytes, number_of
+
+
+def sweep(stores: Path | None = None) -> None:
+    """Remove everything that killed processes of this user left, and end the processes that they had started."""
+    sweep_folders()
+    cache = user_cache_folder()
+    if cache is not None:
+        sweep_folders(cache)
+    if stores is not None:
+        for place in (stores, *stores.glob("*/")):
+            sweep_folders(place)
+    sweep_segments()
+    sweep_groups()
 
 
 @dataclass(frozen=True, kw_only=True)

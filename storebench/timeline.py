@@ -8,7 +8,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.probes.batch_io import IO_COLUMNS
 from storebench.ranks.merging import RANK, rank_tables
 from storebench.results import Cell, Record
-from storebench.runs.step_files import MOST_STEPS, StepColumns, find_table, read_steps
+from storebench.runs.steps import MOST_STEPS, StepColumns, find_table, read_steps
 from storebench.settings.words import Share
 from storebench.units import number_of
 

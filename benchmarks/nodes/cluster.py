@@ -28,7 +28,6 @@ from benchmarks.nodes.node import (
 from benchmarks.nodes.tools import require
 from storebench.errors import CellFailedError, OutputError
 from storebench.filesystem import sync
-from storebench.leftovers import sweep
 from storebench.probes.cgroup import find_controller, remove_stale
 from storebench.probes.code import cell_environment
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
@@ -36,6 +35,7 @@ from storebench.results import Record
 from storebench.runner import Silent, prepare
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.scenario import load_scenario
+from storebench.surroundings import sweep
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place

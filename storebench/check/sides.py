@@ -13,7 +13,7 @@ from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.results import CacheVerdict, Cell, Environment, Record, Status
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
-from storebench.runs.step_files import find_table, read_arrow
+from storebench.runs.steps import find_table, read_arrow
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 from storebench.worker.figures import epoch_record
 

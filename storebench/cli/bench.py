@@ -118,8 +118,7 @@ def bench(
     The records of a run are one folder, which 'storebench report' reads.
     """
     with exit_codes():
-        from storebench.scenario import load_scenario
-        from storebench.scenario_files import find_scenario
+        from storebench.scenario import find_scenario, load_scenario
 
         path = find_scenario(scenario)
         loaded = load_scenario(path, tell=say)
@@ -234,13 +233,12 @@ class _How:
 
 
 def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
-    from storebench.leftovers import sweep
     from storebench.plan import plan_run, require_space
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
+    from storebench.runs.manifest import resume_command
     from storebench.runs.records import read_records, record_to_dict
-    from storebench.runs.resuming import resume_command
-    from storebench.surroundings import permitted
+    from storebench.surroundings import permitted, sweep
 
     beginning = begun(stores, drop_caches=how.drop_caches, file=how.file, nodes=how.nodes)
     allowed = None if how.resume else permitted(scenario, cells, stores)
@@ -315,8 +313,8 @@ def _follow(
     """Take part in the run of the first node."""
     from storebench.errors import CellFailedError
     from storebench.following import follow
-    from storebench.leftovers import sweep
     from storebench.ranks.nodes import Board
+    from storebench.surroundings import sweep
 
     sweep(stores)
     with Board(place) as board:
@@ -330,7 +328,7 @@ def _follow(
 
 def _hint(records: "Sequence[Record]", command: str) -> str:
     """Return the advice for failed cells, with the command that runs them again."""
-    from storebench.results.time_limit import ran_out_of_time
+    from storebench.results.record import ran_out_of_time
 
     late = any(ran_out_of_time(record.failure or "") for record in records)
     more = "; --timeout SECONDS gives them more time" if late else ""
@@ -386,7 +384,7 @@ def scenarios(
 ) -> None:
     """List the scenarios with their questions."""
     with exit_codes():
-        from storebench.scenario_files import SHIPPED, shipped_scenarios
+        from storebench.scenario import SHIPPED, shipped_scenarios
 
         files = shipped_scenarios() if folder is None else {str(path): path for path in _in(folder)}
         if not files:

@@ -116,7 +116,7 @@ def exit_codes() -> Iterator[None]:
 
 def _sweep() -> None:
     """Remove the remains of killed commands."""
-    from storebench.leftovers import sweep
+    from storebench.surroundings import sweep
 
     sweep()
 

@@ -1,5 +1,7 @@
 """``storebench convert``: write a dataset into one or several stores."""
 
+import functools
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +31,7 @@ from storebench.errors import UsageError
 from storebench.settings.words import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from storebench.datasets.base import DatasetSpec
     from storebench.formats import Backend
@@ -77,6 +79,12 @@ def convert(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing store or folder.")] = False,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Convert N times, into folders that are removed, and print the median."
+        ),
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
     """Write a dataset into stores, and read every sample back.
@@ -115,7 +123,7 @@ def convert(
                 image_size=image_size,
                 skip_unreadable=skip_unreadable,
             )
-            made = _from_store(source, wanted, out, options)
+            made = _from_store(source, wanted, out, options, repeat)
         else:
             made = _from_dataset(
                 DatasetSpec(
@@ -131,12 +139,13 @@ def convert(
                 wanted,
                 out or stores_dir(),
                 options,
+                repeat,
             )
         done = []
-        for store in made:
-            done.append(_facts(store))
+        for store, seconds in made:
+            done.append(_facts(store) | ({"repeated_s": seconds} if repeat > 1 else {}))
             if not as_json:
-                put(_line(store))
+                put(_line(store) + (f"; {_median(seconds)}" if repeat > 1 else ""))
         if as_json:
             put_json(done)
 
@@ -170,20 +179,25 @@ def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
 
 
 def _from_dataset(
-    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions"
-) -> "Iterator[Store]":
+    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions", repeat: int
+) -> "Iterator[tuple[Store, list[float]]]":
     from storebench.datasets import open_dataset
     from storebench.datasets.listing import listings_in
     from storebench.stores.convert import convert as convert_dataset
 
     opened = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
+
+    def build(backend: "Backend", folder: Path) -> "Store":
+        return convert_dataset(opened, spec, backend, folder, options=options)
+
     for backend in wanted:
-        yield convert_dataset(opened, spec, backend, stores, options=options)
+        store = build(backend, stores)
+        yield store, _repeated(store, functools.partial(build, backend), repeat)
 
 
 def _from_store(
-    source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions"
-) -> "Iterator[Store]":
+    source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions", repeat: int
+) -> "Iterator[tuple[Store, list[float]]]":
     """Convert a store into others beside it, or into the folder of the same name in `out`."""
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
@@ -199,8 +213,25 @@ def _from_store(
             raise UsageError(
                 f"{store_name_of(backend)} is the store itself", where=source, hint="Name another backend."
             )
-        yield convert_to(samples, backend, folder / store_name_of(backend), options=options)
+        build = functools.partial(convert_to, samples, backend, options=options)
+        store = build(folder / store_name_of(backend))
+        yield store, _repeated(store, build, repeat)
     samples.close()
+
+
+def _repeated(store: "Store", build: "Callable[[Path], Store]", repeat: int) -> list[float]:
+    """Return the seconds of `repeat` conversions; all but that of the store itself are removed again."""
+    from storebench.system.scratch import scratch_folder
+
+    seconds = [store.manifest.build_s] if store.built else []
+    while len(seconds) < repeat > 1:
+        with scratch_folder("conversion", store.path.parent) as scratch:
+            seconds.append(build(scratch / "store").manifest.build_s)
+    return seconds
+
+
+def _median(seconds: list[float]) -> str:
+    return f"median of {len(seconds)} conversions {statistics.median(seconds):.2f} s"
 
 
 def _one_a_store(names: list[str]) -> "list[Backend]":

@@ -37,7 +37,7 @@ def chosen_run(
     # Before the images are looked at, so that wrong settings are refused at once.
     valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | _ANY_BACKEND]})
     from storebench.first_run.facts import look_at, machine_for
-    from storebench.scenario_files import without_missing_libraries
+    from storebench.scenario import without_missing_libraries
 
     say(f"looking at the images of {asked['dataset']}")
     first = choose(look_at(valid.matrix[0].data, stores, progress), machine_for(stores), matrix, rounds)

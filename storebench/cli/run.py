@@ -48,7 +48,7 @@ from storebench.units import number_of
 if TYPE_CHECKING:
     from storebench.first_run.choice import FirstRun
     from storebench.results import Record
-    from storebench.runs.resuming import Begun
+    from storebench.runs.manifest import Begun
     from storebench.scenario import Scenario
 
 _WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
@@ -185,7 +185,7 @@ def _scenario(
     matrix: dict[str, Any], backends: list[str], replicates: int, settings: dict[str, Any]
 ) -> "Scenario":
     """Return the scenario of a run that names its backends."""
-    from storebench.runs.resuming import NAMED_BACKENDS
+    from storebench.runs.manifest import NAMED_BACKENDS
     from storebench.scenario import make_scenario
 
     # Before libraries are imported, so that wrong settings are refused at once.
@@ -211,12 +211,12 @@ def _require_loading(scenario: "Scenario", named: Sequence[Accelerator]) -> None
 def _run(
     scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
 ) -> list["Record"]:
-    from storebench.leftovers import sweep
     from storebench.plan import plan_run, require_space
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
-    from storebench.runs.whole import note_whole
+    from storebench.runs.manifest import note_whole
+    from storebench.surroundings import sweep
 
     cells = scenario.cells()
     require_devices(cells)
@@ -239,11 +239,11 @@ def _run(
 
 def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
     """Run what is left of an interrupted run; return all of its records."""
-    from storebench.leftovers import sweep
     from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
     from storebench.runs.records import read_records
+    from storebench.surroundings import sweep
 
     name = Run.read(folder).scenario.name  # raises if there is no run, before a folder is created
     writes_into(folder)
@@ -257,7 +257,7 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
 
 def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[str] = ()) -> "Begun":
     """Return the options of this command that the command to continue its run must repeat."""
-    from storebench.runs.resuming import Begun
+    from storebench.runs.manifest import Begun
 
     named = None if stores == stores_dir() else stores
     return Begun(file=file, stores=named, drop_caches=drop_caches, nodes=nodes)
@@ -266,8 +266,8 @@ def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[st
 @contextlib.contextmanager
 def continued_by(folder: Path, scenario: str, how: "Begun") -> Iterator[None]:
     """After an interrupt, say which command continues the run of a scenario."""
+    from storebench.runs.manifest import resume_command
     from storebench.runs.records import RUN_NAME
-    from storebench.runs.resuming import resume_command
 
     try:
         yield

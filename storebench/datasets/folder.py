@@ -15,7 +15,7 @@ from storebench.datasets.listing import Listings, found_files
 from storebench.datasets.sources import Statuses, read_file, unreadable
 from storebench.datasets.walk import ClassFolders, ScanSnapshot, is_left_out
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.names import text_of_name
+from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
 

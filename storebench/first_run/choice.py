@@ -12,8 +12,7 @@ from typing import Any
 
 from storebench.errors import DiskFullError
 from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, Machine, Samples
-from storebench.runs.resuming import CHOSEN_BACKENDS
-from storebench.runs.whole import Whole
+from storebench.runs.manifest import CHOSEN_BACKENDS, Whole
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.training.step_table import PREFETCHED_MOST_FRAC

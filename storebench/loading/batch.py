@@ -1,9 +1,11 @@
 """The messages between a producer and the training loop: requests, and batches with the spans measured for them."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from storebench.errors import StorebenchError
@@ -94,3 +96,29 @@ class Failure:
     """An error that happened in a producer, carried to the loop as it is."""
 
     error: StorebenchError
+
+
+def with_empty_batches(
+    batches: Iterator[LoadedBatch], planned: Sequence[Indices], shape: tuple[int, ...]
+) -> Iterator[LoadedBatch]:
+    """Yield a loader's batches, and an empty one in the place of each planned batch that has no samples."""
+    for indices in planned:
+        batch = next(batches, None) if len(indices) else empty_batch(shape)
+        if batch is None:
+            return
+        yield batch
+    yield from batches
+
+
+def empty_batch(shape: tuple[int, ...]) -> LoadedBatch:
+    """Return a batch without samples."""
+    now = time.perf_counter_ns()
+    none = np.empty(0, dtype=np.int64)
+    return LoadedBatch(
+        pixels=torch.empty((0, *shape), dtype=torch.uint8),
+        labels=none,
+        indices=none,
+        spans=Spans(start_ns=now, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=now),
+        payload_bytes=0,
+        io=BatchIo(0, 0, 0, 0, 0),
+    )

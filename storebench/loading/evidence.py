@@ -14,10 +14,9 @@ from storebench.digests import DigestTable, payload_digest, sample_digest
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, traits_of
-from storebench.loading.augment import Augment
+from storebench.loading.augment import Augment, prepare_files
 from storebench.loading.batch import LoadedBatch
 from storebench.loading.order import joined
-from storebench.loading.original_files import prepare_files
 from storebench.manifest import Manifest
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Coverage
 from storebench.settings.backend import Backend

@@ -4,24 +4,112 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 
 from storebench.codecs import any_size, get_codec
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import CellFailedError, CorruptDataError, UsageError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
+from storebench.loading.augment import Augment, prepare_files
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
 from storebench.loading.evidence import decoded_by
-from storebench.loading.original_files import prepare_files
-from storebench.loading.process_settings import ProcessSettings
-from storebench.loading.ready import ReadyBatches
+from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
 from storebench.probes.batch_io import METER
 from storebench.system.copying import load_kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings:
+    """The settings of this process and of the calling thread."""
+
+    threads: int
+    cores: frozenset[int]
+    priority: int
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return the settings as they are now."""
+        return cls(
+            threads=torch.get_num_threads(),
+            cores=frozenset(os.sched_getaffinity(0)),
+            priority=os.getpriority(os.PRIO_PROCESS, 0),
+        )
+
+    def require_unchanged(self, backend: str) -> None:
+        """Raise `CellFailedError` if a setting is no longer as it was: the cell would compute under other conditions."""
+        now = type(self).now()
+        changes = {
+            "torch's threads": (self.threads, now.threads),
+            "the cores that it may use": (sorted(self.cores), sorted(now.cores)),
+            "its priority": (self.priority, now.priority),
+        }
+        for name, (before, after) in changes.items():
+            if before != after:
+                raise CellFailedError(
+                    f"the reader of {backend} changed {name} from {before} to {after} in the process that is measured",
+                    hint="A reader may set these in processes and threads of its own only.",
+                )
+
+
+READY_BATCHES = 8
+"""Ready batches of one producer, if they fit into `READY_BYTES`."""
+
+READY_BYTES = 64 << 20
+"""Memory for one producer's ready batches. Two are made in any case, so that consecutive batches differ."""
+
+
+class ReadyBatches:
+    """A few different batches of a store's samples, with their own labels."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        augment: Augment,
+        *,
+        seed: int,
+        worker: int,
+        allocate: Callable[[tuple[int, ...]], torch.Tensor],
+    ) -> None:
+        self._reader = reader
+        self._augment = augment
+        self._seed = seed
+        self._first = worker * READY_BATCHES
+        self._allocate = allocate
+        self._batches: list[tuple[torch.Tensor, Indices]] = []
+        self._rows = self._turn = 0
+
+    def prepare(self, rows: int) -> None:
+        """Make batches of at least `rows` samples, unless those that are there are as large."""
+        if rows <= self._rows:
+            return
+        shape = (rows, *self._augment.output_shape(self._reader.image_shape))
+        count = max(2, min(READY_BATCHES, READY_BYTES // int(np.prod(shape))))
+        self._batches = [self._make(self._first + number, shape) for number in range(count)]
+        self._rows = rows
+
+    def take(self, rows: int) -> tuple[torch.Tensor, Indices]:
+        """Return pixels, uint8 [rows, H, W, C], and labels, int64 [rows], of the batch whose turn it is."""
+        self.prepare(rows)
+        pixels, labels = self._batches[self._turn % len(self._batches)]
+        self._turn += 1
+        return pixels[:rows], labels[:rows]
+
+    def _make(self, epoch: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, Indices]:
+        order = epoch_order(len(self._reader.labels), seed=self._seed, epoch=epoch)
+        indices = np.resize(order, shape[0])
+        decoded = np.empty((shape[0], *self._reader.image_shape), np.uint8)
+        self._reader.fetch_into(indices, decoded)
+        pixels = self._allocate(shape)
+        self._augment.apply(decoded, indices, pixels.numpy(), seed=self._seed, epoch=epoch)
+        return pixels, self._reader.labels[indices]
+
 
 Allocate = Callable[[tuple[int, ...]], torch.Tensor]
 """Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""

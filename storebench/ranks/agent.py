@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storebench.ranks.endings import LOGS_NAME, RankFailure, write_exits
-from storebench.ranks.team import MEET_S, Team
+from storebench.ranks.launch import LOGS_NAME, MEET_S, RankFailure, Team, write_exits
 from storebench.system.processes import end_with_starter, uncollected
 
 if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent

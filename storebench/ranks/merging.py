@@ -156,3 +156,8 @@ def _devices_read_bytes(counters: Sequence[Counters], nodes: Sequence[int]) -> i
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
+
+
+def ideal_ring_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) -> float:
+    """Return the seconds of an ideal ring all-reduce."""
+    return 2 * (ranks - 1) * (size / ranks / bytes_per_s + latency_s)

@@ -12,7 +12,7 @@ from storebench.settings.words import Share
 
 SHARED_LOADERS: dict[Share, str] = {
     Share.NODE: "storebench.ranks.node_loader:NodeLoader",
-    Share.STORE: "storebench.ranks.store_loader:StoreLoader",
+    Share.STORE: "storebench.ranks.data_store:StoreLoader",
 }
 """Way of sharing -> "module:Class" of its loader, a `SharedLoader`."""
 

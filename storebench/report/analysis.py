@@ -12,7 +12,7 @@ from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
 from storebench.report.panels import paired
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.runs.step_files import read_table
+from storebench.runs.steps import read_table
 
 RunFolders = str | Path | Sequence[str | Path]
 

@@ -19,7 +19,7 @@ from storebench.report.labels import (
 from storebench.report.panels import BASES, Panel, rate_ratio, state_rank
 from storebench.report.roofline import Curve, Roofline
 from storebench.results import OTHERS_MOST_FRAC
-from storebench.runs.whole import Whole
+from storebench.runs.manifest import Whole
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import format_duration, number_of
 

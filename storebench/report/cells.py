@@ -19,8 +19,8 @@ from storebench.formats.registry import PAPER_BACKENDS
 from storebench.matrix import MODEL_CROPS
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
 from storebench.results import DATA_FIELDS, Cell, steady
-from storebench.results.time_limit import ran_out_of_time
-from storebench.runs.whole import Whole, agreed
+from storebench.results.record import ran_out_of_time
+from storebench.runs.manifest import Whole, agreed
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
 
 Row = Mapping[str, Any]

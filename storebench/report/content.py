@@ -35,9 +35,8 @@ from storebench.report.tables import (
     rank_tables,
 )
 from storebench.results import Environment
-from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
+from storebench.runs.manifest import fewer_replicates, read_about, resume_command, rounds_within_budget
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, RUN_NAME
-from storebench.runs.resuming import resume_command
 from storebench.runs.schedule import replicate_key
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of

@@ -33,8 +33,8 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.runs.step_files import find_table
-from storebench.runs.whole import whole_of
+from storebench.runs.manifest import whole_of
+from storebench.runs.steps import find_table
 
 PARTS: dict[str, tuple[type, str]] = {
     "cell": (CellFields, "{}"),

@@ -16,10 +16,8 @@ from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, 
 from storebench.fileio.json_lines import Row, append_lines, damaged_end, replace_lines, rows_of
 from storebench.filesystem import sync
 from storebench.results import Cell, Record, Status
-from storebench.runs.about import read_about, write_about
-from storebench.runs.entries import make_run_folders
 from storebench.runs.lock import claimed
-from storebench.runs.merging import merge_tables
+from storebench.runs.manifest import make_run_folders, read_about, write_about
 from storebench.runs.records import (
     LOGS_DIR,
     PAIRING_NAME,
@@ -40,7 +38,7 @@ from storebench.runs.schedule import (
     replicate_key,
     schedule,
 )  # fmt: skip
-from storebench.runs.step_files import free_names, merged_names
+from storebench.runs.steps import free_names, merge_tables, merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
 from storebench.system.scratch import sweep

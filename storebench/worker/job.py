@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, write_message
-from storebench.names import name_of_text, text_of_name
-from storebench.ranks.stalls import MOST_WAIT_S
+from storebench.plain_text import name_of_text, text_of_name
+from storebench.ranks.launch import MOST_WAIT_S
 from storebench.results import Cell
 from storebench.system.unexpected import summary
 

@@ -19,14 +19,14 @@ from storebench.ranks.launch import (
     RANKS_DIR,
     JobEnding,
     RankWatch,
+    Team,
     Tell,
     agent_command,
     collect_output,
     tell_nobody,
 )
 from storebench.ranks.progress import Position
-from storebench.ranks.team import Team
-from storebench.results.time_limit import NO_ANSWER_AFTER
+from storebench.results.record import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here

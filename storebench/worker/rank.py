@@ -14,9 +14,8 @@ from typing import NoReturn
 from storebench.errors import CellFailedError
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
-from storebench.ranks.endings import RankFailure
 from storebench.ranks.group import Group, join, lost_another
-from storebench.ranks.launch import TELL_STACKS
+from storebench.ranks.launch import TELL_STACKS, RankFailure
 from storebench.ranks.membership import Membership, membership
 from storebench.ranks.progress import RankProgress
 from storebench.results import Record

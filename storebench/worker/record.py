@@ -18,9 +18,10 @@ from storebench.loading.evidence import TimedCheck, Truth, coverage, same_order
 from storebench.loading.order import order_digest
 from storebench.manifest import store_facts
 from storebench.probes.environment import environment
-from storebench.ranks.communication import Communication, ideal_ring_s
+from storebench.ranks.communication import Communication
 from storebench.ranks.membership import Membership
 from storebench.ranks.merging import (
+    ideal_ring_s,
     job_steps,
     merged_counters,
     merged_table,

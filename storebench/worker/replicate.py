@@ -5,13 +5,13 @@ import dataclasses
 import datetime as dt
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from storebench.errors import StorebenchError
 from storebench.loading.loader import Loader
-from storebench.loading.process_settings import ProcessSettings
-from storebench.probes.cgroup import MemoryGroup
+from storebench.loading.producer import ProcessSettings
+from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.communication import Communication, Link
@@ -19,18 +19,69 @@ from storebench.ranks.launch import RANKS_DIR
 from storebench.ranks.progress import RankProgress
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
-from storebench.settings.words import ComputeKind
+from storebench.settings.words import CacheState, ComputeKind
 from storebench.system.libc import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
 from storebench.worker.job import answer_failure, read_job, write_answer
-from storebench.worker.prepared import before_opening, prepare_cache
 from storebench.worker.rank import end_with_the_runner, run_rank
 from storebench.worker.record import Epoch, part_of, prove, recorded
 from storebench.worker.setup import Setup
 from storebench.worker.tournament import held_out_score
+
+
+def before_opening(setup: Setup) -> CacheFacts | None:
+    """Prepare the cache for opening the readers; see `StoreCache.before_opening`."""
+    setup.progress.begin("the preparation of the page cache")
+    return _once_per_node(setup, setup.pages.before_opening)
+
+
+def prepare_cache(setup: Setup, number: int) -> CacheFacts:
+    """Bring the cache into the cell's state for an epoch, and return the counts."""
+    if number and setup.cell.cache == CacheState.COLD and not setup.loader.filled:
+        setup.loader.close()
+        before_opening(setup)
+        setup.opened = setup.loader.open()
+    setup.progress.begin("the preparation of the page cache")
+    if setup.limit is not None:
+        return _limited(setup, setup.limit)
+    facts = _once_per_node(setup, lambda: _own_cache(setup, number))
+    assert facts is not None
+    return facts
+
+
+def _own_cache(setup: Setup, number: int) -> CacheFacts:
+    """Bring this node's cache into the state for an epoch; an epoch from memory has the state of the preceding reads."""
+    if not setup.loader.filled:
+        return setup.pages.prepare("epoch", first=not number)
+    facts = setup.pages.prepare("open", first=not number)
+    setup.pages.drop()
+    return facts
+
+
+def _limited(setup: Setup, limit: LimitedCache) -> CacheFacts:
+    """Bring all ranks of a node into its memory group, the first of them after it has evicted the store."""
+    facts = _once_per_node(setup, lambda: limit.prepare(setup.pids))
+    assert facts is not None
+    if facts.verdict is not CacheVerdict.FAILED:
+        limit.enter(setup.pids)
+    return dataclasses.replace(facts, metadata="hot")
+
+
+def _once_per_node(setup: Setup, prepare: Callable[[], CacheFacts | None]) -> CacheFacts | None:
+    """Prepare the cache on one rank of each node while the others wait, and return the facts of this rank's node."""
+    me = setup.membership
+    setup.group.barrier()
+    mine = {me.node: prepare()} if me.leads_node else {}
+    by_node = {node: facts for part in setup.group.exchange(mine) for node, facts in part.items()}
+    for node, facts in by_node.items():
+        if facts is not None and facts.verdict is CacheVerdict.FAILED:
+            named = f"node {node}: {facts.reason}" if len(by_node) > 1 else facts.reason
+            return dataclasses.replace(facts, reason=named)
+    return by_node[me.node]
+
 
 KEPT_MEMORY = {"freed_memory": "kept"}
 """Note of a record whose process kept the memory that it freed."""
@@ -104,7 +155,7 @@ def _link(setup: Setup) -> Link | None:
     """Measure the link between the ranks of a job, before its store is opened; None for a single process."""
     if setup.membership.alone:
         return None
-    from storebench.ranks.link import measure_link
+    from storebench.ranks.communication import measure_link
 
     setup.progress.begin("the measurement of the link")
     return measure_link(setup.step, setup.group)
@@ -114,7 +165,7 @@ def _communication(setup: Setup, link: Link | None) -> Communication | None:
     """Return the cost of communication in a job of several ranks, on rank 0; None elsewhere."""
     if setup.membership.alone:
         return None
-    from storebench.ranks.exposed import communication
+    from storebench.ranks.communication import communication
 
     setup.progress.begin("the measurement of communication")
     cost = communication(setup.step, setup.group, setup.cell.batch_size)

@@ -16,16 +16,14 @@ from storebench.formats.base import Indices, Traits
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment, round_seed
-from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport
-from storebench.loading.empty import with_empty_batches
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import pass_orders, split_batches
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
-from storebench.ranks.membership import Membership
+from storebench.ranks.membership import Membership, dealt, global_sizes, shard_of
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
-from storebench.ranks.shards import dealt, global_sizes, shard_of
 from storebench.ranks.sharing import shared_loader
 from storebench.ranks.trainers import Trainer, TrainerSamples, parts_of, seed_of
 from storebench.results import Cell, CodeFacts
@@ -271,7 +269,7 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> L
     if cell.share is Share.NONE:
         computes = cell.compute.kind is ComputeKind.REAL
         if cell.workers and cell.loader == LoaderKind.PROCESSES and not computes:
-            from storebench.loading.receiving import ReceivingLoader
+            from storebench.loading.loader import ReceivingLoader
 
             return ReceivingLoader(job, workers=cell.workers, pin=pin)
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)

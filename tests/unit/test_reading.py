@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storebench.errors import CorruptDataError
 from storebench.fileio.reading import open_regular, read_small_file
-from storebench.names import name_of_text, printable, text_of_name
+from storebench.plain_text import name_of_text, printable, text_of_name
 
 
 def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from storebench.cli.plan_lines import told_apart
 from storebench.progress import mute
-from storebench.scenario import load_scenario
-from storebench.scenario_files import SHIPPED, shipped_scenarios
+from storebench.scenario import SHIPPED, load_scenario, shipped_scenarios
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 CHECKOUT = Path(__file__).parents[2] / "scenarios"

@@ -10,7 +10,7 @@ from storebench.errors import CorruptDataError
 from storebench.probes.environment import match_key
 from storebench.report.checks.findings import Finding, Rule, finding, record_name
 from storebench.results import Record
-from storebench.runs.about import fewer_replicates, read_about, rounds_within_budget
+from storebench.runs.manifest import fewer_replicates, read_about, rounds_within_budget
 from storebench.runs.records import RUN_NAME, STEPS_DIR, STEPS_NAME
 from storebench.runs.schedule import replicate_key
 

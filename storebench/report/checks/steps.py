@@ -13,7 +13,7 @@ from storebench.ranks.merging import RANK, job_steps, rank_count, rank_tables
 from storebench.report.checks.findings import ROUNDING, Finding, Rule, agree, finding
 from storebench.report.checks.rules import decodes
 from storebench.results import Record
-from storebench.runs.step_files import find_table, read_arrow
+from storebench.runs.steps import find_table, read_arrow
 from storebench.settings.words import CacheState, ComputeKind, Share
 from storebench.training.step_table import StepTable, timed_rows
 from storebench.worker.figures import epoch_record, portion_sums, still_filling, with_cold_rates

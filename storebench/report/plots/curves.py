@@ -23,7 +23,7 @@ from storebench.report.plots.style import (
     plain_ticks,
     styled,
 )
-from storebench.runs.step_files import read_steps
+from storebench.runs.steps import read_steps
 from storebench.settings.words import CacheState
 
 COLD = "How does the rate change from a cold start on?"

@@ -123,24 +123,3 @@ def test_a_finished_run_without_its_last_line_is_whole_once_resumed(
     (aside,) = map(json.loads, (run / SUPERSEDED_NAME).read_text().splitlines())
     assert aside["steps_file"].endswith("-r2-e0.parquet")
     assert (run / RECORDS_NAME).read_bytes().count(b"\n") == 3
-
-
-def test_a_byte_order_mark_before_toml_and_json_is_skipped(
-    bench: Bench, measured: Path, tmp_path: Path
-) -> None:
-    texts = {
-        "scenario.toml": (bench.root / "damaged.toml").read_text(encoding="utf-8"),
-        "policy.toml": '[[cells]]\r\nmatch = "*"\r\ngate_time = false\r\n',
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_bytes(codecs.BOM_UTF8 + text.encode())
-    run = shutil.copytree(measured, tmp_path / "run")
-    (run / "run.json").write_bytes(codecs.BOM_UTF8 + (run / "run.json").read_bytes())
-    for command, code in (
-        (("bench", tmp_path / "scenario.toml", "--dry-run"), 0),
-        (("check", measured, run, "--policy", tmp_path / "policy.toml"), 0),
-        (("validate", run), bench.cli("validate", measured).returncode),
-        (benching(bench, run, "--resume"), 0),
-    ):
-        done = bench.cli(*command)
-        assert done.returncode == code, done

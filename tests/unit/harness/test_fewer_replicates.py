@@ -9,10 +9,8 @@ import pytest
 
 from storebench.errors import ScenarioError
 from storebench.plan import plan_run
-from storebench.report.checks.records import validate
-from storebench.report.content import incomplete
-from storebench.runs.about import fewer_replicates, read_about
 from storebench.runs.folder import Run
+from storebench.runs.manifest import fewer_replicates, read_about
 from storebench.runs.records import read_records
 from storebench.scenario import Scenario, make_scenario
 from tests.support.harness_tools import Bench
@@ -130,71 +128,3 @@ def test_an_extended_run_has_no_gap_while_it_runs(tmp_path: Path) -> None:
     number = fewer_replicates(read_about(run.folder / "run.json"))
     assert number is not None
     assert of_backends(scenario, Counter(number)) == {"png": 1, "lmdb": 3, "hdf5": 3}
-
-
-@pytest.fixture
-def parted(six: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """Return a copy of a run, and its description with the first cell in a matrix of its own."""
-    for name in ("records.jsonl", "run.json"):
-        (tmp_path / name).write_bytes((six[0] / name).read_bytes())
-    about = json.loads((tmp_path / "run.json").read_text())
-    (matrix,) = about["scenario"]["matrix"]
-    first, *others = matrix["backends"]
-    about["scenario"]["matrix"] = [matrix | {"backends": [first]}, matrix | {"backends": others}]
-    return tmp_path, about
-
-
-def rewritten(folder: Path, about: dict[str, Any], *, matrix: int, scenario: int) -> list[str]:
-    """Give the first matrix of a run, and its scenario, other numbers of replicates; return what validation finds."""
-    about["scenario"]["matrix"][0]["replicates"] = matrix
-    about["scenario"]["replicates"] = scenario
-    (folder / "run.json").write_text(json.dumps(about))
-    return [finding.message for finding in validate(folder) if finding.figure == "replicate"]
-
-
-def lacking(folder: Path) -> str:
-    return " ".join(incomplete([(record, folder / "records.jsonl") for record in read_records(folder)]))
-
-
-def test_the_rounds_of_a_cell_are_those_of_its_matrix(parted: tuple[Path, dict[str, Any]]) -> None:
-    folder, about = parted
-    rounds = max(record.replicate for record in read_records(folder)) + 1
-    assert rewritten(folder, about, matrix=rounds, scenario=rounds + 1) == []
-    assert f"{6 * rounds} of {6 * rounds + 5} replicates" in lacking(folder)
-    if rounds > 1:
-        beyond = f"round {rounds - 1} is recorded, and the cell has {rounds - 1}"
-        assert beyond in rewritten(folder, about, matrix=rounds - 1, scenario=rounds)
-
-
-def test_a_scenario_that_cannot_be_read_here_says_nothing_of_rounds(
-    parted: tuple[Path, dict[str, Any]],
-) -> None:
-    folder, about = parted
-    about["scenario"]["matrix"][0]["backends"] = ["not-installed-here"]
-    assert rewritten(folder, about, matrix=1, scenario=9) == ""
-    assert lacking(folder) == []
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_fewer_rounds_are_no_gap_where_a_format_is_missing(
-    parted: tuple[Path, dict[str, Any]], own: bool
-) -> None:
-    """Which cells have fewer rounds is not known here, and only as many as a matrix of its backend has are believed."""
-    folder, about = parted
-    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    rounds = max(record["replicate"] for record in records) + 1
-    last = [record for record in records if record["replicate"] == rounds - 1]
-    first = about["cells"][0]["backend"]
-    more = [
-        one | {"replicate": number}
-        for number in (rounds, rounds + 1)
-        for one in last
-        if one["cell"]["backend"] != first
-    ]
-    (folder / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*records, *more]))
-    matrices = about["scenario"]["matrix"]
-    matrices.append(matrices[0] | {"backends": ["not-installed-here"]})
-    if not own:
-        matrices[1]["replicates"] = rounds  # of the other cells
-    found = rewritten(folder, about, matrix=rounds if own else rounds + 1, scenario=rounds + 2)
-    assert (found == []) is own

@@ -9,11 +9,10 @@ import pytest
 
 from storebench.errors import CorruptDataError
 from storebench.formats import open_reader, parse_backend
-from storebench.loading.augment import Augment
+from storebench.loading.augment import Augment, prepare_files
 from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.evidence import Kept, Truth
 from storebench.loading.loader import get_loader
-from storebench.loading.original_files import prepare_files
 from storebench.results import Record
 from storebench.stores.find import read_digest_table
 from tests.support.harness_tools import Bench, cell_job, cell_records, only_record, scenario, steps_of

@@ -33,21 +33,6 @@ def report(finished: tuple[Path, Result], tmp_path_factory: pytest.TempPathFacto
     return write_report([finished[0]], tmp_path_factory.mktemp("report"), allow_invalid=True)
 
 
-def test_it_ends_with_the_answer_of_the_report(finished: tuple[Path, Result], report: Report) -> None:
-    result = finished[1]
-    assert result.exit_code == 0, result.output
-    assert report.content.answer.sentence in result.stdout
-
-
-def test_its_matrix_is_that_of_the_report(finished: tuple[Path, Result], report: Report) -> None:
-    table = report.content.matrix
-    assert table is not None
-    assert len(table.head) == 3  # without workers, and with one
-    shown = " ".join(finished[1].stdout.replace("│", " ").split())
-    for row in table.rows:
-        assert " ".join(" ".join(cell.split()) for cell in row if cell) in shown, row
-
-
 def test_it_says_first_what_it_will_do(finished: tuple[Path, Result]) -> None:
     lines = finished[1].stderr.splitlines()
     said = next(number for number, line in enumerate(lines) if line.startswith("4 cells x 1 replicate; "))

@@ -1,24 +1,18 @@
 """What was timed is what is proven: faults that only the timed pass has fail the cell, with every loader."""
 
-import copy
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from storebench.errors import CorruptDataError
-from storebench.formats import parse_backend
 from storebench.loading import evidence
 from storebench.loading import loader as loader_module
-from storebench.loading.augment import Augment
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
-from storebench.loading.evidence import Kept, SampleKeeper, TimedCheck, Truth
+from storebench.loading.evidence import SampleKeeper
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
@@ -182,42 +176,6 @@ def test_rows_that_a_batch_does_not_have_are_wrong(
     assert record.status is Status.FAILED
 
 
-class DamagedReader:
-    """Stands for a store whose payloads no longer decode; its labels are right."""
-
-    image_shape = (2, 2, 1)
-    payload_codec = "png"
-    labels = np.zeros(3, np.int64)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read_into(self, _indices: Any, _out: Any) -> None:
-        raise CorruptDataError("not an image")
-
-
-@pytest.mark.parametrize("index", [0, -1, 3])
-def test_a_sample_that_the_store_does_not_have_is_wrong(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "opened_again", lambda *_: DamagedReader())
-    truth = Truth(
-        store=Path("nowhere"),
-        backend=parse_backend("lmdb+png"),
-        table=np.zeros((3, 16), np.uint8),
-        augment=Augment(),
-        seed=0,
-    )
-    one = Kept(
-        pixels=np.zeros((1, 2, 2, 1), np.uint8),
-        labels=np.zeros(1, np.int64),
-        indices=np.array([index]),
-        absent=0,
-    )
-    assert truth.check(one, 0) == TimedCheck(checked=1, wrong=1, first_wrong=index)
-
-
 @pytest.mark.parametrize(
     "backend",
     [
@@ -318,16 +276,6 @@ def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
     assert (steps["ready_ns"] <= ends).all()
 
 
-def late_looks(sizes: Sequence[int]) -> list[bool]:
-    """Return whether each step was looked at, of those that come once enough samples are kept."""
-    keeper, looks = SampleKeeper(sizes, (1, 1, 1)), []
-    for size in sizes:
-        late = len(keeper.kept.indices) >= KEPT_AT_LEAST
-        looked = keeper(made(0, size))
-        looks += [looked] if late else []
-    return looks
-
-
 def kept_steps(sizes: Sequence[int], first_step: int = 0) -> list[int]:
     """Return how many samples are kept of each step."""
     keeper = SampleKeeper(sizes, (1, 1, 1), first_step=first_step)
@@ -360,38 +308,6 @@ def test_every_sample_has_the_same_chance() -> None:
     # 800 of each step are expected; their standard deviation is 23.
     assert counts.sum() == 200 * evidence.KEPT_SAMPLES
     assert (abs(counts - 800) < 160).all()
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_what_is_kept_is_not_in_memory_before_its_batch() -> None:
-    keeper, foreseen = SampleKeeper([64] * 100, (1, 1, 1)), []
-    for step in range(100):
-        spied = copy.deepcopy(keeper)  # all that a spy in this process could read
-        foreseen.append(spied(made(step, 64)) == keeper(made(step, 64)))
-    assert foreseen.count(False) > 10
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_step_after_the_last_one_needed_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "KEPT_SAMPLES", 1)
-    trials, looked_at = 4000, Counter[tuple[bool, bool]]()
-    for _ in range(trials):
-        keeper = SampleKeeper([1, 1], (1, 1, 1))
-        looked_at[keeper(made(0, 1)), keeper(made(1, 1))] += 1
-        assert len(keeper.kept.indices) == 1
-    # The second step is looked at in half of the cases in which the first one sufficed; the standard deviation is below 32.
-    expected = {(True, False): trials / 4, (True, True): trials / 4, (False, True): trials / 2}
-    assert looked_at.keys() == expected.keys()
-    assert all(abs(looked_at[case] - expected[case]) < 160 for case in expected)
-
-
-@pytest.mark.parametrize("size", [1, 4])
-def test_one_late_step_in_twenty_is_looked_at(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "PAUSED_FRAC", 0.0)  # every step is late once enough samples are kept
-    looks = [look for _ in range(20) for look in late_looks([size] * 1000)]
-    assert len(looks) > 5000
-    deviation = math.sqrt(evidence.LATE_FRAC * (1 - evidence.LATE_FRAC) / len(looks))
-    assert abs(np.mean(looks) - evidence.LATE_FRAC) < 5 * deviation
 
 
 def test_large_images_are_kept_in_bounded_memory() -> None:

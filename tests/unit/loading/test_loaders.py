@@ -13,14 +13,13 @@ import torch
 from storebench.errors import CellFailedError, CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import PAPER_BACKENDS
-from storebench.loading import ready
+from storebench.loading import producer as ready
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.lanes import SLOTS
-from storebench.loading.loader import LOADERS, Loader, get_loader
+from storebench.loading.loader import LOADERS, RECEIVED, Loader, ReceivingLoader, get_loader
 from storebench.loading.order import epoch_order
-from storebench.loading.ready import READY_BATCHES
-from storebench.loading.receiving import RECEIVED, ReceivingLoader
+from storebench.loading.producer import READY_BATCHES
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
@@ -433,7 +432,7 @@ class TestReceivingAhead:
 
         with ReceivingLoader(make_job(), workers=2) as loader:
             loader.open()
-            monkeypatch.setattr("storebench.loading.receiving.np.copyto", full)
+            monkeypatch.setattr("storebench.loading.loader.np.copyto", full)
             with pytest.raises(MemoryError, match="no room for a copy"):
                 drained(loader, make_plan())
             monkeypatch.undo()

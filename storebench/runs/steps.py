@@ -1,4 +1,4 @@
-"""Read the step tables of a run, and refuse files that are not step tables."""
+"""The step tables of a run: one file each while it runs, merged into one when it is finished."""
 
 import contextlib
 import os
@@ -10,10 +10,45 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, StorebenchError, from_os_error
+from storebench.fileio.json_lines import rows_of
 from storebench.fileio.reading import open_regular
-from storebench.runs.records import STEPS_DIR, STEPS_NAME
-from storebench.runs.step_paths import merged_path, step_path
+from storebench.fileio.whole_files import open_whole
+from storebench.results import Record
+from storebench.runs.lock import claimed
+from storebench.runs.manifest import check_entries
+from storebench.runs.records import RECORDS_NAME, STEPS_DIR, STEPS_NAME, SUPERSEDED_NAME, record_from_dict
+
+_HINT = "Use a run folder as 'storebench bench' wrote it."
+
+
+def step_path(run: Path, name: str) -> Path:
+    """Return the path of a step table that is a separate file; there may be no file."""
+    parts = Path(name).parts
+    inside = parts[:1] == (STEPS_DIR,) and len(parts) > 1 and ".." not in parts and "\0" not in name
+    if not inside or _leads_out(run, parts):
+        raise CorruptDataError(
+            f"the step file {name!r} of a record lies outside of the run's {STEPS_DIR}/",
+            where=run,
+            hint=_HINT,
+        )
+    return run.joinpath(*parts)
+
+
+def merged_path(run: Path) -> Path:
+    """Return the path of the file that holds all step tables of a finished run; there may be no file."""
+    path = run / STEPS_NAME
+    if path.is_symlink():
+        raise CorruptDataError("a symbolic link, not a file of the run's own", where=path, hint=_HINT)
+    return path
+
+
+def _leads_out(run: Path, parts: tuple[str, ...]) -> bool:
+    places = [run.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+    if not any(place.is_symlink() for place in places):
+        return False
+    return not places[-1].resolve().is_relative_to(run.resolve() / STEPS_DIR)
+
 
 MOST_STEPS = 1 << 24
 """Most rows of one table; an epoch has one row per step."""
@@ -262,3 +297,146 @@ def free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
         attempt += 1
         free = {epoch: f"{Path(name).stem}-a{attempt}{Path(name).suffix}" for epoch, name in names.items()}
     return free
+
+
+_TEXTS = (NAME_COLUMN, "cell_id")
+"""Columns of text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Own:
+    """A step table in a separate file: the record that names it, its `pyarrow.Schema` and its number of rows."""
+
+    path: Path
+    record: Record
+    schema: Any
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return str(self.record.steps_file)
+
+
+def merge_tables(run: Path) -> int:
+    """Move the step tables of a run into its ``steps.parquet``, and return how many were moved."""
+    with claimed(run):
+        check_entries(run)
+        tables, damaged = _readable(run)
+        try:
+            _add(run / STEPS_NAME, tables)
+            known = merged_names(run / STEPS_NAME)
+            moved = [table for table in tables if table.name in known]
+            for table in moved:
+                table.path.unlink()
+        except OSError as error:
+            raise from_os_error(error, error.filename or run) from error
+        with contextlib.suppress(OSError):  # it is not empty, or not there
+            (run / STEPS_DIR).rmdir()
+        if damaged:
+            raise damaged[0]
+        return len(moved)
+
+
+def _readable(run: Path) -> tuple[list[_Own], list[CorruptDataError]]:
+    """Return the tables in files of their own, and why others cannot be read."""
+    tables, damaged = [], []
+    for path, record in _named_files(run):
+        try:
+            rows = read_arrow(path, str(record.steps_file))
+        except CorruptDataError as error:
+            damaged.append(error)
+        else:
+            tables.append(_Own(path=path, record=record, schema=rows.schema, rows=len(rows)))
+    return tables, damaged
+
+
+def _named_files(run: Path) -> Iterator[tuple[Path, Record]]:
+    """Yield the files of single tables that records name, each once, in the order of the records."""
+    seen = set()
+    for file in (run / RECORDS_NAME, run / SUPERSEDED_NAME):
+        for row in rows_of(file):
+            name = row.get("steps_file")
+            if not isinstance(name, str) or not name.isascii() or name in seen:
+                continue
+            try:
+                path, record = step_path(run, name), record_from_dict(row, where=str(file))
+            except StorebenchError:
+                continue  # a finding of `storebench validate`: the file stays as it is
+            if path.is_file() and not path.is_symlink():
+                seen.add(name)
+                yield path, record
+
+
+def _add(merged: Path, tables: Sequence[_Own]) -> None:
+    """Write the merged file anew where it lacks tables: those that it has, and after them the others."""
+    from pyarrow import parquet
+
+    known = merged_names(merged)
+    schema, new = _schema(merged, [table for table in tables if table.name not in known])
+    if not new:
+        return
+    with (
+        open_whole(merged) as file,
+        parquet.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=list(_TEXTS),  # for numbers that hardly repeat it only takes room
+            write_statistics=[NAME_COLUMN],
+        ) as writer,
+    ):
+        for rows in merged_row_groups(merged):
+            writer.write_table(_fitted(rows, schema), row_group_size=len(rows))
+        for table in new:
+            rows = _labelled(read_arrow(table.path, table.name), table.record)
+            writer.write_table(_fitted(rows, schema), row_group_size=len(rows))
+
+
+def _schema(merged: Path, tables: Sequence[_Own]) -> tuple[Any, list[_Own]]:
+    """Return the schema that holds the merged file and tables beside it, and the tables that fit it."""
+    import pyarrow as pa
+
+    types = {NAME_COLUMN: pa.string(), "cell_id": pa.string(), "replicate": pa.int64(), "epoch": pa.int64()}
+    for group in merged_row_groups(merged):
+        types |= {field.name: field.type for field in group.schema}
+        break
+    fitting = []
+    for table in tables:
+        if table.rows and _fits(table.schema, types):
+            types |= {field.name: field.type for field in table.schema}
+            fitting.append(table)
+    return pa.schema(list(types.items())), fitting
+
+
+def _fits(schema: Any, types: dict[str, Any]) -> bool:
+    """Return whether the columns of a table can stand beside those of the others."""
+    import pyarrow as pa
+
+    plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    return len(set(schema.names)) == len(schema.names) and all(
+        field.name not in RECORD_COLUMNS
+        and types.get(field.name, field.type) == field.type
+        and any(is_plain(field.type) for is_plain in plain)
+        for field in schema
+    )
+
+
+def _labelled(rows: Any, record: Record) -> Any:
+    """Return a table's rows with the columns that say which record they belong to."""
+    import pyarrow as pa
+
+    labels = (record.steps_file, record.cell.cell_id, record.replicate, record.epoch)
+    for name, label in zip(RECORD_COLUMNS, labels, strict=True):
+        rows = rows.append_column(name, pa.repeat(label, len(rows)))
+    return rows
+
+
+def _fitted(rows: Any, schema: Any) -> Any:
+    """Return a table's rows with all columns of a schema, in its order: those that the table lacks are null."""
+    import pyarrow as pa
+
+    columns = [
+        rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
