@@ -416,13 +416,6 @@ def test_a_rate_above_compute_alone_is_told_with_its_ratio(tmp_path: Path) -> No
     assert problems[0].message == "2.00 [2.00, 2.00] times what compute alone reaches in the same rounds"
 
 
-def test_a_digest_that_most_records_do_not_have_is_told(tmp_path: Path) -> None:
-    odd = part(make_record("hdf5"), "digests", samples="bb")
-    [problem] = found(tmp_path, make_record("png"), make_record("lmdb"), odd)
-    assert (problem.kind, problem.figure) == (Rule.DISAGREEMENT, "digests.samples")
-    assert problem.message.startswith("bb, where 2 of 3 say aa (imagenet png warm workers=0 [")
-
-
 def test_jobs_of_equal_batches_have_one_order_and_padded_ones_their_own(tmp_path: Path) -> None:
     alone = make_record("lmdb", batch_size=64)
     order = alone.digests
