@@ -96,14 +96,6 @@ def environment_with(wheel: Path, folder: Path) -> Environment:
     return made
 
 
-def editable_environment(source: Path, folder: Path) -> Environment:
-    """Return a fresh environment in `folder` into which a source folder is installed in place."""
-    made = _bare_environment(folder)
-    _borrow_libraries(made)
-    made.run("pip", "install", "--quiet", "--no-deps", "--editable", str(source), cwd=folder)
-    return made
-
-
 def _bare_environment(folder: Path) -> Environment:
     venv.create(folder, symlinks=True, with_pip=False)
     return Environment(folder=folder)
