@@ -11,6 +11,7 @@ from storebench.cli.common import exit_codes, progress, put, put_json, say, stor
 from storebench.cli.options import (
     DropCachesOption,
     DryRunOption,
+    JsonOption,
     RecordsAsJsonOption,
     RunFolderOption,
     StoresOption,
@@ -336,36 +337,29 @@ def scenarios(
         Path | None,
         typer.Option(help="A folder of scenario files. [default: those that come with storebench]"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the scenarios with their questions."""
     with exit_codes():
         from storebench.scenario import SHIPPED, shipped_scenarios
 
-        files = shipped_scenarios() if folder is None else {str(path): path for path in _in(folder)}
+        files = (
+            shipped_scenarios()
+            if folder is None
+            else {str(path): path for path in sorted(folder.glob("*.toml"))}
+        )
         if not files:
             raise UsageError("no scenario files here", where=folder or SHIPPED, hint="Pass --folder.")
         listed = _listed(files)
         if as_json:
             put_json([{"path": str(files[word]), **about} for word, about in listed.items()])
             return
-        put(
-            *(
-                f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x {_rounds(about)})"
-                for word, about in listed.items()
-            )
-        )
+        for word, about in listed.items():
+            least, most = about["least_replicates"], about["replicates"]
+            rounds = number_of(least, "replicate") if least == most else f"{least} to {most} replicates"
+            put(f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x {rounds})")
         if folder is None:
             say(f"'storebench bench NAME' runs one; the files are in {next(iter(files.values())).parent}")
-
-
-def _rounds(about: dict[str, Any]) -> str:
-    least, most = about["least_replicates"], about["replicates"]
-    return number_of(least, "replicate") if least == most else f"{least} to {most} replicates"
-
-
-def _in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.toml"))
 
 
 def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
