@@ -1,7 +1,7 @@
 """What the harness adds to a warm batch: crop and mirror, and every microsecond beside fetching and decoding.
 
 ``python -m benchmarks.prep``, or ``make bench-prep``. One process with one thread, no workers, nothing computed, images of
-256 and of 32 pixels. Every page of the stores is in the page cache: each was evicted, then read from start to end. Three
+256 and of 32 pixels. Every page of the stores is in the page cache: each was evicted, then read from start to end. Two
 tables for each size:
 
 1. Crop, mirror, and both, of one batch of whole images, over the time of the crop alone.
@@ -9,10 +9,9 @@ tables for each size:
    own share, which is everything else from asking for one batch to asking for the next. The parts add up to the total.
    The rate is given as a share of ``numpy.take`` of crops (or of whole images) that are in one array in memory, which
    is measured right before each backend.
-3. The costs that all backends share, each by itself.
 
 Ways and backends take turns in every round. Times are medians over rounds, ratios have Student's intervals on logarithms.
-Tables 1 and 3 are in processor time of the one thread. In table 2, a round's figures are means of the middle half of its
+Table 1 is in processor time of the one thread. In table 2, a round's figures are means of the middle half of its
 steps by length, so that a moment in which the machine does something else does not count.
 
     python -m benchmarks.prep [--rounds N] [--dataset NAME] [--size N] [BACKEND ...]
@@ -23,8 +22,6 @@ The exit code is 1 if an interval lies entirely on the wrong side of a figure th
 import argparse
 import contextlib
 import itertools
-import math
-import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +33,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.data as torch_data
 
 from benchmarks.readers import default_backends
 from benchmarks.runs import claim_line, ratio_words
@@ -47,7 +43,7 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadJob
-from storebench.loading.loader import Loader, ReusedBuffer, get_loader
+from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.stores.convert import ensure_store
@@ -126,7 +122,6 @@ def measure(case: Case, arguments: argparse.Namespace) -> list[str]:
                 for name, each in rounds.items()
                 if name in ("lmdb:direct", "memory:native", "lmdb")
             ]
-    _shared_costs(array, both, arguments.rounds)
     return claims
 
 
@@ -298,54 +293,6 @@ def _print_account(rounds: Mapping[str, Sequence[Round]], words: str) -> None:
         figures = "".join(f"{figure:10.1f}" for figure in (*parts, total))
         rate = median(measured.rate for measured in each)
         print(f"  {name:30}{figures} {rate:12,.0f}   {ratio_words(share):>20}", flush=True)
-
-
-def _shared_costs(array: Pixels, augment: Augment, rounds: int) -> None:
-    """Print what a batch costs whichever backend serves it."""
-    times = interleaved(shared_ways(array, augment), rounds)
-    print("\n  costs that all backends share, us per batch")
-    for name, each in times.items():
-        print(f"  {name:60} {median(each):9.1f}")
-
-
-def shared_ways(array: Pixels, augment: Augment) -> dict[str, Way]:
-    """Return the parts of making a batch that do not depend on its backend."""
-    indices = np.random.default_rng(0).permutation(len(array))[:BATCH]
-    labels = np.arange(len(array), dtype=np.int64)
-    shape = (BATCH, *augment.output_shape(array.shape[1:]))
-    reused = ReusedBuffer()
-    bare = torch_data.DataLoader(_Nothing(), batch_sampler=[[0]] * BATCH, collate_fn=_as_it_is)
-    passed_on = itertools.chain.from_iterable(itertools.repeat(bare))
-
-    return {
-        "label lookup": partial(labels.__getitem__, indices),
-        "drawing windows": partial(augment.windows, indices, array.shape[1:], seed=0, epoch=0),
-        "memory of a batch, reused": partial(reused, shape),
-        "memory of a batch, new, with its page faults": partial(_touch_new_memory, math.prod(shape)),
-        "writing to memory that is in place": lambda: reused(shape).zero_(),
-        "torch's DataLoader without workers, which is left out": partial(next, passed_on),
-    }
-
-
-def _touch_new_memory(size: int) -> None:
-    """Write to memory that no process had before, in huge pages where the kernel gives them, as numpy asks it to."""
-    memory = mmap.mmap(-1, size)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    np.frombuffer(memory, np.uint8).fill(0)  # unmapped with its last reference
-
-
-class _Nothing(torch_data.Dataset[int]):
-    """A dataset whose samples cost nothing."""
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return indices
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-def _as_it_is(item: object) -> object:
-    return item
 
 
 def _arguments() -> argparse.Namespace:

@@ -205,8 +205,7 @@ def _from_store(
     """Convert a store into others beside it, or into the folder of the same name in `out`."""
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
-    from storebench.stores.find import restore_store
-    from storebench.stores.samples import StoreSamples
+    from storebench.stores.find import StoreSamples, restore_store
 
     restore_store(source, options.say)
     samples = StoreSamples(source)
@@ -331,7 +330,7 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="An LMDB or HDF5 file, the folder that holds data.mdb or data.h5, or the folder of a LevelDB.",
+            help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.",
         ),
     ],
     database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
@@ -346,7 +345,7 @@ def inspect(
     ] = _SAMPLES,
     as_json: JsonOption = False,
 ) -> None:
-    """Report what random reads of LMDB, LevelDB or HDF5 cost.
+    """Report what random reads of LMDB or HDF5 cost.
 
     The file may be of any program. Random samples are read through the format's own library for a few seconds, first
     with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how
@@ -389,9 +388,7 @@ def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
         shortest, median, longest = part.sample_bytes
         spread = f"{shortest:,} to {longest:,} bytes, median {median:,}"
         sizes = f", {median:,} bytes each" if shortest == longest else f", {spread}"
-    lines = [
-        f"{_named(part, inspection.kind)}: {about}{part.samples:,} samples{content}{sizes}; {part.layout}"
-    ]
+    lines = [f"{_named(part)}: {about}{part.samples:,} samples{content}{sizes}; {part.layout}"]
     if part.touched_bytes is not None and part.amplification is not None and part.samples:
         lines.append(
             f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
@@ -406,8 +403,8 @@ def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
     return lines
 
 
-def _named(part: "SampleSet", kind: str) -> str:
-    return part.name or ("the unnamed database" if kind == "LMDB" else "the database")
+def _named(part: "SampleSet") -> str:
+    return part.name or "the unnamed database"
 
 
 def _summary(inspection: "Inspection") -> str:
@@ -417,7 +414,7 @@ def _summary(inspection: "Inspection") -> str:
         return "a random sample here: there are no samples in it"
     if part.sample_bytes is None or part.warm is None:
         return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
-    return f"a random sample here ({_named(part, inspection.kind)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
+    return f"a random sample here ({_named(part)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
 
 
 def _costs(part: "SampleSet") -> str:

@@ -1,10 +1,10 @@
-"""Tables of results: text for people, raw values for programs."""
+"""Tables of results: text for people, raw values for programs; each column is declared once."""
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from storebench.accelerators import Accelerator
 from storebench.comparison import Estimate, Ratio, Verdict
@@ -27,10 +27,19 @@ from storebench.report.labels import (
     verdict_words,
     with_interval,
 )
-from storebench.report.ladder import Ladder
+from storebench.report.ladder import Ladder, Step
 from storebench.report.panels import Panel, rate_ratio
-from storebench.report.ranks import EXPOSED, alone_of, corners, job_name, sharing_base, tournaments
-from storebench.report.roofline import Roofline, model_errors
+from storebench.report.ranks import (
+    EXPOSED,
+    Corners,
+    Tournament,
+    alone_of,
+    corners,
+    job_name,
+    sharing_base,
+    tournaments,
+)
+from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
 from storebench.units import number_of
@@ -44,7 +53,6 @@ WARM = (
     "In memory: the files were read in a row beforehand. The first epoch of a training leaves single pages, and reading"
     " a mapped file from those takes longer."
 )
-
 _COLD_NOTE = (
     "A resident share beside a rate means that more of the store was in memory than had been requested, by read-ahead or"
     " because samples share pages: it is no cold rate. A cold start ranks nothing."
@@ -57,23 +65,30 @@ _RING_NOTE = (
     "Exposed is what the exchange adds to a step, from pairs of steps on the same batch after the last epoch. The ideal ring is"
     " 2 (R - 1) (bytes / R / bandwidth + latency) at the measured link. The link loopback is memory and cores of one machine."
 )
+_WARMED = 0.1
+"""A rate is no cold one if the resident share of the store exceeded the requested one by more."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table for people (`head`, `rows`) and for programs (`raw_head`, `raw`); `marks` say which rows not to trust."""
+    """A table for people (`head`, `rows`) and for programs (`raw_head`, `raw`)."""
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    raw_head: tuple[str, ...]
-    raw: tuple[tuple[Any, ...], ...]
-    marks: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    raw_head: tuple[str, ...] = ()
+    raw: tuple[tuple[Any, ...], ...] = ()
     kind: str = "table"
     """Name of the CSV file that tables of this kind share."""
+    anchor: str = ""
+    """Where the page's matrix finds it."""
+    marks: tuple[str, ...] = ()
+    """For each row why it must not be read like the others, or ""."""
     verdicts: tuple[str, ...] = ()
     """For each row "faster", "slower", "equal" or "", for its colour."""
+    notes: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, its caption above."""
@@ -95,125 +110,42 @@ def to_csv(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-RAW_HEAD = (
-    "setting",
-    "cache",
-    "workers",
-    "backend",
-    "samples_per_s",
-    "samples_per_s_lo",
-    "samples_per_s_hi",
-    "base",
-    "ratio",
-    "ratio_lo",
-    "ratio_hi",
-    "verdict",
-    "rounds",
-    "data_wait_frac",
-    "bottleneck",
-    "bottleneck_gain",
-    "bytes_on_disk",
-    "build_s",
-    "replicates",
-    "status",
-    "cache_verdict",
-    "upper_bound",
-    "whole_samples_per_s",
-    "cpu_s_per_sample",
-    "cores_used",
-    "compute_inflation",
-    "memory_bytes",
-    "readahead_kib",
-    "filesystem",
-    "storage_device",
-    "environment_key",
-    "cell_id",
-    "unsteady_replicates",
-    *(f"cold_{100 * share:.0f}_percent_samples_per_s" for share in COLD_SHARES),
-)
+@dataclass(frozen=True)
+class _Column(Generic[T]):
+    """A column for people (`head`), for programs (`name`, with its unit), or both; an interval has three raw columns."""
+
+    head: str
+    name: str
+    value: Callable[[T], Any]
+    text: Callable[[Any], str] | None = None
+    interval: bool = False
+
+    def shown(self, item: T) -> str:
+        value = self.value(item)
+        if self.text is not None:
+            return self.text(value)
+        if isinstance(value, Estimate | Ratio):
+            return with_interval(value)
+        return number(value) if isinstance(value, float) else "" if value is None else str(value)
+
+    def raw_names(self) -> tuple[str, ...]:
+        return (self.name, f"{self.name}_lo", f"{self.name}_hi") if self.interval else (self.name,)
+
+    def raw(self, item: T) -> tuple[Any, ...]:
+        value = self.value(item)
+        return ends(value) if self.interval else (value,)
 
 
-def panel_table(
-    panel: Panel, limits: dict[tuple[str, str], Bottleneck], varying: Iterable[str] = ()
-) -> Table:
-    """Return the table of one panel: every backend under the same conditions."""
-    setting = setting_label(panel.speaker, frozenset(varying))
-    base = panel.base
-    limited = panel.first.cell.cache == CacheState.LIMITED
-    inflated = any(inflation(cell, panel.null) for cell in panel.cells)
-    head = ["backend", "samples/s", f"times {backend_label(base.backend)}" if base else "times", "verdict"]
-    head += ["data wait", "bottleneck", "CPU per sample", "on disk", "build"]
-    head += ["whole epoch"] if limited else []
-    head += ["compute inflation"] if inflated else []
-    rows, raw, verdicts = [], [], []
-    for cell in panel.listed:
-        found, limit = panel.ratio(cell), limits.get(cell.key)
-        told = "" if base is None or cell.is_null else verdict_words(found, cell, base)
-        told, ratio = ("base", "1") if cell is base else (told, with_interval(found))
-        stored = not cell.is_null
-        row = [backend_label(cell.backend), _rate(cell), ratio, told, percent(cell.median("data_wait_frac"))]
-        row += ["" if limit is None else f"{limit.bound} {percent(limit.share)}"]
-        row += [duration(cell.median("whole_cpu_s_per_sample"))]
-        row += [size(cell.fact("bytes_on_disk")), duration(cell.fact("build_s"))] if stored else ["", ""]
-        row += [number(cell.median("whole_samples_per_s"))] if limited else []
-        row += [with_interval(inflation(cell, panel.null))] if inflated else []
-        rows.append(tuple(row))
-        verdicts.append(str(found.verdict) if found and found.verdict is not Verdict.UNDECIDED else "")
-        raw.append(_raw(cell, panel, found, told, limit, setting))
+def _table(kind: str, caption: str, columns: Sequence[_Column[T]], items: Sequence[T], **more: Any) -> Table:
+    shown, kept = [c for c in columns if c.head], [c for c in columns if c.name]
     return Table(
-        caption=f"{dataset_label(panel.first)}: {setting}",
-        head=tuple(head),
-        rows=tuple(rows),
-        raw_head=RAW_HEAD,
-        raw=tuple(raw),
-        marks=tuple(mark(cell) for cell in panel.listed),
-        verdicts=tuple(verdicts),
-        notes=(WARM,) if panel.first.cell.cache == CacheState.WARM else (),
-    )
-
-
-def _rate(cell: CellSummary) -> str:
-    text = with_interval(cell.interval("samples_per_s"))
-    if text:
-        return f"at most {text}" if cell.at_most else text
-    return "failed" if not cell.usable else "not steady" if cell.whole_only else "too short"
-
-
-def _raw(
-    cell: CellSummary, panel: Panel, found: Ratio | None, told: str, limit: Bottleneck | None, setting: str
-) -> tuple[Any, ...]:
-    inflated = inflation(cell, panel.null)
-    stored = not cell.is_null
-    return (
-        setting,
-        cell.cell.cache,
-        cell.cell.workers,
-        cell.backend,
-        *ends(cell.interval("samples_per_s")),
-        panel.base.backend if panel.base else None,
-        *ends(found),
-        told,
-        found.rounds if found else None,
-        cell.median("data_wait_frac"),
-        str(limit.bound) if limit else None,
-        limit.gain if limit else None,
-        cell.fact("bytes_on_disk") if stored else None,
-        cell.fact("build_s") if stored else None,
-        len(cell.values("whole_samples_per_s")),
-        "failed" if cell.failure else "ok",
-        cell.rows[0]["cache_verdict"],
-        cell.at_most,
-        cell.median("whole_samples_per_s"),
-        cell.median("whole_cpu_s_per_sample"),
-        cell.median("whole_cores_used"),
-        inflated.mid if inflated else None,
-        cell.cell.memory_bytes,
-        cell.cell.readahead_kib,
-        *(cell.fact(name) for name in ("filesystem", "storage_device")),
-        cell.environment_key,
-        cell.cell.cell_id,
-        cell.unsteady_replicates[0],
-        *((cell.cold_rate(share) or (None,))[0] for share in COLD_SHARES),
+        kind=kind,
+        caption=caption,
+        head=tuple(column.head for column in shown),
+        rows=tuple(tuple(column.shown(item) for column in shown) for item in items),
+        raw_head=tuple(name for column in kept for name in column.raw_names()),
+        raw=tuple(tuple(value for column in kept for value in column.raw(item)) for item in items),
+        **more,
     )
 
 
@@ -222,8 +154,112 @@ def ends(found: Estimate | Ratio | None) -> tuple[float | None, float | None, fl
     return (found.mid, found.low, found.high) if found else (None, None, None)
 
 
-_WARMED = 0.1
-"""A rate is no cold one if the resident share of the store exceeded the requested one by more."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Listed:
+    """One cell of a panel's table."""
+
+    cell: CellSummary
+    panel: Panel
+    limit: Bottleneck | None
+
+    @property
+    def ratio(self) -> Ratio | None:
+        return self.panel.ratio(self.cell)
+
+    @property
+    def told(self) -> str:
+        base = self.panel.base
+        if self.cell is base:
+            return "base"
+        return "" if base is None or self.cell.is_null else verdict_words(self.ratio, self.cell, base)
+
+    @property
+    def rate(self) -> str:
+        text = with_interval(self.cell.interval("samples_per_s"))
+        if text:
+            return f"at most {text}" if self.cell.at_most else text
+        return "failed" if not self.cell.usable else "not steady" if self.cell.whole_only else "too short"
+
+    def stored(self, name: str) -> Any:
+        """Return a fact of its store; the null cell has none."""
+        return None if self.cell.is_null else self.cell.fact(name)
+
+
+def panel_table(
+    panel: Panel,
+    limits: Mapping[tuple[str, str], Bottleneck],
+    varying: Iterable[str] = (),
+    anchor: str = "",
+) -> Table:
+    """Return the table of one panel: every backend under the same conditions."""
+    setting = setting_label(panel.speaker, frozenset(varying))
+    items = [_Listed(cell=cell, panel=panel, limit=limits.get(cell.key)) for cell in panel.listed]
+    limited = panel.first.cell.cache == CacheState.LIMITED
+    inflated = any(inflation(cell, panel.null) for cell in panel.cells)
+    base = backend_label(panel.base.backend) if panel.base else ""
+    return _table(
+        "table",
+        f"{dataset_label(panel.first)}: {setting}",
+        _panel_columns(setting, base, limited=limited, inflated=inflated),
+        items,
+        anchor=anchor,
+        marks=tuple(mark(cell) for cell in panel.listed),
+        verdicts=tuple(
+            str(r.verdict) if (r := item.ratio) and r.verdict is not Verdict.UNDECIDED else ""
+            for item in items
+        ),
+        notes=(WARM,) if panel.first.cell.cache == CacheState.WARM else (),
+    )
+
+
+def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) -> list[_Column[_Listed]]:
+    column: type[_Column[_Listed]] = _Column
+    return [
+        column("backend", "", lambda i: backend_label(i.cell.backend)),
+        column("", "setting", lambda _: setting),
+        column("", "cache", lambda i: i.cell.cell.cache),
+        column("", "workers", lambda i: i.cell.cell.workers),
+        column("", "backend", lambda i: i.cell.backend),
+        column("samples/s", "", lambda i: i.rate),
+        column("", "samples_per_s", lambda i: i.cell.interval("samples_per_s"), interval=True),
+        column("", "base", lambda i: i.panel.base.backend if i.panel.base else None),
+        column(f"times {base}", "", lambda i: "1" if i.cell is i.panel.base else with_interval(i.ratio)),
+        column("", "ratio", lambda i: i.ratio, interval=True),
+        column("verdict", "verdict", lambda i: i.told),
+        column("", "rounds", lambda i: i.ratio.rounds if i.ratio else None),
+        column("data wait", "data_wait_frac", lambda i: i.cell.median("data_wait_frac"), percent),
+        column("bottleneck", "", lambda i: f"{i.limit.bound} {percent(i.limit.share)}" if i.limit else ""),
+        column("", "bottleneck", lambda i: str(i.limit.bound) if i.limit else None),
+        column("", "bottleneck_gain", lambda i: i.limit.gain if i.limit else None),
+        column(
+            "CPU per sample", "cpu_s_per_sample", lambda i: i.cell.median("whole_cpu_s_per_sample"), duration
+        ),
+        column("", "cores_used", lambda i: i.cell.median("whole_cores_used")),
+        column("on disk", "bytes_on_disk", lambda i: i.stored("bytes_on_disk"), size),
+        column("build", "build_s", lambda i: i.stored("build_s"), duration),
+        column(
+            "whole epoch" * limited, "whole_samples_per_s", lambda i: i.cell.median("whole_samples_per_s")
+        ),
+        column("compute inflation" * inflated, "", lambda i: inflation(i.cell, i.panel.null)),
+        column("", "compute_inflation", lambda i: getattr(inflation(i.cell, i.panel.null), "mid", None)),
+        column("", "replicates", lambda i: len(i.cell.values("whole_samples_per_s"))),
+        column("", "status", lambda i: "failed" if i.cell.failure else "ok"),
+        column("", "cache_verdict", lambda i: i.cell.rows[0]["cache_verdict"]),
+        column("", "upper_bound", lambda i: i.cell.at_most),
+        column("", "unsteady_replicates", lambda i: i.cell.unsteady_replicates[0]),
+        column("", "memory_bytes", lambda i: i.cell.cell.memory_bytes),
+        column("", "readahead_kib", lambda i: i.cell.cell.readahead_kib),
+        column("", "filesystem", lambda i: i.cell.fact("filesystem")),
+        column("", "storage_device", lambda i: i.cell.fact("storage_device")),
+        *_identity(lambda i: i.cell),
+    ]
+
+
+def _identity(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
+    return [
+        _Column("", "environment_key", lambda item: cell_of(item).environment_key),
+        _Column("", "cell_id", lambda item: cell_of(item).cell.cell_id),
+    ]
 
 
 def cold_table(panel: Panel) -> Table | None:
@@ -261,85 +297,51 @@ def _cold_rate(cell: CellSummary, share: float) -> str:
     return number(samples_per_s) + (f" ({percent(resident)} resident)" if excess > _WARMED else "")
 
 
+def _setting_columns(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
+    names = ("cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib")
+    return [_Column("", name, lambda item, name=name: cell_of(item).fields[name]) for name in names]  # type: ignore[misc]
+
+
 def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
     """Return the supply rate and the starving point of every store, and whether named accelerators are fed."""
-    trained = roofs[0].trained
-    names = [
-        f"{MODELS.get(n.cell.cell.model, n.cell.cell.model)} here, {number(n.rate.mid)}/s" for n in trained
+    named = [
+        (f"{MODELS.get(n.cell.cell.model, n.cell.cell.model)} here", n.rate.mid) for n in roofs[0].trained
     ]
-    rates = [network.rate.mid for network in trained] + [one.images_per_s for one in accelerators]
-    names += [f"{one.title}, {number(one.images_per_s)}/s" for one in accelerators]
-    listed = [(roofline, curve) for roofline in roofs for curve in roofline.curves]
-    loaders = [curve.loader for _, curve in listed]
+    named += [(one.title, one.images_per_s) for one in accelerators]
+    curves = [curve for roofline in roofs for curve in roofline.curves]
+    loaders = [curve.loader for curve in curves]
     varying = varying_fields(loaders)
-    rows = tuple(
-        (
-            setting_label(curve.loader, varying),
-            backend_label(curve.backend),
-            ("at most " if curve.at_most else "") + with_interval(curve.supply),
-            with_interval(curve.starving),
-            *(
-                f"{curve.feeding(rate)}, {percent(min(1.0, curve.delivered(rate) / rate))} busy"
-                for rate in rates
-            ),
-        )
-        for _, curve in listed
+    column: type[_Column[Curve]] = _Column
+    columns = [
+        column("setting", "", lambda c: setting_label(c.loader, varying)),
+        *_setting_columns(lambda c: c.loader),
+        column("backend", "", lambda c: backend_label(c.backend)),
+        column("", "backend", lambda c: c.backend),
+        column("supplies, images/s", "", lambda c: ("at most " * c.at_most) + with_interval(c.supply)),
+        column("", "supply_samples_per_s", lambda c: c.supply, interval=True),
+        column("", "constant_s_per_sample", lambda c: c.constant_s),
+        column("starves above", "starving_samples_per_s", lambda c: c.starving, interval=True),
+        column("", "upper_bound", lambda c: c.at_most),
+        column("", "decided", lambda c: c.decided),
+        column("", "replicates", lambda c: c.starving.n),
+        *(_feeding_column(name, rate) for name, rate in named),
+        *_identity(lambda c: c.loader),
+    ]
+    sources = tuple(
+        f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
+        for one in accelerators
+        if one.source
     )
-    return Table(
-        kind="roofline",
-        caption=f"{dataset_label(loaders[0])}: the fastest accelerator that each store feeds",
-        head=(
-            "setting",
-            "backend",
-            "supplies, images/s",
-            "starves above",
-            *(f"feeds {name}?" for name in names),
-        ),
-        rows=rows,
-        raw_head=(
-            "cache",
-            "workers",
-            "loader",
-            "batch_size",
-            "memory_bytes",
-            "readahead_kib",
-            "backend",
-            "supply_samples_per_s",
-            "supply_samples_per_s_lo",
-            "supply_samples_per_s_hi",
-            "constant_s_per_sample",
-            "starving_samples_per_s",
-            "starving_samples_per_s_lo",
-            "starving_samples_per_s_hi",
-            "upper_bound",
-            "decided",
-            "replicates",
-            "environment_key",
-            "cell_id",
-        ),
-        raw=tuple(
-            (
-                *_setting_raw(curve.loader),
-                *ends(curve.supply),
-                curve.constant_s,
-                *ends(curve.starving),
-                curve.at_most,
-                curve.decided,
-                curve.starving.n,
-                *curve.loader.key,
-            )
-            for _, curve in listed
-        ),
-        marks=tuple(mark(cell) for cell in loaders),
-        notes=(
-            _FED_NOTE,
-            *(
-                f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
-                for one in accelerators
-                if one.source
-            ),
-        ),
-    )
+    caption = f"{dataset_label(loaders[0])}: the fastest accelerator that each store feeds"
+    marks = tuple(mark(cell) for cell in loaders)
+    return _table("roofline", caption, columns, curves, marks=marks, notes=(_FED_NOTE, *sources))
+
+
+def _feeding_column(name: str, rate: float) -> _Column[Curve]:
+    def told(curve: Curve) -> str:
+        return f"{curve.feeding(rate)}, {percent(min(1.0, curve.delivered(rate) / rate))} busy"
+
+    return _Column(f"feeds {name}, {number(rate)}/s?", "", told)
 
 
 def point_table(roofs: Sequence[Roofline]) -> Table | None:
@@ -348,111 +350,40 @@ def point_table(roofs: Sequence[Roofline]) -> Table | None:
     errors = model_errors(points)
     if errors is None:
         return None
-    return Table(
-        kind="roofline-points",
-        caption=f"{dataset_label(points[0].cell)}: the formula against {len(points)} measured points",
-        head=("setting", "backend", "takes, images/s", "delivered", "predicted", "error"),
-        rows=tuple(
-            (
-                setting_label(point.cell),
-                backend_label(point.cell.backend),
-                number(point.ingestion.mid),
-                with_interval(point.delivered),
-                number(point.predicted),
-                f"{point.error:+.0%}",
-            )
-            for point in points
-        ),
-        raw_head=(
-            "cache",
-            "workers",
-            "loader",
-            "batch_size",
-            "memory_bytes",
-            "readahead_kib",
-            "backend",
-            "compute",
-            "ingestion_samples_per_s",
-            "delivered_samples_per_s",
-            "delivered_samples_per_s_lo",
-            "delivered_samples_per_s_hi",
-            "predicted_samples_per_s",
-            "error_frac",
-            "environment_key",
-            "cell_id",
-        ),
-        raw=tuple(
-            (
-                *_setting_raw(point.cell),
-                str(point.cell.fields["compute"]),
-                point.ingestion.mid,
-                *ends(point.delivered),
-                point.predicted,
-                point.error,
-                *point.cell.key,
-            )
-            for point in points
-        ),
-        notes=(f"Errors of the formula: {percent(errors[0])} at the median, {percent(errors[1])} at most.",),
-    )
-
-
-def _setting_raw(cell: CellSummary) -> tuple[Any, ...]:
-    own = cell.cell
-    return (
-        own.cache,
-        own.workers,
-        own.loader,
-        own.batch_size,
-        own.memory_bytes,
-        own.readahead_kib,
-        cell.backend,
-    )
+    column: type[_Column[Point]] = _Column
+    columns = [
+        column("setting", "", lambda p: setting_label(p.cell)),
+        *_setting_columns(lambda p: p.cell),
+        column("backend", "", lambda p: backend_label(p.cell.backend)),
+        column("", "backend", lambda p: p.cell.backend),
+        column("", "compute", lambda p: str(p.cell.fields["compute"])),
+        column("takes, images/s", "ingestion_samples_per_s", lambda p: p.ingestion.mid),
+        column("delivered", "delivered_samples_per_s", lambda p: p.delivered, interval=True),
+        column("predicted", "predicted_samples_per_s", lambda p: p.predicted),
+        column("error", "error_frac", lambda p: p.error, lambda error: f"{error:+.0%}"),
+        *_identity(lambda p: p.cell),
+    ]
+    caption = f"{dataset_label(points[0].cell)}: the formula against {len(points)} measured points"
+    note = f"Errors of the formula: {percent(errors[0])} at the median, {percent(errors[1])} at most."
+    return _table("roofline-points", caption, columns, points, notes=(note,))
 
 
 def ladder_table(ladder: Ladder) -> Table:
     """Return the rungs of one ladder with their gains."""
-    return Table(
-        kind="ladder",
-        caption=f"{common_setting([step.cell for step in ladder.steps])}: LMDBIO's ladder",
-        head=("rung", "removes", "samples/s", "times the rung below", "times LMDB's own map"),
-        rows=tuple(
-            (
-                step.rung.label,
-                step.rung.trouble,
-                with_interval(step.rate),
-                with_interval(step.gain),
-                with_interval(step.over_plain),
-            )
-            for step in ladder.steps
-        ),
-        raw_head=(
-            "rung",
-            "backend",
-            "samples_per_s",
-            "samples_per_s_lo",
-            "samples_per_s_hi",
-            "gain",
-            "gain_lo",
-            "gain_hi",
-            "over_plain",
-            "over_plain_lo",
-            "over_plain_hi",
-            "cell_id",
-        ),
-        raw=tuple(
-            (
-                step.rung.key,
-                step.cell.backend,
-                *ends(step.rate),
-                *ends(step.gain),
-                *ends(step.over_plain),
-                step.cell.cell.cell_id,
-            )
-            for step in ladder.steps
-        ),
-        marks=tuple(mark(step.cell) for step in ladder.steps),
-    )
+    column: type[_Column[Step]] = _Column
+    columns = [
+        column("rung", "", lambda s: s.rung.label),
+        column("", "rung", lambda s: s.rung.key),
+        column("", "backend", lambda s: s.cell.backend),
+        column("removes", "", lambda s: s.rung.trouble),
+        column("samples/s", "samples_per_s", lambda s: s.rate, interval=True),
+        column("times the rung below", "gain", lambda s: s.gain, interval=True),
+        column("times LMDB's own map", "over_plain", lambda s: s.over_plain, interval=True),
+        *_identity(lambda s: s.cell),
+    ]
+    cells = [step.cell for step in ladder.steps]
+    marks = tuple(map(mark, cells))
+    return _table("ladder", f"{common_setting(cells)}: LMDBIO's ladder", columns, ladder.steps, marks=marks)
 
 
 def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:
@@ -460,229 +391,120 @@ def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:
     jobs = [
         cell for cell in cells if cell.cell.ranks > 1 and not cell.is_null and cell.median("samples_per_s")
     ]
-    communicating = [
+    exchanging = [
         cell
         for cell in cells
         if cell.cell.ranks > cell.cell.trainers and cell.median("job_barrier_s") is not None
     ]
     made = [_job_table(jobs, cells)] if jobs else []
-    made += [_communication_table(communicating)] if communicating else []
-    made += [table for table in (_corner_table(cells), _tournament_table(cells)) if table]
-    return made
+    made += [_communication_table(exchanging)] if exchanging else []
+    made += [_corner_table(found)] if (found := corners(cells)) else []
+    return made + ([_tournament_table(games)] if (games := tournaments(cells)) else [])
 
 
 def _job_table(jobs: Sequence[CellSummary], cells: Sequence[CellSummary]) -> Table:
     varying = varying_fields(jobs)
-    rows, raw = [], []
-    for job in jobs:
-        alone, separate = alone_of(job, cells), sharing_base(job, cells)
-        gain = None if alone is None else rate_ratio(job, alone)
-        shared = None if separate is None or separate is job else rate_ratio(job, separate)
-        efficiency = None if gain is None or gain.mid is None else gain.mid / job.cell.ranks
-        rows.append(
-            (
-                setting_label(job, varying),
-                job_name(job),
-                with_interval(job.interval("samples_per_s")),
-                with_interval(gain),
-                percent(efficiency),
-                with_interval(shared),
-                duration(job.per_step("whole_job_wait_for_slowest_s")),
-            )
-        )
-        raw.append(
-            (
-                setting_label(job, varying),
-                job.backend,
-                job.cell.ranks,
-                str(job.cell.share),
-                *ends(job.interval("samples_per_s")),
-                *ends(gain),
-                efficiency,
-                *ends(shared),
-                *job.key,
-            )
-        )
-    return Table(
-        kind="ranks",
-        caption=f"{dataset_label(jobs[0])}: jobs of ranks",
-        head=(
-            "setting",
-            "job",
-            "samples/s",
-            "times one process",
-            "efficiency",
-            "times without sharing",
-            "wait for slowest",
-        ),
-        rows=tuple(rows),
-        raw_head=(
-            "setting",
-            "backend",
-            "ranks",
-            "share",
-            "samples_per_s",
-            "samples_per_s_lo",
-            "samples_per_s_hi",
-            "over_one_process",
-            "over_one_process_lo",
-            "over_one_process_hi",
-            "efficiency_frac",
-            "over_separate",
-            "over_separate_lo",
-            "over_separate_hi",
-            "environment_key",
-            "cell_id",
-        ),
-        raw=tuple(raw),
-        marks=tuple(mark(job) for job in jobs),
-    )
+
+    def gain(job: CellSummary) -> Ratio | None:
+        alone = alone_of(job, cells)
+        return None if alone is None else rate_ratio(job, alone)
+
+    def efficiency(job: CellSummary) -> float | None:
+        found = gain(job)
+        return None if found is None or found.mid is None else found.mid / job.cell.ranks
+
+    def shared(job: CellSummary) -> Ratio | None:
+        separate = sharing_base(job, cells)
+        return None if separate is None or separate is job else rate_ratio(job, separate)
+
+    column: type[_Column[CellSummary]] = _Column
+    columns = [
+        column("setting", "setting", lambda job: setting_label(job, varying)),
+        column("job", "", job_name),
+        column("", "backend", lambda job: job.backend),
+        column("", "ranks", lambda job: job.cell.ranks),
+        column("", "share", lambda job: str(job.cell.share)),
+        column("samples/s", "samples_per_s", lambda job: job.interval("samples_per_s"), interval=True),
+        column("times one process", "over_one_process", gain, interval=True),
+        column("efficiency", "efficiency_frac", efficiency, percent),
+        column("times without sharing", "over_separate", shared, interval=True),
+        column("wait for slowest", "", lambda job: job.per_step("whole_job_wait_for_slowest_s"), duration),
+        *_identity(lambda job: job),
+    ]
+    marks = tuple(map(mark, jobs))
+    return _table("ranks", f"{dataset_label(jobs[0])}: jobs of ranks", columns, jobs, marks=marks)
 
 
 def _communication_table(jobs: Sequence[CellSummary]) -> Table:
-    columns = (
-        "job_step_without_sync_s",
-        EXPOSED,
-        "job_gradient_bytes",
-        "job_link_bytes_per_s",
-        "job_link_latency_s",
-        "job_ring_bound_s",
-        "job_exposed_over_bound",
-        "job_barrier_s",
-    )
     varying = varying_fields(jobs)
-    return Table(
-        kind="ranks-communication",
-        caption=f"{dataset_label(jobs[0])}: what the exchange of gradients costs",
-        head=(
-            "setting",
-            "job",
-            "step without it",
-            "exposed",
-            "bytes per rank",
-            "link",
-            "bandwidth",
-            "ideal ring",
-            "exposed / ideal",
-        ),
-        rows=tuple(
-            (
-                setting_label(cell, varying),
-                job_name(cell),
-                duration(cell.median("job_step_without_sync_s")),
-                _milliseconds(cell.interval(EXPOSED)),
-                size(cell.median("job_gradient_bytes")),
-                str(cell.fact("job_link") or ""),
-                f"{size(cell.median('job_link_bytes_per_s'))}/s",
-                duration(cell.median("job_ring_bound_s")),
-                number(cell.median("job_exposed_over_bound")),
-            )
-            for cell in jobs
-        ),
-        raw_head=("setting", "backend", "ranks", "sync", *columns, "environment_key", "cell_id"),
-        raw=tuple(
-            (
-                setting_label(cell, varying),
-                cell.backend,
-                cell.cell.ranks,
-                str(cell.cell.sync),
-                *(cell.median(name) for name in columns),
-                *cell.key,
-            )
-            for cell in jobs
-        ),
-        marks=tuple(mark(cell) for cell in jobs),
-        notes=(_RING_NOTE,),
-    )
 
+    def median(name: str) -> Callable[[CellSummary], float | None]:
+        return lambda job: job.median(name)
 
-def _corner_table(cells: Sequence[CellSummary]) -> Table | None:
-    found = corners(cells)
-    if not found:
-        return None
-    varying = varying_fields(corner.cell for corner in found)
-    return Table(
-        kind="ranks-interference",
-        caption=f"{dataset_label(found[0].cell)}: what loading and exchanging cost each other",
-        head=("setting", "job", "part of a step", "loading alone", "exchange alone", "both, beyond the sum"),
-        rows=tuple(
-            (
-                setting_label(one.cell, varying),
-                job_name(one.cell),
-                one.part,
-                *(_milliseconds(figure) for figure in (one.loading, one.exchange, one.interaction)),
-            )
-            for one in found
+    column: type[_Column[CellSummary]] = _Column
+    columns = [
+        column("setting", "setting", lambda job: setting_label(job, varying)),
+        column("job", "", job_name),
+        column("", "backend", lambda job: job.backend),
+        column("", "ranks", lambda job: job.cell.ranks),
+        column("", "sync", lambda job: str(job.cell.sync)),
+        column("step without it", "step_without_sync_s", median("job_step_without_sync_s"), duration),
+        column("exposed", "exposed_s", lambda job: job.interval(EXPOSED), _milliseconds, interval=True),
+        column("bytes per rank", "gradient_bytes", median("job_gradient_bytes"), size),
+        column("link", "link", lambda job: job.fact("job_link"), lambda link: str(link or "")),
+        column(
+            "bandwidth", "link_bytes_per_s", median("job_link_bytes_per_s"), lambda rate: f"{size(rate)}/s"
         ),
-        raw_head=(
-            "backend",
-            "part",
-            "loading_s",
-            "loading_s_lo",
-            "loading_s_hi",
-            "exchange_s",
-            "exchange_s_lo",
-            "exchange_s_hi",
-            "interaction_s",
-            "interaction_s_lo",
-            "interaction_s_hi",
-            "environment_key",
-            "cell_id",
-        ),
-        raw=tuple(
-            (
-                one.cell.backend,
-                one.part,
-                *ends(one.loading),
-                *ends(one.exchange),
-                *ends(one.interaction),
-                *one.cell.key,
-            )
-            for one in found
-        ),
-    )
+        column("", "link_latency_s", median("job_link_latency_s")),
+        column("ideal ring", "ring_bound_s", median("job_ring_bound_s"), duration),
+        column("exposed / ideal", "exposed_over_bound", median("job_exposed_over_bound")),
+        column("", "barrier_s", median("job_barrier_s")),
+        *_identity(lambda job: job),
+    ]
+    caption = f"{dataset_label(jobs[0])}: what the exchange of gradients costs"
+    marks = tuple(map(mark, jobs))
+    return _table("ranks-communication", caption, columns, jobs, marks=marks, notes=(_RING_NOTE,))
 
 
 def _milliseconds(found: Estimate | None) -> str:
     return "" if found is None else f"{with_interval(found.scaled(1000))} ms"
 
 
-def _tournament_table(cells: Sequence[CellSummary]) -> Table | None:
-    found = tournaments(cells)
-    if not found:
-        return None
-    return Table(
-        kind="tournaments",
-        caption=f"{dataset_label(found[0].cell)}: trainers with tournaments beside the same trainers without",
-        head=("setting", "seed", "best trainer", "without games", "games", "networks that moved"),
-        rows=tuple(
-            (
-                setting_label(one.cell),
-                str(one.cell.fields["seed"]),
-                percent(one.accuracy),
-                percent(one.control),
-                str(one.games),
-                str(one.moved),
-            )
-            for one in found
+def _corner_table(found: Sequence[Corners]) -> Table:
+    varying = varying_fields(one.cell for one in found)
+    column: type[_Column[Corners]] = _Column
+    columns = [
+        column("setting", "", lambda one: setting_label(one.cell, varying)),
+        column("job", "", lambda one: job_name(one.cell)),
+        column("", "backend", lambda one: one.cell.backend),
+        column("part of a step", "part", lambda one: one.part),
+        column("loading alone", "loading_s", lambda one: one.loading, _milliseconds, interval=True),
+        column("exchange alone", "exchange_s", lambda one: one.exchange, _milliseconds, interval=True),
+        column(
+            "both, beyond the sum", "interaction_s", lambda one: one.interaction, _milliseconds, interval=True
         ),
-        raw_head=(
-            "seed",
-            "test_accuracy",
-            "test_accuracy_without",
-            "games",
-            "moved",
-            "environment_key",
-            "cell_id",
-        ),
-        raw=tuple(
-            (one.cell.fields["seed"], one.accuracy, one.control, one.games, one.moved, *one.cell.key)
-            for one in found
-        ),
-    )
+        *_identity(lambda one: one.cell),
+    ]
+    caption = f"{dataset_label(found[0].cell)}: what loading and exchanging cost each other"
+    return _table("ranks-interference", caption, columns, found)
 
 
-CELL_COLUMNS = (
+def _tournament_table(found: Sequence[Tournament]) -> Table:
+    column: type[_Column[Tournament]] = _Column
+    columns = [
+        column("setting", "", lambda one: setting_label(one.cell)),
+        column("seed", "seed", lambda one: one.cell.fields["seed"]),
+        column("best trainer", "test_accuracy", lambda one: one.accuracy, percent),
+        column("without games", "test_accuracy_without", lambda one: one.control, percent),
+        column("games", "games", lambda one: one.games),
+        column("networks that moved", "moved", lambda one: one.moved),
+        *_identity(lambda one: one.cell),
+    ]
+    caption = f"{dataset_label(found[0].cell)}: trainers with tournaments beside the same trainers without"
+    return _table("tournaments", caption, columns, found)
+
+
+_FIGURES = (
     ("samples/s", "samples_per_s", 1.0),
     ("data wait, s", "data_wait_s", 1.0),
     ("copy, s", "h2d_s", 1.0),
@@ -706,56 +528,36 @@ CELL_COLUMNS = (
 
 def every_cell(cells: Sequence[CellSummary]) -> Table:
     """Return the raw figures of every cell, medians over replicates."""
-    rows = tuple(
-        (
-            dataset_label(cell),
-            backend_label(cell.backend),
-            state_label(cell),
-            setting_label(cell),
-            *(
-                "" if (value := cell.median(name)) is None else f"{value * factor:.5g}"
-                for _, name, factor in CELL_COLUMNS
-            ),
-            str(len(cell.values("whole_samples_per_s"))),
-            mark(cell) or "ok",
-        )
-        for cell in cells
-    )
-    head = (
-        "dataset",
-        "backend",
-        "cache",
-        "setting",
-        *(name for name, *_ in CELL_COLUMNS),
-        "replicates",
-        "state",
-    )
-    return Table(
-        caption=f"{len(cells)} cells, medians over replicates",
-        head=head,
-        rows=rows,
-        raw_head=head,
-        raw=rows,
-        marks=tuple(mark(cell) for cell in cells),
-    )
+
+    def figure(name: str, factor: float) -> Callable[[CellSummary], str]:
+        return lambda cell: "" if (value := cell.median(name)) is None else f"{value * factor:.5g}"
+
+    column: type[_Column[CellSummary]] = _Column
+    columns = [
+        column("dataset", "", dataset_label),
+        column("backend", "", lambda cell: backend_label(cell.backend)),
+        column("cache", "", state_label),
+        column("setting", "", setting_label),
+        *(column(head, "", figure(name, factor)) for head, name, factor in _FIGURES),
+        column("replicates", "", lambda cell: len(cell.values("whole_samples_per_s"))),
+        column("state", "", lambda cell: mark(cell) or "ok"),
+    ]
+    marks = tuple(map(mark, cells))
+    return _table("cells", f"{len(cells)} cells, medians over replicates", columns, cells, marks=marks)
 
 
 def matrix(panels: Sequence[Panel]) -> Table:
     """Return stores by settings: the rate of each store in each panel, and in brackets times the base."""
-    backends = list(dict.fromkeys(cell.backend for panel in panels for cell in panel.stored))
+    backends = {cell.backend for panel in panels for cell in panel.stored}
     several = len({panel.first.dataset_key for panel in panels}) > 1
-    labels = [_matrix_head(panel, named=several) for panel in panels]
     columns = [{cell.backend: _matrix_cell(panel, cell) for cell in panel.stored} for panel in panels]
-    rows = tuple(
-        (backend_label(name), *(column.get(name, "") for column in columns))
-        for name in sorted(backends, key=backend_rank)
-    )
     return Table(
         caption="Samples/s of every store, and times the base: + faster, - slower, = within 10%, ? undecided",
-        head=("store", *labels),
-        rows=rows,
-        raw_head=("store", *labels),
-        raw=rows,
+        head=("store", *(_matrix_head(panel, named=several) for panel in panels)),
+        rows=tuple(
+            (backend_label(name), *(column.get(name, "") for column in columns))
+            for name in sorted(backends, key=backend_rank)
+        ),
     )
 
 

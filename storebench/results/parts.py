@@ -322,9 +322,6 @@ class Ceilings:
         The device's ceiling: the highest of these rates.
     device_method
         How the requests were kept in flight, and the file that was read.
-    matrix_products_per_s
-        Products of two float32 [1024, 1024] matrices by torch, after real training in the same process.
-        It is no ceiling; it relates the training of two machines (`storebench.training.calibration`).
     """
 
     gather_samples_per_s: float | None = None
@@ -338,7 +335,6 @@ class Ceilings:
     device_sequential_bytes_per_s: float | None = None
     device_best_bytes_per_s: float | None = None
     device_method: str = ""
-    matrix_products_per_s: float | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 

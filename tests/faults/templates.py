@@ -43,15 +43,7 @@ def storebench(*words: str) -> list[str]:
 
 
 class Templates:
-    """What commands start from, made once by commands without faults: stores, a run, a report.
-
-    Parameters
-    ----------
-    folder
-        Where they are kept.
-    server
-        Starts the commands as copies of itself; None starts interpreters.
-    """
+    """What commands start from, made once by commands without faults: stores, a run, a report."""
 
     def __init__(self, folder: Path, server: CommandServer | None = None) -> None:
         self._folder, self._server = folder, server
