@@ -19,7 +19,7 @@ from storebench.cli.options import (
     timeout_option,
 )
 from storebench.cli.progress import StderrWatcher, print_plan
-from storebench.cli.run import begun, continued_by, leave, new_run_folder
+from storebench.cli.run import begun, continued_by, executed, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -179,7 +179,7 @@ def bench(
             timeout_s = loaded.timeout_s if timeout is None else timeout
             limits = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-            records = _executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
+            records = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
         _finish(records, folder, loaded.name, beginning, as_json=as_json)
 
 
@@ -241,28 +241,6 @@ def _claimed(
                 hint="Name another --out.",
             )
         yield run if replicates is None else run.extended(replicates)
-
-
-def _executed(
-    run: "Run", stores: Path, address: "NodeAddress | None", *, drop_caches: bool, retry_failed: bool
-) -> list["Record"]:
-    """Execute a run, perhaps as the first of several nodes, and return all of its records."""
-    from storebench.runner import execute
-    from storebench.runs.records import read_records
-    from storebench.surroundings import sweep
-    from storebench.worker.leading import leading
-
-    sweep(stores)
-    with contextlib.nullcontext() if address is None else leading(address) as leader:
-        execute(
-            run,
-            stores,
-            drop_caches=drop_caches,
-            retry_failed=retry_failed,
-            watcher=StderrWatcher(run.scenario.budget_s),
-            leader=leader,
-        )
-    return read_records(run.folder)
 
 
 def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun", *, as_json: bool) -> None:
