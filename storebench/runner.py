@@ -16,7 +16,7 @@ from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import running_digest
-from storebench.probes.other_work import OtherWork
+from storebench.probes.counters import OtherWork
 from storebench.ranks.memory import check_room
 from storebench.ranks.progress import Position
 from storebench.results import Cell, Record, Status

@@ -12,14 +12,13 @@ from storebench.manifest import Manifest
 from storebench.matrix import MODEL_CROPS
 from storebench.probes.cgroup import MemoryGroup, find_controller, sweep_groups
 from storebench.probes.loop_mount import own_namespace, why_not
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.settings.words import BOUNDED_STATES, TrainerData
 from storebench.stores.devices import StoreImage
 from storebench.system.scratch import sweep as sweep_folders
-from storebench.system.scratch import sweep_segments
-from storebench.system.user_cache import user_cache_folder
+from storebench.system.scratch import sweep_segments, user_cache_folder
 from storebench.units import format_bytes, number_of
 
 

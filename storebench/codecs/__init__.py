@@ -1,8 +1,4 @@
-"""Codecs turn one image into bytes and back: raw, PNG, JPEG, and image files as they are.
-
-A codec is stateless and picklable, and knows nothing about the container of its
-payloads: container and codec are separate axes of every result.
-"""
+"""Codecs turn one image into bytes and back: raw, PNG, JPEG, and image files as they are."""
 
 from storebench.codecs.base import Codec, Payload, RawCodec
 from storebench.codecs.compressed import JpegCodec, PngCodec

@@ -12,21 +12,11 @@ Payload = bytes | bytearray | memoryview
 
 
 class Codec(ABC):
-    """Turn an image into bytes and back.
+    """Turn an image into bytes and back."""
 
-    Attributes
-    ----------
-    name
-        The name in backends and results.
-    lossless
-        Whether decoding returns exactly the pixels that were encoded.
-    suffix
-        File extension for a single payload.
-    """
-
-    name: ClassVar[str]
-    lossless: ClassVar[bool]
-    suffix: ClassVar[str]
+    name: ClassVar[str]  # the name in backends and results
+    lossless: ClassVar[bool]  # whether decoding returns exactly the pixels that were encoded
+    suffix: ClassVar[str]  # file extension for a single payload
 
     @abstractmethod
     def encode(self, image: Image) -> bytes:
@@ -34,13 +24,7 @@ class Codec(ABC):
 
     @abstractmethod
     def decode_into(self, payload: Payload, out: Image) -> None:
-        """Write the pixels of `payload` into `out`, uint8 [H, W, C], C order.
-
-        Raises
-        ------
-        CorruptDataError
-            The payload does not decode to an image of that shape.
-        """
+        """Write the pixels of `payload` into `out`, uint8 [H, W, C], C order."""
 
 
 class RawCodec(Codec):

@@ -9,18 +9,12 @@ from PIL import Image as PilImage
 from storebench.codecs.base import Codec, Payload
 from storebench.codecs.decoders import Decoder, PillowDecoder, undecodable
 from storebench.datasets.base import Image
-from storebench.datasets.headers import JPEG, PNG
+from storebench.datasets.images import JPEG, PNG
 from storebench.errors import CorruptDataError
 
 
 class _CompressedCodec(Codec):
-    """Base of PNG and JPEG, grey and RGB only.
-
-    Parameters
-    ----------
-    decoder
-        The library that decodes; Pillow where it is left out.
-    """
+    """Base of PNG and JPEG, grey and RGB only."""
 
     kind: ClassVar[str]
     save_options: ClassVar[dict[str, int]]

@@ -14,15 +14,20 @@ from PIL import Image as PilImage
 
 from storebench.arrays import ImageSize
 from storebench.codecs.base import Payload
-from storebench.datasets.headers import JPEG, MOST_PIXELS, PNG, Header, read_header, refuse_bomb
 from storebench.datasets.images import (
     DOES_NOT_DECODE,
+    JPEG,
+    MOST_PIXELS,
     PILLOW_FORMATS,
+    PNG,
+    Header,
     be_strict,
     is_deep,
     load_rgb,
     open_image,
+    read_header,
     reason_of,
+    refuse_bomb,
 )
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 
@@ -41,44 +46,20 @@ Pillow and OpenCV fill with grey, and a run must not end at an image that was ac
 
 
 class OpenedImage(ABC):
-    """An image file whose header was read, and nothing else.
+    """An image file whose header was read, and nothing else."""
 
-    Attributes
-    ----------
-    size
-        Width and height of the image.
-    """
-
-    size: ImageSize
+    size: ImageSize  # width and height of the image
 
     @abstractmethod
     def load(self, mode: str, least: ImageSize | None) -> PilImage.Image:
-        """Decode the image.
-
-        Parameters
-        ----------
-        mode
-            "L" for grey, "RGB" for colour.
-        least
-            A JPEG may be decoded at a reduced scale, to no less than this size; None decodes the whole image.
-        """
+        """Decode the image."""
 
 
 class Decoder(ABC):
-    """A library that decodes images.
+    """A library that decodes images."""
 
-    Attributes
-    ----------
-    name
-        The name in backends and results.
-    kinds
-        Formats that it decodes; Pillow decodes all others in its place.
-    library
-        The module that it needs, which the extra with the decoder's name installs; "" if storebench always has it.
-    """
-
-    name: ClassVar[str]
-    kinds: ClassVar[frozenset[str]]
+    name: ClassVar[str]  # the name in backends and results
+    kinds: ClassVar[frozenset[str]]  # formats that it decodes; Pillow decodes all others in its place
     library: ClassVar[str] = ""
 
     @abstractmethod
@@ -254,15 +235,7 @@ def _install_line(decoder: type[Decoder]) -> str:
 
 
 def get_decoder(name: str) -> Decoder:
-    """Return the decoder called `name`.
-
-    Raises
-    ------
-    UnknownNameError
-        There is no such decoder.
-    MissingDependencyError
-        Its library is not installed.
-    """
+    """Return the decoder called `name`."""
     if name not in DECODERS:
         raise UnknownNameError.of("decoder", name, DECODERS)
     return DECODERS[name]()

@@ -1,7 +1,8 @@
-"""Image files as they are: the payload is the file's own bytes, and images become samples of one size when they are read."""
+"""Image files as they are: the payload is the file itself, and a view of each image becomes a sample when it is read."""
 
 import io
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,62 @@ from PIL import Image as PilImage
 
 from storebench.codecs.base import Codec, Payload
 from storebench.codecs.decoders import Decoder, PillowDecoder, check_size, undecodable
-from storebench.codecs.views import Choose, View, centre_view
 from storebench.datasets.base import Image
+
+RESIZED_OVER_SIDE = 256 / 224
+"""Short side of an image that is resized for evaluation, over the side of the crop from its middle."""
+
+AREA_FRAC = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+ATTEMPTS = 10
+DRAWS = 4 * ATTEMPTS + 1
+"""Random numbers that one view may need: four per attempt, and one for mirroring."""
+
+_MIRRORED_FRAC = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """A rectangle of an image, in its pixels, and whether it is mirrored left to right."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    mirrored: bool = False
+
+
+Choose = Callable[[int, int], View]
+"""Return the view of an image, given its width and height."""
+
+
+def centre_view(width: int, height: int, out_height: int, out_width: int) -> View:
+    """Return the view for evaluation: what resizing the short side and cropping the middle would keep."""
+    scale = min(width / out_width, height / out_height) / RESIZED_OVER_SIDE
+    wide, high = out_width * scale, out_height * scale
+    return View(left=(width - wide) / 2, top=(height - high) / 2, width=wide, height=high)
+
+
+def random_view(width: int, height: int, draws: Sequence[float]) -> View:
+    """Return the view for training: RandomResizedCrop and a horizontal flip, as torchvision defines them."""
+    mirrored = draws[-1] < _MIRRORED_FRAC
+    low, high = map(math.log, RATIO)
+    for at in range(0, 4 * ATTEMPTS, 4):
+        by_area, by_ratio, down, across = draws[at : at + 4]
+        area = width * height * (AREA_FRAC[0] + by_area * (AREA_FRAC[1] - AREA_FRAC[0]))
+        ratio = math.exp(low + by_ratio * (high - low))
+        wide, tall = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < wide <= width and 0 < tall <= height:
+            left, top = int(across * (width - wide + 1)), int(down * (height - tall + 1))
+            return View(left=left, top=top, width=wide, height=tall, mirrored=mirrored)
+    wide, tall = width, height
+    if width < RATIO[0] * height:
+        tall = round(width / RATIO[0])
+    elif width > RATIO[1] * height:
+        wide = round(height * RATIO[1])
+    left, top = (width - wide) // 2, (height - tall) // 2
+    return View(left=left, top=top, width=wide, height=tall, mirrored=mirrored)
+
 
 Shape = tuple[int, ...]
 """(H, W, C) of a sample."""
@@ -18,18 +73,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoded:
-    """A decoded image and the part of it that becomes a sample.
+    """A decoded image and the part of it that becomes a sample."""
 
-    Attributes
-    ----------
-    picture
-        The pixels of the whole image, perhaps at a reduced scale.
-    view
-        The part, in pixels of `picture`.
-    """
-
-    picture: PilImage.Image
-    view: View
+    picture: PilImage.Image  # the pixels of the whole image, perhaps at a reduced scale
+    view: View  # the part, in pixels of `picture`
 
     def write(self, out: Image) -> None:
         """Resize the part into `out`, uint8 [H, W, C]: bilinear with antialiasing, then mirrored if that was drawn."""
@@ -47,18 +94,7 @@ class Decoded:
 
 
 class OriginalCodec(Codec):
-    """The bytes of an image file, unchanged. Each image has its own size.
-
-    Decoding cuts a part out of the image and resizes it to the shape that is asked for; without a choice that is
-    the part for evaluation (`centre_view`).
-
-    Parameters
-    ----------
-    decoder
-        The library that decodes; Pillow where it is left out.
-    scaled
-        Whether JPEGs are decoded at the smallest scale of their DCT (1/2, 1/4 or 1/8) that is no smaller than needed.
-    """
+    """The bytes of an image file, unchanged. Each image has its own size."""
 
     name = "original"
     lossless = False
@@ -79,18 +115,7 @@ class OriginalCodec(Codec):
         self.decode(payload, out.shape).write(out)
 
     def decode(self, payload: Payload, shape: Shape, choose: Choose | None = None) -> Decoded:
-        """Decode an image, to be written into a sample of `shape` (H, W, C).
-
-        Parameters
-        ----------
-        choose
-            Returns the part that becomes the sample, given width and height of the image; None for evaluation.
-
-        Raises
-        ------
-        CorruptDataError
-            The payload does not decode.
-        """
+        """Decode an image, to be written into a sample of `shape` (H, W, C)."""
         high, wide, channels = shape
         with undecodable(self.name, payload):
             opened = self.decoder.open(payload)

@@ -1,8 +1,4 @@
-"""The codecs, and the parser of their names with decoders.
-
-A codec is ``NAME[:DECODER][?scale=dct]``: "raw", "jpeg", "jpeg:simplejpeg", "original:pillow?scale=dct".
-The stored bytes depend on NAME alone; the rest determines how they are decoded.
-"""
+"""The codecs, and the parser of their names with decoders."""
 
 import functools
 from collections.abc import Callable
@@ -34,21 +30,11 @@ _KINDS = {PngCodec.name: PngCodec.kind, JpegCodec.name: JpegCodec.kind}
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """A codec and how its payloads are decoded.
+    """A codec and how its payloads are decoded."""
 
-    Attributes
-    ----------
-    codec
-        The codec's name, which determines the stored bytes.
-    decoder
-        The library that decodes.
-    scaled
-        Whether JPEGs are decoded at a reduced scale (``scale=dct``).
-    """
-
-    codec: str
-    decoder: str = DEFAULT_DECODER
-    scaled: bool = False
+    codec: str  # the codec's name, which determines the stored bytes
+    decoder: str = DEFAULT_DECODER  # the library that decodes
+    scaled: bool = False  # whether JPEGs are decoded at a reduced scale (``scale=dct``)
 
     @property
     def options(self) -> Pairs:
@@ -62,20 +48,7 @@ class Decoding:
 
 
 def decoding_of(codec: str, options: Pairs) -> Decoding:
-    """Return the decoder, with its scale, for the payloads of a codec.
-
-    Parameters
-    ----------
-    options
-        ("decoder", NAME) and ("scale", "dct" or "full"), as far as they are given.
-
-    Raises
-    ------
-    UnknownNameError
-        There is no such codec, decoder or option.
-    UsageError
-        The codec has no decoder to choose, or cannot be scaled.
-    """
+    """Return the decoder, with its scale, for the payloads of a codec."""
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
     given = dict(options)
@@ -102,17 +75,7 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
 
 @functools.cache
 def get_codec(name: str) -> Codec:
-    """Return the codec called `name`, with the decoder that the name asks for.
-
-    Raises
-    ------
-    UnknownNameError
-        There is no such codec or decoder.
-    UsageError
-        The codec has no decoder to choose, or cannot be scaled.
-    MissingDependencyError
-        The decoder's library is not installed.
-    """
+    """Return the codec called `name`, with the decoder that the name asks for."""
     if name in CODECS:
         return CODECS[name]
     body, _, scale = name.partition(f"?{SCALE}=")

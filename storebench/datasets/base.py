@@ -1,18 +1,19 @@
-"""The dataset contract: a sequence of (uint8 image, integer label) with a known geometry and origin."""
+"""The dataset contract, a sequence of (uint8 image, integer label), and the dataset that is held in memory."""
 
 import enum
 import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets.sources import Refusal
+from storebench.datasets.sources import Refusal, check_index, fingerprint
 from storebench.plain_text import name_of_text, printable
 from storebench.settings.words import Split
 
@@ -40,56 +41,24 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The source of a dataset's samples.
+    """The source of a dataset's samples."""
 
-    Attributes
-    ----------
-    origin
-        Real, derived from real, or synthetic.
-    source
-        The layout that was read, in words ("CIFAR-10 binary batches").
-    derived_frac
-        Share of the samples that are not unchanged images of the source, 0 to 1.
-    note
-        One line that a reader of a figure should see ("1 of 5 batches present"), or "".
-    skipped_files
-        Number of unreadable image files that were left out, as asked.
-    """
-
-    origin: Origin
-    source: str
-    derived_frac: float = 0.0
-    note: str = ""
-    skipped_files: int = 0
+    origin: Origin  # real, derived from real, or synthetic
+    source: str  # the layout that was read, in words ("CIFAR-10 binary batches")
+    derived_frac: float = 0.0  # share of the samples that are not unchanged images of the source, 0 to 1
+    note: str = ""  # one line that a reader of a figure should see ("1 of 5 batches present"), or ""
+    skipped_files: int = 0  # number of unreadable image files that were left out, as asked
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """The geometry and identity of a dataset, without its pixels.
+    """The geometry and identity of a dataset, without its pixels."""
 
-    Attributes
-    ----------
-    name
-        The requested name ("mnist", "folder:PATH").
-    split
-        "train" or "test".
-    count
-        Number of samples.
-    image_shape
-        (H, W, C) of every image.
-    class_names
-        One name per class; labels index it.
-    fingerprint
-        Hexadecimal digest of everything that determines the samples: source files
-        with their sizes, split, size, limit, seed. Equal fingerprints mean equal
-        samples.
-    """
-
-    name: str
-    split: Split
-    count: int
-    image_shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
+    name: str  # the requested name ("mnist", "folder:PATH")
+    split: Split  # "train" or "test"
+    count: int  # number of samples
+    image_shape: tuple[int, int, int]  # (H, W, C) of every image
+    class_names: tuple[str, ...]  # one name per class; labels index it
     provenance: Provenance
     fingerprint: str
 
@@ -107,34 +76,13 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    r"""A request for samples.
-
-    Attributes
-    ----------
-    name
-        "mnist", "cifar10", "imagenet", "folder:PATH" or "list:FILE"; in a path, ``\xNN`` stands for a byte that is
-        not UTF-8.
-    split
-        "train" or "test" (the validation split of ImageNet).
-    size
-        Extend or cut the dataset to this many samples; None leaves it unchanged.
-    limit
-        Use only the first `limit` samples, after `size`; None uses all.
-    seed
-        Seed of the derived and synthetic samples.
-    synthetic
-        True requests the stand-in, False refuses it, None uses it if no real files are found.
-    image_size
-        Side of the square images, for datasets of image files; None for the dataset's own choice.
-    skip_unreadable
-        Leave out image files that cannot be read or do not decode, instead of refusing the dataset.
-    """
+    """A request for samples."""
 
     name: str
-    split: Split = Split.TRAIN
-    size: int | None = None
-    limit: int | None = None
-    seed: int = 0
+    split: Split = Split.TRAIN  # "train" or "test" (the validation split of ImageNet)
+    size: int | None = None  # extend or cut the dataset to this many samples; None leaves it unchanged
+    limit: int | None = None  # use only the first `limit` samples, after `size`; None uses all
+    seed: int = 0  # seed of the derived and synthetic samples
     synthetic: bool | None = None
     image_size: int | None = None
     skip_unreadable: bool = False
@@ -179,6 +127,18 @@ class DatasetSpec:
 class Dataset(ABC):
     """A sequence of samples; picklable, so that several processes can encode it."""
 
+    resize_note: str = ""  # one clause if `sample` changes the number of an image's pixels by a large factor
+    layout_note: str = ""  # clauses on labels and images that depend on the folders of the image files
+    skip_note: str = ""  # one clause that counts the unreadable files that were left out and names some
+    original_info: DatasetInfo | None = None
+    """The geometry and identity of the image files as they are; None if the samples are no image files."""
+
+    known_unreadable: Mapping[int, Refusal] = {}
+    thread_safe: bool = False  # whether several threads may call `original` at the same time
+    decoded_before: bool = (
+        False  # whether `original` returns bytes of a store whose files were decoded when it was built
+    )
+
     @property
     @abstractmethod
     def info(self) -> DatasetInfo:
@@ -186,76 +146,70 @@ class Dataset(ABC):
 
     @abstractmethod
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label).
-
-        Raises
-        ------
-        CorruptDataError
-            The sample does not decode; the message names its file.
-        IndexError
-            `index` is not in ``range(len(self))``.
-        """
-
-    @property
-    def resize_note(self) -> str:
-        """One clause if `sample` changes the number of an image's pixels by a large factor; "" otherwise."""
-        return ""
-
-    @property
-    def layout_note(self) -> str:
-        """Clauses on labels and images that depend on the folders of the image files; "" if there are none."""
-        return ""
-
-    @property
-    def skip_note(self) -> str:
-        """One clause that counts the unreadable image files that were left out and names some; "" if there are none."""
-        return ""
-
-    @property
-    def known_unreadable(self) -> Mapping[int, Refusal]:
-        """Why image files cannot be read, by index, as far as that is known before any is decoded."""
-        return {}
+        """Return sample `index` as (uint8 [H, W, C], label)."""
 
     def locate(self, index: int) -> str:
         """Return the file of sample `index`, for messages; or which sample it is, where it has no file."""
         return f"sample {index} of {self.info.name}"
 
-    @property
-    def original_info(self) -> DatasetInfo | None:
-        """The geometry and identity of the image files as they are; None if the samples are no image files."""
-        return None
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time."""
-        return False
-
-    @property
-    def decoded_before(self) -> bool:
-        """Whether the bytes that `original` returns are of a store, and each file was decoded when it was built."""
-        return False
-
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of the image file of sample `index`, unchanged, and its label.
-
-        Only where `original_info` is not None.
-
-        Parameters
-        ----------
-        decode
-            Whether a file is decoded to find out whether it can be, unless it was (`decoded_before`). Otherwise only header
-            and end marker of a JPEG or PNG are checked; files of other kinds, which have no such marker, are decoded.
-
-        Raises
-        ------
-        CorruptDataError
-            The file is no image, is damaged, or has too many pixels; the message names it.
-        DataNotFoundError
-            The file cannot be read.
-        IndexError
-            `index` is not in ``range(len(self))``.
-        """
+        """Return the bytes of the image file of sample `index`, unchanged, and its label."""
         raise NotImplementedError(f"{type(self).__name__} has no image files")
 
     def __len__(self) -> int:
         return self.info.count
+
+
+_DIGEST_BLOCK = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """Images, uint8 [N, H, W, C] in any memory order, and their labels, int64 [N]."""
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    class_names: tuple[str, ...]
+    provenance: Provenance
+
+    def digest(self) -> str:
+        """Return the digest of all pixels and labels, which does not depend on the memory order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for start in range(0, len(self.images), _DIGEST_BLOCK):
+            digest.update(np.ascontiguousarray(self.images[start : start + _DIGEST_BLOCK]).data)
+        digest.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
+        return digest.hexdigest()
+
+
+class ArrayDataset(Dataset):
+    """Serve samples from arrays that `load` reads."""
+
+    def __init__(self, name: str, split: Split, load: Callable[[], Arrays]) -> None:
+        arrays = load()
+        self._load = load
+        self._arrays: Arrays | None = arrays
+        count, height, width, channels = arrays.images.shape
+        self._info = DatasetInfo(
+            name=name,
+            split=split,
+            count=count,
+            image_shape=(height, width, channels),
+            class_names=arrays.class_names,
+            provenance=arrays.provenance,
+            fingerprint=fingerprint("arrays", arrays.images.shape, arrays.digest()),
+        )
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+        return self._info
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index` as (uint8 [H, W, C], label)."""
+        check_index(index, self._info.count)
+        if self._arrays is None:
+            self._arrays = self._load()
+        return np.array(self._arrays.images[index], order="C"), int(self._arrays.labels[index])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_arrays": None}

@@ -16,8 +16,7 @@ from storebench.datasets.base import (
     DatasetSpec,
 )
 from storebench.datasets.derived import select
-from storebench.datasets.folder import open_folder
-from storebench.datasets.listed import open_list
+from storebench.datasets.folder import open_folder, open_list
 from storebench.datasets.listing import Listings
 from storebench.datasets.synthetic import SyntheticDataset
 from storebench.datasets.unreadable import select_readable
@@ -32,10 +31,7 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFiles:
-    """The files of a dataset: their folder, and a function that opens a split of them.
-
-    The function takes the split, the side of the images (None for their own), and the listings of class folders.
-    """
+    """The files of a dataset: their folder, and a function that opens a split of them."""
 
     where: Path
     open: Callable[[Split, int | None, Listings | None], Dataset]
@@ -43,45 +39,28 @@ class DatasetFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One known dataset: the search for its files, and the advice on where to put them.
+    """One known dataset: the search for its files, and the advice on where to put them."""
 
-    Attributes
-    ----------
-    find
-        Searches a data folder.
-    files
-        Sentence for messages that names the files and the folder to put them into.
-    by_class
-        Whether its samples are sorted by class.
-    image_files
-        Whether its samples are image files, which may be resized to any size, and of which some may be unreadable.
-    """
-
-    find: Callable[[Path], DatasetFiles | None]
-    files: str
-    by_class: bool = False
+    find: Callable[[Path], DatasetFiles | None]  # searches a data folder
+    files: str  # sentence for messages that names the files and the folder to put them into
+    by_class: bool = False  # whether its samples are sorted by class
     image_files: bool = False
 
 
 def _find_mnist(root: Path) -> DatasetFiles | None:
-    folder = mnist.find(root)
-    if folder is None:
+    if (folder := mnist.find(root)) is None:
         return None
-    return DatasetFiles(where=folder, open=lambda split, _size, _listings: mnist.open_mnist(folder, split))
+    return DatasetFiles(where=folder, open=lambda split, *_: mnist.open_mnist(folder, split))
 
 
 def _find_cifar10(root: Path) -> DatasetFiles | None:
-    sources = cifar10.find(root)
-    if not sources:
+    if not (sources := cifar10.find(root)):
         return None
-    return DatasetFiles(
-        where=sources[0].path, open=lambda split, _size, _listings: cifar10.open_cifar10(sources, split)
-    )
+    return DatasetFiles(where=sources[0].path, open=lambda split, *_: cifar10.open_cifar10(sources, split))
 
 
 def _find_imagenet(root: Path) -> DatasetFiles | None:
-    folder = imagenet.find(root)
-    if folder is None:
+    if (folder := imagenet.find(root)) is None:
         return None
     return DatasetFiles(
         where=folder,
@@ -150,34 +129,7 @@ def open_dataset(
     listings: Listings | None = None,
     progress: Progress = silent,
 ) -> Dataset:
-    """Open the samples that `spec` requests.
-
-    Real files are preferred, unless ``spec.synthetic`` is True. If there are none,
-    the synthetic stand-in replaces them and says so in its provenance, unless
-    ``spec.synthetic`` is False. A folder or a list never has a stand-in.
-    Image files that cannot be read are found when they are read, unless ``spec.skip_unreadable`` asks for them to be left
-    out.
-
-    Parameters
-    ----------
-    root
-        The data folder; None for STOREBENCH_DATA and then ./data.
-    listings
-        Where it is kept what scans of image files found; None scans them each time.
-    progress
-        Shows the progress of decoding image files to find those that cannot be read.
-
-    Raises
-    ------
-    UnknownNameError
-        No dataset or split has that name.
-    UsageError
-        A size, limit or seed is out of range.
-    DataNotFoundError
-        The files, or this split of them, are missing.
-    CorruptDataError
-        A file is truncated, damaged, hostile or does not match its name.
-    """
+    """Open the samples that `spec` requests."""
     _check(spec)
     entry = _ENTRIES.get(spec.name)
     source = _open_files(spec, root, listings)
@@ -204,29 +156,6 @@ def _open_files(spec: DatasetSpec, root: Path | None, listings: Listings | None)
     return None if files is None else files.open(spec.split, spec.image_size, listings)
 
 
-def _check_skipping(spec: DatasetSpec) -> None:
-    if spec.skip_unreadable and spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files:
-        raise UsageError(
-            f"the samples of {spec.name} are no image files, of which some could be unreadable",
-            hint="Leave out --skip-unreadable; it is for folders, lists and ImageNet.",
-        )
-
-
-def _check_image_size(spec: DatasetSpec) -> None:
-    if spec.image_size is None:
-        return
-    if spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files:
-        raise UsageError(
-            f"the images of {spec.name} have one size, so none can be asked for",
-            hint="Leave out --image-size; it is for folders and ImageNet.",
-        )
-    if not LEAST_IMAGE_SIZE <= spec.image_size <= MOST_IMAGE_SIZE:
-        raise UsageError(
-            f"no image size is {spec.image_size}",
-            hint=f"Name a side from {LEAST_IMAGE_SIZE} to {MOST_IMAGE_SIZE} pixels.",
-        )
-
-
 def unknown_dataset(name: str) -> UnknownNameError:
     """Return the error for a name that no dataset has, with what was meant."""
     error = UnknownNameError.of("dataset", name, KNOWN)
@@ -243,8 +172,22 @@ def _check(spec: DatasetSpec) -> None:
             raise UsageError(
                 f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}."
             )
-    _check_image_size(spec)
-    _check_skipping(spec)
+    no_files = spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files
+    if spec.image_size is not None and no_files:
+        raise UsageError(
+            f"the images of {spec.name} have one size, so none can be asked for",
+            hint="Leave out --image-size; it is for folders and ImageNet.",
+        )
+    if spec.image_size is not None and not LEAST_IMAGE_SIZE <= spec.image_size <= MOST_IMAGE_SIZE:
+        raise UsageError(
+            f"no image size is {spec.image_size}",
+            hint=f"Name a side from {LEAST_IMAGE_SIZE} to {MOST_IMAGE_SIZE} pixels.",
+        )
+    if spec.skip_unreadable and no_files:
+        raise UsageError(
+            f"the samples of {spec.name} are no image files, of which some could be unreadable",
+            hint="Leave out --skip-unreadable; it is for folders, lists and ImageNet.",
+        )
     if not 0 <= spec.seed <= MOST_SEED:
         raise UsageError(f"{spec.seed} is not a seed", hint="Name 0 or more, below 2^63.")
     if spec.synthetic and spec.name not in _ENTRIES:

@@ -1,30 +1,28 @@
-"""CIFAR-10 in its binary and its Python layout, from a folder or directly from the official archive.
-
-Binary: records of 3,073 bytes, a label and then 32 x 32 pixels, planar RGB.
-Python: one pickled dictionary per batch with ``data`` (N x 3,072, planar) and ``labels``.
-"""
+"""CIFAR-10 in its binary and its Python layout, from a folder or directly from the official archive."""
 
 import functools
 import gzip
+import importlib
 import io
+import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets import pickles, tars
-from storebench.datasets.arrays import ArrayDataset, Arrays
-from storebench.datasets.base import Dataset, Origin, Provenance
-from storebench.datasets.sources import read_file, unzipping
+from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
+from storebench.datasets.sources import members, read_file, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
 
 CLASS_NAMES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
-RECORD_BYTES = 3073
+RECORD_BYTES, BATCH_RECORDS = 3073, 10_000
 
 _ARCHIVE_BYTES_MAX = 256 << 20
 """The official archives unpack to 177 and 178 MiB; larger ones are not official."""
@@ -62,15 +60,52 @@ def parse_binary(raw: bytes, where: str) -> Records:
 
 def parse_python(raw: bytes, where: str) -> Records:
     """Return the batch in the bytes of a pickled file, or raise `CorruptDataError`."""
-    batch = pickles.load_dict(raw, where)
+    batch = _unpickled(raw, where)
     pixels, labels = batch.get("data"), batch.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
         raise CorruptDataError("does not hold N x 3,072 bytes of pixels", where=where, hint=_FETCH_HINT)
+    if pixels.dtype != np.uint8:
+        raise CorruptDataError(f"its pixels are {pixels.dtype}, not uint8", where=where, hint=_FETCH_HINT)
     if not (isinstance(labels, list) and len(labels) == len(pixels)):
         raise CorruptDataError(f"does not hold {len(pixels)} labels", where=where, hint=_FETCH_HINT)
     if not all(type(label) is int and 0 <= label <= 255 for label in labels):
         raise CorruptDataError("holds a label that is not a class", where=where, hint=_FETCH_HINT)
     return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
+
+
+_ARRAYS = {"_reconstruct", "_frombuffer", "ndarray", "dtype"}
+"""What rebuilds an array, in numpy 1 and 2, by pickles of any protocol."""
+
+_MODULES = {
+    "numpy",
+    *(f"numpy.{core}.{part}" for core in ("core", "_core") for part in ("multiarray", "numeric")),
+}
+
+
+class _Reader(pickle.Unpickler):
+    """Rebuild dictionaries of texts, numbers and arrays, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _MODULES and name in _ARRAYS:
+            return getattr(importlib.import_module(module), name)
+        if (module, name) == ("_codecs", "encode"):  # protocol 2 of Python 3 writes bytes so
+            return lambda text, _encoding: text.encode("latin-1")
+        raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
+
+
+def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
+    """Return the dictionary that `raw` pickles, with keys as text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of numpy's own former names, and of damaged texts
+            loaded = dict(_Reader(io.BytesIO(raw), encoding="bytes").load())
+    except Exception as error:
+        raise CorruptDataError(
+            f"not a pickle of CIFAR-10 data ({error or type(error).__name__})",
+            where=where,
+            hint="Delete it and fetch the data again: storebench data fetch cifar10.",
+        ) from error
+    return {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in loaded.items()}
 
 
 def _checked_labels(labels: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.int64]:
@@ -103,8 +138,20 @@ LAYOUTS = (
 class LayoutSource:
     """The place of one layout: a folder of batches, or an archive."""
 
-    layout: str
+    layout: Layout
     path: Path
+
+    def names(self, split: Split) -> list[str]:
+        """Return the names of the files of a split."""
+        return [batch + self.layout.suffix for batch in _BATCHES[split]]
+
+    def records(self, split: Split) -> int:
+        """Return about how many records of a split are here, by the sizes of its files."""
+        if self.path.is_file():
+            return BATCH_RECORDS * len(_BATCHES[split])
+        files = [self.path / name for name in self.names(split)]
+        sizes = [file.stat().st_size for file in files if file.is_file()]
+        return sum(max(1, min(BATCH_RECORDS, size // RECORD_BYTES)) for size in sizes)
 
 
 def find(root: Path) -> list[LayoutSource]:
@@ -112,93 +159,56 @@ def find(root: Path) -> list[LayoutSource]:
     sources = []
     for layout in LAYOUTS:
         parents = (root / "cifar10", root)
-        folders = [*(p / layout.folder for p in parents), *parents]
-        wanted = [batch + layout.suffix for batches in _BATCHES.values() for batch in batches]
-        holding = [folder for folder in folders if any((folder / name).is_file() for name in wanted)]
-        archives = [p / layout.archive for p in parents if (p / layout.archive).is_file()]
-        sources += [LayoutSource(layout=layout.name, path=path) for path in (holding or archives)[:1]]
+        folders = [
+            LayoutSource(layout=layout, path=path)
+            for path in (*(parent / layout.folder for parent in parents), *parents)
+        ]
+        found = [folder for folder in folders if any(map(folder.records, _BATCHES))]
+        archives = [LayoutSource(layout=layout, path=parent / layout.archive) for parent in parents]
+        sources += (found or [archive for archive in archives if archive.path.is_file()])[:1]
     return sources
 
 
 def open_cifar10(sources: list[LayoutSource], split: Split) -> Dataset:
-    """Open the source with the most records of this split; of equal ones, the binary layout.
-
-    Raises
-    ------
-    DataNotFoundError
-        No source holds a batch of this split.
-    CorruptDataError
-        A source is truncated, hostile or does not match its name.
-    """
-    opened = [
-        ArrayDataset("cifar10", split, functools.partial(_load, source, split))
-        for source in sources
-        if len(sources) == 1 or _present(source, split)
-    ]
-    if not opened:
-        raise _missing(split, sources[0].path)
-    return max(opened, key=len)
-
-
-def _missing(split: Split, where: Path) -> DataNotFoundError:
-    return DataNotFoundError(
-        f"CIFAR-10 has no batch of its {split} split here",
-        where=where,
-        hint="Put its batches there or run: storebench data fetch cifar10.",
-    )
-
-
-def _present(source: LayoutSource, split: Split) -> bool:
-    layout = _layout(source)
-    return source.path.is_file() or any(
-        (source.path / (batch + layout.suffix)).is_file() for batch in _BATCHES[split]
-    )
-
-
-def _layout(source: LayoutSource) -> Layout:
-    return next(layout for layout in LAYOUTS if layout.name == source.layout)
+    """Open the source with the most records of this split; of equal ones, the binary layout."""
+    best = max(sources, key=lambda source: source.records(split))
+    return ArrayDataset("cifar10", split, functools.partial(_load, best, split))
 
 
 def _load(source: LayoutSource, split: Split) -> Arrays:
-    layout = _layout(source)
-    names = [batch + layout.suffix for batch in _BATCHES[split]]
-    archived = source.path.is_file()
-    raw = _read_archive(source.path, layout, names) if archived else _read_folder(source.path, names)
+    names, archived = source.names(split), source.path.is_file()
+    if archived:
+        raw = _read_archive(source.path, source.layout.folder, names)
+    else:
+        raw = {name: read_file(source.path / name) for name in names if (source.path / name).is_file()}
     if not raw:
-        raise _missing(split, source.path)
-    batches = [layout.parse(raw[name], f"{source.path}/{name}") for name in names if name in raw]
+        raise DataNotFoundError(
+            f"CIFAR-10 has no batch of its {split} split here",
+            where=source.path,
+            hint="Put its batches there or run: storebench data fetch cifar10.",
+        )
+    batches = [source.layout.parse(raw[name], f"{source.path}/{name}") for name in names if name in raw]
     planar = np.concatenate([images for images, _ in batches])
-    note = f"{len(raw)} of {len(names)} batches present" if len(raw) < len(names) else ""
     return Arrays(
         images=planar.transpose(0, 2, 3, 1),
         labels=np.concatenate([labels for _, labels in batches]),
         class_names=CLASS_NAMES,
         provenance=Provenance(
             origin=Origin.REAL,
-            source=f"CIFAR-10 {layout.name} {'archive' if archived else 'batches'}",
-            note=note,
+            source=f"CIFAR-10 {source.layout.name} {'archive' if archived else 'batches'}",
+            note=f"{len(raw)} of {len(names)} batches present" if len(raw) < len(names) else "",
         ),
     )
 
 
-def _read_folder(folder: Path, names: list[str]) -> dict[str, bytes]:
-    return {name: read_file(folder / name) for name in names if (folder / name).is_file()}
-
-
-def _read_archive(path: Path, layout: Layout, names: list[str]) -> dict[str, bytes]:
-    stream = io.BytesIO(_unzip(path))
-    members = {}
-    for member in tars.members(stream, str(path)):
-        folder, _, name = member.name.removeprefix("./").rpartition("/")
-        if folder == layout.folder and name in names:
-            stream.seek(member.offset)
-            members[name] = stream.read(member.size)
-    return members
-
-
-def _unzip(path: Path) -> bytes:
+def _read_archive(path: Path, folder: str, names: list[str]) -> dict[str, bytes]:
     with unzipping(path, _FETCH_HINT), gzip.open(path) as unzipped:
         data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
     if len(data) > _ARCHIVE_BYTES_MAX:
         raise CorruptDataError("unpacks to far more than CIFAR-10 holds", where=path, hint=_FETCH_HINT)
-    return data
+    found = {}
+    for member in members(io.BytesIO(data), str(path)):
+        inside, _, name = member.name.removeprefix("./").rpartition("/")
+        if inside == folder and name in names:
+            found[name] = data[member.offset : member.offset + member.size]
+    return found

@@ -1,21 +1,16 @@
-"""Cut a dataset, or extend a small real sample to a realistic size.
-
-Sample i of an extended dataset depends on the source, the seed and i alone, so
-every process can make it by itself.
-"""
+"""Cut a dataset, or extend a small real sample to a realistic size."""
 
 import dataclasses
-import functools
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image as PilImage
 
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
-from storebench.datasets.sources import Refusal, check_index, fingerprint
+from storebench.datasets.sources import check_index, fingerprint
 
 CACHE_BYTES = 96 << 20
 """Decoded originals that one process caches: 512 of 256 x 256 x 3."""
@@ -25,79 +20,39 @@ BRIGHTNESS = (0.8, 1.2)
 
 
 class ChosenSamples(Dataset):
-    """Samples of a source dataset, or samples that are made of them.
-
-    Parameters
-    ----------
-    source
-        The source.
-    count
-        Number of samples.
-    tag
-        Distinguishes this selection from others of the same source, in the fingerprint.
-    """
+    """Samples of a source dataset, or samples that are made of them; `tag` tells selections of it apart."""
 
     def __init__(self, source: Dataset, count: int, tag: tuple[object, ...]) -> None:
-        self._source = source
+        self.source = source
         self._count = count
         self._tag = tag
+        self._info = self._selected(source.info, "grown")
+        files = source.original_info
+        self.original_info = None if files is None else self._selected(files, "repeated")
+        self.resize_note, self.layout_note = source.resize_note, source.layout_note
+        self.skip_note, self.thread_safe = source.skip_note, source.thread_safe
+        known = source.known_unreadable
+        places = ((index, known.get(self.place(index))) for index in range(count if known else 0))
+        self.known_unreadable = {index: error for index, error in places if error is not None}
 
-    @functools.cached_property
+    @property
     def info(self) -> DatasetInfo:
         """The geometry and identity of the dataset."""
-        return self._selected(self._source.info, "grown")
-
-    @property
-    def source(self) -> Dataset:
-        """The dataset whose samples were selected."""
-        return self._source
-
-    @property
-    def resize_note(self) -> str:
-        """One clause if the source's images are resized by a large factor."""
-        return self._source.resize_note
-
-    @property
-    def layout_note(self) -> str:
-        """Clauses on the folders of the image files of the source."""
-        return self._source.layout_note
-
-    @property
-    def skip_note(self) -> str:
-        """One clause that counts the unreadable image files of the source that were left out, and names some."""
-        return self._source.skip_note
-
-    @property
-    def known_unreadable(self) -> Mapping[int, Refusal]:
-        """Why image files cannot be read, by index, as far as that is known before any is decoded."""
-        known = self._source.known_unreadable
-        places = ((index, known.get(self.place(index))) for index in range(len(self) if known else 0))
-        return {index: error for index, error in places if error is not None}
-
-    @property
-    def original_info(self) -> DatasetInfo | None:
-        """The geometry and identity of the image files as they are; None if the samples are no image files."""
-        files = self._source.original_info
-        return None if files is None else self._selected(files, "repeated")
+        return self._info
 
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, len(self))
-        return self._source.sample(self.place(index))
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time."""
-        return self._source.thread_safe
+        return self.source.sample(self.place(index))
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, len(self))
-        return self._source.original(self.place(index), decode=decode)
+        return self.source.original(self.place(index), decode=decode)
 
     def locate(self, index: int) -> str:
         """Return the file of sample `index`, or of the original that it is made of."""
-        return self._source.locate(self.place(index))
+        return self.source.locate(self.place(index))
 
     def _selected(self, old: DatasetInfo, how: str) -> DatasetInfo:
         return dataclasses.replace(
@@ -120,59 +75,47 @@ class Subset(ChosenSamples):
     """Fewer samples than the source has: the first ones, or evenly spread ones."""
 
     def __init__(self, source: Dataset, count: int, *, strided: bool) -> None:
-        super().__init__(source, count, (count, "subset", strided))
         self._strided = strided
+        super().__init__(source, count, (count, "subset", strided))
 
     def place(self, index: int) -> int:
         """Return the index in the source of sample `index`."""
-        return index * len(self._source) // self._count if self._strided else index
+        return index * len(self.source) // self._count if self._strided else index
 
 
 class Grown(ChosenSamples):
-    """More samples than the source has.
-
-    The first ``len(source)`` are the source's own, unchanged. Each further sample
-    i is made from original ``i % len(source)``: a crop of 70 to 100% of its area,
-    resized back, mirrored half of the time (colour images only, because a
-    mirrored digit is another sign), its brightness changed by up to 20%. Image files
-    as they are cannot be changed: of them, each further sample is a copy.
-    """
+    """More samples than the source has."""
 
     def __init__(self, source: Dataset, count: int, seed: int) -> None:
-        super().__init__(source, count, (count, "grown", seed))
-        self._seed = seed
+        self.seed = seed
         self._cache: OrderedDict[int, tuple[Image, int]] = OrderedDict()
-
-    @property
-    def seed(self) -> int:
-        """Seed of the derived samples."""
-        return self._seed
+        super().__init__(source, count, (count, "grown", seed))
 
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, len(self))
         pixels, label = self._original(self.place(index))
-        if index < len(self._source):
+        if index < len(self.source):
             return pixels.copy(), label
-        return derive(pixels, np.random.default_rng((self._seed, index))), label
+        return derive(pixels, np.random.default_rng((self.seed, index))), label
 
     def place(self, index: int) -> int:
         """Return the index of the original that sample `index` is, or is made of."""
-        return index % len(self._source)
+        return index % len(self.source)
 
     def _provenance(self, old: Provenance, how: str) -> Provenance:
         return dataclasses.replace(
             old,
             origin=Origin.DERIVED,
-            derived_frac=1 - len(self._source) / self._count,
-            note="; ".join(filter(None, (old.note, f"{len(self._source)} originals {how} to {self._count}"))),
+            derived_frac=1 - len(self.source) / self._count,
+            note="; ".join(filter(None, (old.note, f"{len(self.source)} originals {how} to {self._count}"))),
         )
 
     def _original(self, index: int) -> tuple[Image, int]:
         if index in self._cache:
             self._cache.move_to_end(index)
             return self._cache[index]
-        kept = self._cache[index] = self._source.sample(index)
+        kept = self._cache[index] = self.source.sample(index)
         if len(self._cache) * self.info.image_bytes > CACHE_BYTES:
             self._cache.popitem(last=False)
         return kept
@@ -200,14 +143,7 @@ def derive(pixels: Image, random: np.random.Generator) -> Image:
 
 
 def select(source: Dataset, spec: DatasetSpec, *, by_class: bool) -> Dataset:
-    """Apply ``spec.size`` and then ``spec.limit``.
-
-    Parameters
-    ----------
-    by_class
-        Whether the samples are sorted by class. A limit then takes evenly
-        spread samples, because the first ones would all be of the first classes.
-    """
+    """Apply ``spec.size`` and then ``spec.limit``."""
     if spec.size is not None and spec.size > len(source):
         dataset: Dataset = Grown(source, spec.size, spec.seed)
     elif spec.size is not None and spec.size < len(source):

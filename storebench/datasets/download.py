@@ -1,9 +1,4 @@
-"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumable, never half written.
-
-A file arrives as ``NAME.part`` and is renamed once its size, MD5 and SHA-256
-match. An interrupted download is continued from this mirror or the next one. If
-the disk is full, nothing is left.
-"""
+"""Fetch MNIST and CIFAR-10 from their public mirrors: checked, resumable, never half written."""
 
 import hashlib
 import http.client
@@ -11,7 +6,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,7 +31,6 @@ class RemoteFile:
     name: str
     urls: tuple[str, ...]
     size: int
-    md5: str
     sha256: str
 
 
@@ -46,34 +40,30 @@ _MNIST_MIRRORS = (
 )
 
 
-def _mnist(name: str, size: int, md5: str, sha256: str) -> RemoteFile:
+def _mnist(name: str, size: int, sha256: str) -> RemoteFile:
     urls = tuple(mirror + name for mirror in _MNIST_MIRRORS)
-    return RemoteFile(name=name, urls=urls, size=size, md5=md5, sha256=sha256)
+    return RemoteFile(name=name, urls=urls, size=size, sha256=sha256)
 
 
 MNIST = (
     _mnist(
         "train-images-idx3-ubyte.gz",
         9_912_422,
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     ),
     _mnist(
         "train-labels-idx1-ubyte.gz",
         28_881,
-        "d53e105ee54ea40749a09fcbcd1e9432",
         "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     ),
     _mnist(
         "t10k-images-idx3-ubyte.gz",
         1_648_877,
-        "9fb629c4189551a2d022fa330f9573f3",
         "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     ),
     _mnist(
         "t10k-labels-idx1-ubyte.gz",
         4_542,
-        "ec29112dd5afa0611ce80d1b7f02629c",
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
 )
@@ -82,7 +72,6 @@ CIFAR10_BINARY = RemoteFile(
     name="cifar-10-binary.tar.gz",
     urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     size=170_052_171,
-    md5="c32a1d4ab5d03f1284b67883e8d87530",
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 
@@ -93,7 +82,6 @@ CIFAR10_PYTHON = RemoteFile(
         "https://storage.googleapis.com/tensorflow/tf-keras-datasets/cifar-10-python.tar.gz",
     ),
     size=170_498_071,
-    md5="c58f30108f718f92721af3b95e74349a",
     sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
 )
 
@@ -104,36 +92,19 @@ ALTERNATIVES: dict[str, tuple[tuple[RemoteFile, ...], ...]] = {
 """For each dataset, alternative sets of files, each of which is the complete dataset; the preferred one first."""
 
 
-class _Unreachable(Exception):  # noqa: N818 - names a condition; never leaves this module
-    """A mirror cannot deliver (the rest of) a file."""
+class _OtherFile(Exception):  # noqa: N818 - never leaves this module
+    """A mirror serves another file than the published one."""
 
 
 @dataclass
 class Fetcher:
-    """Fetch files, and remember which hosts do not answer.
-
-    Attributes
-    ----------
-    progress
-        Shows the progress of each file, in bytes.
-    """
+    """Fetch files, and show the progress of each in bytes."""
 
     progress: Progress = silent
     timeout_s: float = TIMEOUT_S
-    _silent_hosts: set[str] = field(default_factory=set)
 
     def fetch(self, name: str, folder: Path) -> list[Path]:
-        """Fetch the dataset called `name` into `folder` and return its files.
-
-        Raises
-        ------
-        DataNotFoundError
-            No mirror can be reached; the hint says which file to put where by hand.
-        CorruptDataError
-            The mirrors serve another file than the published one.
-        OutputError, DiskFullError
-            `folder` cannot be written.
-        """
+        """Fetch the dataset called `name` into `folder` and return its files."""
         alternatives = ALTERNATIVES[name]
         for files in alternatives[:-1]:
             try:
@@ -145,35 +116,34 @@ class Fetcher:
     def fetch_file(self, remote: RemoteFile, folder: Path) -> Path:
         """Fetch one file into `folder`, unless it exists, and return its path."""
         path = folder / remote.name
+        part = path.with_name(path.name + ".part")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if path.is_file() and mismatch(path, remote) is None:
-                return path
-            part = path.with_name(path.name + ".part")
-            self._download(remote, part)
-            part.replace(path)
-            sync(folder)
+            if not path.is_file() or mismatch(path, remote) is not None:
+                self._download(remote, part)
+                part.replace(path)
+                sync(folder)
         except OSError as error:
             disk_error = from_os_error(error, path)
             if isinstance(disk_error, DiskFullError):
-                # A partial file to resume from would only keep the disk full.
-                path.with_name(path.name + ".part").unlink(missing_ok=True)
+                part.unlink(missing_ok=True)  # to resume from it would only keep the disk full
             raise disk_error from error
         return path
 
     def _download(self, remote: RemoteFile, part: Path) -> None:
         reasons = []
         for url in remote.urls:
+            host = urllib.parse.urlsplit(url).netloc
             for _ in range(ATTEMPTS_PER_MIRROR):
                 try:
                     self._continue(remote, url, part)
-                except _Unreachable as error:
-                    reasons.append(f"{urllib.parse.urlsplit(url).netloc}: {error}")
+                except (*_FAILURES, _OtherFile) as error:
+                    reasons.append(f"{host}: {getattr(error, 'reason', error)}")
                     break
                 wrong = mismatch(part, remote)
                 if wrong is None:
                     return
-                reasons.append(f"{urllib.parse.urlsplit(url).netloc}: {wrong}")
+                reasons.append(f"{host}: {wrong}")
                 if part.stat().st_size >= remote.size:
                     part.unlink()
         raise _failure(remote, part, reasons)
@@ -181,19 +151,16 @@ class Fetcher:
     def _continue(self, remote: RemoteFile, url: str, part: Path) -> None:
         """Append the missing bytes to `part`, as many as this mirror delivers."""
         have = part.stat().st_size if part.exists() else 0
-        if have > remote.size:
-            part.unlink()
-            have = 0
-        if have == remote.size:
+        if have >= remote.size:
             return
-        with self._open(url, have) as response:
+        headers = {"User-Agent": f"storebench/{__version__}"}
+        headers |= {"Range": f"bytes={have}-"} if have else {}
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own list of URLs
+        with urllib.request.urlopen(request, timeout=self.timeout_s) as response:  # noqa: S310
             resumed = response.status == http.client.PARTIAL_CONTENT
-            if (
-                resumed
-                and response.headers.get("Content-Range", "")
-                != f"bytes {have}-{remote.size - 1}/{remote.size}"
-            ):
-                raise _Unreachable("not the published file")
+            expected = f"bytes {have}-{remote.size - 1}/{remote.size}"
+            if resumed and response.headers.get("Content-Range", "") != expected:
+                raise _OtherFile("not the published file")
             with (
                 part.open("ab" if resumed else "wb") as out,
                 self.progress(f"fetch {remote.name}") as advance,
@@ -202,25 +169,8 @@ class Fetcher:
                 out.flush()
                 os.fsync(out.fileno())
 
-    def _open(self, url: str, offset: int) -> http.client.HTTPResponse:
-        host = urllib.parse.urlsplit(url).netloc
-        if host in self._silent_hosts:
-            raise _Unreachable("no answer")
-        headers = {"User-Agent": f"storebench/{__version__}"}
-        headers |= {"Range": f"bytes={offset}-"} if offset else {}
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own list of URLs
-        try:
-            response = urllib.request.urlopen(request, timeout=self.timeout_s)  # noqa: S310
-        except urllib.error.HTTPError as error:
-            raise _Unreachable(f"HTTP status {error.code}") from error
-        except _FAILURES as error:
-            self._silent_hosts.add(host)
-            raise _Unreachable(str(getattr(error, "reason", error))) from error
-        assert isinstance(response, http.client.HTTPResponse)
-        return response
 
-
-def _copy(response: http.client.HTTPResponse, out: BinaryIO, size: int, advance: Advance) -> None:
+def _copy(response: BinaryIO, out: BinaryIO, size: int, advance: Advance) -> None:
     """Write the response up to `size` bytes in all; stop early if the connection does."""
     done = out.tell()
     while done < size:
@@ -241,11 +191,8 @@ def mismatch(path: Path, remote: RemoteFile) -> str | None:
     if size != remote.size:
         return f"{size:,} of {remote.size:,} bytes"
     with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != remote.sha256:
-            return "its SHA-256 is not the published one"
-        file.seek(0)
-        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-    return None if md5.hexdigest() == remote.md5 else "its MD5 is not the published one"
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return None if digest == remote.sha256 else "its SHA-256 is not the published one"
 
 
 def _failure(remote: RemoteFile, part: Path, reasons: list[str]) -> DataNotFoundError | CorruptDataError:

@@ -1,4 +1,4 @@
-"""Image files and their labels: what a scan finds out about them, and the dataset that serves them."""
+"""Image files and their labels: what a scan finds out about them, and the datasets that serve them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,15 @@ import numpy.typing as npt
 from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
-from storebench.datasets.decoding import checked, decode_rgb
-from storebench.datasets.geometry import change_note, common_small_shape, probed_headers, sizes_of, square
+from storebench.datasets.images import (
+    change_note,
+    checked,
+    common_small_shape,
+    decode_rgb,
+    probed_headers,
+    sizes_of,
+    square,
+)
 from storebench.datasets.sources import (
     Refusal,
     Statuses,
@@ -24,43 +31,24 @@ from storebench.datasets.sources import (
     read_file,
     statuses,
 )
+from storebench.errors import UsageError
 from storebench.fileio.reading import open_regular
 from storebench.settings.words import Split
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFiles:
-    """Image files as a scan found them, and what it read of them.
+    """Image files as a scan found them, and what it read of them."""
 
-    Attributes
-    ----------
-    root
-        The folder that the paths are relative to.
-    paths, labels
-        Each file, relative to `root` or absolute, and its class index, int64 [n].
-    class_names
-        The classes that labels index.
-    provenance
-        Where the files come from.
-    own_shape
-        Shape of the samples where no size is asked for.
-    sizes
-        Width and height of at most 64 of the files.
-    digest
-        Identifies the files: names, sizes, and content or times.
-    unreadable
-        Why files cannot be read, by index, as far as no file was decoded.
-    """
-
-    root: Path
+    root: Path  # the folder that the paths are relative to
     paths: Sequence[str]
-    labels: npt.NDArray[np.int64]
-    class_names: tuple[str, ...]
-    provenance: Provenance
-    own_shape: ImageShape
-    sizes: tuple[ImageSize, ...]
-    digest: str
-    unreadable: Mapping[int, Refusal]
+    labels: npt.NDArray[np.int64]  # each file, relative to `root` or absolute, and its class index, int64 [n]
+    class_names: tuple[str, ...]  # the classes that labels index
+    provenance: Provenance  # where the files come from
+    own_shape: ImageShape  # shape of the samples where no size is asked for
+    sizes: tuple[ImageSize, ...]  # width and height of at most 64 of the files
+    digest: str  # identifies the files: names, sizes, and content or times
+    unreadable: Mapping[int, Refusal]  # why files cannot be read, by index, as far as no file was decoded
 
 
 def look_at(
@@ -70,23 +58,7 @@ def look_at(
     provenance: Provenance,
     own_side: int | None = None,
 ) -> tuple[FoundFiles, Statuses]:
-    """Look at image files: their statuses, and the headers of those whose size matters.
-
-    Parameters
-    ----------
-    files
-        Path and class index of each file.
-    own_side
-        Side of the dataset's own square images; None for the size that all files have if that is below 256 x 256, and
-        for 256 otherwise.
-
-    Returns
-    -------
-    FoundFiles
-        The files.
-    Statuses
-        The files' statuses before anything was read of them.
-    """
+    """Look at image files: their statuses, and the headers of those whose size matters."""
     paths = [path for path, _ in files]
     rows = statuses(paths_of(root, paths))
 
@@ -118,23 +90,16 @@ def look_at(
 
 
 class FileDataset(Dataset):
-    """Serve image files, in the order in which they were found.
-
-    Parameters
-    ----------
-    name, split
-        As in `DatasetInfo`.
-    found
-        The files.
-    image_size
-        Side of the square images; None for the dataset's own size.
-    """
+    """Serve image files, in the order in which they were found."""
 
     def __init__(self, name: str, split: Split, files: FoundFiles, image_size: int | None = None) -> None:
         self._found = files
         shape = files.own_shape if image_size is None else square(image_size)
-        self._resize_note = change_note(files.sizes, shape)
-        note = "; ".join(filter(None, (files.provenance.note, self._resize_note)))
+        self.resize_note = change_note(files.sizes, shape)
+        self.layout_note = files.provenance.note
+        self.known_unreadable = files.unreadable
+        self.thread_safe = True
+        note = "; ".join(filter(None, (files.provenance.note, self.resize_note)))
         self._info = DatasetInfo(
             name=name,
             split=split,
@@ -144,48 +109,23 @@ class FileDataset(Dataset):
             provenance=dataclasses.replace(files.provenance, note=note),
             fingerprint=fingerprint("folder", shape, files.labels.tolist(), files.digest),
         )
-
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
-    @property
-    def resize_note(self) -> str:
-        """One clause if images are resized by a large factor."""
-        return self._resize_note
-
-    @property
-    def layout_note(self) -> str:
-        """Clauses on the folders of the files."""
-        return self._found.provenance.note
-
-    @property
-    def known_unreadable(self) -> Mapping[int, Refusal]:
-        """Why files cannot be read, by index, as far as the scan found out."""
-        return self._found.unreadable
-
-    @property
-    def original_info(self) -> DatasetInfo:
-        """The geometry and identity of the files as they are, whatever size was asked for."""
-        files = self._found
-        return dataclasses.replace(
+        self.original_info = dataclasses.replace(
             self._info,
             image_shape=files.own_shape,
             provenance=files.provenance,
             fingerprint=fingerprint("originals", files.own_shape, files.labels.tolist(), files.digest),
         )
 
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset."""
+        return self._info
+
     def sample(self, index: int) -> tuple[Image, int]:
         """Return sample `index` as (uint8 [H, W, 3], label)."""
         content = self._read(index)
         pixels = decode_rgb(content, self.locate(index), self._info.image_shape[:2])
         return pixels, int(self._found.labels[index])
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time: they may."""
-        return True
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of file `index`, which decodes if that was to be checked, and its label."""
@@ -205,3 +145,39 @@ class FileDataset(Dataset):
 
     def _path(self, index: int) -> Path:
         return self._found.root / self._found.paths[index]
+
+
+class Originals(Dataset):
+    """The samples of a dataset as the bytes of their image files."""
+
+    def __init__(self, source: Dataset, *, decode: bool = True) -> None:
+        info = source.original_info
+        if info is None:
+            raise UsageError(
+                "the codec 'original' stores image files as they are, and these samples "
+                f"({source.info.provenance.source}) are no image files",
+                where=source.info.name,
+                hint="Use it with folder:PATH or with ImageNet's own files, or choose png or jpeg.",
+            )
+        self._source = source
+        self._decode = decode
+        self._info = info
+        self.layout_note, self.skip_note = source.layout_note, source.skip_note
+        self.thread_safe, self.decoded_before = source.thread_safe, source.decoded_before
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the image files."""
+        return self._info
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Refuse: the files are copied, not decoded."""
+        raise NotImplementedError("image files are copied as they are")
+
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        return self._source.original(index, decode=decode and self._decode)
+
+    def locate(self, index: int) -> str:
+        """Return the file of sample `index`."""
+        return self._source.locate(index)

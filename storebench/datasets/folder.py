@@ -1,19 +1,286 @@
-"""A folder of image files: one folder per class, as of an unpacked ImageNet, or images without classes."""
+"""Folders and lists of image files: class folders, splits as people spell them, and what is left out."""
 
-from pathlib import Path
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import NoReturn
 
 from storebench.datasets import images
-from storebench.datasets.base import FOLDER_PREFIX, Dataset, Origin, Provenance
+from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX, Dataset, Origin, Provenance
 from storebench.datasets.files import FileDataset, FoundFiles, look_at
-from storebench.datasets.listing import Listings, found_files
-from storebench.datasets.sources import Statuses
-from storebench.datasets.splits import are_both, find_splits
-from storebench.datasets.walk import ClassFolders, ScanSnapshot
-from storebench.errors import CorruptDataError, DataNotFoundError
+from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
+from storebench.datasets.listing import Listings, ScanSnapshot, found_files
+from storebench.datasets.sources import Statuses, read_file, unreadable
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
+from storebench.fileio.reading import open_regular
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
+
+MOST_ENTRIES = 50_000_000
+"""Most files and folders in one set of class folders; ImageNet-21k has 14 million images."""
+
+MOST_DEPTH = 32
+"""Most levels of nested folders."""
+
+OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
+"""Endings of image files that are not read."""
+
+SYSTEM_FOLDERS = frozenset(
+    [
+        "lost+found",
+        "@eadir",
+        "@recycle",
+        "@recently-snapshot",
+        "@tmp",
+        "#recycle",
+        "#snapshot",
+        "$recycle.bin",
+        "__macosx",
+        "recycler",
+    ]
+) | {"system volume information", "network trash folder", "temporary items"}
+"""Folders that file systems, network drives and desktops make by themselves, in small letters."""
+
+
+def is_left_out(path: str) -> bool:
+    """Return whether a part of a path is hidden, or the name of a folder that a system makes."""
+    parts = (part for part in path.split("/") if part not in ("", ".", ".."))
+    return any(part.startswith(".") or part.lower() in SYSTEM_FOLDERS for part in parts)
+
+
+class ClassFolders:
+    """The class folders in one folder."""
+
+    def __init__(self, root: Path, seen: ScanSnapshot | None = None) -> None:
+        self._root = root
+        self._seen = seen or ScanSnapshot()
+        self._entered: dict[tuple[int, int], str] = {}
+        self._entries = 0
+        self._enter("")
+
+    def names(self) -> list[str]:
+        """Return the names of the class folders, sorted; hidden ones are skipped."""
+        return sorted(entry.name for entry in self._listed("") if self._is_folder(entry, entry.name))
+
+    def images(self, name: str) -> Iterator[str]:
+        """Yield the image files of one class, in no particular order, as paths relative to the root."""
+        waiting = [name]
+        while waiting:
+            folder = waiting.pop()
+            self._enter(folder)
+            for entry in self._listed(folder):
+                path = f"{folder}/{entry.name}"
+                if self._is_folder(entry, path):
+                    waiting.append(path)
+                elif _is_named_as_image(entry):
+                    yield path
+                else:
+                    ending = PurePath(entry.name).suffix.lower()
+                    self._seen.endings.setdefault(self._root / name, set()).add(ending or "no ending")
+                    if ending in OTHER_IMAGES:
+                        self._seen.others.add(self._root / path)
+
+    def loose(self) -> list[str]:
+        """Return the image files that are in no class folder, sorted, as paths relative to the root."""
+        return sorted(
+            entry.name
+            for entry in self._listed("")
+            if not self._is_folder(entry, entry.name) and _is_named_as_image(entry)
+        )
+
+    def _enter(self, folder: str) -> None:
+        """Refuse a folder that was entered before, or is nested too deep."""
+        try:
+            status = (self._root / folder).stat()
+        except OSError as error:
+            raise unreadable(self._root / folder, error) from error
+        self._seen.look(self._root / folder, status)
+        if folder.count("/") >= MOST_DEPTH:
+            raise self._refused(folder, f"more than {MOST_DEPTH} folders deep", "Move its images up.")
+        if not status.st_ino:  # some network file systems have no inode numbers; the other bounds apply there
+            return
+        before = self._entered.setdefault((status.st_dev, status.st_ino), folder)
+        if before != folder:
+            above = not before or folder.startswith(f"{before}/")
+            problem = "a link back to a folder above it" if above else "a folder that was read already"
+            raise self._refused(
+                folder,
+                f"{problem}, {self._root / before}, so that images would count twice",
+                "Remove the link.",
+            )
+
+    def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._root / folder) as entries:
+                for entry in entries:
+                    self._entries += 1
+                    if self._entries > MOST_ENTRIES:
+                        raise self._refused(
+                            "", f"more than {MOST_ENTRIES:,} files and folders", "Name a smaller folder."
+                        )
+                    if not is_left_out(entry.name):
+                        yield entry
+                    elif not entry.name.startswith("."):
+                        self._seen.systems.add(self._root / folder / entry.name)
+        except OSError as error:
+            raise unreadable(self._root / folder, error) from error
+
+    def _is_folder(self, entry: os.DirEntry[str], path: str) -> bool:
+        try:
+            if entry.is_dir():
+                return True
+            if entry.is_symlink() and not _is_named_as_image(entry):
+                entry.stat()
+        except OSError as error:
+            if _is_named_as_image(entry):
+                return False
+            reason = error.strerror or str(error)
+            raise self._refused(path, f"a link that leads nowhere ({reason})", "Remove the link.") from error
+        return False
+
+    def _refused(self, path: str, what: str, hint: str) -> CorruptDataError:
+        return CorruptDataError(what, where=self._root / path, hint=hint)
+
+
+def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
+    """Return whether a file's name has the ending of an image, or none while its content begins as an image does."""
+    name = entry.name.lower()
+    if "." in name:
+        return name.endswith(EXTENSIONS)
+    try:
+        with open_regular(Path(entry.path)) as stream:
+            return suffix_of(stream.read(16)) != SUFFIXES[0]
+    except (OSError, StorebenchError):
+        return False
+
+
+TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
+"""Words for a test split; of several splits, the first one in this order is used."""
+
+_TRAIN_FOLDERS = ("train", "training")
+_NAME = re.compile(
+    rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII
+)
+_ALIKE = re.compile(
+    rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII
+)
+_ENDING = re.compile(rf"[ _-]({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})$", re.IGNORECASE | re.ASCII)
+_CAMEL = re.compile(rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})(?=[A-Z])", re.ASCII)
+"""Names that begin as a split's does and go on with something else than a small letter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The folders of the splits."""
+
+    train: Path | None = None  # the folder of the training images
+    test: Path | None = None  # the folder of the test images; None without one
+    beside: tuple[str, ...] = ()  # names of the folders beside them, which belong to no split
+
+
+def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
+    """Return the splits of a folder of images. Capitals do not matter."""
+    seen.look(path)
+    if not path.is_dir():
+        return Splits()
+    folders = _folders(path)
+    named = [name for name in folders if _word(name)]
+    deep = [name for name in named if has_class_folders(path / name, seen)]
+    if {_is_train(name) for name in deep} == {True, False}:
+        return _chosen(path, deep, folders)
+    flat = [name for name in named if name not in deep and _has_images(path / name, seen)]
+    others = [name for name in folders if name not in named and _has_images(path / name, seen)]
+    if (deep or flat) and not others:
+        return _chosen(path, deep + flat, folders)
+    if deep:
+        _refuse_split_or_class(path, deep[0], others[0])
+    alike = [name for name in (*flat, *others) if _ALIKE.match(name) or _CAMEL.match(name)]
+    ending = [name for name in (*flat, *others) if _ENDING.search(name)]
+    if len(ending) > 1 and len(ending) == len(flat) + len(others):
+        alike = ending
+    if len(alike) > 1:
+        raise CorruptDataError(
+            f"{alike[0]}/ and {alike[1]}/ look like splits, not classes, and it is not clear which",
+            where=path,
+            hint=f"Name {path / alike[0]} to use it alone, or call the splits train/ and val/.",
+        )
+    return Splits()
+
+
+def are_both(names: Iterable[str]) -> bool:
+    """Return whether some names are those of a train split and others those of a test split."""
+    return {_is_train(name) for name in names if _word(name)} == {True, False}
+
+
+def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
+    """Return whether `root` holds a folder that contains an image."""
+    if not root.is_dir():
+        return False
+    folders = ClassFolders(root, seen)
+    return any(next(folders.images(name), None) is not None for name in folders.names())
+
+
+def _has_images(root: Path, seen: ScanSnapshot) -> bool:
+    """Return whether `root` holds an image, in a folder or directly."""
+    return has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose())
+
+
+def _folders(path: Path) -> list[str]:
+    """Return the names of the folders in `path`, sorted. Links that lead nowhere and hidden names are skipped."""
+    try:
+        names = sorted(os.listdir(path))  # noqa: PTH208 - of a million names only a few become paths
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return [name for name in names if not is_left_out(name) and (path / name).is_dir()]
+
+
+def _word(name: str) -> str:
+    """Return the word for a split that a folder's name stands for, in small letters; "" if there is none."""
+    match = _NAME.fullmatch(name)
+    return match[1].lower() if match else ""
+
+
+def _is_train(name: str) -> bool:
+    return _word(name) in _TRAIN_FOLDERS
+
+
+def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:
+    """Return the splits among folders that can be nothing else."""
+    trains = [name for name in names if _is_train(name)]
+    tests = sorted(set(names) - set(trains), key=lambda name: (TEST_FOLDERS.index(_word(name)), name))
+    for title, several in (
+        ("training", trains),
+        ("test", [name for name in tests if _word(name) == _word(tests[0])]),
+    ):
+        if len(several) > 1:
+            raise CorruptDataError(
+                f"both {several[0]}/ and {several[1]}/ may be the {title} split",
+                where=path,
+                hint="Rename or remove one of them, or name the folder to train on.",
+            )
+    return Splits(
+        train=path / trains[0] if trains else None,
+        test=path / tests[0] if tests else None,
+        beside=tuple(name for name in folders if name not in (*trains[:1], *tests[:1])),
+    )
+
+
+def _refuse_split_or_class(path: Path, name: str, other: str) -> NoReturn:
+    """Refuse a folder that holds class folders and lies beside other folders with images."""
+    if (path / name).samefile(path):
+        raise CorruptDataError(
+            "a link back to the folder that it is in", where=path / name, hint="Remove the link."
+        )
+    raise CorruptDataError(
+        f"{name}/ has class folders of its own, and {other}/ beside it has images: it may be a split or a class",
+        where=path,
+        hint=f"Name {path / name} to use it alone, move one of them, or rename {name}/ if it is a class.",
+    )
+
 
 MOST_NAMED = 5
 """Most folders that a note names."""
@@ -25,24 +292,7 @@ ONE_CLASS = "images"
 def open_folder(
     path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
-    """Open ``folder:PATH``: its train and val folders (see `find_splits`) if it has them, else PATH as the train split.
-
-    Parameters
-    ----------
-    image_size
-        See `FileDataset`.
-    listings
-        See `storebench.datasets.listing.found_files`.
-
-    Raises
-    ------
-    DataNotFoundError
-        The folder is missing, holds no images, or has no such split.
-    CorruptDataError
-        The folder holds something that is refused (see `ClassFolders.images`), or its layout is ambiguous.
-    UsageError
-        The stores would be written into this folder.
-    """
+    """Open ``folder:PATH``: its train and val folders (see `find_splits`) if it has them, else PATH as the train split."""
     if listings is not None and path.is_dir():
         listings.refuse_within(path)
 
@@ -61,27 +311,7 @@ def open_class_folders(
     image_size: int | None,
     listings: Listings | None = None,
 ) -> Dataset:
-    """Open class folders, sorted by class, then by file name, as 256 x 256 unless another size is asked for.
-
-    Parameters
-    ----------
-    name, split
-        As in `DatasetInfo`.
-    root
-        The folder that holds one folder per class, or the images of a single class.
-    class_names
-        The classes that labels index, if another split has defined them; images
-        of other classes are left out. None uses the class folders, sorted.
-    image_size, listings
-        As in `open_folder`.
-
-    Raises
-    ------
-    DataNotFoundError
-        There is no image in it.
-    CorruptDataError
-        See `ClassFolders.images`.
-    """
+    """Open class folders, sorted by class, then by file name, as 256 x 256 unless another size is asked for."""
 
     def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
         return _scan_classes(root, class_names, images.SIDE, seen)
@@ -186,10 +416,7 @@ def _by_systems(seen: ScanSnapshot, root: Path) -> str:
 
 
 def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
-    """Return the image files of every class that has any, relative to `root`; class names are text.
-
-    Images that are in no class folder are one class where there are no others.
-    """
+    """Return the image files of every class that has any, relative to `root`; class names are text."""
     if root.is_file():
         raise DataNotFoundError(
             "a file, not a folder",
@@ -240,3 +467,70 @@ def _refuse_test_only(path: Path, test: Path) -> NoReturn:
         where=path,
         hint=f"Put training images into train/, use --split test, or name {test} to train on it.",
     )
+
+
+MOST_LABEL = 99_999
+"""Largest label: one class folder per label is written by the format ``files``."""
+
+MOST_PATH = 4_095
+"""Most characters of a path, as the kernel's PATH_MAX; a longer one is a sign of another kind of file."""
+
+
+def open_list(
+    path: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
+) -> Dataset:
+    """Open ``list:FILE``: all its images are the train split, in the order of the lines."""
+    if split != Split.TRAIN:
+        raise DataNotFoundError(
+            "no test split: a list is training data", where=path, hint="Name a folder with train/ and val/."
+        )
+
+    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
+        seen.look(path)
+        return _scan_list(path)
+
+    files = found_files(path.parent, ("list", path.name), scan, listings)
+    return FileDataset(LIST_PREFIX + text_of_name(str(path)), split, files, image_size)
+
+
+def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
+    text = read_file(path).decode("utf-8-sig", "surrogateescape")
+    lines = enumerate(text.split("\n"), start=1)
+    files = [_file(line, path, number) for number, line in lines if line.strip()]
+    if not files:
+        raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
+    names = tuple(map(str, range(max(label for _, label in files) + 1)))
+    labels = {label for _, label in files}
+    notes = [
+        f"one class only, so every label is {next(iter(labels))}" if len(labels) == 1 else "",
+        _repeated([name for name, _ in files]),
+    ]
+    source = Provenance(
+        origin=Origin.REAL, source="image files in a list", note="; ".join(filter(None, notes))
+    )
+    return look_at(path.parent, files, names, source)
+
+
+def _repeated(names: list[str]) -> str:
+    """Return a note on files that are listed more than once, which count as so many samples; "" if there are none."""
+    counts = Counter(map(os.path.normpath, names))
+    several = sum(count > 1 for count in counts.values())
+    return f"{number_of(several, 'file')} listed more than once, each time as a sample" if several else ""
+
+
+def _file(line: str, where: Path, number: int) -> tuple[str, int]:
+    """Return path and label of one line."""
+    line = line.strip()
+    at = max(line.rfind(" "), line.rfind("\t"))
+    name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
+    if not (name and "\0" not in name and len(name) <= MOST_PATH and _is_label(label)):
+        raise CorruptDataError(
+            f"a line without a path and a label from 0 to {MOST_LABEL:,}",
+            where=f"{where}:{number}",
+            hint="Write one PATH LABEL per line, without a heading, quotes or commas.",
+        )
+    return name, int(label)
+
+
+def _is_label(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MOST_LABEL

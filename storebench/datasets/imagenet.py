@@ -1,9 +1,4 @@
-"""ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking.
-
-The training archive is a tar with one tar per class. The validation archive is
-one tar of JPEGs. Their classes come from Caffe's ``val.txt`` (a line "NAME
-INDEX" per image, where INDEX counts the sorted classes).
-"""
+"""ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking."""
 
 import dataclasses
 import os
@@ -14,15 +9,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from storebench.datasets import images, tars
+from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
-from storebench.datasets.decoding import checked, decode_rgb
-from storebench.datasets.folder import open_class_folders
-from storebench.datasets.geometry import change_note, probed_headers, sizes_of, square
+from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
+from storebench.datasets.images import change_note, checked, decode_rgb, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
-from storebench.datasets.sources import check_index, files_digest, fingerprint, read_file, unreadable
-from storebench.datasets.splits import TEST_FOLDERS, has_class_folders
-from storebench.datasets.walk import is_left_out
+from storebench.datasets.sources import (
+    Member,
+    check_index,
+    files_digest,
+    fingerprint,
+    members,
+    read_file,
+    unreadable,
+)
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.plain_text import text_of_name
@@ -52,25 +52,11 @@ def find(root: Path) -> Path | None:
 def open_imagenet(
     folder: Path, split: Split, image_size: int | None = None, listings: Listings | None = None
 ) -> Dataset:
-    """Open a split of ImageNet; "test" is its validation split.
-
-    Parameters
-    ----------
-    image_size
-        Side of the square images; None for 256.
-    listings
-        Of class folders; see `storebench.datasets.listing.found_files`.
-
-    Raises
-    ------
-    DataNotFoundError
-        The split is missing; the hint names the files that it needs.
-    CorruptDataError
-        An archive is truncated, hostile or does not match its name.
-    """
+    """Open a split of ImageNet; "test" is its validation split."""
     if split == Split.TRAIN:
         return _open_train(folder, image_size, listings)
-    classes = _open_train(folder, None, listings).info.class_names if _has_train(folder) else None
+    has_train = has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
+    classes = _open_train(folder, None, listings).info.class_names if has_train else None
     for name in TEST_FOLDERS:
         if has_class_folders(folder / name):
             return open_class_folders(NAME, split, folder / name, classes, image_size, listings)
@@ -83,10 +69,6 @@ def open_imagenet(
     return _open_val_tar(folder / VAL_TAR, classes, image_size)
 
 
-def _has_train(folder: Path) -> bool:
-    return has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
-
-
 def _open_train(folder: Path, image_size: int | None, listings: Listings | None) -> Dataset:
     if has_class_folders(folder / "train"):
         return open_class_folders(NAME, Split.TRAIN, folder / "train", None, image_size, listings)
@@ -97,18 +79,17 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
             where=folder,
             hint=f"Put {TRAIN_TAR} there, or class folders in train/.",
         )
-    members = _train_members(path)
-    classes = tuple(sorted(members))
-    ordered = [(member, label) for label, wnid in enumerate(classes) for member in members[wnid]]
+    found = _train_members(path)
+    classes = tuple(sorted(found))
+    ordered = [(member, label) for label, wnid in enumerate(classes) for member in found[wnid]]
     return TarDataset(Split.TRAIN, path, ordered, classes, image_size=image_size)
 
 
-def _train_members(path: Path) -> dict[str, list[tars.Member]]:
+def _train_members(path: Path) -> dict[str, list[Member]]:
     """Return the images of every class in the training archive, sorted by name."""
-    classes: dict[str, list[tars.Member]] = {}
-    images_found = 0
+    classes: dict[str, list[Member]] = {}
     with _open(path) as stream:
-        for inner in tars.members(stream, str(path), suffixes=(".tar",)):
+        for inner in members(stream, str(path), suffixes=(".tar",)):
             where = f"{path}:{inner.name}"
             if is_left_out(inner.name):
                 continue
@@ -118,41 +99,38 @@ def _train_members(path: Path) -> dict[str, list[tars.Member]]:
                 )
             wnid = text_of_name(inner.name.rpartition("/")[2].removesuffix(".tar"))
             classes[wnid] = _images(stream, where, inner.offset, inner.offset + inner.size)
-            images_found += len(classes[wnid])
-            if images_found > tars.MOST_MEMBERS:
-                raise CorruptDataError(f"more than {tars.MOST_MEMBERS:,} images", where=path)
     if not any(classes.values()):
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
-    return {wnid: members for wnid, members in classes.items() if members}
+    return {wnid: found for wnid, found in classes.items() if found}
 
 
-def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[tars.Member]:
+def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[Member]:
     """Return the images of one archive, sorted by name."""
-    members = [
+    found = [
         member
-        for member in tars.members(stream, where, start, end, suffixes=images.EXTENSIONS)
+        for member in members(stream, where, start, end, suffixes=images.EXTENSIONS)
         if member.name.lower().endswith(images.EXTENSIONS) and not is_left_out(member.name)
     ]
-    large = next((member for member in members if member.size > images.MOST_FILE_BYTES), None)
+    large = next((member for member in found if member.size > images.MOST_FILE_BYTES), None)
     if large is not None:
         raise CorruptDataError(
             f"an image file of {large.size:,} bytes",
             where=f"{where}:{large.name}",
             hint="Use the original archive.",
         )
-    return sorted(members, key=lambda member: member.name)
+    return sorted(found, key=lambda member: member.name)
 
 
 def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int | None) -> Dataset:
     with _open(path) as stream:
-        members = _images(stream, str(path))
-    if not members:
+        found = _images(stream, str(path))
+    if not found:
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
-    truth = _validation_classes(path.parent / VAL_LIST, [m.name.rpartition("/")[2] for m in members], classes)
+    truth = _validation_classes(path.parent / VAL_LIST, [m.name.rpartition("/")[2] for m in found], classes)
     names = classes or tuple(sorted(set(truth)))
     index = {wnid: label for label, wnid in enumerate(names)}
-    kept = [(member, index[wnid]) for member, wnid in zip(members, truth, strict=True) if wnid in index]
-    left_out = len(members) - len(kept)
+    kept = [(member, index[wnid]) for member, wnid in zip(found, truth, strict=True) if wnid in index]
+    left_out = len(found) - len(kept)
     note = f"{left_out} images left out: the train split lacks their classes" if left_out else ""
     return TarDataset(Split.TEST, path, kept, names, note, image_size)
 
@@ -198,25 +176,13 @@ def _open(path: Path) -> BinaryIO:
 
 
 class TarDataset(Dataset):
-    """Serve the JPEGs of an archive by their offsets; each process opens the archive itself.
-
-    Parameters
-    ----------
-    path
-        The archive.
-    samples
-        Position of each image in the archive and its class index, in the order of the samples.
-    note
-        What a reader of a figure should know of the samples.
-    image_size
-        Side of the square images; None for 256.
-    """
+    """Serve the JPEGs of an archive by their offsets; each process opens the archive itself."""
 
     def __init__(
         self,
         split: Split,
         path: Path,
-        samples: Sequence[tuple[tars.Member, int]],
+        samples: Sequence[tuple[Member, int]],
         class_names: tuple[str, ...],
         note: str = "",
         image_size: int | None = None,
@@ -231,11 +197,12 @@ class TarDataset(Dataset):
         ).reshape(-1, 2)
         self._labels = np.array([label for _, label in samples], dtype=np.int64)
         self._stream: BinaryIO | None = None
-        self._identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
-        self._plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
+        identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
+        self.thread_safe = True
+        plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
         shape = square(image_size)
-        self._resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
-        note = "; ".join(filter(None, (note, self._resize_note)))
+        self.resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
+        note = "; ".join(filter(None, (note, self.resize_note)))
         self._close()
         self._info = DatasetInfo(
             name=NAME,
@@ -243,8 +210,15 @@ class TarDataset(Dataset):
             count=len(samples),
             image_shape=shape,
             class_names=class_names,
-            provenance=dataclasses.replace(self._plain, note=note),
-            fingerprint=fingerprint("tar", shape, *self._identity),
+            provenance=dataclasses.replace(plain, note=note),
+            fingerprint=fingerprint("tar", shape, *identity),
+        )
+        own = square(None)
+        self.original_info = dataclasses.replace(
+            self._info,
+            image_shape=own,
+            provenance=plain,
+            fingerprint=fingerprint("originals", own, *identity),
         )
 
     @property
@@ -258,27 +232,6 @@ class TarDataset(Dataset):
         pixels = decode_rgb(self._read(index), self.locate(index), self._info.image_shape[:2])
         return pixels, int(self._labels[index])
 
-    @property
-    def resize_note(self) -> str:
-        """One clause if images are resized by a large factor."""
-        return self._resize_note
-
-    @property
-    def original_info(self) -> DatasetInfo:
-        """The geometry and identity of the files as they are, whatever size was asked for."""
-        shape = square(None)
-        return dataclasses.replace(
-            self._info,
-            image_shape=shape,
-            provenance=self._plain,
-            fingerprint=fingerprint("originals", shape, *self._identity),
-        )
-
-    @property
-    def thread_safe(self) -> bool:
-        """Whether several threads may call `original` at the same time: they may."""
-        return True
-
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
         """Return the bytes of image file `index`, which decodes if that was to be checked, and its label."""
         check_index(index, self._info.count)
@@ -286,7 +239,8 @@ class TarDataset(Dataset):
 
     def locate(self, index: int) -> str:
         """Return the archive and the name of image file `index` in it."""
-        return f"{self._path}:{self._name(index)}"
+        start, end = self._name_ends[index : index + 2]
+        return f"{self._path}:{self._names[start:end].decode('utf-8', 'surrogateescape')}"
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         offset, size = map(int, self._spans[index])
@@ -302,10 +256,6 @@ class TarDataset(Dataset):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-    def _name(self, index: int) -> str:
-        start, end = self._name_ends[index : index + 2]
-        return self._names[start:end].decode("utf-8", "surrogateescape")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}

@@ -1,17 +1,22 @@
-"""What image files are and how Pillow opens them: their extensions and formats, and their pixels as RGB of one size."""
+"""Image files: their kinds, headers and sizes, and their pixels as RGB of one size."""
 
+import contextlib
 import io
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import IO
 
 import numpy as np
 from PIL import Image as PilImage
 from PIL import ImageFile, UnidentifiedImageError
 
-from storebench.errors import CorruptDataError
+from storebench.arrays import ImageShape, ImageSize
+from storebench.datasets.base import Image
+from storebench.errors import CorruptDataError, DataNotFoundError
 
 SIDE = 256
 """Default side of the images of folders and of ImageNet."""
@@ -78,13 +83,7 @@ def open_image(source: bytes | IO[bytes], formats: tuple[str, ...] = PILLOW_FORM
 
 
 def is_deep(image: PilImage.Image) -> bool:
-    """Return whether an image that was opened, and not loaded yet, has 16 bits per channel.
-
-    Raises
-    ------
-    CorruptDataError
-        Its pixels are signed, of 32 bits, or no integers: they have no defined range in 8 bits.
-    """
+    """Return whether an image that was opened, and not loaded yet, has 16 bits per channel."""
     kinds = set(getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT, _UNSIGNED))
     wide = image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM"))
     if wide or kinds - _UNSIGNED:
@@ -104,13 +103,7 @@ def _raw_modes(image: PilImage.Image) -> Iterator[str]:
 
 
 def load_rgb(image: PilImage.Image) -> PilImage.Image:
-    """Decode an image that was opened, and return it as RGB; see `DEPTH_RULE`.
-
-    Raises
-    ------
-    CorruptDataError
-        See `is_deep`; or its 16 bits hold 12 or fewer.
-    """
+    """Decode an image that was opened, and return it as RGB; see `DEPTH_RULE`."""
     deep = is_deep(image)
     image.load()
     rgb = to_rgb(image)
@@ -135,11 +128,7 @@ def to_rgb(image: PilImage.Image) -> PilImage.Image:
 
 
 def resized(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
-    """Return an image at another size (height, width), as OpenCV's INTER_LINEAR makes it.
-
-    Each pixel comes from its four nearest, without averaging over more. Pillow's own ``resize`` widens the filter when
-    it shrinks an image. The result is smoother than convert_imageset's, and smoother pixels compress better.
-    """
+    """Return an image at another size (height, width), as OpenCV's INTER_LINEAR makes it."""
     width, height = image.size
     high, wide = size
     if (width, height) == (wide, high):
@@ -148,3 +137,295 @@ def resized(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
     return image.transform(
         (wide, high), PilImage.Transform.AFFINE, matrix, resample=PilImage.Resampling.BILINEAR
     )
+
+
+BytesLike = bytes | bytearray | memoryview
+
+MOST_PIXELS = 89_478_485
+"""Most pixels of an image, about 9,459 x 9,459: Pillow takes a larger one for a decompression bomb."""
+
+JPEG, PNG = "JPEG", "PNG"
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of JPEG that begin a frame header; the three others in this range begin tables."""
+
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
+"""Markers of JPEG without a length."""
+
+_ENDS = (0xD9, 0xDA)
+
+_MOST_MARKERS = 4096
+"""Most markers and stray bytes before the size; more are those of a file that was made to be slow."""
+
+REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --skip-unreadable."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """What the first bytes of an image file say."""
+
+    kind: str  # the format, as Pillow calls it: "JPEG", "PNG", "WEBP",
+    width: int
+    height: int  # in pixels
+    components: int = 0  # colour components of a JPEG: 1 for grey, 3 for colour, 4 for CMYK
+    end: int = 0  # position behind the part of the file that was looked at
+    deep: bool = False  # whether its channels have 16 bits
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the decoded image."""
+        return self.width * self.height
+
+
+def read_header(content: BytesLike) -> Header:
+    """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow."""
+    header = _parsed(content) or _other(content)
+    _refuse_size(header)
+    return header
+
+
+def refuse_bomb(content: BytesLike) -> None:
+    """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it."""
+    header = _parsed(content)
+    if header is not None:
+        _refuse_size(header)
+
+
+def _parsed(content: BytesLike) -> Header | None:
+    if content[:2] == b"\xff\xd8":
+        return _jpeg(content)
+    return _png(content) if content[:8] == _PNG_SIGNATURE else None
+
+
+def _refuse_size(header: Header) -> None:
+    if not header.pixels:
+        raise _broken(f"a {header.kind} of {header.width} x {header.height} pixels")
+    if header.pixels > MOST_PIXELS:
+        raise _bomb(f"{header.width:,} x {header.height:,}")
+
+
+def check_file(content: bytes) -> Header:
+    """Return the header of a whole image file; nothing is decoded."""
+    header = read_header(content)
+    marker = {JPEG: b"\xff\xd9", PNG: b"IEND"}.get(header.kind)
+    if marker is not None and content.rfind(marker, header.end) < 0:
+        raise _broken(f"a {header.kind} that is cut short: it has no end marker")
+    return header
+
+
+def _jpeg(content: BytesLike) -> Header:
+    at = 2
+    for _ in range(_MOST_MARKERS):
+        if len(content) < at + 4:
+            raise _broken("a JPEG that is cut short in its header")
+        marker = content[at + 1]
+        if content[at] != 0xFF or marker in (0x00, 0xFF):  # bytes between segments, which decoders skip, too
+            at += 1
+        elif marker in _STANDALONE:
+            at += 2
+        elif marker in _FRAMES:
+            if len(content) < at + 10:
+                raise _broken("a JPEG that is cut short in its header")
+            height, width = _number(content[at + 5 : at + 7]), _number(content[at + 7 : at + 9])
+            return Header(kind=JPEG, width=width, height=height, components=content[at + 9], end=at + 10)
+        elif marker in _ENDS:
+            raise _broken("a damaged JPEG: its data begins before its size")
+        else:
+            at += 2 + max(2, _number(content[at + 2 : at + 4]))
+    raise _broken("a damaged JPEG: it has too many markers before its size")
+
+
+def _png(content: BytesLike) -> Header:
+    if len(content) < 24 or content[12:16] != b"IHDR":
+        raise _broken("a PNG that is cut short or damaged in its header")
+    return Header(
+        kind=PNG,
+        width=_number(content[16:20]),
+        height=_number(content[20:24]),
+        end=24,
+        deep=content[24:25] == b"\x10",
+    )
+
+
+def _other(content: BytesLike) -> Header:
+    try:
+        with open_image(bytes(content)) as image:
+            width, height = image.size
+            return Header(kind=image.format or "image", width=width, height=height, deep=is_deep(image))
+    except PilImage.DecompressionBombError as error:
+        raise _bomb("too many") from error
+    except CorruptDataError as error:
+        raise _broken(error.what) from error
+    except DOES_NOT_DECODE as error:
+        raise _broken(f"does not decode ({reason_of(error)})") from error
+
+
+def _number(raw: BytesLike) -> int:
+    return int.from_bytes(raw, "big")
+
+
+def _broken(what: str) -> CorruptDataError:
+    return CorruptDataError(what, hint=REPLACE_HINT)
+
+
+def _bomb(size: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"an image of {size} pixels, more than the {MOST_PIXELS:,} that are decoded", hint=REPLACE_HINT
+    )
+
+
+SUFFIXES = (".img", ".jpg", ".png", ".gif", ".bmp", ".webp", ".tif", ".ppm")
+"""File extensions of image files that are stored as they are; the first is for a kind that is none of the others."""
+
+
+def suffix_of(content: bytes) -> str:
+    """Return the file extension for an image file's bytes, one of `SUFFIXES`."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return ".webp"
+    return next((suffix for start, suffix in _STARTS if content.startswith(start)), SUFFIXES[0])
+
+
+_STARTS = (
+    (b"\xff\xd8", ".jpg"),
+    (_PNG_SIGNATURE, ".png"),
+    (b"GIF8", ".gif"),
+    (b"BM", ".bmp"),
+    (b"II*\x00", ".tif"),
+    (b"MM\x00*", ".tif"),
+    *((b"P%d" % number, ".ppm") for number in range(1, 7)),
+)
+
+
+def decode_rgb(content: bytes, where: str, size: tuple[int, int] = (SIDE, SIDE)) -> Image:
+    """Decode an image file and resize it without keeping the aspect ratio, as Caffe's convert_imageset does."""
+    return np.array(resized(_picture(content, where), size))
+
+
+def checked(content: bytes, where: str, *, decode: bool = True) -> bytes:
+    """Return the bytes of an image file that `decode_rgb` decodes; it is decoded to find out."""
+    if not decode:
+        try:
+            if check_file(content).kind in (JPEG, PNG):
+                return content
+        except CorruptDataError as error:
+            raise CorruptDataError(error.what, where=where, hint=error.hint) from error
+    try:
+        _picture(content, where, reduced=True)
+    except CorruptDataError:
+        _picture(content, where)
+    return content
+
+
+def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.Image:
+    """Return all pixels of an image file as RGB, or the fewest that still take all of its bytes."""
+    be_strict()
+    try:
+        read_header(content)  # refuses a decompression bomb before anything is decoded
+        with open_image(content) as image:
+            if reduced:
+                # In its own mode: grey alone would hide colours whose sampling does not decode.
+                image.draft(None, (1, 1))
+            return load_rgb(image)
+    except CorruptDataError as error:
+        raise CorruptDataError(error.what, where=where, hint=error.hint) from error
+    except DOES_NOT_DECODE as error:
+        raise CorruptDataError(_reason(content, error), where=where, hint=REPLACE_HINT) from error
+
+
+def _reason(content: bytes, error: Exception) -> str:
+    """Return the reason why a file does not decode: truncation, or Pillow's message."""
+    try:
+        check_file(content)
+    except CorruptDataError as damage:
+        return damage.what
+    return f"does not decode ({reason_of(error)})"
+
+
+HEADER_BYTES = 256 << 10
+"""Bytes of a file that are read for its size. If they do not hold it, all of the file is read."""
+
+PROBED = 64
+"""Most files whose size is looked at to describe a dataset."""
+
+LARGE_CHANGE = 4.0
+"""A resize by more than this factor in pixels is said."""
+
+ReadStart = Callable[[int, int], bytes]
+"""Return the first bytes of the file of a sample, given its index and their number."""
+
+
+def square(side: int | None) -> ImageShape:
+    """Return the shape of square RGB images; None for the default side."""
+    return (side or SIDE, side or SIDE, 3)
+
+
+def common_small_shape(read: ReadStart, count: int) -> ImageShape | None:
+    """Return the shape of all images if they have one size below the default on both sides; else None."""
+    sizes = ((header.width, header.height) for header in _headers(read, range(count)))
+    first = next(sizes, None)
+    if first is None or max(first) >= SIDE or any(size != first for size in sizes):
+        return None
+    width, height = first
+    return (height, width, 3)
+
+
+def probed_headers(read: ReadStart, count: int) -> tuple[Header, ...]:
+    """Return the headers of at most 64 files, evenly spread; damaged ones are left out."""
+    probed = min(count, PROBED)
+    return tuple(_headers(read, (at * count // probed for at in range(probed))))
+
+
+def sizes_of(headers: Iterable[Header]) -> tuple[ImageSize, ...]:
+    """Return width and height of files."""
+    return tuple((header.width, header.height) for header in headers)
+
+
+def change_note(sizes: Sequence[ImageSize], shape: ImageShape) -> str:
+    """Return one clause if images are resized by more than a factor of 4 in pixels, by their median; "" otherwise."""
+    if not sizes:
+        return ""
+    width, height = median(size[0] for size in sizes), median(size[1] for size in sizes)
+    factor = shape[0] * shape[1] / (width * height)
+    if 1 / LARGE_CHANGE <= factor <= LARGE_CHANGE:
+        return ""
+    times = f"{_figure(factor)} times" if factor > 1 else f"1/{_figure(1 / factor)} of"
+    return f"images of {width:g} x {height:g} (median) become {shape[1]} x {shape[0]}, {times} the pixels"
+
+
+def _figure(factor: float) -> str:
+    """Return a factor above 4 with three digits, or as a whole number."""
+    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
+
+
+def served_note(own: tuple[int, int], side: int | None) -> str:
+    """Return the clause of `change_note` for image files that are resized when they are read; "" if nothing is known."""
+    if side is None or not 0 < max(own) < SIDE:
+        return ""
+    return change_note(((own[1], own[0]),), square(side))
+
+
+def resize_clause(note: str) -> str:
+    """Return the clause of `change_note` in a provenance's note; "" if it has none."""
+    return next(
+        (clause for clause in note.split("; ") if clause.startswith("images of ") and " become " in clause),
+        "",
+    )
+
+
+def _headers(read: ReadStart, indices: Iterable[int]) -> Iterator[Header]:
+    """Yield the headers of files, but not of damaged ones."""
+    for index in indices:
+        with contextlib.suppress(CorruptDataError, DataNotFoundError, OSError):
+            yield _header(read, index)
+
+
+def _header(read: ReadStart, index: int) -> Header:
+    start = read(index, HEADER_BYTES)
+    try:
+        return read_header(start)
+    except CorruptDataError:
+        # The directory of a TIFF may be at its end, and a JPEG may have long segments before its size.
+        if len(start) < HEADER_BYTES:
+            raise
+        return read_header(read(index, MOST_FILE_BYTES))

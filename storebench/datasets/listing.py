@@ -1,9 +1,4 @@
-"""Listings: what a scan of image files found, kept beside the stores, so that a million files are scanned once.
-
-A listing counts while nothing has changed: each folder that the scan looked into, and each file, must have the same
-inode, size, mode and times. Finding that out takes one ``stat`` per folder and file; nothing is listed and no file is
-opened. A listing that is damaged, or cannot be written, is as good as none.
-"""
+"""Listings: what a scan of image files found, kept beside the stores, so that a million files are scanned once."""
 
 import contextlib
 import dataclasses
@@ -20,8 +15,16 @@ import numpy as np
 
 from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
 from storebench.datasets.files import FoundFiles
-from storebench.datasets.sources import Refusal, Statuses, fingerprint, newest_change_ns, paths_of, statuses
-from storebench.datasets.walk import ScanSnapshot
+from storebench.datasets.sources import (
+    Refusal,
+    Statuses,
+    fingerprint,
+    newest_change_ns,
+    paths_of,
+    row_of,
+    status_row,
+    statuses,
+)
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
@@ -49,33 +52,36 @@ _UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, Attri
 REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
 """The name that a listing keeps for an error -> its class."""
 
+
+class ScanSnapshot:
+    """The folders and files that a scan has looked at, each as it was before the scan looked into it."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[int, ...]] = {}
+        self.others: set[Path] = set()
+        self.endings: dict[Path, set[str]] = {}
+        self.systems: set[Path] = set()
+
+    def look(self, path: Path, status: os.stat_result | None = None) -> None:
+        """Remember a folder or file, which may not exist; its first status counts."""
+        name = os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
+        if name not in self.rows:
+            self.rows[name] = status_row(name) if status is None else row_of(status)
+
+
 Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
 """Scan files, tell which folders were looked into, and return the files with their statuses."""
 
 
 class Listings:
-    """The listings in the folder of all stores.
-
-    Until that folder exists, they are kept in memory: a command that is refused leaves nothing.
-
-    Parameters
-    ----------
-    stores
-        The folder of all stores.
-    """
+    """The listings in the folder of all stores."""
 
     def __init__(self, stores: Path) -> None:
         self._stores = stores
         self._pending: dict[str, bytes] = {}
 
     def refuse_within(self, images: Path) -> None:
-        """Refuse stores in the folder of the images, which a later scan would take for images.
-
-        Raises
-        ------
-        UsageError
-            They are there, and not in a hidden folder.
-        """
+        """Refuse stores in the folder of the images, which a later scan would take for images."""
         place, root = self._stores.resolve(), images.resolve()
         if not place.is_relative_to(root):
             return
@@ -120,17 +126,7 @@ def listings_in(stores: Path) -> Listings:
 
 
 def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listings | None) -> FoundFiles:
-    """Return the files that a scan finds, or found earlier if nothing has changed since then.
-
-    Parameters
-    ----------
-    root
-        The folder in which the scan begins.
-    key
-        Whatever else determines what the scan finds.
-    listings
-        Where the result is kept; None always scans.
-    """
+    """Return the files that a scan finds, or found earlier if nothing has changed since then."""
     if listings is None:
         return scan(ScanSnapshot())[0]
     name = f"files-{fingerprint(VERSION, os.path.realpath(root), *key)}"

@@ -1,8 +1,4 @@
-"""MNIST from its IDX files, gzipped or not: a magic number, big-endian dimensions, then the bytes.
-
-The layout is the one its authors describe: two zero bytes, the type (8 for
-unsigned bytes), the number of dimensions, one 32-bit length per dimension, data.
-"""
+"""MNIST from its IDX files, gzipped or not: a magic number, big-endian dimensions, then the bytes."""
 
 import functools
 import gzip
@@ -14,8 +10,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets.arrays import ArrayDataset, Arrays
-from storebench.datasets.base import Dataset, Origin, Provenance
+from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
 from storebench.datasets.sources import unreadable, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
@@ -49,15 +44,7 @@ def find(root: Path) -> Path | None:
 
 
 def open_mnist(folder: Path, split: Split) -> Dataset:
-    """Open the MNIST files in `folder`.
-
-    Raises
-    ------
-    DataNotFoundError
-        A file of this split is missing.
-    CorruptDataError
-        A file is truncated, damaged or does not match its name.
-    """
+    """Open the MNIST files in `folder`."""
     return ArrayDataset("mnist", split, functools.partial(_load, folder, split))
 
 
@@ -104,19 +91,7 @@ def _require(folder: Path, prefix: str, kind: str) -> Path:
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read one IDX file of unsigned bytes, gzipped or not.
-
-    Returns
-    -------
-    ndarray
-        uint8 with the requested number of dimensions.
-
-    Raises
-    ------
-    CorruptDataError
-        Wrong magic number or number of dimensions; fewer or more bytes than
-        the dimensions declare; a damaged gzip stream.
-    """
+    """Read one IDX file of unsigned bytes, gzipped or not."""
     try:
         raw = open_regular(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Helpers for reading source files: reading with a clear error, index checks, fingerprints."""
+"""Helpers for reading source files: clear errors, fingerprints, and the files of tar archives."""
 
 import array
 import contextlib
@@ -7,10 +7,13 @@ import gzip
 import hashlib
 import os
 import stat
+import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -43,15 +46,7 @@ Refusal = CorruptDataError | DataNotFoundError
 
 
 def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
-    """Return the bytes of a source file.
-
-    Raises
-    ------
-    DataNotFoundError
-        The file cannot be read.
-    CorruptDataError
-        It is not a regular file, or is larger than `most_bytes`.
-    """
+    """Return the bytes of a source file."""
     try:
         return read_small_file(path, most_bytes=most_bytes)
     except OSError as error:
@@ -72,15 +67,7 @@ def unreadable(path: Path, error: OSError) -> DataNotFoundError:
 
 @contextmanager
 def unzipping(path: Path, hint: str) -> Iterator[None]:
-    """Name a gzip file in the errors of reading it.
-
-    Raises
-    ------
-    CorruptDataError
-        The file is damaged or cut short; `hint` says how to get it again.
-    DataNotFoundError
-        It cannot be read.
-    """
+    """Name a gzip file in the errors of reading it."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -108,19 +95,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def files_digest(root: Path, files: Sequence[Path]) -> str:
-    """Return a digest that identifies source files: their names below `root`, sizes, and content or times.
-
-    Up to 64 MiB in all, the content is digested. Beyond that, reading everything
-    would take longer than many benchmarks, so the modification time is used: a
-    touched copy of a large source counts as a different one.
-
-    Raises
-    ------
-    DataNotFoundError
-        One of them cannot be read.
-    CorruptDataError
-        One of them is not a regular file.
-    """
+    """Return a digest that identifies source files: their names below `root`, sizes, and content or times."""
     names = [(path.relative_to(root) if path.is_relative_to(root) else path).as_posix() for path in files]
     digest, refused = names_digest(root, names, statuses(paths_of(root, names)))
     for error in refused.values():
@@ -168,15 +143,7 @@ def newest_change_ns(rows: Statuses) -> int:
 
 
 def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> tuple[str, Mapping[int, Refusal]]:
-    """Return the digest of `files_digest`, and why files cannot be read, by index, as far as this shows.
-
-    Parameters
-    ----------
-    names
-        The files, relative to `root`, or absolute.
-    rows
-        Their statuses.
-    """
+    """Return the digest of `files_digest`, and why files cannot be read, by index, as far as this shows."""
     regular = (rows[:, _MODE] & np.uint64(_KIND_BITS)) == np.uint64(stat.S_IFREG)
     refused: dict[int, Refusal] = {
         index: _refusal(os.path.join(root, names[index]), rows[index].tolist())  # noqa: PTH118 - names, not paths
@@ -233,3 +200,57 @@ def _refusal(path: str, row: Sequence[int]) -> Refusal:
     return CorruptDataError(
         f"{kind_of(mode)}, not an image file", where=path, hint="Take it out of the folder."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file in an archive: `size` bytes at `offset` of the stream."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def members(
+    stream: BinaryIO,
+    where: str,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    suffixes: tuple[str, ...] = (),
+) -> Iterator[Member]:
+    """Yield the regular files of the tar archive in ``stream[start:end]``, in order; names with `suffixes` must be."""
+    limit = stream.seek(0, os.SEEK_END) if end is None else end
+    stream.seek(start)
+    try:
+        with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as archive:
+            while (info := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined] # a million of them would take a gigabyte
+                if info.offset_data + info.size > limit:
+                    raise _broken_tar(where, f"truncated: a member of {info.size:,} bytes does not fit")
+                if info.isreg() and not info.issparse():
+                    yield Member(info.name, info.offset_data, info.size)
+                elif not info.isdir() and info.name.lower().endswith(suffixes):
+                    kind = _NO_FILES.get(info.type, "of another kind")
+                    raise _broken_tar(where, f"its member {info.name!r} is {kind}, not a regular file")
+            at = archive.offset
+    except (tarfile.TarError, ValueError) as error:
+        raise _broken_tar(where, f"not a tar archive, or a truncated one ({error})") from error
+    # An archive ends with empty blocks; tarfile takes damage for the end, too.
+    stream.seek(at)
+    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise _broken_tar(where, f"truncated or damaged: no valid header at byte {at:,}")
+
+
+_NO_FILES = {
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.CHRTYPE: "a character device",
+    tarfile.BLKTYPE: "a block device",
+    tarfile.FIFOTYPE: "a FIFO",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+def _broken_tar(where: str, what: str) -> CorruptDataError:
+    return CorruptDataError(what, where=where, hint="Replace it by the original archive.")

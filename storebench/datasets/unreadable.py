@@ -32,18 +32,10 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """An image file that cannot be read.
+    """An image file that cannot be read."""
 
-    Attributes
-    ----------
-    index
-        The first sample that is made of it.
-    error
-        Why, with the file's name.
-    """
-
-    index: int
-    error: Refusal
+    index: int  # the first sample that is made of it
+    error: Refusal  # why, with the file's name
 
 
 FindUnreadable = Callable[[Sequence[int]], list[Unreadable]]
@@ -53,17 +45,7 @@ FindUnreadable = Callable[[Sequence[int]], list[Unreadable]]
 def find_unreadable(
     dataset: Dataset, indices: Collection[int], progress: Progress = silent
 ) -> list[Unreadable]:
-    """Decode the files of some samples, each once, in several threads; return those that cannot be, in order.
-
-    Parameters
-    ----------
-    dataset
-        A dataset of image files.
-    indices
-        The samples, ascending.
-    progress
-        Shows the progress.
-    """
+    """Decode the files of some samples, each once, in several threads; return those that cannot be, in order."""
 
     def check(index: int) -> Unreadable | None:
         try:
@@ -88,17 +70,7 @@ _ADVICE = "--skip-unreadable leaves such files out."
 
 
 def refusal(unreadable: Sequence[Unreadable], files: int, advice: str = _ADVICE) -> Refusal:
-    """Return the error for unreadable files: the first one, and how many there are.
-
-    Parameters
-    ----------
-    unreadable
-        All of them, at least one.
-    files
-        How many files there are.
-    advice
-        What may be done instead of repairing the file.
-    """
+    """Return the error for unreadable files: the first one, and how many there are."""
     first = unreadable[0].error
     count = (
         f"the first of {len(unreadable):,} unreadable files"
@@ -113,13 +85,7 @@ def refusal(unreadable: Sequence[Unreadable], files: int, advice: str = _ADVICE)
 
 
 def counted(error: Refusal, dataset: Dataset, progress: Progress = silent) -> Refusal:
-    """Return the error for a dataset one of whose samples could not be read, with the count of all such files.
-
-    Parameters
-    ----------
-    error
-        Why the sample could not be read; returned unchanged where the samples are no image files.
-    """
+    """Return the error for a dataset one of whose samples could not be read, with the count of all such files."""
     if dataset.original_info is None:
         return error
     indices = range(len(dataset))
@@ -143,21 +109,7 @@ def select_readable(
     listings: Listings | None = None,
     progress: Progress = silent,
 ) -> Dataset:
-    """Apply ``spec.size`` and ``spec.limit`` to the image files that can be read, and leave out the others.
-
-    Which samples these are depends on the files alone, so they are the same in every store. Where a part of the files
-    is asked for, only that part is decoded; for each unreadable file the next one takes its place.
-
-    Parameters
-    ----------
-    listings
-        Where it is kept which files cannot be read, so that each is decoded once.
-
-    Raises
-    ------
-    CorruptDataError, DataNotFoundError
-        No file can be read.
-    """
+    """Apply ``spec.size`` and ``spec.limit`` to the image files that can be read, and leave out the others."""
     chosen = select(source, spec, by_class=by_class)
     if source.original_info is None:
         return chosen
@@ -220,32 +172,17 @@ def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:
 
 
 class Readable(ChosenSamples):
-    """Some samples of a dataset: those whose image files can be read.
-
-    Parameters
-    ----------
-    source
-        A dataset of image files.
-    places
-        The indices of its samples, ascending.
-    left_out
-        The files that cannot be read.
-    """
+    """Some samples of a dataset: those whose image files can be read."""
 
     def __init__(self, source: Dataset, places: Sequence[int], left_out: Sequence[Unreadable]) -> None:
         self._places = list(places)
-        super().__init__(source, len(places), ("readable", self._places))
         left_out = list({source.locate(entry.index): entry for entry in left_out}.values())
         self._skipped = len(left_out)
         self._note = f"{number_of(self._skipped, 'unreadable file')} left out"
         named = "; ".join(plain(f"{entry.error.where}: {entry.error.what}") for entry in left_out[:_NAMED])
         more = f"; and {self._skipped - _NAMED:,} more" if self._skipped > _NAMED else ""
-        self._skip_note = f"{self._note}: {named}{more}"
-
-    @property
-    def skip_note(self) -> str:
-        """One clause that counts the files that were left out and names some."""
-        return self._skip_note
+        super().__init__(source, len(places), ("readable", self._places))
+        self.skip_note = f"{self._note}: {named}{more}"
 
     def place(self, index: int) -> int:
         """Return the index in the source of sample `index`."""

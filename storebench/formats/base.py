@@ -19,8 +19,8 @@ from typing import ClassVar, Self
 from storebench.arrays import Indices
 from storebench.codecs import Payload
 from storebench.errors import UnknownNameError
-from storebench.formats.arrays import Batch
 from storebench.formats.reader import Fetched, Reader, Traits
+from storebench.formats.windows import Batch
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 
 __all__ = [

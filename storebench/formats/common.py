@@ -46,13 +46,7 @@ def checked_labels(labels: npt.NDArray[np.int64], count: int, where: Path) -> np
 
 
 def load_array(path: Path) -> npt.NDArray[np.generic]:
-    """Read a .npy file of the store into private memory.
-
-    Raises
-    ------
-    CorruptStoreError
-        It is missing, truncated or no .npy file.
-    """
+    """Read a .npy file of the store into private memory."""
     try:
         with open_regular(path) as file:
             _check_npy(file)
@@ -68,13 +62,7 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
 
 
 def save_array(path: Path, array: npt.NDArray[np.generic]) -> None:
-    """Write `array` as a .npy file. Unlike `numpy.save`, report why the disk refuses it.
-
-    Raises
-    ------
-    OSError
-        With the errno, which numpy's own writing to a file loses.
-    """
+    """Write `array` as a .npy file. Unlike `numpy.save`, report why the disk refuses it."""
     content = io.BytesIO()
     np.save(content, array)
     path.write_bytes(content.getbuffer())
@@ -104,10 +92,7 @@ def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync every file and folder under `folder` to disk.
-
-    A few files are synced one by one; many by one call for the whole file system.
-    """
+    """Sync every file and folder under `folder` to disk."""
     paths = [folder, *folder.rglob("*")]
     if len(paths) > MANY_FILES:
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.errors import StorebenchError
-from storebench.formats.arrays import Batch, out_of_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import checked_labels, damaged, wrong_length
 from storebench.formats.options import Options
+from storebench.formats.windows import Batch, out_of_range
 from storebench.manifest import Manifest
 
 KEY = b"%08d"
@@ -34,14 +34,7 @@ def pack_labels(labels: list[int]) -> bytes:
 
 
 class KeyValueReader(Reader):
-    """Read one record per sample through a library's ``get``.
-
-    A subclass opens its library in `_open` and returns the function that looks
-    a key up (None if there is no such record). The loop below is the cost of a
-    sample apart from the library: keys are formatted on the fly, because
-    50,000 prepared ones miss the processor's cache, and values are assigned to
-    slices of one memoryview, at half the cost of a numpy row.
-    """
+    """Read one record per sample through a library's ``get``."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]]
 

@@ -1,16 +1,11 @@
-"""The reference that stores nothing: a few real batches in memory, served in rotation.
-
-Its cell is the ceiling that the network (or the loader, where nothing is
-computed) sets: it does the same work on batches that change, and nothing is
-fetched, decoded or prepared while the clock runs.
-"""
+"""The reference that stores nothing: a few real batches in memory, served in rotation."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from storebench.errors import UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
-from storebench.formats.memory.audit import PackReader
+from storebench.formats.memory.format import PackReader
 from storebench.manifest import StoreSpec
 
 

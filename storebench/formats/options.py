@@ -1,14 +1,4 @@
-"""Typed options of readers: one row per option, with its name, type, default, allowed values and meaning.
-
-A reader's options are the fields of a frozen dataclass, and each field is a row::
-
-    @dataclass(frozen=True, kw_only=True)
-    class PreadOptions(Options):
-        threads: int = integer(default=4, least=1, most=64, meaning="files that are read at the same time")
-
-`Options.parse` turns the text of a backend's name (``pack:pread?threads=8``) into the values that the reader
-receives. Every backend that a person writes is checked before any work begins.
-"""
+"""Typed options of readers: one row per option, with its name, type, default, allowed values and meaning."""
 
 import dataclasses
 import difflib
@@ -41,34 +31,16 @@ class OptionType(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One row of the table of options.
+    """One row of the table of options."""
 
-    Attributes
-    ----------
-    name
-        The option's name in a backend.
-    kind
-        The type of its value.
-    default
-        The value that holds where the backend does not name the option.
-    meaning
-        Effect of the option, in one line.
-    least, most
-        The range of an integer or a size, both ends included; a size is counted in `unit`.
-    words
-        The words that are accepted, and the value that each stands for.
-    unit
-        Bytes per 1 of a size; 1 for every other kind.
-    """
-
-    name: str
-    kind: OptionType
-    default: OptionValue
-    meaning: str
+    name: str  # the option's name in a backend
+    kind: OptionType  # the type of its value
+    default: OptionValue  # the value that holds where the backend does not name the option
+    meaning: str  # effect of the option, in one line
     least: int = 0
-    most: int = 0
+    most: int = 0  # the range of an integer or a size, both ends included; a size is counted in `unit`
     words: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
-    unit: int = 1
+    unit: int = 1  # bytes per 1 of a size; 1 for every other kind
 
     @property
     def allowed(self) -> str:
@@ -78,20 +50,7 @@ class Option:
         return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
     def value(self, text: str, reader: str) -> OptionValue:
-        """Return the value of `text`.
-
-        Parameters
-        ----------
-        text
-            The value as it is written.
-        reader
-            The reader's name ("lmdb:get"), for the message.
-
-        Raises
-        ------
-        UsageError
-            The option does not accept it; the line names the accepted values.
-        """
+        """Return the value of `text`."""
         if text in self.words:
             return self.words[text]
         if self._is_number and _is_whole(text) and self.least <= int(text) <= self.most:
@@ -121,13 +80,7 @@ def _is_whole(text: str) -> bool:
 
 
 def flag(*, default: bool, meaning: str, name: str = "") -> Any:
-    """Declare an option that is "on" or "off"; the reader receives a bool.
-
-    Parameters
-    ----------
-    name
-        The option's name; the field's where it is left out.
-    """
+    """Declare an option that is "on" or "off"; the reader receives a bool."""
     words: Mapping[str, OptionValue] = {"on": True, "off": False}
     return _field(Option(name=name, kind=OptionType.FLAG, default=default, meaning=meaning, words=words))
 
@@ -141,19 +94,7 @@ def integer(
     none: str = "off",
     name: str = "",
 ) -> Any:
-    """Declare an option that is a whole number.
-
-    Parameters
-    ----------
-    default
-        None for an option that may have no number.
-    least, most
-        The range, both ends included.
-    none
-        The word that is written for None; only accepted where the default is None.
-    name
-        The option's name; the field's where it is left out.
-    """
+    """Declare an option that is a whole number."""
     words: Mapping[str, OptionValue] = {none: None} if default is None else {}
     row = Option(
         name=name,
@@ -177,19 +118,7 @@ def size(
     name: str,
     none: str = "auto",
 ) -> Any:
-    """Declare an option that is a size, written as a whole number of units; the reader receives bytes.
-
-    Parameters
-    ----------
-    default, least, most
-        In units. A default of None leaves the size to the reader.
-    unit
-        Bytes per unit.
-    name
-        The option's name, which ends in the unit: "window_mib".
-    none
-        The word that is written for None; only accepted where the default is None.
-    """
+    """Declare an option that is a size, written as a whole number of units; the reader receives bytes."""
     in_bytes = None if default is None else default * unit
     words: Mapping[str, OptionValue] = {none: None} if default is None else {}
     row = Option(name=name, kind=OptionType.SIZE, default=in_bytes, meaning=meaning, least=least, most=most)
@@ -197,13 +126,7 @@ def size(
 
 
 def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "") -> Any:
-    """Declare an option that is one of some words; the reader receives the word.
-
-    Parameters
-    ----------
-    name
-        The option's name; the field's where it is left out.
-    """
+    """Declare an option that is one of some words; the reader receives the word."""
     words: Mapping[str, OptionValue] = {word: word for word in among}
     return _field(Option(name=name, kind=OptionType.CHOICE, default=default, meaning=meaning, words=words))
 
@@ -230,22 +153,7 @@ class Options:
 
     @classmethod
     def spelled(cls, given: Iterable[tuple[str, str]], reader: str) -> tuple[tuple[str, str], ...]:
-        """Check options and return them in their canonical spelling, sorted by name.
-
-        Parameters
-        ----------
-        given
-            (name, value) pairs as they are written.
-        reader
-            The reader's name ("lmdb:get"), for messages.
-
-        Raises
-        ------
-        UnknownNameError
-            The reader has no option of that name; the nearest one is offered.
-        UsageError
-            A value is not accepted, or an option is named twice.
-        """
+        """Check options and return them in their canonical spelling, sorted by name."""
         rows = cls.rows()
         texts: dict[str, str] = {}
         for name, text in given:
@@ -258,10 +166,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Iterable[tuple[str, str]], reader: str) -> Self:
-        """Return the typed values of options; those that are not given have their defaults.
-
-        Parameters and errors are those of `spelled`.
-        """
+        """Return the typed values of options; those that are not given have their defaults."""
         texts = dict(cls.spelled(given, reader))
         values: dict[str, Any] = {
             name: row.value(texts[row.name], reader)

@@ -16,23 +16,14 @@ NO_COMMIT = "-"
 
 
 def code_facts(format_name: str) -> CodeFacts:
-    """Return the facts of the code that this process runs for a format.
-
-    Some 30 ms in a checkout, most of it git's; later calls in a process cost nothing.
-    """
+    """Return the facts of the code that this process runs for a format."""
     return CodeFacts(
         digest=running_digest(), commit=str(running_checkout()), plugin=plugin_facts(format_name)
     )
 
 
 def proven(record: Record, package: str) -> Record:
-    """Return the record, failed if the cell ran other code than this process imported.
-
-    Parameters
-    ----------
-    package
-        Folder of the storebench that the cell imported.
-    """
+    """Return the record, failed if the cell ran other code than this process imported."""
     ours, its = running_digest(), record.code.digest if record.code else "no digest"
     if its == ours and package == str(package_folder()):
         return record
@@ -44,13 +35,7 @@ def proven(record: Record, package: str) -> Record:
 
 
 def refuse_other_code(records: Iterable[Record], folder: Path) -> None:
-    """Refuse to add to records of other code.
-
-    Raises
-    ------
-    UsageError
-        One has another digest than the storebench that runs.
-    """
+    """Refuse to add to records of other code."""
     other = next(
         (record for record in records if record.code and record.code.digest != running_digest()), None
     )

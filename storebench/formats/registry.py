@@ -1,11 +1,4 @@
-"""The available formats, and the parser of backend names.
-
-A backend is ``FORMAT[+CODEC[:DECODER]][:READER][?OPTION=VALUE,...]``: ``lmdb``,
-``lmdb+jpeg``, ``lmdb+jpeg:simplejpeg``, ``memory:native``, ``lmdb:get?readahead=off``.
-``png``, ``jpeg`` and ``original`` are short for ``files+png`` and so on. Built-in formats are listed here by "module:Class" and
-imported when they are first used; others come through the entry-point group
-``storebench.formats``, whose entries name a `Format` subclass.
-"""
+"""The available formats, and the parser of backend names."""
 
 import difflib
 import functools
@@ -38,21 +31,11 @@ _PLUGINS = "Other packages add formats: 'storebench formats' lists those that ar
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
-    """The place of a format's class, and the extra that installs the library it needs.
+    """The place of a format's class, and the extra that installs the library it needs."""
 
-    Attributes
-    ----------
-    target
-        "module:Class".
-    install
-        The command that installs the library; None if none is needed, or the author does not say.
-    note
-        Needs of the command on some machines, as a clause; "" for none.
-    """
-
-    target: str
+    target: str  # "module:Class"
     install: str | None = None
-    note: str = ""
+    note: str = ""  # needs of the command on some machines, as a clause; "" for none
 
     @property
     def hint(self) -> str | None:
@@ -112,17 +95,7 @@ def format_names() -> list[str]:
 
 @functools.cache
 def get_format(name: str) -> Format:
-    """Return the format called `name`.
-
-    Raises
-    ------
-    UnknownNameError
-        No format has that name.
-    MissingDependencyError
-        The library that it needs is not installed.
-    UsageError
-        The entry point of the package that adds it does not name a subclass of `Format`.
-    """
+    """Return the format called `name`."""
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
     if entry is None:
         unknown = UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
@@ -147,18 +120,7 @@ def get_format(name: str) -> Format:
 
 
 def parse_backend(text: str) -> Backend:
-    """Parse a backend's name; its options are checked and written in their canonical spelling.
-
-    Raises
-    ------
-    UnknownNameError
-        Its format, codec, decoder, reader or option is unknown; the nearest name is offered.
-    UsageError
-        It is not of the form FORMAT[+CODEC[:DECODER]][:READER][?OPTION=VALUE,...], or an option does not accept its
-        value.
-    MissingDependencyError
-        The library of the format or of the decoder is not installed.
-    """
+    """Parse a backend's name; its options are checked and written in their canonical spelling."""
     body, _, tail = text.strip().partition("?")
     body, *parts = body.split(":")
     body = ALIASES.get(body, body)

@@ -1,8 +1,4 @@
-"""Windows of images: where each one is, whether it is mirrored, and how it is copied into a batch.
-
-The harness draws windows (`storebench.loading.augment`). A reader that has whole images in addressable memory copies
-them from there (`Reader.fetch_windows`), and the harness cuts the others out of the images that it fetched.
-"""
+"""Batches and windows of images: where each window is, whether it is mirrored, and how it is copied."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,8 +8,33 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import ImageShape, Indices
-from storebench.formats.arrays import UINT8, Batch, unfit_batch
 from storebench.system.copying import load_kernel
+
+Batch = npt.NDArray[np.uint8]
+"""Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""
+
+UINT8 = np.dtype(np.uint8)
+
+
+def out_of_range(count: int) -> IndexError:
+    """Return the error for an index that no sample has."""
+    return IndexError(f"a sample index is outside 0..{count - 1}")
+
+
+def check_range(indices: Indices, count: int) -> None:
+    """Raise `IndexError` if one of `indices` is not in ``range(count)``."""
+    if len(indices) and (indices.min() < 0 or indices.max() >= count):
+        raise out_of_range(count)
+
+
+def unfit_batch(out: Batch, count: int, image_shape: tuple[int, ...]) -> ValueError:
+    """Return the error for a batch that cannot take `count` images of `image_shape`."""
+    order = "" if out.flags.carray else " that is read-only or not C-contiguous"
+    return ValueError(
+        f"a batch of {out.dtype}{out.shape}{order} where C-contiguous uint8{(count, *image_shape)} "
+        "or more images were expected"
+    )
+
 
 Places = npt.NDArray[np.int64]
 """Where windows are, int64 [n, 3]: top row, left column, and 1 for a window that is mirrored left to right, else 0."""
@@ -25,19 +46,11 @@ FlatPixels = npt.NDArray[np.uint8]
 # Not frozen, because one is made per batch.
 @dataclass(kw_only=True, slots=True)
 class Windows:
-    """One window into each image of a batch, all of one size.
+    """One window into each image of a batch, all of one size."""
 
-    Attributes
-    ----------
-    places
-        int64 [n, 3], C-contiguous.
-    height, width
-        Rows and columns of every window.
-    """
-
-    places: Places
+    places: Places  # int64 [n, 3], C-contiguous
     height: int
-    width: int
+    width: int  # rows and columns of every window
 
     def __len__(self) -> int:
         return len(self.places)
@@ -47,34 +60,13 @@ class Windows:
         return Windows(places=self.places[rows], height=self.height, width=self.width)
 
     def cut(self, images: Batch, out: Batch, which: Indices | None = None) -> None:
-        """Copy window i out of ``images[i]``, or out of ``images[which[i]]``, into ``out[i]``.
-
-        Parameters
-        ----------
-        images
-            uint8 [N, H, W, C].
-        out
-            uint8 [n, h, w, C].
-        which
-            int64 [n].
-
-        Raises
-        ------
-        ValueError
-            A window is not inside of its image, or there is no such image.
-        """
+        """Copy window i out of ``images[i]``, or out of ``images[which[i]]``, into ``out[i]``."""
         image_shape = _shape_of(images)
         which = np.arange(len(self), dtype=np.int64) if which is None else which
         self.copy(images.reshape(-1), which * math.prod(image_shape), image_shape, out)
 
     def copy(self, source: FlatPixels, offsets: Indices, image_shape: ImageShape, out: Batch) -> None:
-        """Copy window i out of the image that begins at ``source[offsets[i]]`` into ``out[i]``; see `cut`.
-
-        Raises
-        ------
-        ValueError
-            A window is not inside of its image, or an image not inside of the source.
-        """
+        """Copy window i out of the image that begins at ``source[offsets[i]]`` into ``out[i]``; see `cut`."""
         if self._cut_compiled(source, offsets, image_shape, out):
             return
         size = math.prod(image_shape)
@@ -84,13 +76,7 @@ class Windows:
         self._cut_each(images, image_shape, out)
 
     def copy_each(self, images: Sequence[FlatPixels], image_shape: ImageShape, out: Batch) -> None:
-        """Copy window i out of ``images[i]``, each whole and in its own memory, into ``out[i]``; see `cut`.
-
-        Raises
-        ------
-        ValueError
-            A window is not inside of its image.
-        """
+        """Copy window i out of ``images[i]``, each whole and in its own memory, into ``out[i]``; see `cut`."""
         addresses = [image.__array_interface__["data"][0] for image in images]
         if not self._cut_compiled(None, np.array(addresses, np.int64), image_shape, out):
             self._cut_each((image.reshape(image_shape) for image in images), image_shape, out)

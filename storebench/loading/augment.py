@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from storebench.arrays import ImageShape
 from storebench.codecs import OriginalCodec, get_codec
-from storebench.codecs.views import DRAWS, Choose, random_view
+from storebench.codecs.original import DRAWS, Choose, random_view
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.windows import Windows

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storebench.ranks.launch import LOGS_NAME, MEET_S, RankFailure, Team, write_exits
-from storebench.system.imports import uncollected
-from storebench.system.processes import end_with_starter
+from storebench.system.processes import end_with_starter, uncollected
 
 if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent
     from torch.distributed.launcher.api import LaunchConfig

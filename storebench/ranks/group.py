@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from storebench.errors import CellFailedError
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
-from storebench.system.forking import fork_when_settled
+from storebench.system.processes import fork_when_settled
 
 if TYPE_CHECKING:  # a process that is alone does not load it
     from torch._C._distributed_c10d import TCPStore

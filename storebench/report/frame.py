@@ -33,8 +33,7 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.runs.manifest import cut_short, whole_of
-from storebench.runs.records import run_looks
+from storebench.runs.manifest import whole_of
 from storebench.runs.steps import find_table
 
 PARTS: dict[str, tuple[type, str]] = {
@@ -94,8 +93,6 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("cell_id", str),
     ("environment_key", str),
     ("steps_path", str | None),
-    ("looks", int),
-    ("cut_short", object),
     ("whole", object),
     ("filesystem", str | None),
     ("storage_device", str | None),
@@ -174,14 +171,10 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
         if record.environment is not None:
             machines.setdefault(record.run_id, record.environment)
     folders = {file.parent for _, file in given}
-    looks = {folder: run_looks(folder) for folder in folders}
-    cuts = {folder: cut_short(folder) for folder in folders}
     wholes = {folder: whole_of(folder) for folder in folders}
     rows = [
         _row(record, file.parent, machines)
         | {
-            "looks": looks[file.parent],
-            "cut_short": cuts[file.parent],
             "whole": wholes[file.parent],
         }
         for record, file in given

@@ -1,17 +1,4 @@
-"""Write a dataset into a store: encode in parallel, write in order, read back, then publish it.
-
-The result depends on what is already at the store's path:
-
-=============================  ==================  ================  =============
-there                          `Replace.NEVER`     `Replace.STALE`   `Replace.YES`
-=============================  ==================  ================  =============
-a whole store, same samples    is returned         is returned       is rebuilt
-a store, other samples         `OutputError`       is rebuilt        is rebuilt
-another schema version         its error, exit 3   same              is rebuilt
-a store with damaged files     is rebuilt          is rebuilt        is rebuilt
-a folder without a manifest    its error, exit 5   same              is rebuilt
-=============================  ==================  ================  =============
-"""
+"""Write a dataset into a store: encode in parallel, write in order, read back, then publish it."""
 
 import contextlib
 import datetime as dt
@@ -26,8 +13,8 @@ from storebench._version import __version__
 from storebench.codecs import any_size, get_codec
 from storebench.datasets import open_dataset
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec
+from storebench.datasets.files import Originals
 from storebench.datasets.listing import listings_in
-from storebench.datasets.originals import Originals
 from storebench.datasets.unreadable import counted
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import (
@@ -44,8 +31,15 @@ from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.encode import Encoder, encode
-from storebench.stores.find import Phases, Store, measure_sizes, open_store, store_path, when_made
-from storebench.stores.samples import StoreSamples
+from storebench.stores.find import (
+    Phases,
+    Store,
+    StoreSamples,
+    measure_sizes,
+    open_store,
+    store_path,
+    when_made,
+)
 from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
 from storebench.stores.verify import verify_samples
 
@@ -62,31 +56,14 @@ class Replace(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """Settings of a build, none of which affects the store's content.
-
-    Attributes
-    ----------
-    processes
-        Number of encoding processes, or threads for image files as they are; None decides by the cost of encoding.
-    replace
-        Stores that may be removed to make room.
-    verify
-        Whether every sample is read back before the store is published.
-    decode
-        Whether image files that are stored as they are are decoded once as a check; see `Dataset.original`. A store that
-        was built without is then built anew, unless `replace` is ``Replace.STALE``: a benchmark takes what there is.
-    progress
-        Shows the progress.
-    say
-        Receives messages for a waiting user.
-    """
+    """Settings of a build, none of which affects the store's content."""
 
     processes: int | None = None
-    replace: Replace = Replace.NEVER
-    verify: bool = True
+    replace: Replace = Replace.NEVER  # stores that may be removed to make room
+    verify: bool = True  # whether every sample is read back before the store is published
     decode: bool = True
-    progress: Progress = silent
-    say: Say = mute
+    progress: Progress = silent  # shows the progress
+    say: Say = mute  # receives messages for a waiting user
 
 
 def ensure_store(
@@ -98,29 +75,7 @@ def ensure_store(
     dataset: Dataset | None = None,
     options: BuildOptions | None = None,
 ) -> Store:
-    """Return the store of `spec` that `backend` reads, and build it if it does not exist.
-
-    Parameters
-    ----------
-    spec
-        The samples.
-    backend
-        The format and codec.
-    stores
-        The folder of all stores.
-    data_root
-        Folder of the datasets' files; see `open_dataset`.
-    dataset
-        The samples of `spec` if they are open already, so that a large folder is scanned once; None opens them.
-    options
-        Settings of the build. By default a store of other samples is replaced, because
-        a store is only a cache to a benchmark.
-
-    Raises
-    ------
-    StorebenchError
-        See `convert` and `open_dataset`.
-    """
+    """Return the store of `spec` that `backend` reads, and build it if it does not exist."""
     options = options or BuildOptions(replace=Replace.STALE)
     dataset = dataset or open_dataset(
         spec, data_root, listings=listings_in(stores), progress=options.progress
@@ -136,24 +91,7 @@ def convert(
     *,
     options: BuildOptions | None = None,
 ) -> Store:
-    """Return the store of `dataset` that `backend` reads in the folder `stores`, and build it if needed.
-
-    After an interrupt, a full disk or a damaged image, nothing new is left and an
-    earlier store is unchanged. Once there is a store, listings that are kept in memory are written beside it.
-
-    Raises
-    ------
-    CorruptDataError, DataNotFoundError
-        A sample cannot be read; the message names its file, and how many files cannot be read.
-    OutputError, DiskFullError
-        The store cannot be written, or its place holds a store of other samples.
-    SchemaVersionError, CorruptStoreError
-        Something other than a readable store is in its place.
-    UsageError
-        The codec stores image files as they are, and the samples are no image files.
-    DigestMismatchError
-        Reading back gave different samples from those written.
-    """
+    """Return the store of `dataset` that `backend` reads in the folder `stores`, and build it if needed."""
     store = convert_to(dataset, backend, store_path(stores, spec, backend), options=options)
     listings_in(stores).flush()
     return store
@@ -162,11 +100,7 @@ def convert(
 def convert_to(
     dataset: Dataset, backend: Backend, target: Path, *, options: BuildOptions | None = None
 ) -> Store:
-    """Return the store of `dataset` that `backend` reads in the folder `target`, and build it if needed.
-
-    See `convert`. For `StoreSamples` this converts that store: ``build_s`` and the phases then time reading it,
-    decoding, encoding, writing and syncing.
-    """
+    """Return the store of `dataset` that `backend` reads in the folder `target`, and build it if needed."""
     options = options or BuildOptions()
     source = dataset
     dataset = Originals(source, decode=options.decode) if any_size(backend.codec) else source
@@ -203,10 +137,7 @@ def _lacks_check(manifest: Manifest, options: BuildOptions) -> bool:
 
 
 def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
-    """Return the store at `target` if it is this dataset's; None if a new one may replace it.
-
-    After waiting for the lock, this may be the store that another process has built.
-    """
+    """Return the store at `target` if it is this dataset's; None if a new one may replace it."""
     if options.replace is Replace.YES or not target.exists():
         return None
     try:

@@ -8,7 +8,7 @@ import numpy as np
 
 from storebench.codecs import Codec, any_size, decoding_of, get_codec
 from storebench.datasets.base import Dataset, Origin
-from storebench.datasets.originals import Originals
+from storebench.datasets.files import Originals
 from storebench.settings.backend import Backend
 
 PROBED = 32
@@ -20,45 +20,17 @@ LIMIT_S = 0.15
 
 @dataclass(frozen=True, kw_only=True)
 class SampleCosts:
-    """The cost of one sample, the mean over the measured ones.
+    """The cost of one sample, the mean over the measured ones."""
 
-    Attributes
-    ----------
-    payload_bytes
-        Bytes that a store keeps of it.
-    encode_s
-        Seconds to read it and make its payload, in one process.
-    decode_s
-        Seconds to make pixels of the payload, in one thread.
-    """
-
-    payload_bytes: float
-    encode_s: float
-    decode_s: float
+    payload_bytes: float  # bytes that a store keeps of it
+    encode_s: float  # seconds to read it and make its payload, in one process
+    decode_s: float  # seconds to make pixels of the payload, in one thread
 
 
 def sample_costs(
     dataset: Dataset, backend: Backend, side: int | None = None, *, limit_s: float = LIMIT_S
 ) -> SampleCosts:
-    """Encode and decode a few samples, evenly spread over a dataset, as `backend` would.
-
-    Parameters
-    ----------
-    dataset
-        The samples, at least one.
-    side
-        Side of the squares that image files of any size become when they are read; None for that of the dataset's
-        other stores.
-    limit_s
-        Seconds after which no further sample is measured.
-
-    Raises
-    ------
-    CorruptDataError, DataNotFoundError
-        One of these samples cannot be read.
-    UsageError
-        The codec stores image files as they are, and the samples are no image files.
-    """
+    """Encode and decode a few samples, evenly spread over a dataset, as `backend` would."""
     codec = get_codec(str(decoding_of(backend.codec, backend.codec_options)))
     source, shape = dataset, dataset.info.image_shape
     if any_size(backend.codec):

@@ -1,10 +1,4 @@
-"""The image of a store: the same files in a separate file system, for a device with its own read-ahead.
-
-Images are beside the stores, in ``stores/DATASET/.devices/STORE/``: ``store.img``,
-the manifest of the store when it was copied, and the empty folder ``store`` on
-which a cell mounts the image. They are written whole or not at all, and again
-when the store's manifest has changed.
-"""
+"""The image of a store: the same files in a separate file system, for a device with its own read-ahead."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,28 +21,14 @@ _SLACK_FRAC = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class StoreImage:
-    """A copy of a store in an image.
+    """A copy of a store in an image."""
 
-    Attributes
-    ----------
-    image
-        File that holds the file system.
-    point
-        Folder on which to mount it; the store then appears there.
-    """
-
-    image: Path
-    point: Path
+    image: Path  # file that holds the file system
+    point: Path  # folder on which to mount it; the store then appears there
 
 
 def ensure_image(store: Path, say: Say = mute) -> StoreImage:
-    """Return the image of `store`, copied now unless there is one of the current store.
-
-    Raises
-    ------
-    DiskFullError, OutputError, CellFailedError
-        The image cannot be written; an earlier one is unchanged.
-    """
+    """Return the image of `store`, copied now unless there is one of the current store."""
     target = store.parent / DEVICES_DIR / store.name
     if _is_of(target, store):
         tidy(target.parent, _when_made, say)

@@ -15,7 +15,7 @@ import numpy as np
 
 from storebench.codecs import Codec
 from storebench.datasets.base import Dataset, Image
-from storebench.datasets.originals import Originals
+from storebench.datasets.files import Originals
 from storebench.digests import payload_digest, sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
 from storebench.system.interrupts import Held
@@ -45,30 +45,14 @@ TRANSFER_S_PER_BYTE = 2e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive encoded samples.
+    """Consecutive encoded samples."""
 
-    Attributes
-    ----------
-    first
-        Index of the first sample.
-    payloads
-        The codec's output for each sample.
-    labels
-        The label of each sample.
-    digests
-        The 16-byte digests of the decoded payloads, joined; empty if they are already known.
-    spent_s
-        Seconds for reading and encoding them.
-    thread
-        Id of the thread that encoded them, as the kernel numbers threads of all processes.
-    """
-
-    first: int
-    payloads: list[bytes]
-    labels: list[int]
-    digests: bytes
-    spent_s: float = 0.0
-    thread: int = 0
+    first: int  # index of the first sample
+    payloads: list[bytes]  # the codec's output for each sample
+    labels: list[int]  # the label of each sample
+    digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
+    spent_s: float = 0.0  # seconds for reading and encoding them
+    thread: int = 0  # id of the thread that encoded them, as the kernel numbers threads of all processes
 
     @classmethod
     def made_here(
@@ -87,17 +71,11 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """A dataset and a codec: everything that a process needs to encode any of the samples.
-
-    Attributes
-    ----------
-    digest
-        Whether to compute digests; not needed if a lossless codec keeps known digests.
-    """
+    """A dataset and a codec: everything that a process needs to encode any of the samples."""
 
     dataset: Dataset
     codec: Codec
-    digest: bool = True
+    digest: bool = True  # whether to compute digests; not needed if a lossless codec keeps known digests
 
     @property
     def in_threads(self) -> bool:
@@ -159,25 +137,7 @@ class Encoder:
 
 
 def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
-    """Yield all samples in order, encoded.
-
-    Close the iterator (`contextlib.closing`) when leaving it early; this ends the processes.
-
-    Parameters
-    ----------
-    encoder
-        The dataset and the codec.
-    processes
-        Number of encoding processes, or threads for image files as they are; 1 is this one. None tries here first, and
-        starts others if the remaining samples would take longer here than with them.
-
-    Raises
-    ------
-    CorruptDataError
-        A sample cannot be read or does not match its dataset's description.
-    IntegrityError
-        An encoder process died.
-    """
+    """Yield all samples in order, encoded."""
     parts = deque(_parts(encoder.dataset))
     if processes is None:
         trial = _Trial(in_threads=encoder.in_threads)

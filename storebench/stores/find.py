@@ -1,4 +1,4 @@
-"""A store on disk: its path, its parts, and whether it is complete."""
+"""A store on disk: its path, its parts, whether it is complete, and its samples as a dataset."""
 
 import contextlib
 import dataclasses
@@ -6,16 +6,18 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from storebench.codecs import any_size
-from storebench.datasets.base import DatasetSpec
+from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image
+from storebench.datasets.images import checked
+from storebench.datasets.sources import check_index
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
 from storebench.fileio.reading import kind_of
-from storebench.formats import Backend, Format, get_format
+from storebench.formats import Backend, Format, Reader, get_format
 from storebench.formats.common import load_array
 from storebench.formats.registry import store_name_of
 from storebench.manifest import CONVERT_AGAIN, DIGESTS_NAME, MANIFEST_NAME, Manifest
@@ -25,46 +27,22 @@ from storebench.stores.staging import restore
 
 @dataclass(frozen=True, kw_only=True)
 class Phases:
-    """Durations of building a store, in seconds.
-
-    Attributes
-    ----------
-    make_s
-        Reading, decoding and encoding samples, summed over `processes`; may exceed the build's time.
-    write_s
-        Passing payloads to the format's writer.
-    sync_s
-        Closing the writer and syncing its files.
-    processes
-        Number of processes, or threads for image files as they are, that read and encoded.
-    """
+    """Durations of building a store, in seconds."""
 
     make_s: float
-    write_s: float
-    sync_s: float
-    processes: int
+    write_s: float  # passing payloads to the format's writer
+    sync_s: float  # closing the writer and syncing its files
+    processes: int  # number of processes, or threads for image files as they are, that read and encoded
 
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """One dataset in one format with one codec.
+    """One dataset in one format with one codec."""
 
-    Attributes
-    ----------
-    path
-        The store's folder.
-    manifest
-        Its own description.
-    built
-        Whether it was just written; False if it existed already.
-    phases
-        Durations of writing it; None if it existed already.
-    """
-
-    path: Path
-    manifest: Manifest
-    built: bool = False
-    phases: Phases | None = None
+    path: Path  # the store's folder
+    manifest: Manifest  # its own description
+    built: bool = False  # whether it was just written; False if it existed already
+    phases: Phases | None = None  # durations of writing it; None if it existed already
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +54,14 @@ class StoreSizes:
 
 
 def store_path(stores: Path, spec: DatasetSpec, backend: Backend) -> Path:
-    """Return the path of the store of `spec` that `backend` reads in the folder `stores`.
-
-    Image files as they are have no size: all image sizes share one store.
-    """
+    """Return the path of the store of `spec` that `backend` reads in the folder `stores`."""
     if any_size(backend.codec):
         spec = dataclasses.replace(spec, image_size=None)
     return stores / spec.store_id / store_name_of(backend)
 
 
 def open_store(path: Path) -> Store:
-    """Return the store at `path` after checking that it is complete, without reading its samples.
-
-    Raises
-    ------
-    CorruptStoreError
-        It is not a store, or files are missing or have changed in size since they were written.
-    SchemaVersionError
-        Another version of storebench wrote it.
-    """
+    """Return the store at `path` after checking that it is complete, without reading its samples."""
     manifest = Manifest.read(path)
     read_digest_table(path, manifest)
     check_sizes(path, manifest)
@@ -102,11 +69,7 @@ def open_store(path: Path) -> Store:
 
 
 def when_made(path: Path) -> tuple[str, int] | None:
-    """Return the creation time of the store at `path` as a sortable value; None if there is no complete store.
-
-    A store that cannot be judged counts as complete, because it may be the only copy: one of another schema
-    version, which counts as the oldest, and one whose format is not installed.
-    """
+    """Return the creation time of the store at `path` as a sortable value; None if there is no complete store."""
     try:
         created = _created(path)
         return created, (path / MANIFEST_NAME).stat().st_mtime_ns
@@ -126,31 +89,12 @@ def _created(path: Path) -> str:
 
 
 def restore_store(path: Path, say: Say = mute) -> None:
-    """Rename the store at `path` back if a process was killed while it replaced the store.
-
-    Parameters
-    ----------
-    path
-        Path where the store should be. If something is there, nothing is done.
-    say
-        Receives a message if something was done.
-
-    Raises
-    ------
-    OutputError
-        The store exists under a temporary name, and renaming it is not permitted.
-    """
+    """Rename the store at `path` back if a process was killed while it replaced the store."""
     restore(path, when_made, say)
 
 
 def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
-    """Return the digests of the samples as written, uint8 [count, 16].
-
-    Raises
-    ------
-    CorruptStoreError
-        The table is missing, truncated, or does not match the manifest.
-    """
+    """Return the digests of the samples as written, uint8 [count, 16]."""
     table_path = path / DIGESTS_NAME
     if not table_path.exists():
         raise CorruptStoreError("the digest table is missing", where=table_path, hint=CONVERT_AGAIN)
@@ -174,13 +118,7 @@ def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
 
 
 def measure_sizes(path: Path, store_format: Format) -> StoreSizes:
-    """Return the sizes of the data files of the store at `path`.
-
-    Raises
-    ------
-    CorruptStoreError
-        One of them is a FIFO, a socket or a device; reading it might never end.
-    """
+    """Return the sizes of the data files of the store at `path`."""
     stats = [_regular(file) for file in store_format.data_files(path)]
     return StoreSizes(
         file_bytes=sum(status.st_size for status in stats),
@@ -199,13 +137,7 @@ def _regular(file: Path) -> os.stat_result:
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
-    """Check that the data files have the sizes with which they were written.
-
-    Raises
-    ------
-    CorruptStoreError
-        They do not: a file was truncated, removed or added, or is not regular.
-    """
+    """Check that the data files have the sizes with which they were written."""
     try:
         file_bytes = measure_sizes(path, get_format(manifest.format)).file_bytes
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -218,3 +150,53 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
             where=path,
             hint=CONVERT_AGAIN,
         )
+
+
+class StoreSamples(Dataset):
+    """The samples of a store."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest: Manifest = open_store(path).manifest
+        get_format(self.manifest.format).check_structure(path)
+        self._reader: Reader | None = None
+        self.original_info = self.manifest.dataset if any_size(self.manifest.codec) else None
+        self.decoded_before = self.manifest.decoded
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset from which the store was made."""
+        return self.manifest.dataset
+
+    @property
+    def digests(self) -> DigestTable:
+        """Digests of the samples as written, uint8 [count, 16]."""
+        return read_digest_table(self.path, self.manifest)
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index`, read and decoded, as (uint8 [H, W, C], label)."""
+        return self._open()[index]
+
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        check_index(index, self.manifest.count)
+        reader = self._open()
+        [payload] = reader.fetch(np.array([index], np.int64))
+        if decode and not self.decoded_before:
+            checked(payload, f"{self.path}: sample {index}")
+        return payload, int(reader.labels[index])
+
+    def _open(self) -> Reader:
+        """Return this process's reader, opened when it is first needed."""
+        if self._reader is None:
+            self._reader = get_format(self.manifest.format).auditor(self.path, self.manifest)
+        return self._reader
+
+    def close(self) -> None:
+        """Close this process's reader, if it has one."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reader": None}

@@ -1,14 +1,4 @@
-"""Build a folder out of sight and publish it at once, or leave no trace.
-
-During the build there are two things beside the final name ``NAME``: ``.NAME.lock``
-(an ``flock``, which the kernel drops whenever its holder ends) and
-``.NAME.tmp-PID-RANDOM`` (the work). The holder of the lock may treat every such
-temporary folder as that of a dead process.
-
-The next process settles the remains of a dead one. If ``NAME`` itself is missing,
-the newest complete temporary folder gets that name. A complete one is removed only
-if ``NAME`` is complete, too. All others are removed.
-"""
+"""Build a folder out of sight and publish it at once, or leave no trace."""
 
 import contextlib
 import fcntl
@@ -23,7 +13,6 @@ from pathlib import Path
 from storebench.errors import OutputError, StorebenchError, from_os_error
 from storebench.filesystem import sync
 from storebench.progress import Say, mute
-from storebench.stores.exchange import remove, replace
 
 WhenMade = Callable[[Path], tuple[str, int] | None]
 """Function that returns when the content of a folder was made, as a sortable value; None if it is not complete."""
@@ -34,20 +23,7 @@ _LOCK = re.compile(r"\.(?P<name>.+\+.+)\.lock")  # of FORMAT+CODEC, not of any o
 
 @contextmanager
 def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]:
-    """Hold `target` for this process; other processes that want it say so and wait.
-
-    Missing parent folders are created, and removed again if they are empty after an error. The
-    remains of dead processes beside `target` are settled.
-
-    Parameters
-    ----------
-    target
-        Path for which something is built.
-    when_made
-        Determines whether a folder is complete.
-    say
-        Receives messages about waiting, and about what was put back or removed.
-    """
+    """Hold `target` for this process; other processes that want it say so and wait."""
     missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
     try:
         with _locked(target, say):
@@ -77,10 +53,7 @@ def temporary_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def errors_naming(target: Path, folder: Path) -> Iterator[None]:
-    """Make errors name `target` instead of the temporary `folder`, which is gone by the time they are read.
-
-    The kernel's error is interpreted at once, while the disk is as full as it was.
-    """
+    """Make errors name `target` instead of the temporary `folder`, which is gone by the time they are read."""
     try:
         yield
     except OSError as error:
@@ -95,17 +68,33 @@ def errors_naming(target: Path, folder: Path) -> Iterator[None]:
 def publish(folder: Path, target: Path) -> None:
     """Rename `folder`, whose files are synced, to `target`, and sync that; an earlier `target` is removed.
 
-    At every moment the old or the new folder is complete, under its name or as a temporary folder that `staged` restores.
-
-    Raises
-    ------
-    OSError
-        The new folder is not in place and the old one is; or the new one is, and the old one cannot be removed.
+    A process that is killed between the two renames leaves the earlier one hidden beside it: `restore` finds it.
     """
     sync(folder)
-    replace(folder, target, target.with_name(_temporary_name(target)))
+    earlier = target.with_name(_temporary_name(target)) if os.path.lexists(target) else None
+    try:
+        if earlier is not None:
+            target.rename(earlier)
+        folder.rename(target)
+    except BaseException:
+        if earlier is not None:
+            with contextlib.suppress(OSError):  # the first error is reported
+                if os.path.lexists(target):
+                    remove(earlier)
+                else:
+                    earlier.rename(target)
+        raise
     sync(target.parent)
-    remove(folder)
+    if earlier is not None:
+        remove(earlier)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with its content, a file, or a symbolic link without its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def tidy(folder: Path, when_made: WhenMade, say: Say = mute) -> None:
@@ -117,13 +106,7 @@ def tidy(folder: Path, when_made: WhenMade, say: Say = mute) -> None:
 
 
 def restore(target: Path, when_made: WhenMade, say: Say = mute) -> None:
-    """Rename `target` back if a process was killed while it replaced it; never wait.
-
-    Raises
-    ------
-    OutputError
-        Renaming it is not permitted.
-    """
+    """Rename `target` back if a process was killed while it replaced it; never wait."""
     real = Path(os.path.realpath(target))
     if os.path.lexists(real):
         return

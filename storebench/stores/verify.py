@@ -13,7 +13,7 @@ import psutil
 
 from storebench.arrays import Pixels
 from storebench.codecs import any_size, get_codec
-from storebench.datasets.decoding import checked
+from storebench.datasets.images import checked
 from storebench.digests import DigestTable, sample_digest
 from storebench.errors import CorruptDataError, CorruptStoreError, DigestMismatchError, IntegrityError
 from storebench.formats import Backend, Reader, get_format, parse_backend
@@ -35,62 +35,19 @@ MAPPED_BYTES = 128 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The result of a successful verification.
+    """The result of a successful verification."""
 
-    Attributes
-    ----------
-    store
-        The store's folder.
-    manifest
-        The store's own description.
-    backend
-        The reader that was used; without a reader, if the default one would hold all pixels.
-    count
-        Number of samples that were read back, all equal to what was written.
-    seconds
-        Duration in seconds.
-    """
-
-    store: Path
-    manifest: Manifest
-    backend: str
-    count: int
-    seconds: float
+    store: Path  # the store's folder
+    manifest: Manifest  # the store's own description
+    backend: str  # the reader that was used; without a reader, if the default one would hold all pixels
+    count: int  # number of samples that were read back, all equal to what was written
+    seconds: float  # duration in seconds
 
 
 def verify_store(
     store: Path, reader: str | None = None, *, progress: Progress = silent, say: Say = mute
 ) -> Verification:
-    """Read every sample back, decode it and compare its digest with the one from writing.
-
-    Image files as they are have digests of their bytes; they are decoded only if they were not when the store was built.
-
-    Parameters
-    ----------
-    store
-        The store's folder.
-    reader
-        Reader such as "get" or "get?readahead=off"; None is the format's default.
-    progress
-        Shows the progress.
-    say
-        Receives a message if a killed process left the store under a temporary name and it was renamed back.
-
-    Raises
-    ------
-    DigestMismatchError
-        A sample or label differs; the message names the first one.
-    CorruptStoreError
-        A part is missing or truncated, or a sample does not decode.
-    SchemaVersionError
-        Another version of storebench wrote it.
-    UnknownNameError
-        The format has no such reader, or the reader no such option.
-    UsageError
-        An option of the reader does not accept its value.
-    OutputError
-        A killed process left the store under a temporary name, and renaming it is not permitted.
-    """
+    """Read every sample back, decode it and compare its digest with the one from writing."""
     restore_store(store, say)
     manifest = Manifest.read(store)
     _backend(manifest, reader)  # a wrong reader or option is refused before any sample is read
@@ -110,13 +67,7 @@ def verify_samples(
     *,
     decode: bool = False,
 ) -> Verification:
-    """Compare every sample of `store` with its row of `table`, uint8 [count, 16]; see `verify_store`.
-
-    Parameters
-    ----------
-    decode
-        Whether image files as they are have to decode, too.
-    """
+    """Compare every sample of `store` with its row of `table`, uint8 [count, 16]; see `verify_store`."""
     started = time.perf_counter()
     backend = _backend(manifest, reader)
     height, width, channels = manifest.dataset.image_shape

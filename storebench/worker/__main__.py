@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 
-from storebench.system.imports import uncollected
+from storebench.system.processes import uncollected
 
 
 def _leave(code: int) -> None:

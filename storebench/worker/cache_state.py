@@ -6,7 +6,7 @@ from pathlib import Path
 
 from storebench.errors import CellFailedError
 from storebench.formats.registry import get_format, traits_of
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
     WARM_MIN_FRAC,
     Residency,

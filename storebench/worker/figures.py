@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from storebench.arrays import Floats
+from storebench.comparison import percentiles
 from storebench.probes.residency import ResidencyCurve
 from storebench.ranks.merging import RANK, job_steps, rank_tables
 from storebench.results import COLD_SHARES, ColdRate, Loss, Portion, Record, ResidencyPoint
 from storebench.settings.words import CacheState, ComputeKind
-from storebench.stats import percentiles
 from storebench.training.step_table import Column, StepTable, handoff_ns, step_ends, timed_rows, wall_ns
 
 KEPT_POINTS = 60

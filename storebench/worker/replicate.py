@@ -11,9 +11,8 @@ from pathlib import Path
 from storebench.errors import StorebenchError
 from storebench.loading.loader import Loader
 from storebench.loading.producer import ProcessSettings
-from storebench.probes.cgroup import MemoryGroup
+from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.probes.code import package_folder
-from storebench.probes.limited import LimitedCache
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.communication import Communication, Link
 from storebench.ranks.launch import RANKS_DIR
@@ -21,7 +20,7 @@ from storebench.ranks.progress import RankProgress
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
 from storebench.settings.words import CacheState, ComputeKind
-from storebench.system.heap import keep_freed_memory
+from storebench.system.libc import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings

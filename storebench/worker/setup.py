@@ -20,8 +20,7 @@ from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderRepo
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import pass_orders, split_batches
 from storebench.manifest import Manifest
-from storebench.probes.cgroup import MemoryGroup
-from storebench.probes.limited import LimitedCache
+from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.membership import Membership, dealt, global_sizes, shard_of
 from storebench.ranks.progress import NO_PROGRESS, RankProgress

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from storebench.formats.base import Batch, Fetched, FormatInfo, Indices, Reader, ReaderInfo, Traits
-from storebench.formats.memory.format import MemoryFormat
-from storebench.formats.memory.held import MemoryPythonReader
+from storebench.formats.memory.format import MemoryFormat, MemoryPythonReader
 from storebench.testing.doubles import failing, slow
 
 BAD = 40

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from storebench.probes.batch_io import IO_COLUMNS
-from storebench.report.validation.order import seeded_order
+from storebench.report.checks.rules import seeded_order
 from storebench.results import (
     CELL_FIELDS,
     CacheFacts,
@@ -30,6 +30,7 @@ from storebench.results import (
     StoreFacts,
 )
 from storebench.runs.records import STEPS_DIR, append_records
+from storebench.settings.words import ComputeKind
 from storebench.worker.figures import with_cold_rates
 
 FORMATS = {
@@ -149,7 +150,9 @@ def make_record(
         "compute_s": steps * compute_ms / 1000,
         "overhead_s": steps * overhead_ms / 1000,
         "data_wait_frac": steps * wait_ms / 1000 / busy_s,
-        "accelerator_util_frac": steps * compute_ms / 1000 / timed_s,
+        "accelerator_util_frac": None
+        if cell.compute.kind is ComputeKind.NONE
+        else steps * compute_ms / 1000 / timed_s,
         "au_kind": cell.compute.kind,
         "fetch_s": steps * fetch_ms / 1000,
         "decode_s": steps * decode_ms / 1000,
@@ -351,7 +354,7 @@ PAPER_WAITS_MS = {
 }  # fmt: skip
 
 
-def paper_records(cache: str = "warm", rounds: int = 3, **changes: Any) -> list[Record]:
+def paper_records(cache: str = "warm", rounds: int = 5, **changes: Any) -> list[Record]:
     """Return the paper's six backends and null on one dataset, over some rounds with a little spread."""
     records = []
     for number in range(rounds):

@@ -1,21 +1,19 @@
 """What a cell measures beside its own work, of the machine and of communication, in a tenth of the time: no test of
 cells is about its value.
 
-Tests of the yardsticks themselves are `tests/unit/probes/test_ceilings.py`, `tests/unit/training` and `tests/unit/ranks`.
+Tests of the yardsticks themselves are `tests/unit/probes/test_rates.py`, `tests/unit/ranks`.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from storebench.probes import device_rate
+from storebench.probes import rates
 from storebench.ranks import communication
-from storebench.training import calibration
 from storebench.worker import ceilings
 
 SHORT: tuple[tuple[Any, str, Any], ...] = (
-    (calibration, "SIDE", 64),
     (ceilings, "DEVICE_S", 0.02),
-    (device_rate, "SCRATCH_BYTES", 16 << 20),
+    (rates, "SCRATCH_BYTES", 16 << 20),
     (ceilings, "GATHER_S", 0.02),
     (communication, "BARRIERS", 10),
     (communication, "FEWEST_PAIRS", 3),

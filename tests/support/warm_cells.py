@@ -27,9 +27,8 @@ from storebench.probes.code import cell_environment
 from storebench.ranks import agent, board, nodes
 from storebench.ranks.launch import AGENT
 from storebench.surroundings import Surroundings
-from storebench.system.forking import fork_when_settled
 from storebench.system.interrupts import Held
-from storebench.system.processes import expend
+from storebench.system.processes import expend, fork_when_settled
 from storebench.worker import launch, replicate
 from storebench.worker.launch import GRACE_S, end, started, variables_of
 from tests.support.copies import Copy, become

@@ -7,11 +7,11 @@ from pathlib import Path
 import typer.main
 
 from storebench.cli.main import app
-from storebench.datasets import scenes
+from storebench.datasets import synthetic
 from storebench.formats.origin import code_facts
 from storebench.probes.environment import environment
-from storebench.report.build import content_of
-from storebench.report.page import html
+from storebench.report.content import content_of
+from storebench.report.page import markdown
 from storebench.runs.records import record_from_dict
 from tests.support.kept_data import keep_real_data, read_real_data
 
@@ -28,13 +28,15 @@ def warm_up() -> None:
     read_real_data()
     lines = RECORDS.read_text(encoding="utf-8").splitlines()[:2]
     nowhere = Path("run") / RECORDS.name  # without step tables, whose readers take memory
-    html(content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), nowhere) for line in lines]))
+    markdown(
+        content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), nowhere) for line in lines])
+    )
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(app)
 
 
 def draw_fields() -> None:
     """Draw the large fields that synthetic photographs are cut from: half a second for each process that needs them."""
-    scenes._grain()
-    for number in range(scenes.FIELD_COUNT):
-        scenes._field(number)
+    synthetic._grain()
+    for number in range(synthetic.FIELD_COUNT):
+        synthetic._field(number)

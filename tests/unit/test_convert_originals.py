@@ -20,9 +20,8 @@ from PIL import Image as PilImage
 
 from storebench.codecs import get_codec
 from storebench.datasets import DatasetSpec, open_dataset
-from storebench.datasets.files import FileDataset
-from storebench.datasets.headers import read_header
-from storebench.datasets.originals import Originals
+from storebench.datasets.files import FileDataset, Originals
+from storebench.datasets.images import read_header
 from storebench.errors import CorruptDataError
 from storebench.formats import parse_backend
 from storebench.progress import Advance

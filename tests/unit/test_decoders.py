@@ -79,12 +79,6 @@ def test_a_library_has_decoded_before_its_first_sample(other: str, monkeypatch: 
     assert [pixels.shape for pixels in made] == [(16, 16, 3)]
 
 
-def test_every_decoder_has_an_extra() -> None:
-    assert set(DECODERS) == {"pillow", *OTHERS}
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    assert all(f'\n{name} = ["' in text for name in OTHERS)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pixels_of_another_decoder_are_near_those_of_pillow(other: str, channels: int) -> None:
     image = np.asarray(photo(1, (90, 70))).copy()

@@ -11,15 +11,13 @@ import pytest
 from PIL import Image as PilImage
 
 from storebench.codecs import OriginalCodec, get_codec
-from storebench.codecs.views import DRAWS, View, centre_view, random_view
+from storebench.codecs.original import DRAWS, View, random_view
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
-from storebench.datasets.headers import check_file
 from storebench.digests import payload_digest, set_digest
 from storebench.errors import CorruptDataError, DigestMismatchError, UsageError
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
-from storebench.stores.find import Store
-from storebench.stores.samples import StoreSamples
+from storebench.stores.find import Store, StoreSamples
 from storebench.stores.verify import verify_store
 from tests.support.photo_folders import photo, photo_file, write_photos
 
@@ -61,12 +59,6 @@ def test_every_container_holds_the_very_bytes_of_the_files(
     assert store.manifest.samples_digest == set_digest(map(payload_digest, contents, labels))
     assert not store.manifest.lossless
     assert verify_store(store.path).count == len(contents)
-
-
-def test_files_keep_their_kind_in_their_names(photos: Path, tmp_path: Path) -> None:
-    store = stored(photos, "original", tmp_path)
-    names = [path.suffix for path in sorted((store.path / "images").rglob("*.*"), key=lambda path: path.stem)]
-    assert names[:8] == [".jpg", ".jpg", ".png", ".jpg", ".png", ".webp", ".gif", ".bmp"]
 
 
 def test_a_changed_byte_is_found(photos: Path, tmp_path: Path) -> None:
@@ -197,16 +189,6 @@ def test_the_part_is_cut_resized_and_mirrored() -> None:
     assert np.abs(out[1:-1, 1:-1].astype(int) - mirrored[1:-1, 1:-1]).max() <= 1
 
 
-def test_the_view_of_evaluation_lies_inside_any_image() -> None:
-    for width, height in ((1, 1), (3, 500), (500, 3), (224, 224)):
-        view = centre_view(width, height, 224, 224)
-        assert min(view.left, view.top) >= 0
-        assert view.left + view.width <= width + 1e-9
-        assert view.top + view.height <= height + 1e-9
-        out = np.empty((224, 224, 3), np.uint8)
-        get_codec("original").decode_into(photo_file(0, (width, height)), out)
-
-
 def test_a_reduced_scale_gives_nearly_the_same_image() -> None:
     content = photo_file(6, (800, 600))
     whole, scaled = (np.empty((96, 96, 3), np.uint8) for _ in range(2))
@@ -264,20 +246,3 @@ def test_the_command_line_converts_a_path_of_photographs(
     refused = cli("convert", "original", "--dataset", "mnist", "--synthetic")
     assert refused.returncode == 2
     assert "no image files" in refused.stderr
-
-
-def test_real_photographs_are_copied_and_have_the_sizes_that_pillow_finds(
-    data_root: Path, tmp_path: Path
-) -> None:
-    spec = DatasetSpec(name="imagenet", synthetic=False, limit=100)
-    dataset = open_dataset(spec, data_root)
-    store = convert(dataset, spec, parse_backend("lmdb+original"), tmp_path)
-    with open_reader(store.path) as reader:
-        payloads = reader.fetch(np.arange(100))
-        pixels, _ = reader[:4]
-    assert pixels.shape == (4, 256, 256, 3)
-    for payload in payloads:
-        header = check_file(payload)
-        with PilImage.open(io.BytesIO(payload)) as image:
-            assert (header.width, header.height) == image.size
-    assert store.manifest.dataset.provenance.note == ""

@@ -7,15 +7,12 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from storebench.datasets.base import DatasetSpec
 from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
@@ -25,7 +22,7 @@ from storebench.errors import (
 )
 from storebench.formats import parse_backend
 from storebench.manifest import MANIFEST_NAME
-from storebench.stores.convert import BuildOptions, Replace, convert, ensure_store
+from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.devices import ensure_image
 from storebench.stores.find import Store, open_store
 from storebench.stores.verify import verify_store
@@ -34,7 +31,6 @@ from tests.support.small_datasets import SPEC, Gradients
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
 
-FORMATS = ["png", "hdf5", "memory", "leveldb", "lmdb"]
 OLD, NEW = Gradients(fingerprint="old"), Gradients(fingerprint="new")
 FORCE = BuildOptions(replace=Replace.YES)
 HDF5 = parse_backend("hdf5")
@@ -69,10 +65,6 @@ def beside(store: Path) -> list[str]:
     return sorted(path.name for path in store.parent.iterdir() if path != store)
 
 
-def no_exchange(one: Path, other: Path) -> None:
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(one), None, str(other))
-
-
 class Fault:
     """Fail at the n-th renaming of two names, before it is done or after."""
 
@@ -97,28 +89,10 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_an_error_at_the_exchange_leaves_one_whole_store(
-    failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from storebench.stores import exchange
-
-    raised, told = FAILURES[failure]
-    fault = Fault(exchange.exchange, 1, raised, done=done)
-    monkeypatch.setattr(exchange, "exchange", fault)
-    with pytest.raises(told):
-        replace(old)
-    assert fault.calls == 1
-    assert age(old) == ("new" if done else "old")
-    assert beside(old) == []
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, 2])
 def test_an_error_between_two_renamings_leaves_one_whole_store(
     nth: int, failure: str, done: bool, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     raised, told = FAILURES[failure]
     fault = Fault(os.rename, nth, raised, done=done)
     monkeypatch.setattr(os, "rename", fault)
@@ -129,21 +103,9 @@ def test_an_error_between_two_renamings_leaves_one_whole_store(
     assert beside(old) == []
 
 
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM])
-def test_without_an_exchange_two_renamings_do(code: int, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(one: Path, other: Path) -> None:
-        raise OSError(code, os.strerror(code), str(one), None, str(other))
-
-    monkeypatch.setattr("storebench.stores.exchange.exchange", refused)
-    replace(old)
-    assert age(old) == "new"
-    assert beside(old) == []
-
-
 def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
     real, calls = os.rename, itertools.count(1)
 
     def only_the_first(one: Path, other: Path) -> None:
@@ -162,26 +124,8 @@ def test_a_store_that_cannot_be_put_back_is_there_for_the_next(
     assert [line.startswith(f"put {old} back: ") for line in said] == [True]
 
 
-def test_the_exchange_is_one_step_here(old: Path) -> None:
-    from storebench.stores.exchange import exchange
-
-    other = old.with_name("other")
-    other.mkdir()
-    try:
-        exchange(old, other)
-    except OSError as error:
-        pytest.skip(f"this file system exchanges no names: {error.strerror}")
-    assert age(other) == "old"
-    assert list(old.iterdir()) == []
-
-
-@pytest.mark.parametrize("exchanging", [True, False], ids=["exchange", "renamings"])
 @pytest.mark.parametrize("there", [True, False], ids=["whole", "dangling"])
-def test_a_link_is_replaced_and_what_it_points_to_stays(
-    exchanging: bool, there: bool, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not exchanging:
-        monkeypatch.setattr("storebench.stores.exchange.exchange", no_exchange)
+def test_a_link_is_replaced_and_what_it_points_to_stays(there: bool, old: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     shutil.move(old, elsewhere)
     old.symlink_to(elsewhere if there else tmp_path / "nowhere")
@@ -241,14 +185,6 @@ def test_the_only_whole_copy_is_kept_until_there_is_another(old: Path) -> None:
     assert beside(old) == []
 
 
-def test_what_a_kill_left_goes_when_the_store_is_used(old: Path) -> None:
-    shutil.copytree(old, old.with_name(f".{old.name}.tmp-1-0a1b2c3d"))
-    shutil.copytree(old, old.with_name(".lmdb+raw.tmp-2-0a1b2c3d"))  # whole, and of another name
-    old.with_name(".memory+raw.lock").touch()
-    assert not build(OLD, old.parents[1]).built
-    assert beside(old) == ["lmdb+raw"]
-
-
 @contextlib.contextmanager
 def held(store: Path) -> Iterator[None]:
     """Hold a store as a converting process does."""
@@ -268,28 +204,12 @@ def test_what_a_living_process_has_in_hand_is_left_alone(old: Path) -> None:
     verify_store(old)
 
 
-def test_verify_finds_a_store_without_its_name(old: Path, cli: Cli) -> None:
-    hide(old, 1)
-    done = cli("verify", str(old))
-    assert done.returncode == 0, done.stderr
-    assert f"put {old} back" in done.stderr
-
-
 def test_convert_from_finds_a_store_without_its_name(old: Path, cli: Cli) -> None:
     hide(old, 1)
     done = cli("convert", "memory", "--from", str(old))
     assert done.returncode == 0, done.stderr
     assert f"put {old} back" in done.stderr
     assert age(old.with_name("memory+raw")) == "old"
-
-
-def test_verify_through_a_link_finds_the_store_as_well(old: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(old)
-    hide(old, 1)
-    verify_store(link)
-    assert age(old) == "old"
-    assert link.is_symlink()
 
 
 @pytest.mark.parametrize("change", [{"schema_version": 99}, {"format": "fancy"}], ids=["newer", "unknown"])
@@ -302,16 +222,6 @@ def test_what_cannot_be_judged_is_put_back(change: dict[str, object], old: Path)
     assert json.loads(manifest.read_text()).items() >= change.items()
 
 
-def test_a_store_that_may_not_be_put_back_is_named(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = hide(old, 1)
-    refused = OSError(errno.EROFS, "Read-only file system")
-    monkeypatch.setattr(os, "rename", Fault(os.rename, 1, refused, done=False))
-    with pytest.raises(OutputError, match=r"cannot be renamed \(Read-only") as told:
-        verify_store(old)
-    assert f"left it as {hidden}" in str(told.value)
-    assert hidden.is_dir()
-
-
 def test_an_image_without_its_name_is_put_back(old: Path) -> None:
     image = old.parent / ".devices" / old.name
     (image / "store").mkdir(parents=True)
@@ -322,121 +232,3 @@ def test_an_image_without_its_name_is_put_back(old: Path) -> None:
     assert ensure_image(old, said.append).image.read_bytes() == b"an image"
     assert [line.split()[0] for line in said] == ["put"]
     assert beside(image) == []
-
-
-# The same by the kernel's own hand.
-
-MNIST = DatasetSpec(name="mnist", limit=9, synthetic=True)
-INTERRUPTED = "error=EINTR:signal=INT"
-
-
-@pytest.fixture
-def mnist(tmp_path: Path) -> Path:
-    """Return a store that the command line can convert again."""
-    return ensure_store(MNIST, HDF5, tmp_path / "stores").path
-
-
-def convert_under_strace(store: Path, *injections: str) -> CompletedText:
-    """Convert `store` again with --force, while the kernel's answers about its renamings are tampered with."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
-    command = ["convert", store.name, "--dataset", "mnist", "--synthetic", "--limit", "9", "--force"]
-    done = subprocess.run(
-        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=rename,renameat2"]
-        + [word for injection in injections for word in ("-e", f"inject={injection}")]
-        + [sys.executable, "-m", "storebench", *command, "--out", str(store.parents[1])],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        timeout=60,
-        check=False,
-    )
-    if "ptrace" in done.stderr.lower():
-        pytest.skip(f"strace may not trace here: {done.stderr.splitlines()[0]}")
-    return done
-
-
-def convert_again(store: Path) -> Store:
-    """Do what the next command does with the store."""
-    return ensure_store(MNIST, parse_backend(store.name), store.parents[1])
-
-
-AT_THE_EXCHANGE = {
-    "killed": ("signal=KILL", -signal.SIGKILL, ""),
-    "full": ("error=ENOSPC", 5, "the disk is full ("),
-    "interrupted": (INTERRUPTED, 130, "interrupted"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("hdf5", kind) for kind in AT_THE_EXCHANGE),
-        *(pytest.param(name, "killed", marks=pytest.mark.full) for name in FORMATS if name != "hdf5"),
-    ],
-)
-def test_a_fault_at_the_exchange_keeps_the_store(name: str, kind: str, tmp_path: Path) -> None:
-    fault, exit_code, words = AT_THE_EXCHANGE[kind]
-    store = ensure_store(MNIST, parse_backend(name), tmp_path / "stores").path
-    before = (store / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(store, f"renameat2:{fault}:when=1")
-    assert done.returncode == exit_code, done.stderr
-    assert words in done.stderr
-    verify_store(store)
-    assert (store / MANIFEST_NAME).read_bytes() == before
-    assert len(beside(store)) == (2 if kind == "killed" else 0)  # the new one, and the lock
-    assert not convert_again(store).built
-    assert beside(store) == []
-
-
-@pytest.mark.parametrize(("fault", "exit_code"), [("error=EINTR", 2), ("signal=INT", 130)])
-def test_a_signal_at_the_exchange_leaves_one_whole_store(mnist: Path, fault: str, exit_code: int) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, f"renameat2:{fault}:when=1")
-    assert done.returncode == exit_code, done.stderr
-    verify_store(mnist)
-    assert ((mnist / MANIFEST_NAME).read_bytes() == before) == (fault == "error=EINTR")
-    assert beside(mnist) == []
-
-
-@pytest.mark.parametrize(
-    "refused", ["ENOSYS", *(pytest.param(name, marks=pytest.mark.full) for name in ("EINVAL", "EOPNOTSUPP"))]
-)
-def test_a_kernel_that_cannot_exchange_renames_twice(mnist: Path, refused: str) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, f"renameat2:error={refused}")
-    assert done.returncode == 0, done.stderr
-    verify_store(mnist)
-    assert (mnist / MANIFEST_NAME).read_bytes() != before
-    assert beside(mnist) == []
-
-
-@pytest.mark.parametrize("nth", [1, *(pytest.param(nth, marks=pytest.mark.full) for nth in (2, 3))])
-def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:signal=KILL:when={nth}")
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert mnist.exists() == (nth != 2)
-    assert len([name for name in beside(mnist) if ".tmp-" in name]) == (2 if nth == 2 else 1)
-    assert not convert_again(mnist).built
-    verify_store(mnist)
-    assert ((mnist / MANIFEST_NAME).read_bytes() == before) == (nth == 1)
-    assert beside(mnist) == []
-
-
-@pytest.mark.thinned
-@pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize(
-    ("fault", "exit_code"),
-    [("error=ENOSPC", 5), (INTERRUPTED, 130), ("error=ENOSPC:signal=INT", 130)],
-    ids=["full", "interrupted", "both"],
-)
-def test_an_error_between_two_renamings_puts_the_store_back(
-    mnist: Path, nth: int, fault: str, exit_code: int
-) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, "renameat2:error=ENOSYS", f"rename:{fault}:when={nth}")
-    assert done.returncode == exit_code, done.stderr
-    assert (mnist / MANIFEST_NAME).read_bytes() == before
-    verify_store(mnist)
-    assert beside(mnist) == []

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.plan_lines import loop_line
+from storebench.cli.progress import loop_line
 from storebench.errors import ScenarioError, StorebenchError
-from storebench.formats.registry import BUILTIN, PAPER_BACKENDS, parse_backend
+from storebench.formats.registry import BUILTIN, PAPER_BACKENDS
 from storebench.loading.loader import LOADERS
 from storebench.progress import mute
 from storebench.results import Cell
@@ -62,14 +62,6 @@ def test_the_papers_network_and_caffes_batch_are_the_defaults() -> None:
     ):
         cell = make_scenario({"name": "x", "matrix": [{"dataset": dataset}]}).cells()[0]
         assert (cell.model, cell.batch_size, cell.workers, cell.cache) == (model, batch, 0, "any")
-
-
-def test_a_cell_has_its_backend_with_name_and_parts(tmp_path: Path) -> None:
-    jpeg, off = load(tmp_path, GOOD)[4], load(tmp_path, GOOD)[8]
-    assert (jpeg.backend.format, jpeg.backend.codec, str(jpeg.backend)) == ("lmdb", "jpeg", "lmdb+jpeg")
-    assert off.backend.options == (("readahead", "off"),)
-    assert off.backend == parse_backend("lmdb?readahead=off")
-    assert off.backend.name == "lmdb?readahead=off"
 
 
 def test_the_same_cell_is_run_once_however_often_it_is_asked_for() -> None:
@@ -178,11 +170,6 @@ def test_what_cannot_be_run_is_refused(text: str, words: str, tmp_path: Path) ->
     assert words in refusal(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="No such file"):
-        load_scenario(tmp_path / "nothing.toml")
-
-
 BUDGET = GOOD.replace("replicates = 3\n", 'replicates = 12\nbudget = "1.5 min"\n')
 
 
@@ -265,13 +252,6 @@ def test_memory_is_for_limited_cells_only_and_read_ahead_is_an_axis(tmp_path: Pa
     assert of["null"] == [("any", None, None, 1)]
 
 
-def test_cells_without_the_new_settings_keep_their_ids(tmp_path: Path) -> None:
-    plain = 'name = "x"\n[[matrix]]\ndataset = "mnist"\nbackends = ["lmdb"]\ncache = '
-    [before] = load(tmp_path, f'{plain}"cold"\n')
-    cold, limited = load(tmp_path, f'{plain}["cold", "limited"]\nmemory = "40 MiB"\n')
-    assert cold.cell_id == before.cell_id != limited.cell_id
-
-
 def test_a_dropped_combination_is_named(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(LIMITED)
@@ -327,14 +307,3 @@ def test_the_gate_has_every_format_a_cold_cell_workers_and_every_loader() -> Non
         BUILTIN
     )
     assert any(cell.compute == "real" for cell in cells)
-
-
-def test_a_revision_that_knows_no_newer_key_is_not_given_it(tmp_path: Path) -> None:
-    text = 'name = "a"\n{}\n[[matrix]]\ndataset = "mnist"\nbackends = ["lmdb"]\n'
-    for line, kept in (("ceilings = true", False), ("ceilings = false", True), ("", False)):
-        path = tmp_path / "a.toml"
-        path.write_text(text.format(line), encoding="utf-8")
-        fresh = load_scenario(path)
-        again = Scenario.model_validate(fresh.model_dump(mode="json"), strict=False)
-        for one in (fresh, again):  # as a file gives it, and as a run's folder does
-            assert ("ceilings" in one.repeated(2).model_dump(exclude_unset=True)) is kept

@@ -23,15 +23,7 @@ class NoPlaceError(Exception):
 
 
 def row_offsets(data: Any) -> Offsets:
-    """Return the offset in the file of each element of an uncompressed data set's first axis, int64 [n].
-
-    Usable on its own, with any ``h5py.Dataset``.
-
-    Raises
-    ------
-    CorruptStoreError
-        A chunk is missing where data should be.
-    """
+    """Return the offset in the file of each element of an uncompressed data set's first axis, int64 [n]."""
     size = math.prod(data.shape[1:]) * data.dtype.itemsize
     rows = np.arange(data.shape[0], dtype=np.int64)
     addresses = chunk_addresses(data)
@@ -67,14 +59,7 @@ def chunk_addresses(data: Any) -> npt.NDArray[np.int64]:
 
 
 def diagnose_chunking(path: Path | str) -> str | None:
-    """Return the cost of a random sample if a file's chunking makes it large, with the line that reduces it.
-
-    Parameters
-    ----------
-    path
-        Any HDF5 file. Its data sets at the root with two axes or more are examined; the
-        first axis counts samples.
-    """
+    """Return the cost of a random sample if a file's chunking makes it large, with the line that reduces it."""
     with h5py.File(path, "r", locking=False) as file:
         for name, data in file.items():
             if isinstance(data, h5py.Dataset) and data.ndim > 1:
@@ -90,13 +75,7 @@ def chunks_of_sample(data: Any) -> int:
 
 
 def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | None = None) -> str | None:
-    """Return the diagnosis of one data set of an open file; None if it is not chunked, or chunked well. See above.
-
-    Parameters
-    ----------
-    sample_bytes
-        Bytes of a sample; None if the first axis counts samples.
-    """
+    """Return the diagnosis of one data set of an open file; None if it is not chunked, or chunked well. See above."""
     if not data.chunks or not data.size:
         return None
     item = data.dtype.itemsize

@@ -1,9 +1,4 @@
-"""A private, temporary copy of a store whose large files are links instead of copies.
-
-A snapshot goes when it is removed, when its process ends in good order (a
-worker process of `multiprocessing` included), and, after a kill, when the next
-snapshot is made: its folder is locked by its owner for as long as that lives.
-"""
+"""A private, temporary copy of a store whose large files are links instead of copies."""
 
 import shutil
 import tempfile
@@ -17,28 +12,7 @@ from storebench.system.scratch import locked_folder, remove
 
 
 class Snapshot:
-    """Link and copy the files of `store` into a temporary folder.
-
-    Parameters
-    ----------
-    kind
-        A word for the folder's name.
-    store
-        The folder to take a snapshot of; it is not written to.
-    linked
-        Says which files are never changed and so may be linked; others are copied.
-    copied
-        Says which of the others are needed; None for all files.
-    symbolic
-        Whether to make symbolic links only, because a hard link changes the count of links in the file it names.
-
-    Attributes
-    ----------
-    folder
-        The snapshot.
-    links
-        "hard links", or "symbolic links" where the store's filesystem allows no others.
-    """
+    """Link and copy the files of `store` into a temporary folder."""
 
     def __init__(
         self,
@@ -46,15 +20,12 @@ class Snapshot:
         store: Path,
         *,
         linked: Callable[[Path], bool],
-        copied: Callable[[Path], bool] | None = None,
-        symbolic: bool = False,
     ) -> None:
         try:
             self.folder, lock = locked_folder(f"snapshot-{kind}")
         except OSError as error:
             raise _refusal(error, Path(tempfile.gettempdir())) from error
-        self.links = "symbolic links" if symbolic else "hard links"
-        self._copied = copied
+        self.links = "hard links"
         # A Finalize runs at exit too, and only in the process that made it.
         self.remove = Finalize(self, remove, args=(self.folder, lock), exitpriority=0)
         try:
@@ -68,7 +39,7 @@ class Snapshot:
             for path in sorted(store.iterdir()):
                 if linked(path):
                     self._link(path)
-                elif path.is_file() and (self._copied is None or self._copied(path)):
+                elif path.is_file():
                     shutil.copyfile(path, self.folder / path.name)
         except FileNotFoundError as error:
             raise damaged(
@@ -79,9 +50,6 @@ class Snapshot:
 
     def _link(self, path: Path) -> None:
         target = self.folder / path.name
-        if self.links == "symbolic links":
-            target.symlink_to(path)
-            return
         try:
             target.hardlink_to(path)
         except OSError:  # another file system, or files of another user

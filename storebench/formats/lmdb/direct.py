@@ -1,29 +1,235 @@
-"""LMDB without the library: offsets from the page index, explicit reads of cold data, one gather of resident data."""
+"""LMDB without the library: explicit reads at offsets of the page index or of a tree walk, and the ladder of options."""
 
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Indices
 from storebench.errors import CorruptStoreError
 from storebench.formats.common import checked_labels, damaged
-from storebench.formats.keyvalue import LABEL_KEY
+from storebench.formats.keyvalue import LABEL_KEY, make_key
 from storebench.formats.lmdb.index import PageIndex, kept_indexes, open_index
-from storebench.formats.lmdb.ladder import LmdbDirectOptions
-from storebench.formats.lmdb.pages import DATA_FILE, mapped_transactions, transactions
-from storebench.formats.lmdb.walk import TreeWalk
+from storebench.formats.lmdb.pages import (
+    BIG_DATA,
+    DATA_FILE,
+    HEADER_BYTES,
+    LEAF,
+    MAX_DEPTH,
+    PageFile,
+    damaged_page,
+    mapped_transactions,
+    transactions,
+)
+from storebench.formats.options import flag
+from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.extents import ExtentReader, locator
+from storebench.formats.reads.planned import ReadPolicy
+from storebench.formats.windows import check_range
 from storebench.manifest import Manifest
+from storebench.settings.words import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class LmdbDirectOptions(ReadPolicy):
+    """Options of ``lmdb:direct``: those of explicit reads, and how samples are located."""
+
+    index: bool = flag(
+        default=True,
+        meaning="take offsets from the page index; off walks the tree for each sample",
+    )
+    keep_leaf: bool = flag(
+        default=False,
+        meaning="with index=off: start each walk in the leaf where the last one ended, not at the root",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One way to read the file."""
+
+    key: str
+    label: str  # the rung's name in plots
+    below: str | None  # the rung that it is compared with; None for the lowest
+    reader: str = "direct"
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    trouble: str = ""  # the problem solved by the optimisation, in words; "" if the rung is no optimisation
+    share: Share = Share.NONE  # how the ranks of a job share reading
+    called: str = ""  # the optimisation's name in sentences; "" for its key in capital letters
+
+    @property
+    def name(self) -> str:
+        """The optimisation's name in sentences."""
+        return self.called or self.key.upper()
+
+    @property
+    def backend(self) -> str:
+        """The backend's name, in its canonical spelling."""
+        reader = "" if self.reader == "get" else f":{self.reader}"
+        options = ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
+        return f"lmdb{reader}" + (f"?{options}" if options else "")
+
+
+_MAPPED = {"explicit": "off", "index": "off", "merged": "off"}
+
+RUNGS = (
+    Rung(key="plain", label="LMDB", reader="get", below=None),
+    Rung(key="page", label="LMDB, readahead=off", reader="get", options={"readahead": "off"}, below="plain"),
+    Rung(key="map", label="its map, walked by us", options=_MAPPED, below="plain"),
+    Rung(
+        key="dm",
+        label="map + DM",
+        options={**_MAPPED, "keep_leaf": "on"},
+        below="map",
+        trouble="a cursor must walk past other readers' records",
+    ),
+    Rung(
+        key="prov",
+        label="map + PROV",
+        options={"explicit": "off", "merged": "off"},
+        below="map",
+        trouble="finding the offsets is serial",
+    ),
+    Rung(
+        key="dio",
+        label="PROV + DIO",
+        options={"merged": "off"},
+        below="prov",
+        trouble="data comes in by page faults",
+    ),
+    Rung(key="coal", label="PROV + DIO + COAL", below="dio", trouble="requests are small and late"),
+    Rung(
+        key="stag",
+        label="… + STAG",
+        options={"readers_at_a_time": "1"},
+        below="coal",
+        trouble="all readers hit the storage at one moment",
+    ),
+    Rung(
+        key="lmm",
+        label="… + LMM, loading included",
+        reader="shared",
+        below="coal",
+        trouble="every reader of a machine reads for itself",
+    ),
+    Rung(
+        key="batches",
+        called="LMM of batches",
+        label="LMDB + LMM of batches",
+        reader="get",
+        share=Share.NODE,
+        below="plain",
+        trouble="every rank of a node reads for itself with LMDB's map",
+    ),
+    Rung(
+        key="together",
+        called="LMM of batches over COAL",
+        label="… + LMM of batches",
+        share=Share.NODE,
+        below="coal",
+        trouble="every rank of a node reads for itself with planned reads",
+    ),
+)
+"""From the lowest rung to the highest."""
+
+
+_NODE = struct.Struct("<HHHH")  # size low, size high, flags, key size
+_LOWER = struct.Struct("<H")
+_NUMBER = struct.Struct("<Q")
+_FLAGS_AT, _LOWER_AT = 10, 12  # bytes of a page
+
+
+class TreeWalk:
+    """Locate samples by walking the tree each time. Only one thread at a time may call `locate`."""
+
+    def __init__(self, path: Path, count: int, *, keep_leaf: bool) -> None:
+        self._file = PageFile(path)
+        self._count = count
+        self._keep_leaf = keep_leaf
+        self._leaf = (-1, b"")
+
+    def close(self) -> None:
+        """Close the file. Calling it twice is harmless."""
+        self._file.close()
+
+    def locate(self, indices: Indices) -> tuple[Offsets, Offsets]:
+        """Return offsets and lengths of samples, int64 [n], in bytes."""
+        check_range(indices, self._count)
+        places = np.empty((len(indices), 2), np.int64)
+        order = np.argsort(indices, kind="stable") if self._keep_leaf else np.arange(len(indices))
+        for place, number in zip(order.tolist(), indices[order].tolist(), strict=True):
+            try:
+                places[place] = self._find(make_key(number))
+            except (struct.error, OverflowError) as error:
+                raise damaged_page(self._file.path, self._leaf[0], str(error)) from error
+        return places[:, 0].copy(), places[:, 1].copy()
+
+    def _find(self, key: bytes) -> tuple[int, int]:
+        if self._keep_leaf and self._leaf[0] >= 0:
+            slot = _search(self._leaf[1], key)
+            if slot >= 0 and _key(self._leaf[1], slot) == key:
+                return self._value(slot)
+        self._descend(key)
+        slot = _search(self._leaf[1], key)
+        if slot < 0 or _key(self._leaf[1], slot) != key:
+            raise CorruptStoreError(f"the record {key!r} is missing", where=self._file.path)
+        return self._value(slot)
+
+    def _descend(self, key: bytes) -> None:
+        number, page_bytes = self._file.meta.main.root, self._file.meta.page_bytes
+        for _ in range(MAX_DEPTH):
+            page = os.pread(self._file.fd, page_bytes, number * page_bytes)
+            if len(page) < page_bytes:
+                raise damaged_page(self._file.path, number, "the file ends before it")
+            if page[_FLAGS_AT] & LEAF:
+                self._leaf = (number, page)
+                return
+            low, high, top, _ = _NODE.unpack_from(page, _pointer(page, max(0, _search(page, key, first=1))))
+            number = low | high << 16 | top << 32
+        raise damaged_page(self._file.path, number, "the tree has no leaves")
+
+    def _value(self, slot: int) -> tuple[int, int]:
+        number, page = self._leaf
+        pointer = _pointer(page, slot)
+        low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
+        start = pointer + _NODE.size + key_bytes
+        page_bytes = self._file.meta.page_bytes
+        if flags & BIG_DATA:
+            offset = _NUMBER.unpack_from(page, start)[0] * page_bytes + HEADER_BYTES
+        else:
+            offset = number * page_bytes + start
+        return offset, low | high << 16
+
+
+def _pointer(page: bytes, slot: int) -> int:
+    return int(_LOWER.unpack_from(page, HEADER_BYTES + 2 * slot)[0])
+
+
+def _key(page: bytes, slot: int) -> bytes:
+    pointer = _pointer(page, slot)
+    start = pointer + _NODE.size
+    return page[start : start + _NODE.unpack_from(page, pointer)[3]]
+
+
+def _search(page: bytes, key: bytes, first: int = 0) -> int:
+    """Return the last slot whose key is not above `key`, ``first - 1`` if all are."""
+    low, high = first, (_LOWER.unpack_from(page, _LOWER_AT)[0] - HEADER_BYTES) // 2
+    while low < high:
+        middle = (low + high) // 2
+        if _key(page, middle) <= key:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
 
 
 class LmdbDirectReader(ExtentReader):
-    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile.
-
-    Attributes
-    ----------
-    lengths
-        Bytes of each payload, uint32 [count].
-    """
+    """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile."""
 
     options_type = LmdbDirectOptions
     options: LmdbDirectOptions

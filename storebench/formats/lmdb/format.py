@@ -1,18 +1,85 @@
-"""The format: a memory-mapped B+-tree in one file."""
+"""The format: a memory-mapped B+-tree in one file, and its reader that shares memory."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from storebench.errors import CorruptStoreError, UsageError
+import numpy as np
+
+from storebench.arrays import Indices, Pixels
+from storebench.codecs import any_size, get_codec
+from storebench.errors import CorruptDataError, CorruptStoreError, UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged
-from storebench.formats.lmdb.direct import LmdbDirectReader
-from storebench.formats.lmdb.get import LmdbGetReader
-from storebench.formats.lmdb.index import build_index
+from storebench.formats.lmdb.direct import LmdbDirectOptions, LmdbDirectReader
+from storebench.formats.lmdb.get import LmdbGetReader, LmdbWriter
+from storebench.formats.lmdb.index import build_index, kept_indexes
 from storebench.formats.lmdb.pages import DATA_FILE
-from storebench.formats.lmdb.shared import LmdbSharedReader
-from storebench.formats.lmdb.write import LmdbWriter
-from storebench.manifest import StoreSpec
+from storebench.formats.reads.direct_file import Offsets
+from storebench.formats.reads.planned import ReadPolicy
+from storebench.formats.reads.shared_pixels import SharedPixelsReader, store_tag
+from storebench.manifest import Manifest, StoreSpec
+
+_FILL_BYTES = 32 << 20
+
+
+class LmdbSharedReader(SharedPixelsReader):
+    """Gather from shared memory, which the first reader of the machine fills by explicit, planned reads."""
+
+    options_type = ReadPolicy
+
+    def __init__(self, store: Path, manifest: Manifest, options: ReadPolicy) -> None:
+        super().__init__(store, manifest, options)
+        direct = LmdbDirectOptions(**dataclasses.asdict(options))
+        # The mapping is closed again, because the pages that it maps could not be evicted.
+        with LmdbDirectReader(store, manifest, direct) as source:
+            self.labels = source.labels
+            identity = f"lmm-{store_tag(store, manifest)}"
+            if any_size(manifest.codec):
+                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(source.lengths, dtype=np.int64)])
+                self._share_files(identity, offsets, lambda content: _fill_files(content, offsets, source))
+            else:
+                self._share(identity, lambda pixels: _fill(pixels, source))
+
+    @classmethod
+    def index_files(cls, store: Path) -> list[Path]:
+        """Return the page index, which is kept beside the store or in the user's cache folder."""
+        return kept_indexes(store)
+
+
+def _planned(source: LmdbDirectReader) -> Iterator[Indices]:
+    """Yield the indices of the whole store in batches, which the reader was told before."""
+    count = source.manifest.count
+    rows = max(1, _FILL_BYTES // source.manifest.dataset.image_bytes)
+    batches = [np.arange(at, min(at + rows, count)) for at in range(0, count, rows)]
+    source.plan(batches)
+    yield from batches
+
+
+def _fill_files(content: Pixels, offsets: Offsets, source: LmdbDirectReader) -> None:
+    """Copy the image files of the whole store into `content`, uint8 [bytes]."""
+    for batch in _planned(source):
+        for number, payload in zip(batch.tolist(), source.fetch(batch), strict=True):
+            content[offsets[number] : offsets[number + 1]] = np.frombuffer(payload, np.uint8)
+
+
+def _fill(pixels: Pixels, source: LmdbDirectReader) -> None:
+    """Read and decode the whole store into `pixels`, uint8 [N, H, W, C]."""
+    for batch in _planned(source):
+        part = pixels[batch[0] : batch[-1] + 1]
+        if source.payload_codec == "raw":
+            source.fetch_into(batch, part)
+        else:
+            _decode(source, int(batch[0]), source.fetch(batch), part)
+
+
+def _decode(source: LmdbDirectReader, first: int, payloads: list[bytes], images: Pixels) -> None:
+    codec = get_codec(source.payload_codec)
+    for number, (payload, image) in enumerate(zip(payloads, images, strict=True), start=first):
+        try:
+            codec.decode_into(payload, image)
+        except CorruptDataError as error:
+            raise damaged(f"sample {number}: {error.what}", source.store / DATA_FILE) from error
 
 
 class LmdbFormat(Format):
@@ -51,13 +118,7 @@ class LmdbFormat(Format):
         return LmdbWriter(folder, spec)
 
     def check_structure(self, store: Path) -> None:
-        """Walk the whole tree, without its values: LMDB follows a damaged page number or pointer out of the file.
-
-        Raises
-        ------
-        CorruptStoreError
-            A page is damaged, or the tree has another shape than its record says.
-        """
+        """Walk the whole tree, without its values: LMDB follows a damaged page number or pointer out of the file."""
         try:
             build_index(store)
         except (

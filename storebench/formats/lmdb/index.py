@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,7 +15,6 @@ from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
     StorebenchError,
-    UnknownNameError,
     UsageError,
 )
 from storebench.fileio.reading import read_small_file
@@ -24,14 +22,11 @@ from storebench.formats.lmdb.pages import (
     DATA_FILE,
     Nodes,
     PageFile,
-    Tree,
     current_meta,
     leaves,
-    refuse_special,
     sub_databases,
 )
-from storebench.system.scratch import scratch_folder
-from storebench.system.user_cache import user_cache_folder
+from storebench.system.scratch import scratch_folder, user_cache_folder
 
 _VERSION = 1
 _HEADER_BYTES = 8 * 8 + 16
@@ -62,38 +57,17 @@ class FileIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class PageIndex:
-    """The place of every value of one database, in the order of the keys.
+    """The place of every value of one database, in the order of the keys."""
 
-    Attributes
-    ----------
-    path
-        The data file.
-    identity
-        Identity of the file when it was indexed.
-    page_bytes
-        The database's page size.
-    offsets
-        int64 [n], bytes from the start of the file.
-    lengths
-        uint32 [n], bytes.
-    numbered
-        Number of the first keys that are ``b"%08d" % i`` for their position i.
-    """
-
-    path: Path
-    identity: FileIdentity
-    page_bytes: int
-    offsets: Integers
-    lengths: npt.NDArray[np.uint32]
-    numbered: int
+    path: Path  # the data file
+    identity: FileIdentity  # identity of the file when it was indexed
+    page_bytes: int  # the database's page size
+    offsets: Integers  # int64 [n], bytes from the start of the file
+    lengths: npt.NDArray[np.uint32]  # uint32 [n], bytes
+    numbered: int  # number of the first keys that are ``b"%08d" % i`` for their position i
 
     def __len__(self) -> int:
         return len(self.offsets)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the index takes."""
-        return self.offsets.nbytes + self.lengths.nbytes
 
 
 def data_file(path: Path | str) -> Path:
@@ -102,46 +76,28 @@ def data_file(path: Path | str) -> Path:
     return path / DATA_FILE if path.is_dir() else path
 
 
-def open_index(path: Path | str, *, database: str | None = None, cache: bool = True) -> PageIndex:
-    """Return the page index of a database; build it if there is none for the current file.
-
-    Parameters
-    ----------
-    path
-        A folder with ``data.mdb``, or the data file. Anybody's: ours, Caffe's.
-    database
-        A named database within the file; None for the unnamed one.
-    cache
-        Keep the index beside the store (in the user's cache folder where that is
-        read-only), and use one that is there.
-
-    Raises
-    ------
-    CorruptStoreError
-        The file is damaged, or changed while it was read.
-    UsageError
-        The database is of a kind that is not read here, or `database` must be given.
-    """
+def open_index(path: Path | str) -> PageIndex:
+    """Return the page index of a database; build it if there is none for the current file."""
     file_path = data_file(path)
     with PageFile(file_path) as file:
         identity = FileIdentity.of(file)
-        places = _cache_places(file_path, database) if cache else []
+        places = _cache_places(file_path)
         for place in places:
             index = _load(place, file_path, identity, file.meta.page_bytes)
             if index is not None:
                 return index
-    index = build_index(file_path, database=database)
+    index = build_index(file_path)
     _keep(index, places)
     return index
 
 
-def build_index(path: Path | str, *, database: str | None = None) -> PageIndex:
+def build_index(path: Path | str) -> PageIndex:
     """Walk the tree and return the index, regardless of any cache. See `open_index`."""
     for _ in range(_TRIES):
         with PageFile(data_file(path)) as file:
             before = FileIdentity.of(file)
             try:
-                offsets, lengths, numbered = _walk(file, database)
+                offsets, lengths, numbered = _walk(file)
             except CorruptStoreError:
                 if FileIdentity.of(file) == before:
                     raise
@@ -158,28 +114,8 @@ def build_index(path: Path | str, *, database: str | None = None) -> PageIndex:
     raise CorruptStoreError("the file is being written to", where=path, hint="Index it when that is done.")
 
 
-def find_tree(file: PageFile, database: str | None) -> Tree:
-    """Return the record of a named database, or of the unnamed one if there are no named ones."""
-    main = file.meta.main
-    if database is None:
-        return main
-    known = dict(_named(file, main))
-    if database.encode() not in known:
-        raise UnknownNameError.of(
-            "database", database, [name.decode(errors="replace") for name in known], where=str(file.path)
-        )
-    tree = known[database.encode()]
-    refuse_special(tree, file.path)
-    return tree
-
-
-def _named(file: PageFile, main: Tree) -> Iterator[tuple[bytes, Tree]]:
-    for nodes in leaves(file, main):
-        yield from sub_databases(nodes)
-
-
-def _walk(file: PageFile, database: str | None) -> tuple[Integers, npt.NDArray[np.uint32], int]:
-    tree = find_tree(file, database)
+def _walk(file: PageFile) -> tuple[Integers, npt.NDArray[np.uint32], int]:
+    tree = file.meta.main
     if tree.entries > min(tree.leaf_pages, file.pages) * (file.meta.page_bytes // LEAST_ENTRY_BYTES):
         raise CorruptStoreError(
             f"{tree.entries} entries on {tree.leaf_pages} pages of {file.pages}", where=file.path
@@ -195,7 +131,9 @@ def _walk(file: PageFile, database: str | None) -> tuple[Integers, npt.NDArray[n
         if named:
             names = ", ".join(name.decode(errors="replace") for name, _ in named[:5])
             raise UsageError(
-                f"the file holds named databases ({names})", where=file.path, hint="Name one of them."
+                f"the file holds named databases ({names})",
+                where=file.path,
+                hint="Use the reader lmdb:get.",
             )
         if done + len(nodes) > tree.entries:
             raise CorruptStoreError("more entries than the tree's record says", where=file.path)
@@ -282,17 +220,16 @@ class _KeyCheck:
 
 def kept_indexes(path: Path | str) -> list[Path]:
     """Return the files in which the index of the unnamed database of `path` is kept: none, or one for each place."""
-    return [place for place in _cache_places(data_file(path), None) if place.is_file()]
+    return [place for place in _cache_places(data_file(path)) if place.is_file()]
 
 
-def _cache_places(path: Path, database: str | None) -> list[Path]:
+def _cache_places(path: Path) -> list[Path]:
     """Return the files in which the index may be kept: one beside the store, else one in the user's cache folder."""
     real = path.resolve()
     # Beside the folder, not in it: a store's files are its data, and are sized, counted and evicted as such.
     store = real.parent if real.name == DATA_FILE else real
-    suffix = "" if database is None else "." + hashlib.blake2b(database.encode(), digest_size=4).hexdigest()
     tag = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
-    name, cache = f".{store.name}{suffix}.pages", user_cache_folder()
+    name, cache = f".{store.name}.pages", user_cache_folder()
     return [store.parent / name, *([] if cache is None else [cache / f"{tag}{name}"])]
 
 

@@ -103,24 +103,14 @@ def is_lmdb(path: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes of some pages, in the order of their keys; positions count from the start of `data`.
+    """Nodes of some pages, in the order of their keys; positions count from the start of `data`."""
 
-    Attributes
-    ----------
-    data
-        The pages, uint8 [pages x page size], and room behind them for reading a key's window.
-    page_numbers
-        int64 [n], the page that each node is in.
-    keys, key_lengths, sizes, flags
-        int64 [n]: where the key begins, its length, the node's 32-bit size field, its flags.
-    """
-
-    data: Bytes
-    page_numbers: Integers
+    data: Bytes  # the pages, uint8 [pages x page size], and room behind them for reading a key's window
+    page_numbers: Integers  # int64 [n], the page that each node is in
     keys: Integers
     key_lengths: Integers
     sizes: Integers
-    flags: Integers
+    flags: Integers  # int64 [n]: where the key begins, its length, the node's 32-bit size field, its flags
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -133,20 +123,7 @@ class Nodes:
 
 
 class PageFile:
-    """The pages of an LMDB file, read with ``pread``.
-
-    Parameters
-    ----------
-    path
-        The data file (``data.mdb``).
-
-    Raises
-    ------
-    CorruptStoreError
-        The file is missing, or has no valid meta page.
-    UsageError
-        It is of a data version that is not read here.
-    """
+    """The pages of an LMDB file, read with ``pread``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -201,15 +178,7 @@ class PageFile:
         return self.check_numbers(numbers, "a branch page")
 
     def values(self, nodes: Nodes) -> tuple[Integers, Integers, Integers]:
-        """Return the places of the values of leaf nodes in the file.
-
-        Returns
-        -------
-        offsets, lengths
-            int64 [n], bytes.
-        own_pages
-            int64 [m, 2]: first number and count of pages that belong to one value alone.
-        """
+        """Return the places of the values of leaf nodes in the file."""
         page_bytes = self.meta.page_bytes
         starts = nodes.keys + nodes.key_lengths
         # Rows of the chunk are whole pages, so the remainder is the offset within the page.
@@ -304,15 +273,7 @@ class PageFile:
 
 
 def current_meta(fd: int, path: Path) -> Meta:
-    """Return the meta page with the larger transaction number. Both must be valid, as LMDB demands.
-
-    Raises
-    ------
-    CorruptStoreError
-        One of them is not.
-    UsageError
-        The file is of another data version.
-    """
+    """Return the meta page with the larger transaction number. Both must be valid, as LMDB demands."""
     first = _parse_meta(os.pread(fd, _META_BYTES, 0), 0, path)
     second = first and _parse_meta(os.pread(fd, _META_BYTES, first.page_bytes), 1, path)
     if first is None or second is None or first.page_bytes != second.page_bytes:
@@ -363,15 +324,7 @@ def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
 
 
 def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
-    """Walk a tree level by level and yield its leaf nodes in the order of their keys, some MiB at a time.
-
-    Raises
-    ------
-    CorruptStoreError
-        The tree does not have the shape that its record says.
-    UsageError
-        Its keys are ordered in a way that is not read here.
-    """
+    """Walk a tree level by level and yield its leaf nodes in the order of their keys, some MiB at a time."""
     refuse_special(tree, file.path)
     if not tree.entries and tree.root == NO_PAGE:
         return

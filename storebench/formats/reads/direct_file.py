@@ -1,11 +1,4 @@
-"""Explicit reads of one file: find the resident bytes, request many ranges at once, copy them out.
-
-A range is asked for with ``posix_fadvise(WILLNEED)``, which starts the read and
-returns, so that one thread keeps hundreds of requests in flight.
-The bytes are then copied with ``preadv`` or, where they are known to have
-arrived, out of a mapping. The descriptor is advised RANDOM, so the kernel adds
-no readahead of its own and every byte that is read was asked for.
-"""
+"""Explicit reads of one file: find the resident bytes, request many ranges at once, copy them out."""
 
 import contextlib
 import ctypes
@@ -21,11 +14,9 @@ import numpy.typing as npt
 
 from storebench.arrays import ImageShape
 from storebench.errors import CorruptStoreError
-from storebench.formats.arrays import Batch
 from storebench.formats.common import damaged
-from storebench.formats.windows import Windows
-from storebench.probes.machine import block_device
-from storebench.probes.mounts import mount_of
+from storebench.formats.windows import Batch, Windows
+from storebench.probes.machine import block_device, mount_of
 from storebench.probes.page_count import (
     NOT_ALLOWED,
     PAGE_BYTES,
@@ -59,16 +50,10 @@ _MADV_POPULATE_READ = 22
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """Page-aligned, sorted, disjoint ranges of a file that cover some samples.
-
-    Attributes
-    ----------
-    starts, stops
-        int64 [m], bytes.
-    """
+    """Page-aligned, sorted, disjoint ranges of a file that cover some samples."""
 
     starts: Offsets
-    stops: Offsets
+    stops: Offsets  # int64 [m], bytes
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -87,11 +72,7 @@ NO_PIECES = Pieces(starts=np.empty(0, np.int64), stops=np.empty(0, np.int64))
 
 
 def merge(offsets: Offsets, lengths: Offsets | int, gap_bytes: int = 0) -> Pieces:
-    """Return the ranges that cover the samples; ranges at most `gap_bytes` apart are merged.
-
-    Reading through a gap costs its bytes, a further request costs a fixed time:
-    `gap_bytes` is where the two are equal on the device.
-    """
+    """Return the ranges that cover the samples; ranges at most `gap_bytes` apart are merged."""
     starts = offsets & -PAGE_BYTES
     stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
     if not len(starts):
@@ -123,25 +104,7 @@ def _by_counting(starts: Offsets, stops: Offsets, pages: int) -> tuple[Offsets, 
 
 
 class DirectFile:
-    """One file that is open for explicit reads. Belongs to the process that opened it.
-
-    Parameters
-    ----------
-    path
-        The file.
-    advise_random
-        False leaves the kernel's read-ahead as it is: the plain mapping that others use.
-
-    Attributes
-    ----------
-    cannot_count
-        Why resident pages cannot be counted here, or "".
-
-    Raises
-    ------
-    CorruptStoreError
-        The file is missing or empty.
-    """
+    """One file that is open for explicit reads. Belongs to the process that opened it."""
 
     def __init__(self, path: Path, *, advise_random: bool = True) -> None:
         self.path = path
@@ -186,22 +149,13 @@ class DirectFile:
         return os.lseek(self.fd, 0, os.SEEK_END) < self.size
 
     def is_mapped(self, start: int, stop: int) -> bool:
-        """Return whether every page of a range is resident; this is fast if the process has mapped all of it.
-
-        False if only the slower `resident_frac` can tell.
-        """
+        """Return whether every page of a range is resident; this is fast if the process has mapped all of it."""
         start &= -PAGE_BYTES
         stop = min(stop, self.size)
         return self._may_mincore and self._mincore(start, stop - start) == -(-(stop - start) // PAGE_BYTES)
 
     def resident_frac(self, start: int, stop: int) -> float:
-        """Return the share of a range's pages that is in the page cache; 0 if `cannot_count` says why.
-
-        Raises
-        ------
-        CellFailedError
-            The kernel refuses to count pages although it did so when the file was opened.
-        """
+        """Return the share of a range's pages that is in the page cache; 0 if `cannot_count` says why."""
         if self._count is None:
             return 0.0
         start &= -PAGE_BYTES
@@ -236,11 +190,7 @@ class DirectFile:
             os.posix_fadvise(self.fd, at, length, os.POSIX_FADV_WILLNEED)
 
     def read_in(self, pieces: Pieces) -> None:
-        """Read ranges into the page cache, and map the longer ones as they arrive; return when all are resident.
-
-        One thread asks, this one waits and maps: asking takes pages for the data,
-        which costs as much processor time as mapping them.
-        """
+        """Read ranges into the page cache, and map the longer ones as they arrive; return when all are resident."""
         groups = list(self._groups(pieces))
         requested = threading.Semaphore(0)
 
@@ -293,10 +243,7 @@ class DirectFile:
         )
 
     def touch(self, start: int, stop: int) -> None:
-        """Map a range that is known to be resident: as `populate`, but faster.
-
-        Without the interpreter lock where there are more than 500 places to touch.
-        """
+        """Map a range that is known to be resident: as `populate`, but faster."""
         self.bytes[start : min(stop, self.size) : _FAULT_AROUND_BYTES].max(initial=0)
 
     def copy_rows(self, offsets: Offsets, out: SampleRows) -> None:
@@ -343,13 +290,7 @@ class DirectFile:
             windows.part(slice(row, row + 1)).cut(image, out[row : row + 1])
 
     def read_fully(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
-        """Read ``len(out)`` bytes at `offset` into `out`, uint8 [n], in as many calls as it takes.
-
-        Raises
-        ------
-        CorruptStoreError
-            The file ends before.
-        """
+        """Read ``len(out)`` bytes at `offset` into `out`, uint8 [n], in as many calls as it takes."""
         done = 0
         while done < len(out):
             got = os.preadv(self.fd, [out[done:].data], offset + done)

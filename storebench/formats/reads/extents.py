@@ -7,14 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Indices
-from storebench.formats.arrays import Batch, check_range
 from storebench.formats.base import Fetched, Reader
 from storebench.formats.common import wrong_length
 from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import DirectFile, Offsets
-from storebench.formats.reads.planned import Locate, PlannedReads
-from storebench.formats.reads.policy import ReadPolicy
-from storebench.formats.windows import Windows
+from storebench.formats.reads.planned import Locate, PlannedReads, ReadPolicy
+from storebench.formats.windows import Batch, Windows, check_range
 from storebench.manifest import Manifest
 
 

@@ -1,25 +1,23 @@
-"""Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served in order.
+"""Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served in order."""
 
-One background thread prepares windows while the consumer copies from earlier ones.
-To prepare a window, it counts the resident bytes and requests the others in the order
-of the file, close ones together (`direct_file.merge`). Nothing is buffered in the
-process: requested data waits in the page cache, so the memory of a window belongs to
-the kernel and is shared by all processes. The distance is bounded in bytes.
-"""
-
+import fcntl
+import hashlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
+from pathlib import Path
 
 import numpy as np
 
 from storebench.arrays import ImageShape, Indices
 from storebench.errors import StorebenchError
-from storebench.formats.arrays import Batch
+from storebench.formats.options import Options, flag, integer, size
 from storebench.formats.reads.direct_file import (
     NO_PIECES,
     SMALL_BYTES,
@@ -29,10 +27,121 @@ from storebench.formats.reads.direct_file import (
     SampleRows,
     merge,
 )
-from storebench.formats.reads.policy import MIN_UNIT_BYTES, ReadPolicy
-from storebench.formats.reads.turns import Turns
-from storebench.formats.windows import Windows
+from storebench.formats.windows import Batch, Windows
+from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.page_count import PAGE_BYTES
+from storebench.system.scratch import remove_unused, shared_folder
+
+KIB, MIB = 1 << 10, 1 << 20
+MOST_MIB = 1 << 20
+MOST_READERS = 1024
+
+WINDOW_BYTES = 64 * MIB
+"""The read-ahead distance if nothing limits the memory of this process."""
+
+MIN_UNIT_BYTES = 4 * MIB
+"""Least bytes that are read together if reads are merged: LMDBIO's figure for COAL."""
+
+_SHARE_OF_LIMIT = 8
+"""With limited memory, an eighth of it is requested ahead. With a quarter, much data was evicted before it was read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPolicy(Options):
+    """Settings for reading a file, one field per option."""
+
+    explicit: bool = flag(
+        default=True,
+        meaning="read cold data explicitly; off leaves it to page faults of the mapping",
+    )
+    merged: bool = flag(
+        default=True,
+        meaning="read windows of several batches, and close samples in one request; off is one request per sample",
+    )
+    window_bytes: int | None = size(
+        name="window_mib",
+        default=None,
+        least=4,
+        most=MOST_MIB,
+        unit=MIB,
+        meaning="how far to read ahead of the loop, in MiB; auto: 64, or 1/8 of the control group's memory limit",
+    )
+    sweep_bytes: int = size(
+        name="sweep_mib",
+        default=256,
+        least=0,
+        most=MOST_MIB,
+        unit=MIB,
+        meaning="read small samples in one pass where they span at most this many MiB",
+    )
+    gap_bytes: int = size(
+        name="gap_kib",
+        default=8,
+        least=0,
+        most=MOST_MIB,
+        unit=KIB,
+        meaning="read through a gap of up to this many KiB instead of asking twice",
+    )
+    readers_at_a_time: int | None = integer(
+        default=None,
+        least=1,
+        most=MOST_READERS,
+        meaning="how many processes may read the file at the same time; the others wait for their turn",
+    )
+
+    def window(self) -> int:
+        """Return the read-ahead distance from the loop, in bytes."""
+        return self.window_bytes or min(WINDOW_BYTES, _room_bytes())
+
+    def sweep(self) -> int:
+        """Return the most bytes that small samples may span to be read in one pass."""
+        return min(self.sweep_bytes, _room_bytes())
+
+
+def _room_bytes() -> int:
+    """Return the bytes that may wait in the page cache, within the memory limit of this process."""
+    limit = memory_limit_bytes()
+    return sys.maxsize if limit is None else max(limit // _SHARE_OF_LIMIT, 2 * MIN_UNIT_BYTES)
+
+
+class Turns:
+    """At most `at_a_time` of the processes that read `path` are inside `one` at any moment."""
+
+    def __init__(self, path: Path, at_a_time: int) -> None:
+        tag = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
+        self._folder, self._lock = shared_folder(f"storebench-turns-{os.geteuid()}-{tag}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._slots = [os.open(self._folder / str(number), flags, 0o600) for number in range(at_a_time)]
+        self._release = Finalize(self, remove_unused, args=(self._folder, self._lock), exitpriority=0)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Wait for a turn and hold it."""
+        slot = self._take()
+        try:
+            yield
+        finally:
+            fcntl.flock(slot, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the lock files, and remove them if no other process has them. Calling it twice is harmless."""
+        for slot in self._slots:
+            os.close(slot)
+        self._slots = []
+        self._release()
+
+    def _take(self) -> int:
+        for slot in self._slots:
+            try:
+                fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            return slot
+        # All are taken: queue for one of them, different processes for different ones.
+        slot = self._slots[os.getpid() % len(self._slots)]
+        fcntl.flock(slot, fcntl.LOCK_EX)
+        return slot
+
 
 _FEW_RESIDENT_FRAC = 0.01
 """If less of a span is resident, all of it is requested without asking about its pieces."""
@@ -65,22 +174,12 @@ class Tally:
 
 @dataclass(kw_only=True)
 class Window:
-    """Consecutive batches of a plan: the places of their samples, and whether they can be copied from the mapping.
-
-    Attributes
-    ----------
-    offsets, lengths
-        int64 [n] for the samples of all its batches, in the requested order.
-    ends
-        End of each batch among the samples.
-    mapped
-        Copy from the mapping; False means `preadv`.
-    """
+    """Consecutive batches of a plan: the places of their samples, and whether they can be copied from the mapping."""
 
     offsets: Offsets
-    lengths: Offsets
-    ends: list[int]
-    mapped: bool
+    lengths: Offsets  # int64 [n] for the samples of all its batches, in the requested order
+    ends: list[int]  # end of each batch among the samples
+    mapped: bool  # copy from the mapping; False means `preadv`
     served: int = field(default=0)
 
     def next_batch(self) -> tuple[Offsets, Offsets, bool]:
@@ -92,24 +191,7 @@ class Window:
 
 
 class PlannedReads:
-    """Serve samples of one file, reading ahead of the consumer if it has announced its plan.
-
-    Parameters
-    ----------
-    file
-        The open file; closed by `close`.
-    locate
-        Places of the samples.
-    mean_bytes
-        Approximate bytes per sample.
-    check
-        Called before and after bytes are copied; raises an error if the file has changed.
-
-    Attributes
-    ----------
-    maps_pages
-        Whether this process maps the file's pages, because all that a plan needs were resident.
-    """
+    """Serve samples of one file, reading ahead of the consumer if it has announced its plan."""
 
     def __init__(
         self,
@@ -194,10 +276,7 @@ class PlannedReads:
         return True
 
     def map_some(self) -> bool:
-        """Map the next part of the resident ranges; return whether more is left.
-
-        A fault for each 64 KiB would cost the consumer as much as copying does.
-        """
+        """Map the next part of the resident ranges; return whether more is left."""
         start, stop = self._to_map
         if start >= stop:
             return False

@@ -1,9 +1,4 @@
-"""Pixels in POSIX shared memory: filled by the first process that opens them, removed by the last.
-
-The segment is a file in /dev/shm. Each process that uses it holds a shared file lock
-on it, which the kernel drops whenever the process ends. A process that gets the
-exclusive lock therefore knows that no other one uses the segment, and removes it.
-"""
+"""Pixels in POSIX shared memory, filled by the first process that opens them, and the readers that gather from them."""
 
 import contextlib
 import fcntl
@@ -20,9 +15,11 @@ import numpy as np
 
 from storebench.arrays import Indices, Pixels
 from storebench.errors import OutputError, UsageError
-from storebench.formats.arrays import Batch, check_range
+from storebench.formats.base import Fetched, Reader
+from storebench.formats.reads.direct_file import Offsets
+from storebench.formats.windows import Batch, Windows, check_range
 from storebench.manifest import Manifest
-from storebench.probes.gather import compiled
+from storebench.probes.rates import compiled
 from storebench.system.scratch import (
     SEGMENT_PREFIX,
     SEGMENTS,
@@ -41,27 +38,7 @@ FillPixels = Callable[[Pixels], None]
 
 
 class SharedPixels:
-    """One array that every process of this user on this machine shares, read-only once it is filled.
-
-    Parameters
-    ----------
-    identity
-        A key of letters and digits, equal in two processes exactly if they need the same pixels.
-    shape
-        (N, H, W, C).
-    fill
-        Called in the one process that finds the segment empty.
-
-    Attributes
-    ----------
-    filled_here
-        Whether this process has filled it.
-
-    Raises
-    ------
-    UsageError
-        There is not enough shared memory.
-    """
+    """One array that every process of this user on this machine shares, read-only once it is filled."""
 
     def __init__(self, identity: str, shape: tuple[int, ...], fill: FillPixels) -> None:
         sweep_segments()
@@ -162,3 +139,41 @@ def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
     check_range(indices, len(pixels))
     compiled(pixels, indices, out)
     return out.nbytes
+
+
+class SharedPixelsReader(Reader):
+    """Gather from pixels in shared memory; a subclass calls `_share` or `_share_files` in its constructor."""
+
+    _shared: SharedPixels
+
+    def _share(self, identity: str, fill: FillPixels) -> None:
+        """Attach to the array that `identity` names; in the first process that does so, `fill` writes all pixels."""
+        self._shared = SharedPixels(identity, (self.manifest.count, *self.image_shape), fill)
+        self.payload_codec = "raw"
+
+    def _share_files(self, identity: str, offsets: Offsets, fill: FillPixels) -> None:
+        """Attach to the bytes of image files as they are; in the first process that does so, `fill` writes them."""
+        self._offsets: list[int] = offsets.tolist()
+        self._shared = SharedPixels(identity, (self._offsets[-1],), fill)
+
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        if self.payload_codec == "raw":
+            return self._raw_payloads(indices)
+        content, offsets = self._shared.array, self._offsets
+        return [content[offsets[number] : offsets[number + 1]].tobytes() for number in self._checked(indices)]
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        return Fetched(gather(self._shared.array, indices, out))
+
+    def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
+        pixels = self._shared.array
+        check_range(indices, len(pixels))
+        windows.cut(pixels, out, indices)
+        return Fetched(len(indices) * self.manifest.dataset.image_bytes)
+
+    def notes(self) -> dict[str, str]:
+        """Return a note on which process filled the memory."""
+        return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
+
+    def _close(self) -> None:
+        self._shared.close()  # the last process to do so removes the memory

@@ -1,14 +1,10 @@
 """Where files are looked for, and when a stand-in may take their place."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storebench import datasets
 from storebench.datasets import DATASETS, DatasetSpec, Origin, data_root, open_dataset
 from storebench.errors import DataNotFoundError, UnknownNameError, UsageError
 from tests.support.dataset_files import write_mnist
@@ -62,15 +58,3 @@ def test_unknown_names_offer_the_nearest() -> None:
 def test_impossible_numbers_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         open_dataset(DatasetSpec(name="mnist", **options), tmp_path)
-
-
-def test_the_public_face_is_what_it_says() -> None:
-    assert all(hasattr(datasets, name) for name in datasets.__all__)
-
-
-def test_importing_the_datasets_loads_nothing_heavy() -> None:
-    code = "import sys, storebench.datasets; print(sorted({'torch', 'scipy', 'urllib.request'} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ}
-    )
-    assert done.stdout.strip() == "[]"

@@ -1,6 +1,5 @@
 """Cutting and growing: decided by seed and index alone, in any process, and said in the provenance."""
 
-import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -11,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.codecs import get_codec
 from storebench.datasets import Dataset, DatasetSpec, Origin, derived, open_dataset
-from storebench.datasets.base import Image
 from storebench.digests import sample_digest
 from tests.support.dataset_files import digests, write_class_folders, write_mnist
 
@@ -88,31 +85,6 @@ def test_size_comes_before_limit_and_limit_may_be_everything(folder: str) -> Non
     assert len(open_dataset(DatasetSpec(name=folder, size=10, limit=99))) == 10
 
 
-def test_originals_are_decoded_once_within_the_cache(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown = open_dataset(DatasetSpec(name=folder, size=40))
-    assert isinstance(grown, derived.Grown)
-    decoded: list[int] = []
-    original = type(grown.source).sample
-
-    def counted(self: Dataset, index: int) -> tuple[Image, int]:
-        decoded.append(index)
-        return original(self, index)
-
-    monkeypatch.setattr(type(grown.source), "sample", counted)
-    digests(grown)
-    assert sorted(decoded) == [0, 1, 2, 3]
-    assert len(pickle.dumps(grown)) < 5000
-
-
-def test_the_cache_is_bounded(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = digests(open_dataset(DatasetSpec(name=folder, size=12)))
-    monkeypatch.setattr(derived, "CACHE_BYTES", 2 * 30 * 40 * 3)
-    grown = open_dataset(DatasetSpec(name=folder, size=12))
-    assert isinstance(grown, derived.Grown)
-    assert digests(grown) == expected
-    assert len(grown._cache) == 2
-
-
 def test_digits_are_never_mirrored_and_photographs_half_of_the_time() -> None:
     ramp = np.broadcast_to(np.arange(0, 224, 8, dtype=np.uint8), (28, 28))
 
@@ -123,13 +95,3 @@ def test_digits_are_never_mirrored_and_photographs_half_of_the_time() -> None:
 
     assert mirrored(1) == 0
     assert 30 < mirrored(3) < 70
-
-
-def test_derived_photographs_compress_as_their_originals(data_root: Path) -> None:
-    source = open_dataset(DatasetSpec(name="imagenet", synthetic=False), data_root)
-    grown = open_dataset(DatasetSpec(name="imagenet", synthetic=False, size=2 * len(source)), data_root)
-    some = range(0, len(source), max(1, len(source) // 40))
-    for codec in (get_codec("png"), get_codec("jpeg")):
-        real = sum(len(codec.encode(source.sample(index)[0])) for index in some)
-        made = sum(len(codec.encode(grown.sample(index + len(source))[0])) for index in some)
-        assert 0.9 < made / real < 1.1

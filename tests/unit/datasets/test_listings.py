@@ -1,6 +1,5 @@
 """A folder is scanned once: what was found is kept beside the stores, and used while nothing has changed."""
 
-import contextlib
 import os
 import random
 import subprocess
@@ -128,21 +127,6 @@ def test_whatever_has_changed_is_scanned_again(name: str, photos: Path, stores: 
     assert after != before
 
 
-def test_a_split_that_comes_later_is_seen(tmp_path: Path, stores: Path) -> None:
-    write_class_folders(tmp_path / "photos", {"a": 1})
-    time.sleep(SETTLED_S)
-    assert len(open_at(tmp_path / "photos", stores)) == 1
-    for name in ("train", "val"):
-        write_class_folders(tmp_path / "photos" / name, {"b": 2})
-    assert open_at(tmp_path / "photos", stores).info.class_names == ("b",)
-
-
-def test_a_refused_command_leaves_no_listing(photos: Path, cli: Cli, tmp_path: Path) -> None:
-    (photos / "train" / "a" / "bad.jpg").write_bytes(b"no image")
-    assert cli("convert", "memory", "--dataset", str(photos)).returncode == 5
-    assert not (tmp_path / "stores").exists()
-
-
 def test_stores_that_may_not_be_written_do_without(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "stores").mkdir()
     (tmp_path / "stores" / FOLDER).write_text("a file where the folder should be")
@@ -160,33 +144,6 @@ def test_a_damaged_listing_is_as_good_as_none(photos: Path, stores: Path) -> Non
         assert open_at(photos, stores).info == expected
 
 
-@examples(60)
-@given(data=st.data())
-def test_a_listing_with_other_content_ends_in_no_traceback(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    root = tmp_path_factory.getbasetemp() / "listings"
-    if not root.exists():
-        write_class_folders(root / "photos", {"a": 2})
-        (root / "stores").mkdir()
-        time.sleep(SETTLED_S)
-        open_at(root / "photos", root / "stores")
-    [path] = (root / "stores" / FOLDER).iterdir()
-    kept = Listings(root / "stores")
-    content = kept.get(path.name)
-    assert content is not None
-    place = data.draw(st.integers(0, len(content) - 1))
-    other = (
-        content[:place] + data.draw(st.binary(max_size=4)) + content[place + data.draw(st.integers(0, 4)) :]
-    )
-    kept.keep(path.name, other)
-    try:
-        with contextlib.suppress(StorebenchError):
-            open_at(root / "photos", root / "stores")
-    finally:
-        kept.keep(path.name, content)
-
-
 def _read(dataset: Dataset) -> str:
     """Read all samples; return the refusal of one that cannot be read, else ""."""
     try:
@@ -194,30 +151,6 @@ def _read(dataset: Dataset) -> str:
     except StorebenchError as error:
         return str(error)
     return ""
-
-
-LINES = st.one_of(
-    st.binary(max_size=30),
-    st.sampled_from(
-        [b"a/a_0.JPEG 0", b"a 1", b"../x 2", b"a/a_0.JPEG 00000000099999", b"\0 1", b"/dev/zero 1", b"  3"]
-    ),
-)
-
-
-@examples(80)
-@given(lines=st.lists(LINES, max_size=5))
-def test_any_list_is_read_or_refused(lines: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    root = tmp_path_factory.getbasetemp() / "lists"
-    if not root.exists():
-        write_class_folders(root, {"a": 1})
-    (root / "list.txt").write_bytes(b"\n".join(lines))
-    try:
-        dataset = open_dataset(DatasetSpec(name=f"list:{root / 'list.txt'}"))
-    except StorebenchError as error:
-        refusal = str(error)
-    else:
-        refusal = _read(dataset)
-    assert not refusal or ": " in refusal, "the file or the line is named"
 
 
 PLACES = ("", "train", "val", "test", "a", "train/a", "val/a")

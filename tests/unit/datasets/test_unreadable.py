@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image as PilImage
-from PIL import ImageFile
 
 from storebench.codecs.decoders import DECODERS, get_decoder
 from storebench.codecs.original import OriginalCodec
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
-from storebench.datasets.decoding import decode_rgb
 from storebench.datasets.listing import Listings
 from storebench.errors import (
     CorruptDataError,
@@ -27,7 +25,6 @@ from storebench.errors import (
 )
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
-from tests.support.dataset_files import image_file, tar
 from tests.support.photo_folders import photo_file
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -193,12 +190,6 @@ def test_a_store_of_other_samples_says_what_has_changed(photos: Path, cli: Cli) 
     assert "(the files or their conversion have changed since it was built)" in line
 
 
-def test_pillow_is_strict_whatever_another_library_has_asked_it_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    with pytest.raises(CorruptDataError, match=r"photo: "):
-        decode_rgb(half("BMP"), "photo")
-
-
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """Return a folder of ten photographs and three unreadable files."""
@@ -241,27 +232,6 @@ def test_every_format_skips_the_same_files(photos: Path, cli: Cli, tmp_path: Pat
     with open_reader(tmp_path / facts[2]["path"]) as reader:
         assert reader.fetch(np.arange(10)) == [path.read_bytes() for path in readable]
         assert reader.labels.tolist() == [0] * 5 + [1] * 5
-
-
-RUN = "--skip-unreadable --image-size 128 --model none --compute none --batch-size 2 --out run"
-LARGER = "images of 40 x 30 (median) become 128 x 128, 13.7 times the pixels"
-
-
-def test_skipped_files_and_a_large_resize_are_said_recorded_and_reported(
-    photos: Path, cli: Cli, tmp_path: Path
-) -> None:
-    done = cli("run", "lmdb", "lmdb+original", "--dataset", str(photos), *RUN.split())
-    assert done.returncode == 0, done.stderr
-    assert f"lmdb+raw: {LARGER}" in done.stderr
-    lines = (tmp_path / "run" / "records.jsonl").read_text(encoding="utf-8").splitlines()
-    records = {one["cell"]["backend"]: one for one in map(json.loads, lines)}
-    assert all(record["cell"]["skip_unreadable"] for record in records.values())
-    assert [record["store"]["skipped_files"] for record in records.values()] == [3, 3]
-    assert records["lmdb"]["store"]["provenance_note"] == f"{LARGER}; 3 unreadable files left out"
-    assert cli("report", "run", "--out", "report").returncode == 0
-    page = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    assert "SKIPPED files: 3 unreadable files left out" in page
-    assert f"RESIZED images: {LARGER}" in page
 
 
 def test_a_part_of_the_files_is_chosen_among_those_that_are_readable(tmp_path: Path) -> None:
@@ -318,15 +288,6 @@ def test_a_file_that_a_list_names_twice_is_one_file(tmp_path: Path) -> None:
     listed.write_text("2.jpg 1\n1.jpg 0\n2.jpg 0\n")
     dataset = open_dataset(DatasetSpec(name=f"list:{listed}", skip_unreadable=True))
     assert (len(dataset), dataset.info.provenance.skipped_files) == (1, 1)
-
-
-def test_images_of_an_archive_are_skipped_as_well(tmp_path: Path) -> None:
-    (tmp_path / "imagenet").mkdir()
-    inner = tar({"1.JPEG": image_file(), "2.JPEG": image_file()[:200], "3.JPEG": image_file(seed=3)})
-    (tmp_path / "imagenet" / "ILSVRC2012_img_train.tar").write_bytes(tar({"n01.tar": inner}))
-    dataset = open_dataset(DatasetSpec(name="imagenet", skip_unreadable=True), tmp_path)
-    assert [dataset.original(index)[0] for index in range(2)] == [image_file(), image_file(seed=3)]
-    assert dataset.info.provenance.skipped_files == 1
 
 
 def test_each_file_is_decoded_once_to_find_the_unreadable_ones(photos: Path, tmp_path: Path) -> None:

@@ -72,12 +72,6 @@ def test_a_wrong_option_is_one_line_with_what_is_allowed(backend: str, words: st
     assert caught.value.exit_code == 2
 
 
-def test_a_number_of_thousands_of_digits_is_a_short_line() -> None:
-    with pytest.raises(UsageError, match="must be a whole number from 1 to 1048576, not '9999") as caught:
-        parse_backend(f"leveldb:sorted?window_mib={'9' * 5000}")
-    assert len(str(caught.value)) < 250
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -136,11 +130,6 @@ def test_a_reader_receives_typed_values(store: SmallStore) -> None:
         "index": True,
         "keep_leaf": False,
     }
-
-
-def test_opening_a_reader_refuses_a_wrong_value(store: SmallStore) -> None:
-    with pytest.raises(UsageError, match="lmdb:get: readahead must be 'on' or 'off', not '1'"):
-        open_reader(store.path, "get", readahead=1)
 
 
 def test_formats_prints_a_table_of_options_per_reader(cli: Cli) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storebench.formats import windows as windows_module
 from storebench.formats.base import Batch, Fetched, Indices, Reader
-from storebench.formats.memory.held import MemoryNativeReader, MemoryPythonReader
+from storebench.formats.memory.format import MemoryNativeReader, MemoryPythonReader
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
 from storebench.system.copying import load_kernel

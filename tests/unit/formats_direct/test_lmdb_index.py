@@ -14,18 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storebench.errors import CorruptStoreError, StorebenchError, UnknownNameError, UsageError
+from storebench.errors import CorruptStoreError, StorebenchError, UsageError
 from storebench.formats.lmdb.index import (
     PageIndex,
     build_index,
     data_file,
-    find_tree,
-    kept_indexes,
     open_index,
 )
 from storebench.formats.lmdb.pages import PageFile, leaves
-from storebench.surroundings import sweep
-from storebench.system.copying import load_kernel
 from tests.support.thinning import examples
 
 Records = dict[bytes, bytes]
@@ -36,12 +32,10 @@ MAP_BYTES = 64 << 20
 FEW = examples(60)
 
 
-def judged(folder: Path, database: bytes | None = None) -> Records:
+def judged(folder: Path) -> Records:
     """Everything in a database, as py-lmdb reads it."""
-    with lmdb.open(str(folder), readonly=True, lock=False, max_dbs=8) as env, env.begin() as txn:
-        handle = None if database is None else env.open_db(database, txn, create=False)
-        with txn.cursor(handle) as cursor:
-            return {bytes(key): bytes(value) for key, value in cursor}
+    with lmdb.open(str(folder), readonly=True, lock=False) as env, env.begin() as txn:
+        return {bytes(key): bytes(value) for key, value in txn.cursor()}
 
 
 def served(folder: Path, index: PageIndex) -> list[bytes]:
@@ -71,7 +65,7 @@ def numbered(count: int, size: int) -> Records:
 def read_keys(path: Path) -> list[bytes]:
     """Return every key in order; position i of an index belongs to key i."""
     with PageFile(data_file(path)) as file:
-        pages = list(leaves(file, find_tree(file, None)))
+        pages = list(leaves(file, file.meta.main))
         return [nodes.at(number)[0] for nodes in pages for number in range(len(nodes))]
 
 
@@ -125,20 +119,11 @@ def test_an_empty_database_has_an_empty_index(folder: Path) -> None:
     assert len(assert_as_lmdb(write(folder, {b"a": b"b"}, {b"a": None}))) == 0
 
 
-def test_a_writemap_file_is_longer_than_its_pages(folder: Path) -> None:
-    assert_as_lmdb(write(folder, numbered(50, 5000), writemap=True))
-
-
 def test_numbered_counts_the_keys_that_are_their_own_position(folder: Path) -> None:
     write(folder, numbered(500, 64), {b"label": b"x"})
     assert build_index(folder).numbered == 500
     write(folder, {b"%08d" % 321: None})
     assert build_index(folder).numbered == 321
-
-
-def test_caffe_keys_with_file_names_are_read(folder: Path) -> None:
-    write(folder, {b"%08d_n0144/image %d.JPEG" % (i, i): bytes([i % 256]) * (i * 37) for i in range(500)})
-    assert assert_as_lmdb(folder).numbered == 0
 
 
 @pytest.mark.parametrize("newer", [0, 1])
@@ -159,33 +144,13 @@ def test_a_broken_meta_page_is_an_error_as_it_is_to_lmdb(folder: Path, broken: i
         build_index(folder)
 
 
-def test_named_databases_are_refused_by_name_and_read_by_name(folder: Path) -> None:
+def test_named_databases_are_refused_with_their_names(folder: Path) -> None:
     with lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=4) as env:
         for key in (b"train", b"test"):
-            handle = env.open_db(key)
-            with env.begin(write=True, db=handle) as txn:
-                for i in range(700):
-                    txn.put(b"%08d" % i, key * (i % 400))
-    with pytest.raises(UsageError, match="named databases"):
+            with env.begin(write=True, db=env.open_db(key)) as txn:
+                txn.put(b"00000000", key)
+    with pytest.raises(UsageError, match=r"named databases \(test, train\)"):
         build_index(folder)
-    with pytest.raises(UnknownNameError, match="train"):
-        build_index(folder, database="trian")
-    for name in ("train", "test"):
-        index = build_index(folder, database=name)
-        assert served(folder, index) == list(judged(folder, name.encode()).values())
-        assert open_index(folder, database=name).numbered == open_index(folder, database=name).numbered == 700
-
-
-@pytest.mark.parametrize("special", ["dupsort", "integerkey", "reverse_key"])
-def test_other_orders_of_keys_are_refused(folder: Path, special: str) -> None:
-    with lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=2) as env:
-        options: dict[str, Any] = {special: True}
-        handle = env.open_db(b"odd", **options)
-        with env.begin(write=True, db=handle) as txn:
-            txn.put((7).to_bytes(8, "little"), b"a")
-            txn.put((7).to_bytes(8, "little"), b"b")
-    with pytest.raises(UsageError, match="is not read here"):
-        build_index(folder, database="odd")
 
 
 def test_another_page_size_is_read(folder: Path) -> None:
@@ -287,26 +252,6 @@ def _cached_structure(raw: bytes, records: Records) -> list[int]:
     return _structures[id(raw)]
 
 
-@FEW
-@given(st.binary(max_size=20_000), st.integers(0, 4095))
-def test_garbage_is_an_error_and_never_a_crash(
-    victim: tuple[bytes, Records], garbage: bytes, at: int
-) -> None:
-    raw, _ = victim
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "data.mdb"
-        path.write_bytes(garbage)
-        with pytest.raises(StorebenchError):
-            build_index(path)
-        place = 8192 + at * 7
-        path.write_bytes(raw[:place] + garbage + raw[place + len(garbage) :])
-        try:
-            index = build_index(path)
-        except StorebenchError:
-            return
-        assert (index.offsets + index.lengths).max() <= len(raw)
-
-
 @pytest.mark.parametrize("keep", [0, 100, 4096, 8192, 12288, 0.5, 0.99])
 def test_a_truncated_file_is_an_error(victim: tuple[bytes, Records], tmp_path: Path, keep: float) -> None:
     raw, _ = victim
@@ -363,18 +308,6 @@ def test_keys_out_of_order_across_pages_are_an_error(folder: Path) -> None:
     first, last = _node(raw, root, 0), _node(raw, root, 2)
     raw[first : first + 6], raw[last : last + 6] = raw[last : last + 6], raw[first : first + 6]
     path.write_bytes(raw)
-    with pytest.raises(CorruptStoreError, match="do not ascend"):
-        build_index(path)
-
-
-def test_equal_keys_on_pages_that_are_read_apart_are_an_error(folder: Path) -> None:
-    write(folder, {b"%04d" % i: b"v" * 1500 for i in range(1200)})
-    path = folder / "data.mdb"
-    with PageFile(path) as file:
-        first, *others = map(len, leaves(file, find_tree(file, None)))
-    assert others, "all leaves were read together"
-    raw = path.read_bytes()
-    path.write_bytes(raw.replace(b"%04dvv" % first, b"%04dvv" % (first - 1)))
     with pytest.raises(CorruptStoreError, match="do not ascend"):
         build_index(path)
 
@@ -443,30 +376,6 @@ def test_a_store_in_a_read_only_place_keeps_its_index_in_the_users_cache(
     shutil.rmtree(beside)
 
 
-def test_a_user_without_a_home_folder_reads_without_a_cache(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(_uid: int) -> None:
-        raise KeyError("no such user")
-
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", unknown)
-    write(folder, numbered(20, 100))
-    beside = folder.parent / ".db.pages"
-    beside.mkdir()  # so that only the user's cache would be left
-    assert served(folder, open_index(folder)) == list(judged(folder).values())
-    assert kept_indexes(folder) == []
-    assert load_kernel.__wrapped__() is not None
-    sweep()
-    shutil.rmtree(beside)
-
-
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match="missing"):
         open_index(tmp_path / "data.mdb")
-
-
-def test_an_index_of_a_million_records_is_small() -> None:
-    count = 1_281_167
-    assert np.empty(count, np.int64).nbytes + np.empty(count, np.uint32).nbytes < 30e6

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storebench.errors import CellFailedError, CorruptStoreError, UsageError
+from storebench.errors import CellFailedError, CorruptStoreError
 from storebench.formats.base import Reader
 from storebench.formats.reads import direct_file
 from storebench.formats.reads.direct_file import SMALL_BYTES, DirectFile, merge
-from storebench.formats.reads.turns import Turns
+from storebench.formats.reads.planned import Turns
 from storebench.formats.registry import get_format
 from storebench.formats.windows import Windows
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident
@@ -142,16 +142,6 @@ def test_calls_that_depart_from_the_plan_are_answered_rightly(store: SmallStore,
             assert_serves(reader, store, batch.copy())
 
 
-def test_a_new_plan_replaces_one_that_was_not_finished(store: SmallStore) -> None:
-    plan = batches_of(len(store.labels))
-    with opened(store) as reader:
-        for seed in range(4):
-            reader.plan(batches_of(len(store.labels), seed=seed))
-        reader.plan(plan)
-        for batch in plan[:3]:
-            assert_serves(reader, store, batch)
-
-
 @pytest.mark.still_pages
 @pytest.mark.parametrize("planned", [True, False])
 def test_a_cold_tenth_reads_what_it_asked_for_without_major_faults(store: SmallStore, planned: bool) -> None:
@@ -232,15 +222,6 @@ def test_an_index_out_of_range_is_refused_planned_or_not(store: SmallStore) -> N
                 reader.fetch_into(batch, out)
 
 
-def test_an_error_of_the_look_ahead_is_raised_again_by_each_call(store: SmallStore) -> None:
-    batch = np.array([0, store.manifest.count], np.int64)
-    with opened(store) as reader:
-        reader.plan([batch, batch])
-        for _ in range(4):
-            with pytest.raises(IndexError, match="is outside"):
-                reader.fetch(batch)
-
-
 def test_a_file_that_shrinks_under_a_walk_of_its_tree_is_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     store = build_small_store(get_format("lmdb"), "raw", tmp_path / "store", count=500)
@@ -291,22 +272,6 @@ def test_a_reader_of_cold_samples_lets_all_pages_be_evicted(store: SmallStore) -
         assert_serves(reader, store, batch)
         evict(store.format.data_files(store.path))
         assert resident(store.format.data_files(store.path)).pages_resident == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("explicit", "yes"),
-        ("merged", "1"),
-        ("window_mib", "2"),
-        ("gap_kib", "-1"),
-        ("readers_at_a_time", "0"),
-        ("index", "maybe"),
-    ],
-)
-def test_an_impossible_option_is_refused_in_words(store: SmallStore, name: str, value: str) -> None:
-    with pytest.raises(UsageError, match=name):
-        opened(store, **{name: value})
 
 
 @pytest.mark.still_pages

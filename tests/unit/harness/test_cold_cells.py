@@ -14,8 +14,7 @@ import pytest
 from storebench.formats.registry import get_format
 from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
-from storebench.probes.machine import block_device
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, block_device, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
 from storebench.results import Cell
 from storebench.worker.replicate import run as run_replicate

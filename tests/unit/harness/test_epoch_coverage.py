@@ -14,8 +14,8 @@ from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.evidence import TimedCheck, coverage
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order, order_digest
-from storebench.report.validation.findings import Rule
-from storebench.report.validation.record import check_record
+from storebench.report.checks.findings import Rule
+from storebench.report.checks.rules import check_record
 from storebench.results import Cell, Status
 from tests.support.harness_tools import Bench, only_record, scenario
 
@@ -160,7 +160,7 @@ def test_several_passes_are_one_record_with_an_order_each(
     assert record.digests is not None
     orders = [epoch_order(SAMPLES, seed=cell.seed, epoch=turn) for turn in range(3)]
     assert record.digests.order == order_digest(orders)
-    assert [finding for finding in check_record(record) if finding.kind is Rule.COVERAGE] == []
+    assert [finding for finding in check_record(record, None) if finding.kind is Rule.COVERAGE] == []
 
 
 def test_an_epoch_that_served_nothing_is_not_complete() -> None:

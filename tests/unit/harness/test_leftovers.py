@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from storebench.errors import UsageError
-from storebench.formats.reads.turns import Turns
+from storebench.formats.reads.planned import Turns
 from storebench.probes.cgroup import find_controller
 from storebench.runs.records import RECORDS_NAME
 from storebench.system.processes import MARK, end_processes
@@ -142,7 +142,7 @@ def test_shared_memory_of_killed_readers_goes_at_the_next_start(here: Bench, tmp
 TAKE_TURNS_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from storebench.formats.reads.turns import Turns
+from storebench.formats.reads.planned import Turns
 turns = Turns(Path(sys.argv[1]), 2)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -21,7 +21,7 @@ from storebench.errors import UsageError
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident
 from storebench.stores.verify import verify_store
 from tests.support.copies import be_nobody, own_mounts, run_storebench

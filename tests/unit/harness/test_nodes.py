@@ -17,7 +17,7 @@ import pytest
 from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.membership import Membership
 from storebench.ranks.nodes import Board, NodeAddress, place_of
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from tests.support.harness_tools import Bench, wait_for

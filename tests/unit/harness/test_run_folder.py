@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import DataNotFoundError, OutputError
-from storebench.report.validation.findings import Finding, Rule
-from storebench.report.validation.validate import validate
+from storebench.report.checks.findings import Finding, Rule
+from storebench.report.checks.records import validate
 from storebench.results import Record, Status
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed

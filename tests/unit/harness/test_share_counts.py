@@ -11,7 +11,7 @@ import pytest
 
 from storebench.ranks import data_store, node_loader
 from storebench.ranks.data_store import DataStore
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import DataStoreFacts, Record, Status
 from storebench.runs.records import RECORDS_NAME
 from tests.support.harness_tools import SAMPLES, Bench

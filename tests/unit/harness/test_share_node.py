@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.formats.reads.turns import Turns
+from storebench.formats.reads.planned import Turns
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.system.scratch import SEGMENTS

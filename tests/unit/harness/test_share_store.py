@@ -20,7 +20,7 @@ from storebench.probes.page_count import Residency, resident
 from storebench.ranks.group import Group, lost_another
 from storebench.ranks.memory import check_room, needed_bytes
 from storebench.ranks.progress import Position
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import CacheVerdict, Cell, DataStoreFacts, Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.worker.job import CellJob

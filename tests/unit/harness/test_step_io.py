@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.results import Cell, Record
 from tests.support.harness_tools import Bench, cell_records, only_record, scenario, steps_of
 

@@ -99,8 +99,6 @@ def test_a_sleep_in_the_network_is_compute_and_nothing_else(
     for name in ("data_wait", "h2d", "fetch", "decode", "prep"):
         assert times[name] < SMALL_NS, name
     assert record.ceilings.gather_samples_per_s is None
-    assert record.ceilings.matrix_products_per_s is not None
-    assert 1 < record.ceilings.matrix_products_per_s < 1e6
     assert record.overhead_s < STEPS * SLEEP_S / 10
 
 
@@ -125,7 +123,6 @@ def test_without_compute_the_loop_only_waits_and_ceilings_are_measured(
     assert spans == pytest.approx(record.timed_s, rel=1e-6)
     assert record.ceilings.gather_samples_per_s is not None
     assert record.ceilings.gather_samples_per_s > 0
-    assert record.ceilings.matrix_products_per_s is None
 
 
 def test_the_null_backend_fetches_nothing(bench: Bench, run_folder: Path) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import storebench
 from storebench.cli.main import app
 from storebench.errors import CorruptDataError, OutputError
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Record
 from storebench.runs.records import append_records, read_records
 from storebench.runs.steps import merge_tables
@@ -123,7 +123,7 @@ def test_the_steps_of_one_record_are_read_without_those_of_the_others(split: Pat
         storebench.load_steps(results.tail(1))
     [found] = validate(merged)
     assert found.figure == "steps_file"
-    assert "steps/00003.parquet cannot be read from steps.parquet" in found.message
+    assert "steps/00003.parquet cannot be read: " in found.message
 
 
 def test_a_merge_adds_what_is_new_and_repeats_nothing(merged: Path) -> None:

@@ -1,0 +1,149 @@
+"""Inspect a file of any program: find its samples, read random ones of the largest parts, in a separate process."""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
+from storebench.formats.lmdb.index import data_file
+from storebench.formats.lmdb.pages import is_lmdb
+from storebench.formats.registry import get_format
+from storebench.probes.page_cache import resident
+from storebench.stores.lmdb_files import find_lmdb
+from storebench.stores.random_reads import Candidate, FileContent, Reads, SampleSet, measured
+from storebench.system.isolated import IsolatedError, run_isolated
+from storebench.units import format_bytes
+
+__all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
+
+SAMPLES = 200
+"""Random samples to read per part."""
+
+BUDGET_S = 1.5
+"""About the time of all cold reads, and of all warm ones."""
+
+LIMIT_S = 120.0
+MEMORY_BYTES = 2 << 30
+
+_MOST_MEASURED = 3
+_MOST_PARTS = 64
+_COSTLY_TIMES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """Findings about one file, LMDB or HDF5; the parts with the most bytes come first."""
+
+    path: Path
+    kind: str
+    file_bytes: int
+    resident_frac: float | None  # in the page cache before it was inspected
+    parts: tuple[SampleSet, ...]
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def main(self) -> SampleSet | None:
+        """The part with the most bytes among those that were read, or among all of them; None without parts."""
+        read = [part for part in self.parts if part.warm is not None and part.warm.samples]
+        return max(read or self.parts, key=lambda part: part.weight, default=None)
+
+
+def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) -> Inspection:
+    """Return the layout of a file or folder and the cost of a random sample of it. Nothing is written to it."""
+    try:
+        place, kind = _kind_of(path)
+    except PermissionError as error:
+        raise DataNotFoundError("no permission to read it", where=error.filename or path) from error
+    if kind != "LMDB" and database is not None:
+        raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
+    work = partial(_guarded, place, kind, database, samples)
+    try:
+        return run_isolated(work, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
+    except IsolatedError as error:
+        raise CorruptDataError(
+            f"reading it as {kind} {error}",
+            where=place,
+            hint="The file is probably damaged: check it with the program that wrote it.",
+        ) from None
+
+
+def _kind_of(path: Path) -> tuple[Path, str]:
+    """Return the file to inspect, and its kind."""
+    file = data_file(path)
+    if path.is_dir() and not file.exists():
+        file = path / "data.h5"
+    if not file.is_file():
+        raise DataNotFoundError(
+            "no file to inspect",
+            where=path,
+            hint="Name an LMDB or HDF5 file, or the folder that holds it.",
+        )
+    if is_lmdb(file):
+        return file, "LMDB"
+    get_format("hdf5")  # its error says how to install a missing library
+    import h5py
+
+    if h5py.is_hdf5(file):
+        return file, "HDF5"
+    raise CorruptDataError("neither an LMDB database nor an HDF5 file", where=file)
+
+
+def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+    """Return the findings; an error of the kernel while reading is the one line for a file that cannot be read."""
+    try:
+        return _inspect(path, kind, database, samples)
+    except OSError as error:
+        raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=path) from error
+    except MemoryError as error:
+        more = format_bytes(MEMORY_BYTES)
+        raise CorruptDataError(
+            f"reading it as {kind} takes more than {more} of memory", where=path
+        ) from error
+
+
+def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+    status = path.stat()
+    # A sparse file has holes, which are never resident.
+    stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
+    frac = resident([path]).frac
+    content = _found(path, kind, database, samples)
+    ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
+    chosen = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
+    # What was read to find the parts is evicted first, with the rest of the file.
+    parts = [
+        _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
+        for candidate in ranked
+    ]
+    notes = dict(content.notes)
+    if len(parts) > _MOST_PARTS:
+        notes["parts"] = f"{len(parts)}, of which the {_MOST_PARTS} largest are listed"
+    parts.sort(key=lambda part: part.weight, reverse=True)
+    return Inspection(
+        path=path,
+        kind=kind,
+        file_bytes=stored,
+        resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
+        parts=tuple(parts[:_MOST_PARTS]),
+        notes=notes,
+    )
+
+
+def _found(path: Path, kind: str, database: str | None, samples: int) -> FileContent:
+    if kind == "LMDB":
+        return find_lmdb(path, database=database, samples=samples)
+    from storebench.stores.hdf5_files import find_hdf5
+
+    return find_hdf5(path, samples=samples)
+
+
+def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
+    """Return a part with its measurements, and for LMDB the advice against a read-ahead that dominates a cold read."""
+    part = measured(candidate, budget_s=budget_s)
+    read = part.cold.read_bytes if part.cold else None
+    if kind != "LMDB" or not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:
+        return part
+    advice = (
+        f"the kernel reads {read / part.touched_bytes:.0f} times the bytes that a cold sample needs; "
+        "lmdb.open(..., readahead=False) stops that, and pays if the file is larger than memory"
+    )
+    return replace(part, advice=advice)

@@ -1,0 +1,308 @@
+"""Random reads of the samples in a file of another program: timed cold, with the file evicted before each, and warm."""
+
+import os
+import random
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.probes.page_cache import cache_facts, evict, resident
+from storebench.probes.page_count import PAGE_BYTES
+from storebench.results import CacheVerdict
+from storebench.settings.words import CacheState
+
+SEED = 0
+"""The seed of all draws, so that two inspections of a file read the same samples."""
+
+UNKNOWN_BYTES = 1 << 16
+"""Assumed size of a sample whose size is not known before it is read."""
+
+MOST_RESIDENT_FRAC = 0.05
+LEAST_RESIDENT_PAGES = 64
+"""As many pages may be resident in any case: a library maps some of them around each page that it touches."""
+
+FEWEST_PAGES = 4 * LEAST_RESIDENT_PAGES
+"""A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it."""
+
+_VALUES = 8
+_MOST_VALUE_BYTES = 4 << 20
+_SLOW = 0.9
+
+Prepare = Callable[[Any], Callable[[], Any]]
+"""Prepare the read of one item; the returned function reads it into memory, and is what is timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reads:
+    """Timed random reads in one state of the page cache; `reason` says why there are none, or no verified ones."""
+
+    samples: int
+    median_s: float | None = None
+    p90_s: float | None = None
+    read_bytes: float | None = None  # into the page cache per read, on average
+    verified: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSet:
+    """Samples of one kind: a database, a data set, or many alike data sets."""
+
+    name: str  # empty for the unnamed database of LMDB
+    samples: int
+    exact: bool = True  # whether they were counted, and not estimated
+    layout: str
+    content: str = ""
+    sample_bytes: tuple[int, int, int] | None  # shortest, median, longest of those that were looked at
+    touched_bytes: float | None  # whole pages and chunks that a read of one uncached sample needs at least
+    advice: str | None = None
+    cold: Reads | None = None
+    warm: Reads | None = None
+    unread: str = ""  # why no sample was read
+
+    @property
+    def amplification(self) -> float | None:
+        """Touched bytes over the median sample size; None if either is unknown."""
+        if self.sample_bytes is None or self.touched_bytes is None:
+            return None
+        return self.touched_bytes / max(1, self.sample_bytes[1])
+
+    @property
+    def weight(self) -> int:
+        """Bytes of all samples, from the median; unknown sizes count as those of images."""
+        return self.samples * (self.sample_bytes[1] if self.sample_bytes else UNKNOWN_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The means to read random samples: the files, what opens the library, and the items in random order."""
+
+    paths: tuple[Path, ...]
+    open: Callable[[], AbstractContextManager[Prepare]]
+    items: Sequence[Any]
+    maps: bool  # whether the library maps the files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Samples as they were found, before any is read; without a source they are not read."""
+
+    part: SampleSet
+    source: Source | None = None
+    beside_bytes: float = 0.0  # that a read needs beside the sample, where its size becomes known by reading
+    heap_bytes: int = 1  # that a read of a value needs at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileContent:
+    """The kinds of samples in a file, and notes on the rest by name."""
+
+    candidates: Sequence[Candidate]
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def drawn(items: Sequence[Any], count: int) -> list[Any]:
+    """Return up to `count` of the items at random, each once, always the same ones of the same items."""
+    return random.Random(SEED).sample(items, min(count, len(items)))
+
+
+def paged(nbytes: float) -> float:
+    """Return the bytes of the pages that a range of this size touches, averaged over its possible offsets."""
+    return ((max(1.0, nbytes) - 1) / PAGE_BYTES + 1) * PAGE_BYTES
+
+
+def spread(sizes: npt.ArrayLike) -> tuple[int, int, int]:
+    """Return the shortest, the median and the longest of some sizes; zeros for none."""
+    lengths = np.asarray(sizes, np.int64)
+    if not len(lengths):
+        return 0, 0, 0
+    return int(lengths.min()), int(np.median(lengths)), int(lengths.max())
+
+
+def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
+    """Read random samples cold, then warm, for about `budget_s` seconds each, and return the part with the figures."""
+    source, part = candidate.source, candidate.part
+    assert source is not None
+    cold = _cold(source, budget_s)
+    warm, sizes, values = _warm(source, budget_s)
+    touched = part.touched_bytes
+    if part.sample_bytes is None:
+        touched = candidate.beside_bytes + paged(max(candidate.heap_bytes, spread(sizes)[1]))
+    return replace(
+        part,
+        content=part.content or contents_of(values),
+        sample_bytes=part.sample_bytes or spread(sizes),
+        touched_bytes=touched,
+        cold=cold,
+        warm=warm,
+    )
+
+
+def _cold(source: Source, budget_s: float) -> Reads:
+    deadline = time.perf_counter() + budget_s
+    method, paths = evict(source.paths), source.paths
+    before = resident(paths)
+    facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
+    if facts.verdict != CacheVerdict.VERIFIED:
+        return Reads(samples=0, reason=facts.reason)
+    if before.pages_total < FEWEST_PAGES:
+        why = "after a few reads all of it is in memory"
+        return Reads(
+            samples=0,
+            reason=f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}: {why}",
+        )
+    most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * before.pages_total)
+    seconds: list[float] = []
+    pages: list[int] = []
+    *items, last = source.items
+    with ExitStack() as stack:
+        prepare: Prepare | None = None
+        for item in items or [last]:
+            if time.perf_counter() > deadline:
+                break
+            if prepare is None or source.maps:  # mapped pages cannot be evicted
+                stack.close()
+                prepare = stack.enter_context(source.open())
+                if not source.maps:
+                    prepare(
+                        last
+                    )()  # so that the library has read its own tables, as in the middle of an epoch
+            held, span_s = _evicted_and_timed(paths, prepare(item), most)
+            if held is None:
+                break
+            seconds.append(span_s)
+            pages.append(max(0, (resident(paths).pages_resident or 0) - held))
+    if not seconds:
+        return Reads(samples=0, reason="opening the file brings too much of it into the page cache")
+    return _reads(seconds, read_bytes=statistics.fmean(pages) * PAGE_BYTES)
+
+
+def _evicted_and_timed(
+    paths: Sequence[Path], read: Callable[[], Any], most: float
+) -> tuple[int | None, float]:
+    """Evict the files and time a read; return the pages that stayed before it, or None if those are more than `most`."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    held = resident(paths).pages_resident
+    if held is None or held > most:
+        return None, 0.0
+    return held, _timed(read)
+
+
+def _timed(read: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    read()
+    return time.perf_counter() - start
+
+
+def _warm(source: Source, budget_s: float) -> tuple[Reads, list[int], list[bytes]]:
+    """Read the items to fill the page cache, then time their reads; return those, all sizes and the first values."""
+    sizes: list[int] = []
+    values: list[bytes] = []
+    seconds: list[float] = []
+    with source.open() as prepare:
+        deadline = time.perf_counter() + budget_s
+        for item in source.items:
+            value = prepare(item)()
+            sizes.append(_nbytes(value))
+            if len(values) < _VALUES:
+                values.append(_as_bytes(value)[:_MOST_VALUE_BYTES])
+            if time.perf_counter() > deadline:
+                break
+        before = resident(source.paths)
+        deadline = time.perf_counter() + budget_s
+        for item in source.items[: len(sizes)]:
+            seconds.append(_timed(prepare(item)))
+            if time.perf_counter() > deadline:
+                break
+        after = resident(source.paths)
+    if before.pages_resident is None or after.pages_resident is None:
+        reason = f"resident pages cannot be counted: {before.reason or after.reason}"
+        return _reads(seconds, read_bytes=None, reason=reason), sizes, values
+    grown = max(0, after.pages_resident - before.pages_resident)
+    reason = f"{grown} pages came into the page cache meanwhile" if grown else ""
+    return _reads(seconds, read_bytes=grown * PAGE_BYTES / len(seconds), reason=reason), sizes, values
+
+
+def _reads(seconds: Sequence[float], *, read_bytes: float | None, reason: str = "") -> Reads:
+    return Reads(
+        samples=len(seconds),
+        median_s=statistics.median(seconds),
+        p90_s=sorted(seconds)[min(len(seconds) - 1, int(_SLOW * len(seconds)))],
+        read_bytes=read_bytes,
+        verified=not reason,
+        reason=reason,
+    )
+
+
+def _nbytes(value: Any) -> int:
+    """Return the bytes of a value as it was read: bytes, text, an array, or an array or a record of those."""
+    if isinstance(value, np.ndarray | np.generic):
+        return sum(map(_nbytes, _held(value))) if value.dtype.hasobject else value.nbytes
+    return len(_as_bytes(value))
+
+
+def _as_bytes(value: Any) -> bytes:
+    """Return a value as bytes; of an array of objects its first one, and of a record the largest of its fields."""
+    if isinstance(value, np.ndarray | np.generic):
+        if not value.dtype.hasobject:
+            return value.tobytes()
+        held = _held(value)
+        return b"".join(map(_as_bytes, [max(held, key=_nbytes)] if value.dtype.names else held[:1]))
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    # A reference of HDF5 to another object has no bytes.
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
+
+
+def _held(value: Any) -> list[Any]:
+    return [value[name] for name in value.dtype.names] if value.dtype.names else list(value.ravel())
+
+
+_MAGIC = {
+    "JPEG": rb"\xff\xd8\xff",
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "WebP": rb"RIFF....WEBP",
+    "GIF": rb"GIF8",
+    "TIFF": rb"(?:II\*\0|MM\0\*)",
+    "JPEG 2000": rb"\0\0\0\x0cjP  ",
+    "AVIF": rb"....ftypavif",
+    "a .npy file": rb"\x93NUMPY",
+    "a zip archive, as torch.save writes": rb"PK\x03\x04",
+    "gzip": rb"\x1f\x8b",
+    "zstd": rb"\x28\xb5\x2f\xfd",
+    "LZ4": rb"\x04\x22\x4d\x18",
+}
+_IMAGES = ("JPEG", "PNG", "WebP")
+_WRAPPER_BYTES = 64
+_MOST_NAMES = 3
+
+
+def contents_of(values: Sequence[bytes]) -> str:
+    """Return the contents of some values in words, the most frequent kinds first; "" if they are of no known kind."""
+    kinds = Counter(map(_content_of, values))
+    if set(kinds) == {""}:
+        return ""
+    return " or ".join(kind or "other bytes" for kind, _ in kinds.most_common(_MOST_NAMES))
+
+
+def _content_of(value: bytes) -> str:
+    """Return the kind of one value by its first bytes. Nothing is unpickled or decoded."""
+    for name, magic in _MAGIC.items():
+        if re.match(magic, value, re.DOTALL):
+            return name
+    start = value[:_WRAPPER_BYTES]
+    inner = next((name for name in _IMAGES if re.search(_MAGIC[name], start, re.DOTALL)), "")
+    if value[:1] == b"\x80" and value[1:2] in (b"\2", b"\3", b"\4", b"\5") and value[-1:] == b".":
+        return f"pickled {inner}" if inner else "pickled"
+    return f"a record with {inner}" if inner else ""
