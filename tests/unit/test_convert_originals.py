@@ -109,7 +109,7 @@ def test_threads_that_are_left_early_read_no_more(
     monkeypatch.setattr(FileDataset, "original", slowly)
     encoder = Encoder(dataset=Originals(open_dataset(photos)), codec=get_codec("original"))
     with contextlib.closing(encode(encoder, processes=2)) as chunks:
-        assert next(chunks).first == 0
+        next(chunks)
     count = len(read)
     time.sleep(0.1)
     assert count == len(read) <= 3 * CHUNK_FILES, "the first part, and one of each thread"
