@@ -23,9 +23,9 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-smoke bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb \
-        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-original bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff bench-receiving bench-heap bench-steadiness \
-        bench-overhead bench-torchrun bench-nodes bench-sampling bench-counters bench-prep bench-training bench-null bench-report bench-aa bench-conversion bench-ci check gate-selftest mutation reference reference-gpu reference-nodes validations \
-        figures docs notebooks power-tables report test test-full test-faults lint clean distclean
+        bench-storage bench-roofline bench-gpu bench-codecs bench-decoders bench-workers bench-loaders bench-ranks bench-lmdbio bench-lmdbio-ranks bench-lmdbio-limited scaling-io bench-readers bench-direct bench-window bench-handoff \
+        bench-overhead bench-nodes bench-sampling bench-counters bench-prep bench-ci reference reference-gpu \
+        figures docs notebooks report test test-full test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,9 +100,6 @@ bench-codecs: setup ## Every container with every codec: the cost of each of the
 	$(BIN)/storebench bench scenarios/codecs.toml --out $(RUNS)/$(NOW)-codecs
 	$(BIN)/storebench report $(RUNS)/$(NOW)-codecs --allow-invalid --out $(REPORT)-codecs
 
-bench-original: setup ## What converting to original files costs beside cp -r, and how much of it is the check
-	$(BIN)/python -m benchmarks.original
-
 bench-decoders: setup ## How much of the gap between JPEG and raw pixels a faster decoder closes (about 6 minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simplejpeg,opencv]'
 	$(BIN)/storebench bench scenarios/decoders.toml --out $(RUNS)/$(NOW)-decoders
@@ -142,10 +139,6 @@ bench-readers: setup ## Each reader's shuffled warm rate as a share of the gathe
 bench-direct: setup ## The direct readers compared with the libraries and the device, cold and warm
 	$(BIN)/python -m benchmarks.direct --stores $(STORES)
 
-bench-conversion: setup ## After how many epochs converting PNG files pays, with its interval (about five minutes)
-	$(BIN)/storebench bench scenarios/conversion.toml --out $(RUNS)/$(NOW)-conversion
-	$(BIN)/storebench report $(RUNS)/$(NOW)-conversion --allow-invalid --out $(REPORT)-conversion
-
 bench-window: setup ## How far a reader should ask ahead where memory is limited (root)
 	$(BIN)/storebench bench scenarios/window.toml --out $(RUNS)/$(NOW)-window
 	$(BIN)/storebench report $(RUNS)/$(NOW)-window --allow-invalid --out $(REPORT)-window
@@ -153,23 +146,11 @@ bench-window: setup ## How far a reader should ask ahead where memory is limited
 bench-handoff: setup ## Drain rates of the loaders compared with no workers
 	$(BIN)/python -m benchmarks.loaders
 
-bench-receiving: setup ## How long an emulated accelerator waits for a ready batch, with and without a receiving thread
-	$(BIN)/python -m benchmarks.receiving
-
-bench-heap: setup ## How much faster networks train on a CPU if freed memory stays with the process
-	$(BIN)/python -m benchmarks.heap
-
-bench-steadiness: setup ## How steady this machine's speed is from moment to moment (one minute)
-	$(BIN)/python -m benchmarks.steadiness
-
 bench-overhead: setup ## The cost of timing every step, and of keeping samples for the proof
 	$(BIN)/python -m benchmarks.overhead
 
-bench-torchrun: setup ## The cost of torchrun for a single rank: one rank against a plain process
-	$(BIN)/python -m benchmarks.torchrun --stores $(STORES)
-
-bench-nodes: setup ## Emulated nodes: cache states, skew, the bytes of a data store, a model (about ten minutes; root)
-	$(BIN)/python -m benchmarks.nodes all
+bench-nodes: setup ## Emulated nodes: does a cold cell fail if one node is not cold? (a minute; root)
+	$(BIN)/python -m benchmarks.nodes caches
 
 bench-sampling: setup ## The cost of sampling residency: cold epochs with and without it, interleaved
 	$(BIN)/python -m benchmarks.sampler
@@ -180,45 +161,16 @@ bench-counters: setup ## Are the counters right? Cold LMDB compared with known v
 bench-prep: setup ## Crop and mirror, and the time of a warm batch by part, for every backend and two sizes of images
 	$(BIN)/python -m benchmarks.prep --stores $(STORES)
 
-bench-training: setup ## Does training get faster as the spans predict when the reader does?
-	$(BIN)/python -m benchmarks.training --stores $(STORES)
-
-bench-null: setup ## Does the null backend compute as long as training from memory?
-	$(BIN)/python -m benchmarks.null --stores $(STORES)
-
-bench-report: setup ## Time and memory for the report of 10,000 cells
-	$(BIN)/python -m benchmarks.report
-
-bench-aa: setup ## A scenario against itself: how many ratios are called different?
-	$(BIN)/python -m benchmarks.aa
-
-power-tables: setup ## Simulated power of a page by number of rounds, and the share of pages with a false claim
-	$(BIN)/python -m benchmarks.power_tables
-
 # Five fresh processes: how processes differ from each other is most of a benchmark's noise.
-bench-ci: setup ## Five timed sessions of the pytest-benchmark suite, which 'make check' judges
+bench-ci: setup ## Five timed sessions of the pytest-benchmark suite; 'pytest-benchmark compare' shows them
 	rm -rf $(RUNS)/ci && mkdir -p $(RUNS)/ci
 	for session in 1 2 3 4 5; do \
 	  $(BIN)/python -m pytest benchmarks/suite -q --benchmark-enable --benchmark-only --benchmark-disable-gc \
 	    --benchmark-json=$(RUNS)/ci/session-$$session.json > $(RUNS)/ci/session-$$session.log || { cat $(RUNS)/ci/session-$$session.log; exit 5; }; \
 	done
 
-check: bench-ci ## The regression gate: this tree compared with the committed baseline
-	$(BIN)/storebench check results/baselines/ci $(RUNS)/ci --confirm
-
-gate-selftest: setup ## Measure the gate itself: false alarms, planted slow-downs, emulated machines (about half an hour; root)
-	$(BIN)/python -m benchmarks.gate_selftest
-
-# SAMPLE mutants per module, drawn by SEED; SAMPLE=0 tries all of them, which takes hours.
-SAMPLE ?= 40
-SEED ?= 0
-MUTATE ?=
-mutation: setup ## Plant small faults in the code that draws conclusions, and count those that the tests notice
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
-	$(BIN)/python -m tests.mutation.run $(MUTATE) --sample $(SAMPLE) --seed $(SEED)
-
 reference: data ## Measure results/reference again: the answer, the paper's matrix, and more (about three hours and a half)
-	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited conversion)
+	rm -rf $(addprefix results/reference/,answer roofline storage paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited)
 	$(BIN)/storebench bench scenarios/answer.toml --out results/reference/answer
 	$(BIN)/storebench bench scenarios/roofline.toml --out results/reference/roofline
 	$(BIN)/storebench bench scenarios/storage.toml --out results/reference/storage
@@ -230,21 +182,11 @@ reference: data ## Measure results/reference again: the answer, the paper's matr
 	$(BIN)/storebench bench scenarios/ltfb.toml --out results/reference/ltfb
 	$(BIN)/storebench bench scenarios/lmdbio-ranks.toml --out results/reference/lmdbio-ranks
 	$(BIN)/storebench bench scenarios/lmdbio-limited.toml --out results/reference/lmdbio-limited
-	$(BIN)/storebench bench scenarios/conversion.toml --out results/reference/conversion
-	$(BIN)/python -m tests.docs.validations
-
-validations: setup ## Write what 'storebench validate' says of each run in results/reference, beside its records
-	$(BIN)/python -m tests.docs.validations
 
 reference-gpu: data ## Measure results/reference/gpu and gpu-small again (about nine minutes; CUDA)
 	rm -rf results/reference/gpu results/reference/gpu-small
 	$(BIN)/storebench bench scenarios/gpu.toml --rounds 3 --only imagenet --out results/reference/gpu
 	$(BIN)/storebench bench scenarios/gpu.toml --rounds 3 --only cifar10 --only mnist --out results/reference/gpu-small
-	$(MAKE) validations
-
-reference-nodes: setup ## Measure results/reference/nodes again, and print the tables of docs/nodes.md (about ten minutes; root)
-	$(BIN)/python -m benchmarks.nodes all --keep results/reference/nodes
-	$(BIN)/python -m benchmarks.nodes tables
 
 figures: setup ## Draw the plots of the README and of docs/ from results/reference
 	$(BIN)/python -m tests.docs.figures
@@ -266,7 +208,7 @@ test: setup ## Run the test suite, in three processes
 test-full: setup ## The same with the tests that take minutes
 	$(BIN)/python -m pytest -q -n 3 --full
 
-# FAULTS="--only bench" tries one command, FAULTS=--sample the faults that the test suite plants.
+# FAULTS="--only bench" tries one command.
 FAULTS ?=
 test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (25 minutes)
 	$(BIN)/python -m tests.faults.run $(FAULTS)

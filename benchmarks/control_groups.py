@@ -12,15 +12,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A control group.
-
-    Attributes
-    ----------
-    folder
-        The group's folder.
-    version
-        Version of its hierarchy, 1 or 2.
-    """
+    """A control group."""
 
     folder: Path
     version: int
@@ -39,20 +31,7 @@ def hierarchy(*controllers: str) -> tuple[Path, int] | None:
 
 @contextlib.contextmanager
 def control_group(name: str, *controllers: str) -> Iterator[Group]:
-    """Create a control group, and remove it at the end.
-
-    Parameters
-    ----------
-    name
-        Name of its folder.
-    controllers
-        Names of one controller; version 2 has other names for some of them.
-
-    Raises
-    ------
-    OSError
-        There is no such controller, or no group can be created.
-    """
+    """Create a control group, and remove it at the end."""
     found = hierarchy(*controllers)
     if found is None:
         raise OSError(f"no control groups with {controllers[0]}")
@@ -75,20 +54,7 @@ def delegate(parent: Path, *controllers: str) -> None:
 
 
 def limit_reads(group: Group, device: str, bytes_per_s: float, reads_per_s: float | None = None) -> None:
-    """Limit the reads of a group's processes from a device.
-
-    Parameters
-    ----------
-    device
-        MAJOR:MINOR.
-    bytes_per_s, reads_per_s
-        The limits; infinity or None for none.
-
-    Raises
-    ------
-    OSError
-        The kernel cannot limit reads, or the controller is not delegated.
-    """
+    """Limit the reads of a group's processes from a device."""
     endless = math.isinf(bytes_per_s)
     if group.version == 2:
         rate = "max" if endless else f"{bytes_per_s:.0f}"
@@ -108,13 +74,7 @@ def joining(*folders: Path) -> tuple[str, ...]:
 
 
 def remove(folder: Path, most_s: float = 10.0) -> None:
-    """Remove a control group; its last process may take a moment to leave it.
-
-    Raises
-    ------
-    OSError
-        The group still has processes after `most_s` seconds.
-    """
+    """Remove a control group; its last process may take a moment to leave it."""
     deadline = time.monotonic() + most_s
     while True:
         try:

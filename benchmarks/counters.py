@@ -27,7 +27,6 @@ name = "counters"
 question = "Are the counters of a cold epoch right?"
 replicates = 5
 test_limit = 0
-check_pixels = false
 
 [[matrix]]
 dataset = "imagenet"

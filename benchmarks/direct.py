@@ -30,20 +30,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.claims import Claim, report
+from benchmarks.runs import claim_line
 from storebench.codecs import get_codec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import get_format, open_reader, parse_backend
 from storebench.manifest import Manifest
-from storebench.probes.device_rate import device_rates
-from storebench.probes.direct_reads import opened_direct, read_direct
-from storebench.probes.gather import gather_rate
 from storebench.probes.page_cache import PAGE_BYTES, evict, resident, warm
+from storebench.probes.rates import device_rates, gather_rate, opened_direct, read_direct
 
 BATCH = 64
 COLD_MAX_FRAC = 0.01
 SEQUENTIAL_BYTES = 4 << 20
-_PIECE_BYTES = 64 << 10
 TAKES = (("first tenth", 0.1), ("epoch", 1.0))
 PAIRED = 3
 """So many times more rounds where a reader takes turns with a ceiling only."""
@@ -99,22 +96,9 @@ def _files(store: Path) -> list[Path]:
 def _prepare(side: Side, files: list[Path]) -> float:
     if side.state == "cold":
         evict(files)
-    elif side.state == "warm":
-        warm(files, anew=True)
     else:
-        _warm_page_by_page(files)
+        warm(files, anew=True)
     return _checked(side, files)
-
-
-def _warm_page_by_page(files: list[Path]) -> None:
-    """Make files resident as reading at random leaves them: in single pages instead of units of up to 2 MiB."""
-    evict(files)
-    for path in files * 2:  # once more for what an idle machine pushes out meanwhile
-        handle = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
-        for at in range(0, path.stat().st_size, _PIECE_BYTES):
-            os.pread(handle, _PIECE_BYTES, at)
-        os.close(handle)
 
 
 def _checked(side: Side, files: list[Path]) -> float:
@@ -222,16 +206,8 @@ def table(title: str, sides: list[Side], claims: Claims, rounds: int) -> None:
             f"  major faults {median('major_faults'):6.0f}  private {median('private_mib'):5.0f} MiB"
         )
     rates = {name: [run.samples_per_s for run in runs] for name, runs in found.items()}
-    judged = [
-        Claim(
-            words=words,
-            contender=rates[side],
-            baselines=[rates[name] for name in against.split("|")],
-            least=least or None,
-        )
-        for words, side, against, least in claims
-    ]
-    for line in report(judged):
+    for words, side, against, least in claims:
+        line = claim_line(words, rates[side], [rates[name] for name in against.split("|")], least or None)
         print(f"  {line}", flush=True)
 
 
@@ -320,28 +296,6 @@ def warm_readers(stores: Path, rounds: int) -> None:
             table(f"3. {folder}, warm, epoch {epochs} of a process", sides, claims, rounds)
 
 
-def two_kinds_of_warm(stores: Path, rounds: int) -> None:
-    """Show what "100% resident" leaves open: whether pages came in a row or one by one."""
-    for folder in ("imagenet-train-size4000", "cifar10-train-size50000"):
-        backends = ("lmdb", "lmdb:direct", "hdf5", "hdf5:direct")
-        states = ("warm", "warm, page by page")
-        sides = [
-            Side(
-                name=f"{backend}, {state}",
-                store=str(stores / folder / f"{backend.partition(':')[0]}+raw"),
-                backend=backend,
-                state=state,
-            )
-            for backend in backends
-            for state in states
-        ]
-        claims: Claims = [
-            (f"{backend}, read in a row, times page by page", *(f"{backend}, {state}" for state in states), 0)  # type: ignore[misc]  # there are two states
-            for backend in backends
-        ]
-        table(f"6. {folder}, warm, first epoch, by how the pages came", sides, claims, rounds)
-
-
 def other_readers(stores: Path, rounds: int) -> None:
     """Point 4: HDF5 cold, and the decoding of PNG by two threads."""
     store = str(stores / "imagenet-train-size4000" / "hdf5+raw")
@@ -372,7 +326,7 @@ def memory(stores: Path, rounds: int) -> None:
 
 def _one_against_another(store: Path, one: str, other: str, state: str, rounds: int) -> None:
     sides = [Side(name=name, store=str(store), backend=name, state=state) for name in (one, other)]
-    title = f"7. {store.parent.name}, {one}, {state}, first epoch"
+    title = f"6. {store.parent.name}, {one}, {state}, first epoch"
     table(title, sides, [(f"times {other}", one, other, 0)], rounds)
 
 
@@ -382,8 +336,7 @@ PARTS: dict[str, Callable[[Path, int], None]] = {
     "3": warm_readers,
     "4": other_readers,
     "5": threads,
-    "6": two_kinds_of_warm,
-    "7": memory,
+    "6": memory,
 }
 
 

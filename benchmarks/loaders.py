@@ -23,13 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.runs import ratio_words
+from storebench.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
-from storebench.stats import compare, compare_family
 from storebench.stores.convert import ensure_store
 from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import EmulatedStep, NoStep, Step
@@ -111,23 +112,18 @@ def report(title: str, samples: int, found: dict[Name, Found]) -> None:
     )
     base = found[BASE]
     others = {name: mine for name, mine in found.items() if name != BASE}
-    shares = compare_family([(mine.drained, base.drained) for mine in others.values()])
-    overlaps = compare_family([(base.balanced, mine.balanced) for mine in others.values()])
     print(f"  {BASE[0]:>9} {BASE[1]}  {samples / statistics.median(base.drained):>11,.0f}")
-    for (name, mine), share, overlap in zip(others.items(), shares, overlaps, strict=True):
+    for name, mine in others.items():
+        share = ratio_words(compare(mine.drained, base.drained))
+        overlap = ratio_words(compare(base.balanced, mine.balanced))
         rate = samples / statistics.median(mine.drained)
-        print(
-            f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {share.ratio:>13.0%} [{share.low:.0%}, {share.high:.0%}]"
-            f"   {overlap.ratio:>13.0%} [{overlap.low:.0%}, {overlap.high:.0%}]"
-        )
-    print("  (the intervals of a column hold together with 95%; those below are of one ratio each)")
-    ring = compare(found["ring", 2].drained, found["processes", 2].drained)
-    print(f"  ring 2 over processes 2: {ring.ratio:.1f} times [{ring.low:.1f}, {ring.high:.1f}]")
-    asked = compare(base.balanced, base.overlapped)
-    got = compare(base.overlapped, found["threads", 1].balanced)
+        print(f"  {name[0]:>9} {name[1]}  {rate:>11,.0f}   {share:>28}   {overlap:>28}")
+    ring = ratio_words(compare(found["ring", 2].drained, found["processes", 2].drained))
+    asked = ratio_words(compare(base.balanced, base.overlapped))
+    got = ratio_words(compare(base.overlapped, found["threads", 1].balanced))
+    print(f"  ring 2 over processes 2: {ring} times")
     print(
-        f"  balanced, perfect overlap by the spans without workers: {asked.ratio:.0%} of no workers; threads 1 took"
-        f" {got.ratio:.3f} times that [{got.low:.3f}, {got.high:.3f}]",
+        f"  balanced, perfect overlap by the spans without workers: {asked} of no workers; threads 1 took {got} times that",
         flush=True,
     )
 

@@ -4,7 +4,7 @@ The traced loop is the one that trains (`storebench.training.loop.run_epoch` wit
 does the same work for the same batches from the same loader, but keeps no rows and reads no clock, neither in the loop
 nor in the producer. The two take turns (`benchmarks.turns`).
 
-Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.kept`), over that
+Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.evidence`), over that
 of epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
 ratio says what is left: colder caches, and with a worker the time in which it went on.
 
@@ -34,9 +34,10 @@ from storebench.formats.base import Indices
 from storebench.formats.registry import parse_backend
 from storebench.loading import producer
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.kept import KEPT_SAMPLES, SampleKeeper
+from storebench.loading.evidence import KEPT_SAMPLES, SampleKeeper
 from storebench.loading.loader import Loader, ProcessLoader, get_loader
 from storebench.loading.order import epoch_order, split_batches
+from storebench.manifest import Manifest
 from storebench.probes.batch_io import IoMeter
 from storebench.settings.words import Compute
 from storebench.stores.convert import BuildOptions, ensure_store
@@ -44,7 +45,7 @@ from storebench.training.loop import keep_nothing, run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table, wall_ns
 from storebench.training.steps import NoStep, Step, make_step
-from storebench.worker.after_step import AfterStep
+from storebench.worker.epoch import AfterStep
 
 SAMPLES, BATCH = 6_400, 64
 MOST = 1.01
@@ -107,8 +108,8 @@ def seconds(
     number: int,
 ) -> float:
     """Return the seconds that one side of a round takes."""
-    passes = -(-case.steps * BATCH // SAMPLES)
-    plan = EpochPlan(epoch=number, batches=drawn(SAMPLES, number, passes)[: case.steps])
+    drawn = Drained(name="", dataset="mnist", samples=SAMPLES, passes=-(-case.steps * BATCH // SAMPLES))
+    plan = EpochPlan(epoch=number, batches=drawn.batches(SAMPLES, number)[: case.steps])
     start = time.perf_counter()
     side(loader.epoch(plan), step)
     return time.perf_counter() - start
@@ -127,75 +128,37 @@ def measure(case: Case, loader: ProcessLoader, spent_s: float) -> Compared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProofCase:
-    """Epochs of which samples are kept: which images, and who makes the batches."""
+class Drained:
+    """Epochs that compute nothing: which images, who makes the batches, and passes over the samples."""
 
     name: str
     dataset: str
-    loader: str
-    workers: int
     samples: int
+    loader: str = "processes"
+    workers: int = 0
     passes: int = 1
-    seconds: float = 25
+    seconds: float = 30
     short: bool = False  # too short to be a real measurement: printed, but not checked
+
+    def batches(self, count: int, number: int) -> list[Indices]:
+        """Return the batches of an epoch of several passes over the samples."""
+        turns = range(self.passes)
+        orders = (epoch_order(count, seed=0, epoch=number * self.passes + turn) for turn in turns)
+        return [batch for order in orders for batch in split_batches(order, BATCH)]
 
 
 PROOF_CASES = (
-    ProofCase(
-        name="proof, long, MNIST",
-        dataset="mnist",
-        loader="processes",
-        workers=0,
-        samples=60_000,
-        passes=40,
-        seconds=70,
+    Drained(name="proof, long, MNIST", dataset="mnist", samples=60_000, passes=40, seconds=70),
+    Drained(name="proof, long, ImageNet-256", dataset="imagenet", samples=2000, passes=16, seconds=70),
+    Drained(name="proof, MNIST, 100 steps", dataset="mnist", samples=SAMPLES, seconds=8, short=True),
+    Drained(
+        name="proof, ImageNet-256, ring", dataset="imagenet", samples=2000, loader="ring", workers=1, passes=2
     ),
-    ProofCase(
-        name="proof, long, ImageNet-256",
-        dataset="imagenet",
-        loader="processes",
-        workers=0,
-        samples=2000,
-        passes=16,
-        seconds=70,
-    ),
-    ProofCase(name="proof, MNIST", dataset="mnist", loader="processes", workers=0, samples=60_000, passes=4),
-    ProofCase(
-        name="proof, MNIST, 100 steps",
-        dataset="mnist",
-        loader="processes",
-        workers=0,
-        samples=SAMPLES,
-        seconds=8,
-        short=True,
-    ),
-    ProofCase(
-        name="proof, ImageNet-256",
-        dataset="imagenet",
-        loader="processes",
-        workers=0,
-        samples=2000,
-        passes=2,
-        seconds=40,
-    ),
-    ProofCase(
-        name="proof, ImageNet-256, ring",
-        dataset="imagenet",
-        loader="ring",
-        workers=1,
-        samples=2000,
-        passes=2,
-        seconds=40,
-    ),
-    ProofCase(
-        name="proof, ImageNet-256, ring, 20 steps",
-        dataset="imagenet",
-        loader="ring",
-        workers=1,
-        samples=1280,
-        seconds=8,
-        short=True,
-    ),
+)
+COUNTER_CASES = (
+    Drained(name="counters, ImageNet-256", dataset="imagenet", samples=2000),
+    Drained(name="counters, ImageNet-256, ring", dataset="imagenet", samples=2000, loader="ring", workers=1),
+    Drained(name="counters, MNIST", dataset="mnist", samples=60_000),
 )
 
 
@@ -211,26 +174,24 @@ def recorded(
     return wall_ns(table) / 1e9, float(table["paused_ns"].sum()) / 1e9
 
 
-def drawn(count: int, number: int, passes: int = 1) -> list[Indices]:
-    """Return the batches of an epoch of several passes over the samples."""
-    orders = (epoch_order(count, seed=0, epoch=number * passes + turn) for turn in range(passes))
-    return [batch for order in orders for batch in split_batches(order, BATCH)]
-
-
-def measure_proof(case: ProofCase, folder: Path, spent_s: float) -> tuple[Compared, float]:
-    """Return the recorded times without keeping and with it, and the median share of the pauses."""
+def job_of(case: Drained, folder: Path) -> tuple[LoadJob, Manifest]:
+    """Build the store of a case."""
     backend = parse_backend("memory:native")
     spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
     store = ensure_store(spec, backend, folder, options=BuildOptions(verify=False))
-    manifest = store.manifest
-    job = LoadJob(store=store.path, backend=backend, batch_size=BATCH)
     torch.set_num_threads(1)
+    return LoadJob(store=store.path, backend=backend, batch_size=BATCH), store.manifest
+
+
+def measure_proof(case: Drained, folder: Path, spent_s: float) -> tuple[Compared, float]:
+    """Return the recorded times without keeping and with it, and the median share of the pauses."""
+    job, manifest = job_of(case, folder)
     shares: list[float] = []
     with get_loader(case.loader)(job, workers=case.workers) as loader:
         loader.open()
 
         def turn(number: int, *, keep: bool) -> float:
-            batches = drawn(manifest.count, number, case.passes)
+            batches = case.batches(manifest.count, number)
             taken, pauses = recorded(loader, batches, manifest.dataset.image_shape, number, keep=keep)
             if keep:
                 shares.append(pauses / taken)
@@ -240,60 +201,6 @@ def measure_proof(case: ProofCase, folder: Path, spent_s: float) -> tuple[Compar
             lambda number: turn(number, keep=False), lambda number: turn(number, keep=True), spent_s
         )
     return compared, statistics.median(shares)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CounterCase:
-    """Epochs that compute nothing, with the kernel's counters read for each batch and without."""
-
-    name: str
-    dataset: str
-    samples: int
-    loader: str
-    workers: int
-    seconds: float = 25
-    short: bool = False  # batches far smaller than anyone's: printed, but not checked
-
-
-COUNTER_CASES = (
-    CounterCase(
-        name="counters, ImageNet-256", dataset="imagenet", samples=2000, loader="processes", workers=0
-    ),
-    CounterCase(
-        name="counters, ImageNet-256, ring", dataset="imagenet", samples=2000, loader="ring", workers=1
-    ),
-    CounterCase(
-        name="counters, ImageNet-256, threads", dataset="imagenet", samples=2000, loader="threads", workers=1
-    ),
-    CounterCase(name="counters, MNIST", dataset="mnist", samples=60_000, loader="processes", workers=0),
-    CounterCase(
-        name="counters, MNIST, processes",
-        dataset="mnist",
-        samples=60_000,
-        loader="processes",
-        workers=1,
-        seconds=8,
-        short=True,
-    ),
-    CounterCase(
-        name="counters, MNIST, ring",
-        dataset="mnist",
-        samples=60_000,
-        loader="ring",
-        workers=1,
-        seconds=8,
-        short=True,
-    ),
-    CounterCase(
-        name="counters, MNIST, threads",
-        dataset="mnist",
-        samples=60_000,
-        loader="threads",
-        workers=1,
-        seconds=8,
-        short=True,
-    ),
-)
 
 
 def _do_nothing(self: IoMeter) -> None:
@@ -311,33 +218,17 @@ def uncounted() -> Iterator[None]:
         IoMeter.begin = begin  # type: ignore[method-assign]
 
 
-def reading_us(readings: int = 20_000) -> float:
-    """Return the microseconds of one reading of the counters."""
-    meter = IoMeter()
-    meter.begin()
-    start = time.perf_counter()
-    for _ in range(readings):
-        meter.read()
-    taken = time.perf_counter() - start
-    meter.end()
-    return 1e6 * taken / readings
-
-
-def drained(loader: Loader, count: int, number: int) -> float:
+def drained(loader: Loader, batches: list[Indices], number: int) -> float:
     """Return the recorded seconds of an epoch whose batches are only taken."""
-    plan = EpochPlan(epoch=number, batches=drawn(count, number))
+    plan = EpochPlan(epoch=number, batches=batches)
     with AfterStep(keep_nothing, loader.paused) as after_step:
         times = run_epoch(loader.epoch(plan), NoStep(), after_step)
     return wall_ns(step_table(times, [], warmup_steps=0)) / 1e9
 
 
-def measure_counters(case: CounterCase, folder: Path, spent_s: float) -> Compared:
+def measure_counters(case: Drained, folder: Path, spent_s: float) -> Compared:
     """Return the recorded times without counters and with them."""
-    backend = parse_backend("memory:native")
-    spec = DatasetSpec(name=case.dataset, size=case.samples, synthetic=True)
-    store = ensure_store(spec, backend, folder, options=BuildOptions(verify=False))
-    job = LoadJob(store=store.path, backend=backend, batch_size=BATCH)
-    torch.set_num_threads(1)
+    job, manifest = job_of(case, folder)
     sides: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
         "counted": contextlib.nullcontext,
         "not counted": uncounted,
@@ -351,29 +242,19 @@ def measure_counters(case: CounterCase, folder: Path, spent_s: float) -> Compare
 
         def turn(name: str, number: int) -> float:
             with sides[name]():
-                return drained(loaders[name], store.manifest.count, number)
+                return drained(loaders[name], case.batches(manifest.count, number), number)
 
         return take_turns(
             lambda number: turn("not counted", number), lambda number: turn("counted", number), spent_s
         )
 
 
-def beyond_doubt(compared: Compared) -> bool:
-    """Return whether the second side takes over 1% longer, beyond doubt."""
-    low = compared.ratio.low
-    return low is not None and low > MOST
-
-
-def faster_beyond_doubt(compared: Compared) -> bool:
-    """Return whether the second side takes over 1% less time, beyond doubt."""
-    high = compared.ratio.high
-    return high is not None and high < 1 / MOST
-
-
-def per_part(compared: Compared, parts: int, what: str) -> str:
-    """Return the microseconds that each of `parts` parts of a turn takes longer, in words."""
-    added, interval = compared.added_us(parts)
-    return f"{added:+.1f} us [{interval.low:+.1f}, {interval.high:+.1f}] per {what}"
+def told(name: str, compared: Compared, sides: str, parts: int, what: str, *, short: bool) -> bool:
+    """Print a case, and return whether the second side takes over 1% longer, beyond doubt."""
+    added = compared.added_us(parts)
+    each = f"{added.mid:+.1f} us [{added.low:+.1f}, {added.high:+.1f}] per {what}"
+    print(f"{name}: {words(compared, sides, MOST)}; {each}", flush=True)
+    return not short and (compared.ratio.low or 0) > MOST
 
 
 def main() -> int:
@@ -392,25 +273,23 @@ def main() -> int:
             for case in CASES:
                 if arguments.only in case.name:
                     found = measure(case, loader, arguments.seconds or case.seconds)
-                    said = words(found, "traced over untraced", MOST)
-                    print(f"{case.name}: {said}; {per_part(found, case.steps, 'step')}", flush=True)
-                    too_much |= not case.short and beyond_doubt(found)
-        if "counters" in arguments.only or not arguments.only:
-            print(f"counters: one reading takes {reading_us():.1f} us", flush=True)
-        for counted in COUNTER_CASES:
-            if arguments.only in counted.name:
-                found = measure_counters(counted, Path(folder), arguments.seconds or counted.seconds)
-                said = words(found, "counted over not counted", MOST)
-                batches = -(-counted.samples // BATCH)
-                print(f"{counted.name}: {said}; {per_part(found, batches, 'batch')}", flush=True)
-                too_much |= not counted.short and beyond_doubt(found)
-        for proof in PROOF_CASES:
-            if arguments.only in proof.name:
-                found, share = measure_proof(proof, Path(folder), arguments.seconds or proof.seconds)
-                said = words(found, "kept over not kept", MOST)
-                told = per_part(found, KEPT_SAMPLES, "kept sample")
-                print(f"{proof.name}: {said}; {told}; pauses are {share:.2%} of an epoch", flush=True)
-                too_much |= not proof.short and (beyond_doubt(found) or faster_beyond_doubt(found))
+                    too_much |= told(
+                        case.name, found, "traced over untraced", case.steps, "step", short=case.short
+                    )
+        for one in COUNTER_CASES:
+            if arguments.only in one.name:
+                found = measure_counters(one, Path(folder), arguments.seconds or one.seconds)
+                batches = -(-one.samples // BATCH)
+                too_much |= told(
+                    one.name, found, "counted over not counted", batches, "batch", short=one.short
+                )
+        for one in PROOF_CASES:
+            if arguments.only in one.name:
+                found, share = measure_proof(one, Path(folder), arguments.seconds or one.seconds)
+                too_much |= told(
+                    one.name, found, "kept over not kept", KEPT_SAMPLES, "kept sample", short=one.short
+                )
+                print(f"  pauses are {share:.2%} of an epoch", flush=True)
     return int(too_much)
 
 

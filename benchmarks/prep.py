@@ -1,7 +1,7 @@
 """What the harness adds to a warm batch: crop and mirror, and every microsecond beside fetching and decoding.
 
 ``python -m benchmarks.prep``, or ``make bench-prep``. One process with one thread, no workers, nothing computed, images of
-256 and of 32 pixels. Every page of the stores is in the page cache: each was evicted, then read from start to end. Three
+256 and of 32 pixels. Every page of the stores is in the page cache: each was evicted, then read from start to end. Two
 tables for each size:
 
 1. Crop, mirror, and both, of one batch of whole images, over the time of the crop alone.
@@ -9,10 +9,9 @@ tables for each size:
    own share, which is everything else from asking for one batch to asking for the next. The parts add up to the total.
    The rate is given as a share of ``numpy.take`` of crops (or of whole images) that are in one array in memory, which
    is measured right before each backend.
-3. The costs that all backends share, each by itself.
 
 Ways and backends take turns in every round. Times are medians over rounds, ratios have Student's intervals on logarithms.
-Tables 1 and 3 are in processor time of the one thread. In table 2, a round's figures are means of the middle half of its
+Table 1 is in processor time of the one thread. In table 2, a round's figures are means of the middle half of its
 steps by length, so that a moment in which the machine does something else does not count.
 
     python -m benchmarks.prep [--rounds N] [--dataset NAME] [--size N] [BACKEND ...]
@@ -23,8 +22,6 @@ The exit code is 1 if an interval lies entirely on the wrong side of a figure th
 import argparse
 import contextlib
 import itertools
-import math
-import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,20 +33,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.data as torch_data
 
-from benchmarks.claims import Claim, ratio_words, report
 from benchmarks.readers import default_backends
+from benchmarks.runs import claim_line, ratio_words
+from storebench.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch as Pixels
 from storebench.formats.base import Indices
 from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.augment import Augment
 from storebench.loading.batch import EpochPlan, LoadJob
-from storebench.loading.loader import Loader, ReusedBuffer, get_loader
+from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
-from storebench.stats import compare_family
 from storebench.stores.convert import ensure_store
 from storebench.system.copying import load_kernel
 from storebench.training.loop import StepTimes, run_epoch
@@ -94,16 +90,15 @@ def main() -> int:
     torch.set_num_threads(1)
     if load_kernel() is None:
         print("There is no working C compiler, so all of this is without the compiled kernel.")
-    claims: list[Claim] = []
+    lines: list[str] = []
     for case in CASES:
         if case.dataset in arguments.dataset:
-            claims += measure(case, arguments)
-    lines = report(claims)
+            lines += measure(case, arguments)
     print("\nAsked for:\n" + "\n".join(lines))
     return int(any(line.endswith("missed") for line in lines))
 
 
-def measure(case: Case, arguments: argparse.Namespace) -> list[Claim]:
+def measure(case: Case, arguments: argparse.Namespace) -> list[str]:
     """Print the three tables of one size of images, and return what is claimed of it."""
     spec = DatasetSpec(name=case.dataset, size=arguments.size or case.samples)
     store = ensure_store(spec, parse_backend("memory+raw"), arguments.stores)
@@ -118,34 +113,33 @@ def measure(case: Case, arguments: argparse.Namespace) -> list[Claim]:
         _print_account(rounds, words)
         if not augment.identity:
             claims += [
-                Claim(
-                    words=f"{case.dataset}, {name} with crop and mirror, of numpy.take of the crops",
-                    contender=[measured.rate for measured in each],
-                    baselines=[[measured.yardstick for measured in each]],
-                    least=LEAST_OF_TAKE if name == "lmdb:direct" else None,
+                claim_line(
+                    f"{case.dataset}, {name} with crop and mirror, of numpy.take of the crops",
+                    [measured.rate for measured in each],
+                    [[measured.yardstick for measured in each]],
+                    LEAST_OF_TAKE if name == "lmdb:direct" else None,
                 )
                 for name, each in rounds.items()
                 if name in ("lmdb:direct", "memory:native", "lmdb")
             ]
-    _shared_costs(array, both, arguments.rounds)
     return claims
 
 
-def _prep(array: Pixels, case: Case, rounds: int) -> Claim:
+def _prep(array: Pixels, case: Case, rounds: int) -> str:
     """Print what each way of preparing one batch takes; return the claim about crop and mirror."""
     ways = prep_ways(array[:BATCH].copy(), case.crop)
     times = interleaved(ways, rounds)
     others = [name for name in times if name != "crop"]
-    ratios = compare_family([(times["crop"], times[name]) for name in others])
     print(f"\n  {'one batch':40} {'us':>9}   {'times the crop':>20}")
     print(f"  {'crop':40} {median(times['crop']):9.1f}")
-    for name, found in zip(others, ratios, strict=True):
+    for name in others:
+        found = compare(times["crop"], times[name])
         print(f"  {name:40} {median(times[name]):9.1f}   {ratio_words(found):>20}")
-    return Claim(
-        words=f"{case.dataset}, rate of crop and mirror over that of the crop alone",
-        contender=[1 / one for one in times["crop and mirror"]],
-        baselines=[[1 / one for one in times["crop"]]],
-        least=1 / MOST_TIMES_THE_CROP,
+    return claim_line(
+        f"{case.dataset}, rate of crop and mirror over that of the crop alone",
+        [1 / one for one in times["crop and mirror"]],
+        [[1 / one for one in times["crop"]]],
+        1 / MOST_TIMES_THE_CROP,
     )
 
 
@@ -290,68 +284,15 @@ def _middle_half(values: list[Any]) -> list[Any]:
 
 
 def _print_account(rounds: Mapping[str, Sequence[Round]], words: str) -> None:
-    shares = compare_family(
-        [
-            ([measured.yardstick for measured in each], [measured.rate for measured in each])
-            for each in rounds.values()
-        ]
-    )
     head = "".join(f"{part:>10}" for part in (*PARTS, "total"))
     print(f"\n  {words + ', us per batch':30}{head} {'samples/s':>12}   {'of numpy.take':>20}")
-    for (name, each), share in zip(rounds.items(), shares, strict=True):
+    for name, each in rounds.items():
+        share = compare([one.yardstick for one in each], [one.rate for one in each])
         parts = [median(measured.parts[part] for measured in each) for part in PARTS]
         total = median(sum(measured.parts.values()) for measured in each)
         figures = "".join(f"{figure:10.1f}" for figure in (*parts, total))
         rate = median(measured.rate for measured in each)
         print(f"  {name:30}{figures} {rate:12,.0f}   {ratio_words(share):>20}", flush=True)
-
-
-def _shared_costs(array: Pixels, augment: Augment, rounds: int) -> None:
-    """Print what a batch costs whichever backend serves it."""
-    times = interleaved(shared_ways(array, augment), rounds)
-    print("\n  costs that all backends share, us per batch")
-    for name, each in times.items():
-        print(f"  {name:60} {median(each):9.1f}")
-
-
-def shared_ways(array: Pixels, augment: Augment) -> dict[str, Way]:
-    """Return the parts of making a batch that do not depend on its backend."""
-    indices = np.random.default_rng(0).permutation(len(array))[:BATCH]
-    labels = np.arange(len(array), dtype=np.int64)
-    shape = (BATCH, *augment.output_shape(array.shape[1:]))
-    reused = ReusedBuffer()
-    bare = torch_data.DataLoader(_Nothing(), batch_sampler=[[0]] * BATCH, collate_fn=_as_it_is)
-    passed_on = itertools.chain.from_iterable(itertools.repeat(bare))
-
-    return {
-        "label lookup": partial(labels.__getitem__, indices),
-        "drawing windows": partial(augment.windows, indices, array.shape[1:], seed=0, epoch=0),
-        "memory of a batch, reused": partial(reused, shape),
-        "memory of a batch, new, with its page faults": partial(_touch_new_memory, math.prod(shape)),
-        "writing to memory that is in place": lambda: reused(shape).zero_(),
-        "torch's DataLoader without workers, which is left out": partial(next, passed_on),
-    }
-
-
-def _touch_new_memory(size: int) -> None:
-    """Write to memory that no process had before, in huge pages where the kernel gives them, as numpy asks it to."""
-    memory = mmap.mmap(-1, size)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    np.frombuffer(memory, np.uint8).fill(0)  # unmapped with its last reference
-
-
-class _Nothing(torch_data.Dataset[int]):
-    """A dataset whose samples cost nothing."""
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return indices
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-def _as_it_is(item: object) -> object:
-    return item
 
 
 def _arguments() -> argparse.Namespace:

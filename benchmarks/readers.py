@@ -4,7 +4,7 @@
 process, batches of 64, every page of the stores in the page cache. Every round
 measures the ceiling and then each reader on the same shuffled batches; a share is the
 ratio of the two in one round, and its interval is Student's t on the logarithms.
-The ceiling is the fastest gather of one thread (`storebench.probes.gather`). The
+The ceiling is the fastest gather of one thread (`storebench.probes.rates`). The
 yardstick, numpy's default mode, copies twice: floors are given as shares of it. Encoded
 payloads are decoded. Every way has one thread, torch's `index_select` too: numpy has
 no more, and two threads that share a batch of 200 KB wait for each other as soon as
@@ -27,13 +27,13 @@ import numpy as np
 import torch
 
 from storebench.codecs import get_codec
+from storebench.comparison import Ratio, compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import format_names, get_format, parse_backend
 from storebench.manifest import Manifest
-from storebench.probes.gather import WAYS, YARDSTICK, gather_rate
 from storebench.probes.page_cache import warm
-from storebench.stats import Comparison, compare, compare_family
+from storebench.probes.rates import WAYS, YARDSTICK, gather_rate
 from storebench.stores.convert import BuildOptions, ensure_store
 
 ALSO = ("files+raw",)
@@ -61,15 +61,7 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One reader on one dataset; shares in percent.
-
-    Attributes
-    ----------
-    of_yardstick, of_ceiling
-        Share, and its low and high end, which hold together for all rows of a dataset in 95 of 100 runs.
-    floor_pct
-        What plain loops reach of the yardstick, where that is known.
-    """
+    """One reader on one dataset; shares in percent."""
 
     dataset: str
     origin: str
@@ -209,7 +201,7 @@ def _rows(spec: DatasetSpec, origin: str, rounds: dict[str, list[Round]]) -> lis
             ([getattr(measured, base) for measured in each], [measured.rate for measured in each])
             for each in rounds.values()
         ]
-        found |= dict(zip(rounds, map(_percent, compare_family(pairs)), strict=True))
+        found |= {name: _percent(compare(*pair)) for name, pair in zip(rounds, pairs, strict=True)}
     ceiling = Row(
         dataset=spec.name,
         origin=origin,
@@ -238,8 +230,8 @@ def _rows(spec: DatasetSpec, origin: str, rounds: dict[str, list[Round]]) -> lis
     ]
 
 
-def _percent(found: Comparison) -> tuple[float, float, float]:
-    ratio = found.ratio or 0.0
+def _percent(found: Ratio) -> tuple[float, float, float]:
+    ratio = found.mid or 0.0
     low, high = (ratio if end is None else end for end in (found.low, found.high))
     return round(100 * ratio, 2), round(100 * low, 2), round(100 * high, 2)
 

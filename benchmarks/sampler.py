@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.runs import ratio_words
+from storebench.comparison import Ratio, compare
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
@@ -26,7 +28,6 @@ from storebench.manifest import Manifest
 from storebench.probes.page_cache import evict
 from storebench.probes.residency import ResidencyCurve, Sampler
 from storebench.settings.backend import Backend
-from storebench.stats import Comparison, compare
 from storebench.stores.convert import BuildOptions, ensure_store
 from storebench.training.loop import run_epoch
 from storebench.training.steps import NoStep
@@ -66,7 +67,7 @@ def run(store: Path, backend: Backend, number: int, *, sampled: bool) -> Epoch:
     return Epoch(seconds=seconds, points=len(curve.at_ns), cpu_s=curve.cpu_s or 0.0)
 
 
-def measure(store: Path, backend: Backend, rounds: int) -> tuple[Comparison, list[Epoch]]:
+def measure(store: Path, backend: Backend, rounds: int) -> tuple[Ratio, list[Epoch]]:
     """Return sampled over unsampled time, paired by round, and the sampled epochs."""
     sides: dict[bool, list[Epoch]] = {True: [], False: []}
     for number in range(-1, rounds):
@@ -78,15 +79,13 @@ def measure(store: Path, backend: Backend, rounds: int) -> tuple[Comparison, lis
     return compare(plain, watched, better=Better.LOWER), sides[True]
 
 
-def words(name: str, found: Comparison, epochs: Sequence[Epoch]) -> str:
+def words(name: str, found: Ratio, epochs: Sequence[Epoch]) -> str:
     """Return one line: the ratio, its interval, and what the sampler itself used."""
     wall_s = sum(epoch.seconds for epoch in epochs)
     cores = sum(epoch.cpu_s for epoch in epochs) / wall_s
     points = sum(epoch.points for epoch in epochs) / len(epochs)
-    ratio = "no ratio" if found.ratio is None else f"{found.ratio:.3f}"
-    interval = "" if found.low is None or found.high is None else f" [{found.low:.3f}, {found.high:.3f}]"
     return (
-        f"{name:14} sampled over unsampled {ratio}{interval}, {found.rounds} rounds of {wall_s / len(epochs):.2f} s; "
+        f"{name:14} sampled over unsampled {ratio_words(found, 3)}, {found.rounds} rounds of {wall_s / len(epochs):.2f} s; "
         f"{points:.0f} points per epoch, {cores:.1%} of one core"
     )
 

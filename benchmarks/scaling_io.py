@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK, DataNotFoundError, StorebenchError
-from storebench.report.texts.labels import number
 from storebench.results import Record, Status
 from storebench.runs.records import read_records
 from storebench.settings.words import ComputeKind
@@ -37,25 +36,19 @@ MOST_ERROR = 2.0
 
 _HINT = "Name a run of scenarios/lmdbio.toml."
 
+
+def number(value: float) -> str:
+    """Return two significant digits."""
+    return f"{float(f'{value:.2g}'):,g}"
+
+
 Cells = dict[tuple[str, int], list[Record]]
 """Records by backend and number of reader processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """What one process measured with one way to read.
-
-    Attributes
-    ----------
-    rate
-        Samples a second, without loading.
-    cpu_s
-        CPU seconds per sample, user and system, of the loop and its reader.
-    amplification
-        Bytes read over bytes asked for.
-    load_s
-        Loading before the first sample; 0 for ways that read as they go.
-    """
+    """What one process measured with one way to read."""
 
     rate: float
     cpu_s: float
@@ -115,13 +108,7 @@ def way_of(records: Sequence[Record]) -> Way:
 
 
 def place_of(records: Sequence[Record]) -> Place:
-    """Return the machine as the run's ceilings and environment have it.
-
-    Raises
-    ------
-    DataNotFoundError
-        They lack it.
-    """
+    """Return the machine as the run's ceilings and environment have it."""
     first = records[0]
     rates = [rate for record in records if (rate := record.ceilings.device_random_16_bytes_per_s)]
     cores = first.environment.match.get("cores") if first.environment else None
@@ -154,8 +141,8 @@ def print_check(cells: Cells, place: Place) -> float:
         ratio = measured / predicted
         if processes > 1:
             worst = max(worst, ratio, 1 / ratio)
-        rates = f"{number(predicted, 2):>12} {number(measured, 2):>12}"
-        print(f"  {backend:44} {processes:>9} {rates}  {number(ratio, 2)}")
+        rates = f"{number(predicted):>12} {number(measured):>12}"
+        print(f"  {backend:44} {processes:>9} {rates}  {number(ratio)}")
     return worst
 
 
@@ -179,8 +166,8 @@ def print_outlook(
     slowest = max(took.values())
     for name, time_s in sorted(took.items(), key=lambda pair: -pair[1]):
         rate = samples.count / time_s
-        ends = f"{number(rate / error, 2)} to {number(rate * error, 2)} samples/s"
-        print(f"  {name:44} {ends:>32}, {number(slowest / time_s, 2):>5} times the slowest")
+        ends = f"{number(rate / error)} to {number(rate * error)} samples/s"
+        print(f"  {name:44} {ends:>32}, {number(slowest / time_s):>5} times the slowest")
 
 
 def refusal(dataset: str, machines: int, error: float) -> str:
@@ -193,7 +180,7 @@ def refusal(dataset: str, machines: int, error: float) -> str:
         )
     if error > MOST_ERROR:
         return (
-            f"{lead}on one machine the model is off by a factor of {number(error, 2)} at worst, and beyond"
+            f"{lead}on one machine the model is off by a factor of {number(error)} at worst, and beyond"
             f" {MOST_ERROR:g} nothing follows from it. Measure again on an idle machine, with more replicates or at most as"
             " many reader processes as cores."
         )
@@ -201,13 +188,7 @@ def refusal(dataset: str, machines: int, error: float) -> str:
 
 
 def datasets_of(run: Path) -> dict[str, tuple[Cells, Place]]:
-    """Return the cells for the model in a run, and their place, by dataset.
-
-    Raises
-    ------
-    DataNotFoundError
-        There are none.
-    """
+    """Return the cells for the model in a run, and their place, by dataset."""
     found: dict[str, list[Record]] = {}
     for record in read_records(run):
         cell = record.cell
@@ -245,14 +226,14 @@ def main() -> int:
         return error.exit_code
     code = EXIT_OK
     for dataset, (cells, place) in datasets.items():
-        gives = f"the device gives {number(place.device_bytes_per_s / 1e9, 2)} GB/s, 16 reads at a time"
+        gives = f"the device gives {number(place.device_bytes_per_s / 1e9)} GB/s, 16 reads at a time"
         print(f"\n{dataset}, cold: {gives}")
         worst = print_check(cells, place)
         if refused := refusal(dataset, options.machines, worst):
             code = EXIT_INCONCLUSIVE
             print(f"scaling_io: {refused}", file=sys.stderr)
             continue
-        print(f"  the model is off by a factor of {number(worst, 2)} at worst")
+        print(f"  the model is off by a factor of {number(worst)} at worst")
         print_outlook(cells, place, options.machines, options.shared_gb_per_s * 1e9, error=worst)
     return code
 

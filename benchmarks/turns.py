@@ -1,8 +1,8 @@
-"""Two ways to do the same work that take turns, each for a moment: the statistics of `benchmarks.overhead`.
+"""Two ways to do the same work that take turns, each for a moment.
 
 A round is `TURNS` turns of each side, in the order A B, B A, and so on. A side counts with the median of its turns, so a
-stall of the machine in one of them has no weight. The rounds are judged by the package's own paired comparison. They go
-on until the time is over, so their number depends on the clock and not on the results.
+stall of the machine in one of them has no weight. Rounds go on until the time is over, so their number depends on the clock
+and not on the results.
 """
 
 import gc
@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from storebench import stats
+from benchmarks.runs import ratio_words
+from storebench.comparison import Estimate, Ratio, compare, estimate, rounds_needed
 from storebench.units import Better, format_duration
 
 TURNS = 7
@@ -24,53 +25,25 @@ Turn = Callable[[int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The rounds of two sides.
-
-    Attributes
-    ----------
-    before, after
-        Seconds of a turn of each side, one median per round.
-    elapsed_s
-        Seconds that all rounds took.
-    """
+    """The rounds of two sides."""
 
     before: list[float]
     after: list[float]
     elapsed_s: float
 
     @property
-    def ratio(self) -> stats.Comparison:
+    def ratio(self) -> Ratio:
         """The second side's time over the first's."""
-        return stats.compare(self.before, self.after, better=Better.LOWER)
+        return compare(self.before, self.after, better=Better.LOWER)
 
-    def added_us(self, parts: int) -> tuple[float, stats.Interval]:
-        """Return the microseconds that the second side adds to each of `parts` parts of a turn, with their interval."""
-        added = [
-            1e6 * (after - before) / parts for before, after in zip(self.before, self.after, strict=True)
-        ]
-        interval = stats.mean_interval(added)
-        assert interval is not None
-        return statistics.fmean(added), interval
-
-    def seconds_to_tell(self, frac: float) -> float | None:
-        """Return the seconds of measuring that would detect a difference of `frac`; None if no practicable time would."""
-        spread = stats.spread([after / before for before, after in zip(self.before, self.after, strict=True)])
-        rounds = None if spread is None else stats.rounds_needed(spread, frac)
-        return None if rounds is None else rounds * self.elapsed_s / len(self.before)
+    def added_us(self, parts: int) -> Estimate:
+        """Return the microseconds that the second side adds to each of `parts` parts of a turn."""
+        pairs = zip(self.before, self.after, strict=True)
+        return estimate([1e6 * (after - before) / parts for before, after in pairs])
 
 
 def take_turns(before: Turn, after: Turn, seconds: float, *, turns: int = TURNS) -> Compared:
-    """Let two sides take turns for some seconds, at least `FEWEST_ROUNDS` rounds.
-
-    Parameters
-    ----------
-    before, after
-        One turn of each side; both get the same numbers.
-    seconds
-        How long the rounds go on.
-    turns
-        Turns of each side in a round.
-    """
+    """Let two sides take turns for some seconds, at least `FEWEST_ROUNDS` rounds."""
     number = 0
     for number in range(WARM_UP_TURNS):
         before(number)
@@ -96,22 +69,20 @@ def take_turns(before: Turn, after: Turn, seconds: float, *, turns: int = TURNS)
 
 def words(compared: Compared, sides: str, most: float) -> str:
     """Return the meaning of a ratio and its interval for a limit, such as 1.01 for 1%."""
-    comparison = compared.ratio
-    assert comparison.ratio is not None
-    assert comparison.low is not None
-    assert comparison.high is not None
+    found = compared.ratio
+    assert found.low is not None
+    assert found.high is not None
     limit = f"{most - 1:.0%}"
-    if comparison.low > most:
+    if found.low > most:
         meaning = f"MORE THAN {limit}"
-    elif comparison.high < 1 / most:
+    elif found.high < 1 / most:
         meaning = f"MORE THAN {limit} FASTER"
-    elif comparison.high < most:
+    elif found.high < most:
         meaning = f"under {limit}"
     else:
-        needed = compared.seconds_to_tell(most - 1)
-        more = "a quieter machine would" if needed is None else f"--seconds {needed:.0f} would"
+        rounds = rounds_needed(found.spread or 0.0, most - 1)
+        needed_s = None if rounds is None else rounds * compared.elapsed_s / found.rounds
+        more = "a quieter machine would" if needed_s is None else f"--seconds {needed_s:.0f} would"
         meaning = f"not told from {limit}: {more}"
-    figures = f"{comparison.ratio:.4f} [{comparison.low:.4f}, {comparison.high:.4f}]"
-    return (
-        f"{sides} {figures}, {comparison.rounds} rounds in {format_duration(compared.elapsed_s)}: {meaning}"
-    )
+    took = format_duration(compared.elapsed_s)
+    return f"{sides} {ratio_words(found, 4)}, {found.rounds} rounds in {took}: {meaning}"

@@ -16,10 +16,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open ``/dev/null`` for each standard stream that cron or a daemon has closed; Python sets such a stream to None.
-
-    Otherwise the next file that is opened would get the stream's descriptor, and messages would be written into it.
-    """
+    """Open ``/dev/null`` for each standard stream that cron or a daemon has closed; Python sets such a stream to None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest free descriptor is the stream's own, because those below it are open by now.

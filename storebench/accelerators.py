@@ -8,13 +8,7 @@ from storebench.errors import UnknownNameError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """Where a rate was published.
-
-    Attributes
-    ----------
-    title, year, url
-        The publication.
-    """
+    """Where a rate was published."""
 
     title: str
     year: int
@@ -26,21 +20,7 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """One device that trains one network.
-
-    Attributes
-    ----------
-    name, model
-        The words by which it is asked for, as in "a100:resnet50".
-    device, network
-        The same as text for people.
-    precision
-        Arithmetic, and the library if it matters.
-    images_per_s
-        Published training rate of one device, images of ImageNet's usual size.
-    source
-        The publication of the rate; None for a rate of the user's own.
-    """
+    """One device that trains one network."""
 
     name: str
     model: str
@@ -124,17 +104,7 @@ LANDMARKS = ("k40:caffenet", "v100:resnet50", "a100:resnet50")
 
 
 def find_accelerator(text: str) -> Accelerator:
-    """Return the profile that ``NAME[:MODEL]`` means, or one of a rate that is given: ``NAME=RATE`` or ``RATE``.
-
-    A name alone, "a100" or as it is printed "A100 80 GB", means the first of its device.
-
-    Raises
-    ------
-    UnknownNameError
-        There is no such device, or no rate of that network on it.
-    UsageError
-        What is given as a rate is no positive number of images per second.
-    """
+    """Return the profile that ``NAME[:MODEL]`` means, or one of a rate that is given: ``NAME=RATE`` or ``RATE``."""
     label, given, rate = text.strip().rpartition("=")
     if given or _NUMBER.fullmatch(rate):
         return _of_rate(label.strip(), rate.strip(), text)

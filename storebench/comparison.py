@@ -46,11 +46,19 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
-    """The limits of a confidence interval."""
+class Estimate:
+    """The median of replicates, with Student's 95% interval; no interval below two replicates."""
 
-    low: float
-    high: float
+    mid: float
+    low: float | None = None
+    high: float | None = None
+    n: int = 1
+
+    def scaled(self, factor: float) -> "Estimate":
+        """Return the same figure in another unit."""
+        low = None if self.low is None else self.low * factor
+        high = None if self.high is None else self.high * factor
+        return Estimate(mid=self.mid * factor, low=low, high=high, n=self.n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,18 +164,18 @@ def median(values: Values) -> float:
     return float(np.median(np.asarray(values, np.float64)))
 
 
-def median_interval(values: Values) -> Interval | None:
-    """Return Student's 95% interval around replicates, on logarithms if all are positive; None for fewer than two."""
+def estimate(values: Values) -> Estimate:
+    """Return the median of replicates and Student's 95% interval, on logarithms if all are positive."""
     array = np.asarray(values, np.float64)
-    if len(array) < 2:
-        return None
+    mid, count = median(array), len(array)
+    if count < 2:
+        return Estimate(mid=mid, n=count)
     logs = bool(np.all(array > 0))
     scaled = np.log(array) if logs else array
     centre = float(scaled.mean())
-    half = t_quantile(1 - ALPHA / 2, len(array) - 1) * float(scaled.std(ddof=1)) / math.sqrt(len(array))
-    if logs:
-        return Interval(low=_exp(centre - half), high=_exp(centre + half))
-    return Interval(low=centre - half, high=centre + half)
+    half = t_quantile(1 - ALPHA / 2, count - 1) * float(scaled.std(ddof=1)) / math.sqrt(count)
+    low, high = (_exp(centre - half), _exp(centre + half)) if logs else (centre - half, centre + half)
+    return Estimate(mid=mid, low=low, high=high, n=count)
 
 
 def percentiles(durations_ns: npt.ArrayLike) -> Percentiles:

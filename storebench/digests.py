@@ -1,11 +1,4 @@
-"""Digests of samples, orders and losses: the definition of "the same", in one place.
-
-A sample's digest is BLAKE2b-128 over its pixels (uint8, H x W x C, C order)
-followed by its label (int64, little-endian). Of an image file that is stored as it is, the digest covers the
-file's bytes in the place of the pixels. The digest of a set of samples is
-BLAKE2b-128 over the sample digests in index order, so it does not depend on
-the order in which they were read.
-"""
+"""Digests of samples, orders and losses: the definition of "the same", in one place."""
 
 import hashlib
 from collections.abc import Iterable

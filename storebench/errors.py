@@ -9,7 +9,6 @@
     │   └── MissingDependencyError     2   an optional library is not installed
     ├── DataNotFoundError              2   the files of a dataset were not found
     ├── OutputError                    2   a folder or file that cannot be written
-    ├── RegressionError                1   a confirmed regression (``check``)
     ├── NotComparableError             3   no baseline, another environment
     │   └── SchemaVersionError         3   a store or record written by another schema version
     └── IntegrityError                 5   wrong samples, a failed cell, nothing measured
@@ -120,12 +119,6 @@ class DataNotFoundError(StorebenchError):
 
 class OutputError(StorebenchError):
     """A file or folder cannot be written: read-only, no permission, already in use."""
-
-
-class RegressionError(StorebenchError):
-    """A measured and confirmed regression."""
-
-    exit_code = EXIT_REGRESSION
 
 
 class NotComparableError(StorebenchError):

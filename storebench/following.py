@@ -29,20 +29,7 @@ def follow(
     board: Board,
     watcher: Watcher,
 ) -> list[str]:
-    """Run this node's part of every job until the first node says that the run is over; return the failures.
-
-    Parameters
-    ----------
-    cells
-        The cells that may be announced.
-    folder
-        Where the logs of failed jobs go.
-
-    Raises
-    ------
-    StorebenchError
-        A store cannot be built here, a cell that is not optional may not run here, or the first node has gone.
-    """
+    """Run this node's part of every job until the first node says that the run is over; return the failures."""
     try:
         jobs = [cell for cell in cells if cell.ranks > 1]
         refused = _refused(scenario, jobs, stores)
@@ -85,13 +72,7 @@ def _run(
     place: NodeAddress,
     tell: Tell,
 ) -> dict[str, Any]:
-    """Run this node's ranks of one job; return its failure, if it failed here.
-
-    Raises
-    ------
-    StorebenchError
-        No rank can be started here.
-    """
+    """Run this node's ranks of one job; return its failure, if it failed here."""
     with scratch_folder("replicate") as scratch:
         order = scratch / "order.json"
         order.write_text(text, encoding="utf-8")
@@ -117,10 +98,7 @@ def _run(
 
 @contextlib.contextmanager
 def _log(job: CellJob, folder: Path, place: NodeAddress) -> Iterator[Path]:
-    """Return the log of a job on this node; it is removed if nothing was printed, and so are folders made for it.
-
-    The folder may be that of the run, which the first node writes to.
-    """
+    """Return the log of a job on this node; it is removed if nothing was printed, and so are folders made for it."""
     made = not folder.exists()
     log = folder / LOGS_DIR / f"{job.cell.cell_id}-r{job.replicate}-node{place.node}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

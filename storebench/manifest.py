@@ -1,9 +1,4 @@
-"""A store's own description: ``manifest.json``, written last, read first.
-
-Schema versions
----------------
-1. The first.
-"""
+"""A store's own description: ``manifest.json``, written last, read first."""
 
 import dataclasses
 import functools
@@ -46,27 +41,7 @@ class StoreSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(StoreSpec):
-    """The description of a written store.
-
-    Attributes
-    ----------
-    count
-        Number of samples in the store.
-    payload_bytes
-        Sum of the payloads' lengths, before the container adds anything.
-    file_bytes
-        Sum of the apparent sizes of the store's data files.
-    bytes_on_disk
-        Sum of the blocks that the filesystem allocated for them, in bytes.
-    samples_digest
-        Digest of all decoded samples and labels (see `storebench.digests`).
-    lossless
-        False if decoding does not return the dataset's own pixels (JPEG).
-    build_s
-        Seconds from the first sample until the data is synced to disk.
-    decoded
-        False if image files as they are were copied without decoding each once as a check; only then in the file.
-    """
+    """The description of a written store."""
 
     schema_version: int = SCHEMA_VERSION
     count: int
@@ -90,15 +65,7 @@ class Manifest(StoreSpec):
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Read the manifest of the store in `folder`.
-
-        Raises
-        ------
-        CorruptStoreError
-            There is no manifest, or storebench did not write it.
-        SchemaVersionError
-            Another version of storebench wrote it.
-        """
+        """Read the manifest of the store in `folder`."""
         path = folder / MANIFEST_NAME
         try:
             raw = parse_json(read_small_file(path, most_bytes=MOST_BYTES), path)

@@ -1,41 +1,47 @@
-"""Print untrusted text: on a terminal, in a log that CI reads as commands, in Markdown, CSV, JUnit and workflow commands.
-
-Names of datasets, classes, backends and cells, texts in records, and paths come from files that anyone may have
-written. `plain` is the only way for such text to enter a line; the other functions apply `plain` first and then escape
-for their format. HTML needs nothing else, because its templates escape every value.
-"""
+"""Text that is safe to print: without control characters; in Markdown, CSV and workflow commands; and file names as text."""
 
 import re
 
-_UNPRINTED = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
-"""Control characters of ASCII and Latin-1 (terminal escapes begin with one), characters that change the direction of
-surrounding text, line separators, surrogates (which stand for bytes that are not UTF-8), and characters invalid in XML."""
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_ESCAPES = re.compile(r"\\x([89a-f][0-9a-f]|5c)")
+_FIRST_BYTE = 0xDC00
+"""``surrogateescape`` turns byte B, 0x80 to 0xff, into the code point 0xdc00 + B."""
 
-_WHITE = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029")
-_COMMAND = re.compile(r"(^|\s)(::+)", re.MULTILINE)
-_OLD_COMMAND = "##["
+
+def printable(text: str) -> str:
+    r"""Return text without lone surrogates: bytes that are not UTF-8 become ``\xNN``."""
+    return _SURROGATES.sub(_escaped, text)
+
+
+def text_of_name(name: str) -> str:
+    r"""Return a file's name or path as text from which `name_of_text` restores the same name."""
+    return printable(_ESCAPES.sub(r"\\x5cx\1", name))
+
+
+def name_of_text(text: str) -> str:
+    """Return the name or path that `text_of_name` wrote as text."""
+    return _ESCAPES.sub(_byte, printable(text))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code - _FIRST_BYTE:02x}" if 0x80 <= code - _FIRST_BYTE <= 0xFF else f"\\u{code:04x}"
+
+
+def _byte(match: re.Match[str]) -> str:
+    value = int(match[1], 16)
+    return "\\" if value == ord("\\") else chr(_FIRST_BYTE + value)
+
+
 _LINKS = re.compile(r"\](?=[(:])")
 _FORMULA = ("=", "+", "-", "@")
 
 
 def plain(text: str) -> str:
-    r"""Return text as part of one line, in which nothing moves a cursor, ends the line, or is a command to CI.
-
-    White space becomes spaces, and unprintable characters are shown as ``\x1b`` or ``\u202e``. A pair of colons that could
-    begin a line is separated. Plain text is unchanged.
-    """
-    return inert(_UNPRINTED.sub(_shown, text))
-
-
-def inert(lines: str) -> str:
-    """Return our own lines with no text that GitHub Actions takes for a command, even after wrapping.
-
-    A command begins a line, after any space (``::error::``), or occurs anywhere in it (``##[error]``).
-    """
-    apart = _COMMAND.sub(lambda match: match[1] + " ".join(match[2]), lines)
-    return apart.replace(_OLD_COMMAND, "## [")
+    r"""Return text as part of one line: white space becomes spaces, and what cannot be printed is shown as ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
 def markdown(text: str) -> str:
@@ -51,11 +57,6 @@ def csv_cell(text: str) -> str:
     return f"'{shown}" if is_formula else shown
 
 
-def json_text(text: str) -> str:
-    """Return JSON with the same meaning in which CI finds no command: a bracket in a string is escaped."""
-    return text.replace(_OLD_COMMAND, r"##\u005b")
-
-
 def workflow_message(text: str) -> str:
     """Return text for the message of a workflow command of GitHub Actions."""
     return plain(text).replace("%", "%25")
@@ -64,12 +65,3 @@ def workflow_message(text: str) -> str:
 def workflow_property(text: str) -> str:
     """Return text for the value of a property of a workflow command, such as its title."""
     return workflow_message(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _shown(match: re.Match[str]) -> str:
-    if match[0] in _WHITE:
-        return " "
-    code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00  # a byte of a path that is not UTF-8, as Python stores it
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,50 +1,85 @@
-"""Scenarios: TOML files with one question each, validated and multiplied into cells. Nothing runs here.
-
-::
-
-    name = "paper"
-    question = "Which storage format feeds the paper's networks fastest?"
-    replicates = 3
-
-    [[matrix]]
-    dataset = "mnist"
-    model = "lenet"
-    backends = ["png", "hdf5", "lmdb"]
-    cache = ["cold", "warm"]
-    workers = [0, 2]
-
-Every key of a matrix that is a list is an axis: the matrix is the product of its
-axes. The cache state "limited" needs ``memory``, the limit of the page cache;
-``readahead`` puts the store on a device with that read-ahead. Both need rights
-that not every machine gives: an ``optional`` matrix is left out without them.
-
-A scenario is bounded by `MOST_CELLS` and `MOST_REPLICATES`, which are checked before a cell is built.
-"""
+"""Scenarios: TOML files with one question each, found, validated and multiplied into cells. Nothing runs here."""
 
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Self, cast
 
 import pydantic
 
 from storebench.datasets.base import MOST_SAMPLES
-from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
+from storebench.errors import (
+    CorruptDataError,
+    MissingDependencyError,
+    ScenarioError,
+    StorebenchError,
+    UnknownNameError,
+)
 from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
-from storebench.matrix import Matrix, Seed, Strict
+from storebench.formats.registry import PAPER_BACKENDS, parse_backend
+from storebench.matrix import MOST_REPLICATES, Matrix, Seed, Strict
 from storebench.results import Cell
-from storebench.rounds import (
-    FEWEST_REPLICATES,
-    MAX_REPLICATES,
-    MIN_REPLICATES,
-    MOST_REPLICATES,
-    StoppingRule,
-)
-from storebench.scenario_files import without_missing_libraries
-from storebench.settings.loop import MOST_EPOCHS
 from storebench.units import parse_duration
+
+SHIPPED = Path(__file__).resolve().parent / "scenarios"
+"""A link to the checkout's ``scenarios`` folder; the files themselves in a wheel."""
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """Return the scenario files that come with storebench, by name; in a checkout, its own files."""
+    return {path.stem: path.resolve() for path in sorted(SHIPPED.glob("*.toml"))}
+
+
+def find_scenario(word: str) -> Path:
+    """Return the scenario file that a word of the command line means."""
+    if "/" in word or word.endswith(".toml"):
+        return Path(word)
+    known = shipped_scenarios()
+    if word in known:
+        return known[word]
+    if Path(word).is_file():
+        return Path(word)
+    raise UnknownNameError.of("scenario", word, known)
+
+
+def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    """Return the table of a scenario without the backends whose library is not installed."""
+    matrices = raw.get("matrix")
+    if not isinstance(matrices, list):
+        return raw
+    reasons: dict[str, None] = {}
+    kept = [_without_missing(matrix, reasons) for matrix in matrices]
+    for reason in reasons:
+        tell(f"left out: {reason}")
+    return {**raw, "matrix": kept}
+
+
+def _without_missing(matrix: Any, reasons: dict[str, None]) -> Any:
+    backends = matrix.get("backends", list(PAPER_BACKENDS)) if isinstance(matrix, dict) else None
+    if not isinstance(backends, list):
+        return matrix
+    checked = [(name, _missing_library(name)) for name in backends]
+    kept = [name for name, reason in checked if not reason]
+    if not kept or len(kept) == len(checked):
+        return matrix
+    reasons.update((reason, None) for _, reason in checked if reason)
+    return {**matrix, "backends": kept}
+
+
+def _missing_library(backend: Any) -> str:
+    """Return why a backend's library cannot be imported; "" if it can, or if there is no such backend."""
+    if not isinstance(backend, str):
+        return ""
+    try:
+        parse_backend(backend)
+    except MissingDependencyError as error:
+        return str(error)
+    except StorebenchError:
+        return ""  # validation says what is wrong with it
+    return ""
+
 
 TIMEOUT_S = 6 * 3600.0
 """Default of `timeout_s`: a replicate that takes longer hangs."""
@@ -56,15 +91,11 @@ MOST_FILE_BYTES = 4 * 2**20
 MOST_CELLS = 100_000
 """Cells of one scenario: the product of the axes, summed over its matrices."""
 
-MOST_HALF_WIDTH_FRAC = 1.0
-"""Upper limit of `until`; a wider interval says next to nothing."""
+FEWEST_REPLICATES = 5
+"""Rounds that run in any case: a verdict needs as many."""
 
 PositiveSeconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
-Rounds = Annotated[int, pydantic.Field(ge=FEWEST_REPLICATES, le=MOST_REPLICATES)]
-HalfWidth = Annotated[float, pydantic.Field(gt=0, le=MOST_HALF_WIDTH_FRAC, allow_inf_nan=False)]
 
-
-_STOPPING_KEYS = ("min_replicates", "max_replicates")
 _NEWER_KEYS = ("repeat_disturbed", "ceilings")
 """Keys of a scenario that revisions before them refuse; where they have their default, they need not be there."""
 
@@ -80,36 +111,21 @@ class Scenario(Strict):
         The question that the cells answer; `storebench scenarios` prints it.
     replicates
         Fresh processes per cell, a fixed number. A matrix may have fewer.
-    until
-        Instead of a fixed number: add rounds until the interval of each ratio that matters has this half-width, as a
-        share (0.1: the ratio is known to within 10%). The ratios are those of a panel's stores to its base and, in the
-        main panel of a dataset, to the fastest. Cells whose ratios are that precise are not repeated. Default: none.
-    min_replicates
-        With `until`: rounds of every cell, before any interval is looked at. Default: 5.
-    max_replicates
-        With `until`: most rounds. Default: 12.
     budget
         The time for all replicates together, such as `12 min`. A round that would not fit is not begun. The first 5
-        rounds, or the first `min_replicates`, run in any case, and stores and conversions take time of their own.
-        `--replicates N` lifts it. Default: no limit.
+        rounds run in any case, and building stores takes time of its own. `--replicates N` lifts it. Default: no limit.
     repeat_disturbed
         Run a replicate once more if other work took more than 20% of the cores while it ran. Its first records stay in
         `superseded.jsonl`.
-    conversions
-        How often each conversion from the first store (PNG files if there are any) into each other store of the
-        same samples is timed after the cells; 0 for never.
     seed
         Seed of the order in which cells run.
-    check_pixels
-        Read each epoch a second time, untimed, and compare every decoded sample with its digest. "once" does so in the
-        first replicate of each cell only.
     ceilings
         Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do
         not use them.
     test_limit
         Most test samples for the test accuracy; 0 measures none.
     timeout_s
-        Seconds after which a replicate of a cell, or a conversion, is killed and recorded as failed.
+        Seconds after which a replicate of a cell is killed and recorded as failed.
     stall_s
         With `ranks`: seconds after which a rank that makes no progress (no batch, no next phase) counts as hanging. The
         replicate is killed and recorded as failed, and the record names the rank.
@@ -120,14 +136,9 @@ class Scenario(Strict):
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
     question: str = ""
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] = 1
-    until: HalfWidth | None = None
-    min_replicates: Rounds | None = None
-    max_replicates: Rounds | None = None
     budget: str | None = None
     repeat_disturbed: bool = False
-    conversions: Annotated[int, pydantic.Field(ge=0, le=MOST_EPOCHS)] = 0
     seed: Seed = 0
-    check_pixels: bool | Literal["once"] = True
     ceilings: bool = True
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
     timeout_s: PositiveSeconds = TIMEOUT_S
@@ -144,31 +155,14 @@ class Scenario(Strict):
     @pydantic.model_validator(mode="after")
     def _one_rule(self) -> Self:
         own = max((matrix.replicates or 0 for matrix in self.matrix), default=0)
-        if self.until is None:
-            given = [name for name in _STOPPING_KEYS if getattr(self, name) is not None]
-            if given:
-                raise ValueError(f"{given[0]} needs until, the precision at which rounds stop being added")
-            if own > self.replicates:
-                raise ValueError(
-                    f"a matrix has {own} replicates, more than the scenario, which has {self.replicates}"
-                )
-            if self.budget is not None and self.replicates <= FEWEST_REPLICATES:
-                raise ValueError(
-                    f"budget needs until, or more than {FEWEST_REPLICATES} replicates: the first"
-                    f" {FEWEST_REPLICATES} rounds run in any case"
-                )
-            return self
-        if own:
+        if own > self.replicates:
             raise ValueError(
-                "replicates of a matrix are a fixed number, and until adds rounds: leave out one of them"
+                f"a matrix has {own} replicates, more than the scenario, which has {self.replicates}"
             )
-        if self.replicates != 1:
+        if self.budget is not None and self.replicates <= FEWEST_REPLICATES:
             raise ValueError(
-                "replicates fixes the number of rounds, and until does not: leave out one of them"
+                f"budget needs more than {FEWEST_REPLICATES} replicates: the first {FEWEST_REPLICATES} rounds run in any case"
             )
-        least, most = self.least_replicates, self.most_replicates
-        if least > most:
-            raise ValueError(f"min_replicates is {least}, more than max_replicates, which is {most}")
         return self
 
     @pydantic.model_validator(mode="after")
@@ -176,42 +170,16 @@ class Scenario(Strict):
         cells = sum(matrix.most_cells for matrix in self.matrix)
         if cells > MOST_CELLS:
             raise ValueError(f"the axes make {cells:,} cells, more than {MOST_CELLS:,}; shorten one")
-        if cells * self.most_replicates > MOST_REPLICATES:
+        if cells * self.replicates > MOST_REPLICATES:
             raise ValueError(
-                f"{cells:,} cells times {self.most_replicates:,} replicates are more than {MOST_REPLICATES:,}"
+                f"{cells:,} cells times {self.replicates:,} replicates are more than {MOST_REPLICATES:,}"
             )
         return self
-
-    @property
-    def stopping(self) -> StoppingRule | None:
-        """The rule by which rounds are added; None if their number is fixed."""
-        if self.until is None:
-            return None
-        return StoppingRule(
-            until=self.until,
-            min_replicates=self.least_replicates,
-            max_replicates=self.most_replicates,
-            budget_s=self.budget_s,
-        )
 
     @property
     def budget_s(self) -> float | None:
         """Seconds for all replicates together; None for no limit."""
         return None if self.budget is None else parse_duration(self.budget)
-
-    def checks_pixels(self, replicate: int) -> bool:
-        """Return whether the epochs of a replicate are replayed to compare every sample."""
-        return self.check_pixels is True or (self.check_pixels == "once" and replicate == 0)
-
-    @property
-    def least_replicates(self) -> int:
-        """The number of rounds of every cell."""
-        return self.replicates if self.until is None else self.min_replicates or MIN_REPLICATES
-
-    @property
-    def most_replicates(self) -> int:
-        """The largest number of rounds of any cell."""
-        return self.replicates if self.until is None else self.max_replicates or MAX_REPLICATES
 
     @property
     def fewer_replicates(self) -> dict[Cell, int]:
@@ -221,8 +189,8 @@ class Scenario(Strict):
         numbers: dict[Cell, int] = {}
         for matrix in self.matrix:
             for cell in matrix.cells():
-                numbers[cell] = max(numbers.get(cell, 0), matrix.replicates or self.least_replicates)
-        return {cell: number for cell, number in numbers.items() if number < self.least_replicates}
+                numbers[cell] = max(numbers.get(cell, 0), matrix.replicates or self.replicates)
+        return {cell: number for cell, number in numbers.items() if number < self.replicates}
 
     def repeated(self, replicates: int) -> "Scenario":
         """Return this scenario with a fixed number of replicates, the same for every cell.
@@ -239,12 +207,12 @@ class Scenario(Strict):
             raise ScenarioError(wrong_value(error.errors()[0]), where="--replicates") from None
 
     def _given(self) -> dict[str, Any]:
-        """Return the keys that the file has, without those by which rounds are added or left out.
+        """Return the keys that the file has, without the budget, by which rounds are left out.
 
         A revision that `bench --against` runs may not know the newer keys.
         """
         newer = {name for name in _NEWER_KEYS if getattr(self, name) == Scenario.model_fields[name].default}
-        left_out = {"until", "budget", *_STOPPING_KEYS} | newer
+        left_out = {"budget"} | newer
         return {name: getattr(self, name) for name in self.model_fields_set - left_out}
 
     def cells(self) -> list[Cell]:

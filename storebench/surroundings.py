@@ -1,8 +1,4 @@
-"""The resources of a cell's process: a memory limit, its own device, permission for both, and their cleanup.
-
-Both need rights. Whether this process has them is determined before any store
-is built; cells of optional matrices are left out without them.
-"""
+"""What a cell needs around its process: rights, memory groups and devices; and what killed commands left behind."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,14 +10,29 @@ from storebench.errors import UsageError
 from storebench.filesystem import nearest_folder
 from storebench.manifest import Manifest
 from storebench.matrix import MODEL_CROPS
-from storebench.probes.cgroup import MemoryGroup, find_controller
+from storebench.probes.cgroup import MemoryGroup, find_controller, sweep_groups
 from storebench.probes.loop_mount import own_namespace, why_not
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.settings.words import BOUNDED_STATES, TrainerData
 from storebench.stores.devices import StoreImage
+from storebench.system.scratch import sweep as sweep_folders
+from storebench.system.scratch import sweep_segments, user_cache_folder
 from storebench.units import format_bytes, number_of
+
+
+def sweep(stores: Path | None = None) -> None:
+    """Remove everything that killed processes of this user left, and end the processes that they had started."""
+    sweep_folders()
+    cache = user_cache_folder()
+    if cache is not None:
+        sweep_folders(cache)
+    if stores is not None:
+        for place in (stores, *stores.glob("*/")):
+            sweep_folders(place)
+    sweep_segments()
+    sweep_groups()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +62,7 @@ class Permitted:
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
-    """Return the cells that this process may run with stores in `stores`, determined by trying.
-
-    Raises
-    ------
-    UsageError
-        A cell that is not optional may not run.
-    """
+    """Return the cells that this process may run with stores in `stores`, determined by trying."""
     refused = refusals(cells, stores)
     optional = scenario.optional_cells() if refused else set()
     for cell in cells:
@@ -117,13 +122,7 @@ def _no_device(stores: Path) -> UsageError | None:
 
 
 def check_size(cell: Cell, store_bytes: int) -> None:
-    """Refuse a limit that a store fits into.
-
-    Raises
-    ------
-    UsageError
-        The whole store could become resident, so the cell would be warm by its second epoch.
-    """
+    """Refuse a limit that a store fits into."""
     if cell.memory_bytes is not None and cell.memory_bytes >= store_bytes:
         size = f"{store_bytes / 2**20:,.0f} MiB"
         raise UsageError(
@@ -134,13 +133,7 @@ def check_size(cell: Cell, store_bytes: int) -> None:
 
 
 def check_parts(cell: Cell, manifest: Manifest) -> None:
-    """Refuse trainers whose parts of a store are too small to train on some samples and hold out others.
-
-    Raises
-    ------
-    UsageError
-        A trainer would have fewer than two samples.
-    """
+    """Refuse trainers whose parts of a store are too small to train on some samples and hold out others."""
     shares = 1 if cell.trainer_data is TrainerData.REPLICATED else cell.trainers
     if cell.trainers > 1 and manifest.count < 2 * shares:
         raise UsageError(
@@ -151,13 +144,7 @@ def check_parts(cell: Cell, manifest: Manifest) -> None:
 
 
 def check_network(cell: Cell, manifest: Manifest) -> None:
-    """Refuse a network that crops more than the images of a store have.
-
-    Raises
-    ------
-    UsageError
-        The images are smaller than the network's crop.
-    """
+    """Refuse a network that crops more than the images of a store have."""
     crop, shape = MODEL_CROPS.get(cell.model), manifest.dataset.image_shape
     whole = cell.data.image_size is not None or any_size(manifest.codec)
     if crop is not None and not whole and min(shape[:2]) < crop:
@@ -170,15 +157,7 @@ def check_network(cell: Cell, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """The resources of one cell's process.
-
-    Attributes
-    ----------
-    group
-        Memory group that it enters; None without a limit.
-    image
-        Image that it mounts on its store's folder; None if the store is read in place.
-    """
+    """The resources of one cell's process."""
 
     group: MemoryGroup | None = None
     image: Path | None = None

@@ -1,12 +1,4 @@
-"""The timeline of epochs in Chrome's trace format: the loop and each producer of a cell, on one clock.
-
-It opens in Perfetto (ui.perfetto.dev) or chrome://tracing. Each cell is a process of the trace, and its epoch begins at
-0, so several cells are shown side by side. The ranks of a job are threads of one process, because they read one clock. A
-flow arrow connects the batch that a producer made with the step that used
-it. Counters show the number of finished batches in the queue and, for each step, the payload of its batch and what the
-kernel counted for it: bytes from the device, read calls and page faults. Format: the "Trace Event Format" document of
-the Chromium project.
-"""
+"""The timeline of epochs in Chrome's trace format: the loop and each producer of a cell, on one clock."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +8,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.probes.batch_io import IO_COLUMNS
 from storebench.ranks.merging import RANK, rank_tables
 from storebench.results import Cell, Record
-from storebench.runs.step_files import MOST_STEPS, StepColumns, find_table, read_steps
+from storebench.runs.steps import MOST_STEPS, StepColumns, find_table, read_steps
 from storebench.settings.words import Share
 from storebench.units import number_of
 
@@ -54,20 +46,7 @@ Event = dict[str, Any]
 def choose_record(
     records: Sequence[Record], wanted: str | None, *, replicate: int | None = None, epoch: int | None = None
 ) -> Record:
-    """Return the first record with steps of one cell.
-
-    Parameters
-    ----------
-    wanted
-        Id of the cell, the beginning of it, or a backend that only one cell has; None for the first cell.
-    replicate, epoch
-        Their numbers; None for any.
-
-    Raises
-    ------
-    UsageError
-        No record fits, or several cells do; the hint lists them.
-    """
+    """Return the first record with steps of one cell."""
     stepped = [record for record in records if record.steps_file]
     fitting = [record for record in stepped if wanted is None or _fits(record.cell, wanted)]
     cells = {record.cell.cell_id: record.cell for record in fitting}
@@ -115,24 +94,7 @@ def _listed(cells: Mapping[str, Cell]) -> str:
 
 
 def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
-    """Return the events of one record's epoch.
-
-    Parameters
-    ----------
-    record
-        A record with steps.
-    run
-        Its run's folder.
-    number
-        Number of the process that the epoch is in the trace, from 1.
-
-    Raises
-    ------
-    DataNotFoundError
-        The step table is not in the run's folder.
-    CorruptDataError
-        The record names a file outside of the run, or the file does not hold a step table.
-    """
+    """Return the events of one record's epoch."""
     ranks = _steps(record, run)
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for steps in ranks for step in steps)
     threads = 3 + max(step["worker"] for steps in ranks for step in steps)
@@ -243,11 +205,7 @@ def _producer_events(step: Event, origin: int) -> list[Event]:
 
 
 def _flow(step: Event, origin: int, number: int) -> list[Event]:
-    """Return the arrow from the end of making a batch to the start of the work on it.
-
-    An arrow attaches to the slice that encloses its end, so it starts within the
-    last slice of making the batch. A batch that took no time to make has no arrow.
-    """
+    """Return the arrow from the end of making a batch to the start of the work on it."""
     making = sum(step[f"{name}_ns"] for name in MAKING)
     if not making:
         return []

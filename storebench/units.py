@@ -15,17 +15,7 @@ class Better(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A figure that storebench reports.
-
-    Attributes
-    ----------
-    name
-        Field of a record.
-    label
-        Label in a table's head or on an axis, without the unit.
-    unit
-        "s", "ns", "bytes", "samples/s", "bytes/s", "" for a share or a count.
-    """
+    """A figure that storebench reports."""
 
     name: str
     label: str
@@ -112,13 +102,7 @@ _BYTES = {
 
 
 def parse_bytes(text: str) -> int:
-    """Return a size such as "400 MiB" or "2GB" in bytes.
-
-    Raises
-    ------
-    ValueError
-        The text is not a number with a unit of bytes.
-    """
+    """Return a size such as "400 MiB" or "2GB" in bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a size: write a number with a unit, such as '400 MiB' or '2 GB'")
@@ -154,13 +138,7 @@ _MOST_SECONDS = 1e9
 
 
 def parse_duration(text: str) -> float:
-    """Return a time such as "90 s", "12 min" or "1.5 h" in seconds.
-
-    Raises
-    ------
-    ValueError
-        The text is not a number with a unit of time, or the time is zero or longer than a lifetime.
-    """
+    """Return a time such as "90 s", "12 min" or "1.5 h" in seconds."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     if match is None or match[2] not in _SECONDS:
         raise ValueError(f"{text[:40]!r} is no time: write a number with a unit, such as '90 s' or '12 min'")

@@ -23,7 +23,7 @@ from tests.support.installed import Built, Environment, build, environment_with
 from tests.support.kept_data import keep_real_data
 from tests.support.leftovers import MEMORY, left_in, name_in_memory, own_temporary_folder, remove
 from tests.support.parallel import (  # noqa: F401 - hooks of pytest
-    TURN,
+    LOCKS,
     in_order_of_scopes,
     pytest_configure,
     pytest_configure_node,
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run tests of `still_pages` again where DAMON pushes idle pages out, and only there; order those of `pytest -n`."""
-    if TURN in config.stash:
+    if LOCKS in config.stash:
         in_order_of_scopes(items)
     if not config.getoption("--full"):
         leave_out(config, items)

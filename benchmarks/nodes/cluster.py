@@ -3,19 +3,21 @@
 import contextlib
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.nodes.disks import disk_image
-from benchmarks.nodes.limits import Limits, Observed, Probed
+from benchmarks.nodes.limits import Limits, Probed
 from benchmarks.nodes.network import connect, limit_links
 from benchmarks.nodes.node import (
     PROBE,
     READAHEAD_KIB,
+    STORES,
     Node,
     held,
     node_groups,
@@ -24,27 +26,27 @@ from benchmarks.nodes.node import (
     wait_until_free,
 )
 from benchmarks.nodes.tools import require
-from benchmarks.nodes.watch import Watch, counts_of
 from storebench.errors import CellFailedError, OutputError
 from storebench.filesystem import sync
-from storebench.leftovers import sweep
 from storebench.probes.cgroup import find_controller, remove_stale
 from storebench.probes.code import cell_environment
+from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.results import Record
+from storebench.runner import Silent, prepare
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.runs.step_files import find_table, read_steps
+from storebench.scenario import load_scenario
+from storebench.surroundings import sweep
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, marked
 from storebench.system.scratch import scratch_folder, temporary_place
-from storebench.training.step_table import step_ends
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 FEWEST_NODES, MOST_NODES = 2, 4
 RUN = "run"
 """Folder of the records, in the folder of a run."""
 
 LIMITS_NAME = "emulated-nodes.json"
-"""File beside it: the limits and their measurements."""
+"""File beside it: the limits and the rates that were reached."""
 
 TIMEOUT_S = 6 * 3600.0
 """Time limit of a run; each of its replicates has a separate limit."""
@@ -53,8 +55,10 @@ _PORT = 29_400
 _PORTS = 3  # one for the board, two for jobs in turn
 _PROBE_PORT = 29_300
 _LOOK_EVERY_S = 0.1
+_PROBE_BYTES = 16 << 20
+_SLACK_BYTES = 32 << 20
+_SPARE_FILES = 1000  # indexes and locks that cells add
 _END_S = 15.0
-_TABLE = ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns")
 
 
 def say(line: str) -> None:
@@ -62,61 +66,38 @@ def say(line: str) -> None:
     print(f"emulated nodes: {line}", flush=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """A record of a run on emulated nodes.
+def probed(cluster: "Cluster") -> Probed:
+    """Measure and print the rates of a cluster's links and disks under their limits."""
+    say(f"{len(cluster.nodes)} nodes, {cluster.limits}")
+    found = cluster.probe()
+    say(str(found))
+    for mark in found.marks(cluster.limits):
+        say(f"MARKED: {mark}")
+    return found
 
-    Attributes
-    ----------
-    record
-        The record of storebench.
-    observed
-        Traffic of links and disks and load of the cores in the epoch; None if nothing was timed.
-    marks
-        Reasons why the epoch does not reflect its limits; empty if they held.
-    window
-        Its begin and end, from `time.perf_counter_ns`; None if nothing was timed.
-    """
 
-    record: Record
-    observed: Observed | None
-    marks: tuple[str, ...]
-    window: tuple[int, int] | None = None
+def print_records(records: Iterable[Record]) -> None:
+    """Print one line per record."""
+    for record in records:
+        cell = record.cell
+        where = f"{cell.backend.name}, {cell.cache}, {cell.ranks} ranks, round {record.replicate}, epoch {record.epoch}"
+        say(
+            f"{where}: "
+            + (f"FAILED: {record.failure}" if record.failed else f"{record.samples_per_s:,.0f} samples/s")
+        )
 
 
 class Cluster:
-    """Emulated nodes with their limits.
-
-    Parameters
-    ----------
-    nodes
-        The nodes.
-    switch
-        The process that holds the namespace of the bridge between them.
-    limits
-        The limits at the start.
-
-    Attributes
-    ----------
-    watched
-        The counters of the last run; None before the first one.
-    """
+    """Emulated nodes with their limits."""
 
     def __init__(self, nodes: Sequence[Node], switch: int, limits: Limits) -> None:
         self.nodes = nodes
         self._switch = switch
         self._runs = 0
-        self.watched: Watch | None = None
         self.limit(limits)
 
     def limit(self, limits: Limits) -> None:
-        """Change the limits of links and disks; the memory limit stays.
-
-        Raises
-        ------
-        CellFailedError
-            The kernel refuses.
-        """
+        """Change the limits of links and disks; the memory limit stays."""
         limit_links(self._switch, [node.pid for node in self.nodes], limits.link_bytes_per_s)
         for node, rate in zip(self.nodes, limits.device_bytes_per_s, strict=True):
             node.limit_reads(rate)
@@ -132,58 +113,30 @@ class Cluster:
 
     @contextlib.contextmanager
     def holding(self, node: int, folder: Path) -> Iterator[None]:
-        """Let a process on one node map all files below a folder, so their pages cannot be evicted.
-
-        Raises
-        ------
-        CellFailedError
-            The files cannot be mapped.
-        """
+        """Let a process on one node map all files below a folder, so their pages cannot be evicted."""
         with _started(self.nodes[node], "hold", str(folder)) as process:
             _line_of(process)
             yield
 
-    def run(self, scenario: Path, folder: Path, probed: Probed | None = None) -> list[Epoch]:
-        """Run a scenario on all nodes, each with the ordinary command line, and return its records with their marks.
-
-        Parameters
-        ----------
-        folder
-            Folder for the run, the output of each node, and the measurements of the limits.
-        probed
-            The rates of the nodes under their limits, for the marks.
-
-        Raises
-        ------
-        OutputError
-            The folder already has a run.
-        CellFailedError
-            A command ended without records.
-        """
+    def run(self, scenario: Path, folder: Path, probed: Probed | None = None) -> list[Record]:
+        """Run a scenario on all nodes, each with the ordinary command line; write the limits beside the run."""
         if (folder / RUN).exists():
             raise OutputError("there is a run already", where=folder, hint="Name another --out.")
         folder.mkdir(parents=True, exist_ok=True)
-        with Watch(lambda: counts_of(self.nodes)) as watch:
-            codes = self._commands(scenario.resolve(), folder.resolve())
+        codes = self._commands(scenario.resolve(), folder.resolve())
         if not (folder / RUN / RECORDS_NAME).is_file():
             raise CellFailedError(_last_lines(folder, codes))
-        everywhere = [] if probed is None else probed.marks(self.limits)
-        killed = [
-            f"the kernel killed a process of {node.name} for lack of memory"
-            for node in self.nodes
-            if node.groups.memory.usage().oom_kills
-        ]
-        epochs = []
-        for record in read_records(folder / RUN):
-            window = _window(folder / RUN, record)
-            observed = None if window is None else watch.between(*window)
-            marks = [] if observed is None else observed.marks(self.limits)
-            epochs.append(
-                Epoch(record=record, observed=observed, marks=(*everywhere, *killed, *marks), window=window)
-            )
-        self.watched = watch
-        self._write(folder, epochs, probed)
-        return epochs
+        for node in self.nodes:
+            if node.groups.memory.usage().oom_kills:
+                say(f"MARKED: the kernel killed a process of {node.name} for lack of memory")
+        disks = [None if rate == math.inf else rate for rate in self.limits.device_bytes_per_s]
+        about = {
+            "what": f"{len(self.nodes)} emulated nodes on one machine",
+            "limits": asdict(self.limits) | {"device_bytes_per_s": disks},
+            "probed": None if probed is None else asdict(probed),
+        }
+        (folder / LIMITS_NAME).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        return read_records(folder / RUN)
 
     def _commands(self, scenario: Path, folder: Path) -> list[int]:
         """Run the command of each node and return their exit codes."""
@@ -207,47 +160,12 @@ class Cluster:
                 processes.append(process)
             return _codes(processes)
 
-    def _write(self, folder: Path, epochs: Sequence[Epoch], probed: Probed | None) -> None:
-        """Write the measurements of the limits beside the run."""
-        rows = [
-            {
-                "cell_id": epoch.record.cell.cell_id,
-                "replicate": epoch.record.replicate,
-                "epoch": epoch.record.epoch,
-                "observed": None if epoch.observed is None else asdict(epoch.observed),
-                "marks": epoch.marks,
-            }
-            for epoch in epochs
-        ]
-        disks = [None if rate == math.inf else rate for rate in self.limits.device_bytes_per_s]
-        about = {
-            "what": f"{len(self.nodes)} emulated nodes on one machine",
-            "limits": asdict(self.limits) | {"device_bytes_per_s": disks},
-            "probed": None if probed is None else asdict(probed),
-            "epochs": rows,
-        }
-        (folder / LIMITS_NAME).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-
 
 @contextlib.contextmanager
 def emulated(limits: Limits, scenarios: Sequence[Path] = (), folder: Path | None = None) -> Iterator[Cluster]:
     """Set up one node per disk limit, and tear all of them down at the end, also after an interrupt.
 
     Leftovers of an earlier start that was killed are removed first.
-
-    Parameters
-    ----------
-    scenarios
-        Scenarios whose stores are built once and copied to the disk of each node.
-    folder
-        Folder of the disk images; None is the folder for temporary files.
-
-    Raises
-    ------
-    UsageError
-        This machine cannot emulate nodes.
-    CellFailedError
-        A step failed.
     """
     place = folder or temporary_place()
     require(place)
@@ -295,6 +213,24 @@ def _holding(
     pid, device = stack.enter_context(held(arguments, variables, name))
     freed.append(device)
     return pid, device
+
+
+def disk_image(scratch: Path, scenarios: Sequence[Path]) -> Path:
+    """Return the image of a disk, made in `scratch`, with the stores of all cells and a file to measure its rate."""
+    content = scratch / "content"
+    (content / STORES).mkdir(parents=True)
+    (content / PROBE).write_bytes(os.urandom(_PROBE_BYTES))
+    for path in scenarios:
+        scenario = load_scenario(path)
+        prepare(dict.fromkeys(scenario.cells()), scenario, content / STORES, Silent())
+    image, point = scratch / "disk.img", scratch / "mount"
+    point.mkdir()
+    paths = list(content.rglob("*"))
+    size = int(1.05 * sum(path.stat().st_size + BLOCK_BYTES for path in paths)) + _SLACK_BYTES
+    make_image(image, -(-size // BLOCK_BYTES) * BLOCK_BYTES, files=len(paths) + _SPARE_FILES)
+    fill_image(image, point, content)
+    shutil.rmtree(content)
+    return image
 
 
 def _copy(image: Path, copied: Path) -> None:
@@ -358,13 +294,7 @@ def _line_of(process: "subprocess.Popen[str]") -> str:
 
 
 def _codes(processes: Sequence["subprocess.Popen[bytes]"]) -> list[int]:
-    """Wait for the commands of all nodes, and return their exit codes.
-
-    Raises
-    ------
-    CellFailedError
-        They take longer than `TIMEOUT_S`.
-    """
+    """Wait for the commands of all nodes, and return their exit codes."""
     deadline = time.monotonic() + TIMEOUT_S
     while any(process.poll() is None for process in processes):
         if time.monotonic() > deadline:
@@ -399,12 +329,3 @@ def _last_lines(folder: Path, codes: Sequence[int]) -> str:
         last = re.sub(r"^storebench: ", "", (text.splitlines() or [f"exit code {code}"])[-1])
         found += [f"node {number}: {last}"] if code else []
     return "; ".join(found) or "the run has no records"
-
-
-def _window(run: Path, record: Record) -> tuple[int, int] | None:
-    """Return the begin of the first step and the end of the last step of an epoch; None if it was not timed."""
-    table = None if record.steps_file is None else find_table(run, record.steps_file)
-    if table is None or record.steps_file is None:
-        return None
-    steps = read_steps(table, record.steps_file, _TABLE)
-    return int(steps["start_ns"].min()), int(step_ends(steps).max())

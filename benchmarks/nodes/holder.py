@@ -18,7 +18,7 @@ from pathlib import Path
 
 from storebench.errors import CellFailedError
 from storebench.probes.loop_mount import mount_image
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.system.processes import end_with_parent
 
 _IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")

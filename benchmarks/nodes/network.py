@@ -4,7 +4,6 @@ Each link has a limit in both directions: `tc tbf` on the node's traffic to the 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.nodes.tools import called, in_network
 
@@ -18,8 +17,6 @@ _LEAST_BURST_BYTES = 96 << 10
 
 _BURST_S = 0.002
 _QUEUE = "50ms"
-_RECEIVED, _SENT = 0, 8
-"""Columns of /proc/PID/net/dev after the name: bytes."""
 
 
 def address_of(node: int) -> str:
@@ -33,20 +30,7 @@ def burst_bytes(bytes_per_s: float) -> int:
 
 
 def connect(switch: int, nodes: Sequence[int]) -> None:
-    """Join network namespaces by a bridge.
-
-    Parameters
-    ----------
-    switch
-        Process in the namespace of the bridge.
-    nodes
-        A process in the namespace of each node, in order.
-
-    Raises
-    ------
-    CellFailedError
-        The kernel refuses a step.
-    """
+    """Join network namespaces by a bridge."""
     _ip(switch, "link", "add", _BRIDGE, "type", "bridge")
     _ip(switch, "link", "set", _BRIDGE, "up")
     for number, pid in enumerate(nodes):
@@ -59,27 +43,10 @@ def connect(switch: int, nodes: Sequence[int]) -> None:
 
 
 def limit_links(switch: int, nodes: Sequence[int], bytes_per_s: float) -> None:
-    """Limit every link, in both directions.
-
-    Raises
-    ------
-    CellFailedError
-        The kernel refuses.
-    """
+    """Limit every link, in both directions."""
     for number, pid in enumerate(nodes):
         _limit(switch, _port(number), bytes_per_s)
         _limit(pid, INTERFACE, bytes_per_s)
-
-
-def link_bytes(pid: int) -> tuple[int, int]:
-    """Return the bytes that a node has received and sent, headers of Ethernet included."""
-    lines = Path("/proc", str(pid), "net", "dev").read_text(encoding="ascii").splitlines()
-    for line in lines:
-        name, _, columns = line.partition(":")
-        if name.strip() == INTERFACE:
-            counts = columns.split()
-            return int(counts[_RECEIVED]), int(counts[_SENT])
-    return 0, 0
 
 
 def _limit(pid: int, device: str, bytes_per_s: float) -> None:

@@ -25,7 +25,7 @@ from benchmarks.nodes.tools import GROUP_PREFIX
 from storebench.errors import CellFailedError
 from storebench.probes.cgroup import MemoryGroup, memory_group, remove_stale
 from storebench.system.processes import started_ticks
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 READAHEAD_KIB = 128
 """Read-ahead of the disks: Linux's default."""
@@ -37,10 +37,6 @@ PROBE = "probe"
 _ROOT = Path(__file__).resolve().parents[2]
 _GROUP_NAME = re.compile(rf"{GROUP_PREFIX}(?P<pid>\d+)-(?P<start>\d+)-\w+")
 _NAMESPACES = ("unshare", "--mount", "--net", "--propagation", "private", "--")
-_SECTOR_BYTES = 512
-_SECTORS_READ = 2
-"""Field of /sys/dev/block/DEVICE/stat."""
-
 _ENDED_S = 5.0
 
 
@@ -48,13 +44,8 @@ _ENDED_S = 5.0
 class Groups:
     """The control groups of a node.
 
-    Attributes
-    ----------
-    memory, reads
-        Groups with its limits. With version 2, both are one group.
-    entered
-        Groups that its processes enter. With version 2, it is one below the limits, because a group with
-        processes cannot have groups with limits of their own below it, as limited cells need.
+    With version 2, processes enter a group below the limits, because a group with processes cannot have groups
+    with limits of their own below it, as limited cells need.
     """
 
     memory: MemoryGroup
@@ -64,23 +55,7 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One emulated node.
-
-    Attributes
-    ----------
-    number
-        From 0.
-    pid
-        The process that holds its namespaces.
-    disk
-        Folder on which its disk is mounted, in its own namespace only.
-    device
-        MAJOR:MINOR of its disk.
-    groups
-        Its control groups.
-    variables
-        The environment of its processes.
-    """
+    """One emulated node."""
 
     number: int
     pid: int
@@ -113,22 +88,11 @@ class Node:
         return self.command(sys.executable, "-P", *arguments)
 
     def limit_reads(self, bytes_per_s: float) -> None:
-        """Limit the reads of its processes from its disk.
-
-        Raises
-        ------
-        CellFailedError
-            The kernel refuses.
-        """
+        """Limit the reads of its processes from its disk."""
         try:
             limit_reads(self.groups.reads, self.device, bytes_per_s)
         except OSError as error:
             raise CellFailedError(f"reads of its disk cannot be limited ({error})", where=self.name) from None
-
-    def read_bytes(self) -> int:
-        """Return the bytes that its disk has delivered."""
-        stat = Path("/sys/dev/block", self.device, "stat").read_text(encoding="ascii").split()
-        return _SECTOR_BYTES * int(stat[_SECTORS_READ])
 
     @property
     def name(self) -> str:
@@ -138,13 +102,7 @@ class Node:
 
 @contextlib.contextmanager
 def held(arguments: Sequence[str], variables: Mapping[str, str], name: str) -> Iterator[tuple[int, str]]:
-    """Hold new namespaces (`benchmarks.nodes.holder`); yield the process that holds them, and its output.
-
-    Raises
-    ------
-    CellFailedError
-        A step fails.
-    """
+    """Hold new namespaces (`benchmarks.nodes.holder`); yield the process that holds them, and its output."""
     command = [*_NAMESPACES, sys.executable, "-P", "-m", "benchmarks.nodes.holder", *arguments]
     with subprocess.Popen(
         command,
@@ -168,13 +126,7 @@ def held(arguments: Sequence[str], variables: Mapping[str, str], name: str) -> I
 
 @contextlib.contextmanager
 def node_groups(number: int, memory_bytes: int) -> Iterator[Groups]:
-    """Create the control groups of a node, and remove them at the end.
-
-    Raises
-    ------
-    UsageError
-        No group with a memory limit can be created.
-    """
+    """Create the control groups of a node, and remove them at the end."""
     with memory_group(memory_bytes) as memory:
         try:
             if memory.version == 2:

@@ -21,8 +21,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from storebench.probes.direct_reads import opened_direct
-
 SETTLE_S = 0.4
 """Time at the start that does not count, because a limit lets through a burst after a pause."""
 
@@ -63,7 +61,8 @@ def send(address: str, port: str) -> None:
 def read(path: str) -> None:
     """Read a file, bypassing the page cache, and print the rate."""
     ends: list[float] = []
-    with opened_direct([path]) as [handle], mmap.mmap(-1, READ_BYTES) as buffer:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    with mmap.mmap(-1, READ_BYTES) as buffer:
         places = itertools.cycle(range(0, os.fstat(handle).st_size - READ_BYTES + 1, READ_BYTES))
         begin = time.perf_counter()
         while (now := time.perf_counter()) - begin < SETTLE_S + PROBE_S or len(ends) < 2:

@@ -38,13 +38,7 @@ _PARTS = {
 
 
 def called(*command: str) -> str:
-    """Run a program and return its output.
-
-    Raises
-    ------
-    CellFailedError
-        The program cannot be run, or fails; the message has its last line.
-    """
+    """Run a program and return its output."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -66,13 +60,7 @@ def _program(command: Sequence[str]) -> str:
 
 
 def require(folder: Path) -> None:
-    """Refuse a machine that cannot emulate nodes with their disks in `folder`.
-
-    Raises
-    ------
-    UsageError
-        The machine lacks something that the message names.
-    """
+    """Refuse a machine that cannot emulate nodes with their disks in `folder`."""
     reason = why_not(folder)
     if reason:
         raise UsageError(f"they cannot be set up here: {reason}")

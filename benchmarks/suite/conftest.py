@@ -1,9 +1,7 @@
-"""Stores of seeded images for the benchmarks, the environment's key in their JSON, and planted slow-downs."""
+"""Stores of seeded images for the benchmarks."""
 
-import dataclasses
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.suite.drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
-from storebench.check.sides.benchmarks import FAILED_KEY, SKIPPED_KEY
+from benchmarks.suite.measurement import Measurement, measure
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
-from storebench.probes.environment import environment
 from storebench.stores.convert import convert
 from storebench.stores.find import Store
-from storebench.testing.benchmarks import Measurement, measure, settle_allocator
-
-PLANT_ENV = "STOREBENCH_PLANT"
-"""``CELL_ID=FACTOR[,CELL_ID=FACTOR]``: makes those cells slower, for the gate's own test."""
+from storebench.system.libc import keep_freed_memory
 
 MEMORY_FOLDER = Path("/dev/shm")
 _MEMORY_NEEDED = 256 << 20
@@ -31,7 +25,7 @@ def steady_process() -> Iterator[None]:
     """Let torch compute in one thread, as a second core may or may not be free; keep freed memory."""
     import torch  # not above: the process that starts the others of pytest-xdist does not need it
 
-    settle_allocator()
+    keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -85,60 +79,5 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def measured(benchmark: Any) -> Callable[[Measurement], None]:
-    """Measure one cell; a slow-down planted for it by the environment comes on top of its target."""
-
-    def run(measurement: Measurement) -> None:
-        factor = _planted().get(measurement.cell_id, 1.0)
-        if factor > 1:
-            slow = _slowed(measurement.target, factor)
-            measurement = dataclasses.replace(measurement, target=slow)
-        measure(benchmark, measurement)
-
-    return run
-
-
-def _planted() -> dict[str, float]:
-    pairs = [word.rpartition("=") for word in os.environ.get(PLANT_ENV, "").split(",") if word]
-    return {cell: float(factor) for cell, _, factor in pairs}
-
-
-def _slowed(target: Callable[[], int], factor: float) -> Callable[[], int]:
-    def slow() -> int:
-        started = time.perf_counter()
-        served = target()
-        until = started + factor * (time.perf_counter() - started)
-        while time.perf_counter() < until:
-            pass
-        return served
-
-    return slow
-
-
-def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
-    """Replace what varies from run to run by storebench's environment."""
-    found = environment(Path(tempfile.gettempdir()))
-    return {"storebench_environment": {"key": found.key, "match": found.match}}
-
-
-_failed: dict[str, str] = {}
-_skipped: dict[str, str] = {}
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember benchmarks that raised: pytest-benchmark's JSON only leaves them out."""
-    if report.failed:
-        crash = getattr(report.longrepr, "reprcrash", None)
-        _failed[report.nodeid] = crash.message.splitlines()[0] if crash else f"failed in {report.when}"
-    elif report.skipped and isinstance(report.longrepr, tuple):
-        _skipped[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
-
-
-def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_json: dict[str, Any]) -> None:
-    """Say in the JSON which benchmarks raised or were skipped: pytest-benchmark only leaves them out."""
-    output_json[FAILED_KEY] = dict(_failed)
-    output_json[SKIPPED_KEY] = dict(_skipped)
-    output_json["commit_info"].pop("author_time", None)
-
-
-def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """Keep pytest-benchmark from adding its own."""
+    """Measure one cell."""
+    return lambda measurement: measure(benchmark, measurement)

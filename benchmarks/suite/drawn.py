@@ -12,6 +12,7 @@ from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.base import Dataset, DatasetInfo, Image
 from storebench.errors import MissingDependencyError
 
+BATCH = 64
 SAMPLES = 1024
 LARGE_SAMPLES = 64
 
@@ -40,7 +41,7 @@ class DrawnDataset(Dataset):
 
 
 def draw(name: str, count: int) -> DrawnDataset:
-    """Draw the seeded stand-in: equal on every machine, so that a baseline means something elsewhere."""
+    """Draw the seeded stand-in: equal on every machine."""
     dataset = open_dataset(DatasetSpec(name=name, limit=count, synthetic=True))
     return DrawnDataset(dataset.info, [dataset.sample(index) for index in range(len(dataset))])
 

@@ -1,25 +1,22 @@
 """Reading through every reader, batch of 64, shuffled: thumbnails warm, raw photographs cold where that can be."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.suite.drawn import SAMPLES
-from storebench.check.calibration import LimitingWork
+from benchmarks.suite.drawn import BATCH, SAMPLES
+from benchmarks.suite.measurement import Measurement
 from storebench.codecs import Codec, get_codec
 from storebench.errors import MissingDependencyError
 from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import format_names, get_format
 from storebench.loading.order import epoch_order, split_batches
-from storebench.probes.page_cache import cache_facts, evict, resident, warm
+from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident, warm
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 from storebench.stores.find import Store
-from storebench.testing.benchmarks import Measurement
-from storebench.testing.calibrations import BATCH, Calibrate, device_reads, drop, gather, inflate, interpreter
 
 
 def readers(codec: str | None = None) -> list[str]:
@@ -94,7 +91,9 @@ class Reading:
         self.reader.close()
         how = evict(self.files)
         self.reader = self.open()
-        drop(self.files)
+        for path in self.files:
+            with path.open("rb") as file:
+                ask_to_evict(file.fileno())
         return cache_facts(CacheState.COLD, resident(self.files), paths=self.files, how=how)
 
 
@@ -116,41 +115,21 @@ def cold_reading(request: pytest.FixtureRequest, large_stores: Callable[[str], S
     found.reader.close()
 
 
-CALLS_PER_SAMPLE = ("files", "hdf5", "leveldb")
-"""Formats whose raw thumbnails cost a library call or a system call each: that, and not memory, bounds them."""
-
-
-def calibrated(reading: Reading, samples: int) -> tuple[LimitingWork, Calibrate]:
-    """Return the kind of work that bounds a warm reader, and a fixed piece of it."""
-    manifest = reading.store.manifest
-    if manifest.codec != "raw":
-        return LimitingWork.INFLATE, inflate()
-    if manifest.format in CALLS_PER_SAMPLE:
-        return LimitingWork.INTERPRETER, interpreter()
-    return LimitingWork.MEMORY, gather(reading.shape, samples)
-
-
-def measurement(reading: Reading, cache: str) -> Measurement:
-    manifest = reading.store.manifest
+def measurement(reading: Reading, prepare: Callable[[], CacheFacts]) -> Measurement:
     samples, payload_bytes = reading.read(), reading.payload_bytes
-    kind, calibrate = calibrated(reading, samples // reading.passes)
     return Measurement(
-        cell_id=f"read/{manifest.format}+{manifest.codec}:{reading.name}/{cache}",
         target=reading.read,
         samples=samples,
-        calibration=kind,
-        calibrate=calibrate,
-        prepare=reading.make_warm,
+        prepare=prepare,
         store=reading.store.path,
-        counters={"bytes_on_disk": manifest.bytes_on_disk},
+        counters={"bytes_on_disk": reading.store.manifest.bytes_on_disk},
         payload_bytes=payload_bytes,
-        samples_of=manifest.samples_digest,
     )
 
 
 @pytest.mark.parametrize("reading", readers(), indirect=True)
 def test_read_warm(measured: Callable[[Measurement], None], reading: Reading) -> None:
-    measured(measurement(reading, "warm"))
+    measured(measurement(reading, reading.make_warm))
 
 
 @pytest.mark.parametrize("cold_reading", readers("raw"), indirect=True)
@@ -158,14 +137,5 @@ def test_read_cold(measured: Callable[[Measurement], None], cold_reading: Readin
     facts = cold_reading.make_cold()
     if facts.verdict is not CacheVerdict.VERIFIED and benchmark.disabled:
         pytest.skip(f"this machine has no cold cache here: {facts.reason}")
-    # In the gate a cell that cannot be measured has failed: a green gate must not mean "not looked at".
     assert facts.verdict is CacheVerdict.VERIFIED, f"the cache was not made cold: {facts.reason}"
-    cold = measurement(cold_reading, "cold")
-    measured(
-        dataclasses.replace(
-            cold,
-            calibration=LimitingWork.DEVICE,
-            calibrate=device_reads(cold_reading.files, cold.payload_bytes // cold.samples),
-            prepare=cold_reading.make_cold,
-        )
-    )
+    measured(measurement(cold_reading, cold_reading.make_cold))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.suite.drawn import DrawnDataset
-from storebench.check.calibration import LimitingWork
+from benchmarks.suite.drawn import BATCH, DrawnDataset
+from benchmarks.suite.measurement import Measurement
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob, Spans
 from storebench.loading.loader import Loader, get_loader
@@ -15,8 +15,6 @@ from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.settings.words import Compute
 from storebench.stores.find import Store
-from storebench.testing.benchmarks import Measurement
-from storebench.testing.calibrations import BATCH, gather, gather_in_processes, matrix_product
 from storebench.training.models import get_model
 from storebench.training.steps import CpuStep, make_step
 
@@ -38,24 +36,14 @@ def loader(request: pytest.FixtureRequest, stores: Callable[[str], Store]) -> It
 @pytest.mark.parametrize("loader", [0, 2], indirect=True, ids=["workers-0", "workers-2"])
 def test_loader(measured: Callable[[Measurement], None], loader: tuple[Loader, Store]) -> None:
     opened, store = loader
-    count, shape = store.manifest.count, store.manifest.dataset.image_shape
+    count = store.manifest.count
     plan = EpochPlan(epoch=0, batches=split_batches(epoch_order(count, seed=0, epoch=0), BATCH))
-    calibrate, close = gather_in_processes(shape, count, opened.workers)
-    try:
-        measured(
-            Measurement(
-                cell_id=f"loader/processes/workers-{opened.workers}",
-                target=lambda: sum(len(batch.indices) for _ in range(EPOCHS) for batch in opened.epoch(plan)),
-                samples=EPOCHS * count,
-                calibration=LimitingWork.MEMORY
-                if not opened.workers
-                else f"memory in {opened.workers} processes",
-                calibrate=calibrate if opened.workers else gather(shape, count),
-                samples_of=store.manifest.samples_digest,
-            )
+    measured(
+        Measurement(
+            target=lambda: sum(len(batch.indices) for _ in range(EPOCHS) for batch in opened.epoch(plan)),
+            samples=EPOCHS * count,
         )
-    finally:
-        close()
+    )
 
 
 def test_training_step(measured: Callable[[Measurement], None], thumbnails: DrawnDataset) -> None:
@@ -82,13 +70,4 @@ def test_training_step(measured: Callable[[Measurement], None], thumbnails: Draw
         step.compute()
         return len(pixels)
 
-    measured(
-        Measurement(
-            cell_id="train/cifar10_quick",
-            target=target,
-            samples=len(pixels),
-            calibration=LimitingWork.MATRIX_PRODUCT,
-            calibrate=matrix_product(),
-            samples_of=thumbnails.info.fingerprint,
-        )
-    )
+    measured(Measurement(target=target, samples=len(pixels)))

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.suite.drawn import DrawnDataset, draw, skip_without_library
-from storebench.check.calibration import LimitingWork
+from benchmarks.suite.measurement import Measurement
 from storebench.codecs import CODECS
 from storebench.datasets import DatasetSpec
-from storebench.formats.registry import format_names, parse_backend, store_name_of
+from storebench.formats.registry import format_names, parse_backend
 from storebench.stores.convert import BuildOptions, Replace, convert
-from storebench.testing.benchmarks import Measurement
-from storebench.testing.calibrations import gather, inflate, interpreter
 
 CONVERTED = 2048
 DECODED = 8
@@ -42,16 +40,12 @@ def test_convert(
 
     measured(
         Measurement(
-            cell_id=f"convert/{store_name_of(backend)}",
             target=target,
             prepare=lambda: shutil.rmtree(store.path, ignore_errors=True),
             samples=len(dataset),
-            calibration=LimitingWork.INTERPRETER,
-            calibrate=interpreter(),
             store=scratch,
             counters={"bytes_on_disk": store.manifest.bytes_on_disk},
             payload_bytes=store.manifest.payload_bytes,
-            samples_of=store.manifest.samples_digest,
         )
     )
 
@@ -71,12 +65,8 @@ def test_decode(measured: Callable[[Measurement], None], photographs: DrawnDatas
 
     measured(
         Measurement(
-            cell_id=f"decode/{name}",
             target=target,
             samples=passes * len(payloads),
-            calibration=LimitingWork.MEMORY if name == "raw" else LimitingWork.INFLATE,
-            calibrate=gather(pixels.shape[1:], DECODED) if name == "raw" else inflate(),
             payload_bytes=passes * sum(map(len, payloads)),
-            samples_of=photographs.info.fingerprint,
         )
     )

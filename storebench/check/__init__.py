@@ -1,8 +1,5 @@
-"""Compare a baseline with a contender: a verdict per cell, and one exit code.
+"""Compare two run folders: a verdict per cell, and one exit code.
 
-The parts, in the order in which a check uses them: `policy` (thresholds), `sides`
-(reads a run's folder, pytest-benchmark files or a committed baseline), `judge` (a
-verdict per cell), `confirm` (a second run of the suspects), `outcome` (the exit
-code), `render` (text, Markdown, GitHub, JUnit, JSON) and `baseline` (``--update``).
-`against` runs another git revision beside the working tree.
+`sides` reads both folders, `judge` gives each cell a verdict under a `policy`, `outcome` makes one exit code of them, and
+`render` prints them. `against` makes two such folders: it runs another git revision beside the working tree.
 """

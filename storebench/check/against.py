@@ -1,7 +1,6 @@
 """Run another git revision beside the working tree, replicate by replicate: same machine, same minutes.
 
-`storebench.check.revisions` chooses the repository, and `storebench.check.side_code` determines what
-each side imports and how its records prove it.
+`revisions` chooses the repository, and `side_code` determines what each side imports and how its records prove it.
 """
 
 import contextlib
@@ -15,12 +14,12 @@ from pathlib import Path
 
 from storebench.check.revisions import Repository, checked_out, commit_of, find_repository
 from storebench.check.side_code import SideCode, plugin_sides, side_environment, storebench_sides
-from storebench.check.sides.records import label_of
-from storebench.errors import CellFailedError, OutputError, ScenarioError, UsageError, from_os_error
+from storebench.check.sides import label_of
+from storebench.comparison import MIN_ROUNDS
+from storebench.errors import CellFailedError, OutputError, ScenarioError, from_os_error
 from storebench.fileio.whole_files import write_whole
 from storebench.progress import Say, mute
 from storebench.results import Cell
-from storebench.rounds import within_budget
 from storebench.runs.lock import claimed
 from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
 from storebench.runs.schedule import round_of
@@ -28,10 +27,10 @@ from storebench.scenario import Scenario, load_scenario
 from storebench.surroundings import permitted
 from storebench.system.processes import marked
 from storebench.units import format_duration, number_of
-from storebench.worker.cell_process import end
+from storebench.worker.launch import end
 
 _SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
-_SETTINGS = ("seed", "check_pixels", "test_limit")
+_SETTINGS = ("seed", "test_limit")
 
 _LEAVE_S = 10
 """Seconds for a side to end by itself once its standard input is closed."""
@@ -42,63 +41,41 @@ MOST_ROUNDS = 40
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The two run folders of a comparison.
-
-    Attributes
-    ----------
-    repository
-        Top folder of the repository whose revision `commit` is compared with its working tree.
-    dropped, added
-        Cells that are only in the revision's scenario, and only in the working tree's.
-    """
+    """The two run folders of a comparison."""
 
     baseline: Path
     contender: Path
     commit: str
     repository: Path
+    """Top folder of the repository whose revision `commit` is compared with its working tree."""
     dropped: tuple[Cell, ...] = ()
+    """Cells that are only in the revision's scenario."""
     added: tuple[Cell, ...] = ()
+    """Cells that are only in the working tree's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideOptions:
-    """Options for running both sides.
-
-    Attributes
-    ----------
-    only
-        Cell ids, backends, formats or datasets to run; empty runs all.
-    replicates
-        Replicates of both sides; None takes the larger number of the two scenarios. With `budget_s`, the most of them.
-    budget_s
-        Seconds for all rounds: as many run as fit, at least three. Their number depends on the clock alone, so
-        intervals need no correction for it. None for no limit.
-    """
+    """Options for running both sides."""
 
     only: Collection[str] = ()
+    """Cell ids, backends, formats or datasets to run; empty runs all."""
     replicates: int | None = None
+    """Replicates of both sides, with `budget_s` the most; None takes the larger number of the two scenarios."""
     budget_s: float | None = None
+    """Seconds for all rounds: as many run as fit, at least `MIN_ROUNDS`. Their number depends on the clock alone."""
     drop_caches: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Revision:
-    """The revision that the working tree is compared with.
-
-    Attributes
-    ----------
-    ref
-        Its name in git: a branch, a tag or a commit.
-    source
-        File of the scenario, from which the baseline runs the revision's version, or the baseline's
-        scenario itself; None runs the working tree's scenario on both sides.
-    repository
-        A folder in the repository to compare; None chooses it (`storebench.check.revisions`).
-    """
+    """The revision that the working tree is compared with: a branch, a tag or a commit."""
 
     ref: str
-    source: Path | Scenario | None = None
+    source: Path | None = None
+    """File of the scenario, of which the baseline runs the revision's version; None runs the same on both sides."""
     repository: Path | None = None
+    """A folder in the repository to compare; None chooses it."""
 
 
 def run_against(
@@ -112,29 +89,9 @@ def run_against(
 ) -> Sides:
     """Run `scenario` with a revision and with the working tree, interleaved.
 
-    For every replicate of every cell the two sides run in succession, and take turns
-    at running first. Each side builds and reads its own stores. Cells that are in only one of the
-    two scenarios run once, on that side.
-
-    Parameters
-    ----------
-    scenario
-        The working tree's scenario.
-    out
-        Folder in which two run folders are made: ``baseline`` and ``contender``.
-    stores
-        Folder of the working tree's stores; the revision's are in ``against-COMMIT`` in it.
-    say
-        Receives progress messages.
-
-    Raises
-    ------
-    UsageError
-        There is no such revision or repository, or the scenario uses no code from it.
-    OutputError
-        There are already runs in `out`, another process makes some there, or the revision cannot be installed.
-    CellFailedError
-        A side ended, cannot run its scenario at all, or ran other code than its own.
+    For every replicate of every cell the two sides run in succession, and take turns at running first. Each side builds
+    and reads its own stores; the revision's are in ``against-COMMIT`` in `stores`. Cells that are in only one of the two
+    scenarios run once, on that side.
     """
     options = options or SideOptions()
     repo, commit = _found(revision, scenario, options)
@@ -192,11 +149,6 @@ def compared(revision: Revision, scenario: Scenario, options: SideOptions, say: 
     """Say what `run_against` compares, and return the working tree's scenario with the rounds of a side: every cell in each.
 
     The revision's own scenario is not read: if it has more rounds, both sides run as many.
-
-    Raises
-    ------
-    UsageError
-        `run_against` would refuse the revision, the repository or the scenario.
     """
     repo, commit = _found(revision, scenario, options)
     say(repo.against(commit))
@@ -205,8 +157,6 @@ def compared(revision: Revision, scenario: Scenario, options: SideOptions, say: 
 
 def _found(revision: Revision, scenario: Scenario, options: SideOptions) -> tuple[Repository, str]:
     """Return the repository of a revision and its commit, or refuse the comparison before anything is checked out."""
-    if options.replicates is None and options.budget_s is None:
-        _rounds_of(scenario)
     formats = {cell.backend.format for cell in scenario.chosen(options.only)}
     repo = find_repository(revision.repository, formats)
     return repo, commit_of(repo.root, revision.ref)
@@ -231,22 +181,11 @@ def _runnable(scenario: Scenario, options: SideOptions, stores: Path, say: Say) 
     return allowed.cells
 
 
-def _rounds_of(scenario: Scenario) -> int:
-    """Return the fixed number of rounds of a scenario: a gate that adds rounds after looking raises false alarms."""
-    if scenario.stopping is not None:
-        raise UsageError(
-            "rounds that depend on the results are not for a comparison of revisions",
-            where=scenario.name,
-            hint="Fix their number with --replicates N, or their time with --budget TIME.",
-        )
-    return scenario.replicates
-
-
 def _replicates_of(options: SideOptions, *scenarios: Scenario) -> int:
     """Return the number of rounds, or the most of them if a budget limits them."""
     if options.replicates is not None:
         return options.replicates
-    return MOST_ROUNDS if options.budget_s is not None else max(map(_rounds_of, scenarios))
+    return MOST_ROUNDS if options.budget_s is not None else max(each.replicates for each in scenarios)
 
 
 def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:
@@ -261,12 +200,10 @@ def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[S
     return codes
 
 
-def _revised(
-    source: Path | Scenario | None, scenario: Scenario, repo: Repository, worktree: Path, say: Say
-) -> Scenario:
+def _revised(source: Path | None, scenario: Scenario, repo: Repository, worktree: Path, say: Say) -> Scenario:
     """Return the scenario that the baseline runs: the revision's version of the file, if there is one."""
-    if source is None or isinstance(source, Scenario):
-        return source or scenario
+    if source is None:
+        return scenario
     path = source.resolve()
     if not path.is_relative_to(repo.root):
         say(f"{source} is outside the repository: both sides run it unchanged")
@@ -325,7 +262,7 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float |
     ids = {cell.cell_id for cell in processes[0].job.cells}
     both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
     started, done, number = time.monotonic(), 0, 0
-    while both and done < replicates and within_budget(done, time.monotonic() - started, budget_s):
+    while both and done < replicates and _within_budget(done, time.monotonic() - started, budget_s):
         for item in round_of(both, done, processes[1].job.scenario.seed):
             where = _progress(number + 1, replicates * len(both), time.monotonic() - started, budget_s)
             say(f"{where}: {label_of(item.cell)}, replicate {item.replicate}")
@@ -337,6 +274,11 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float |
         took_s = time.monotonic() - started
         each = format_duration(took_s / done)
         say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
+
+
+def _within_budget(done: int, spent_s: float, budget_s: float | None) -> bool:
+    """Return whether a whole round more fits into a time budget; the first `MIN_ROUNDS` run in any case."""
+    return budget_s is None or done < MIN_ROUNDS or spent_s * (done + 1) / done <= budget_s
 
 
 def _progress(number: int, total: int, elapsed_s: float, budget_s: float | None) -> str:

@@ -1,13 +1,10 @@
 """One side of ``bench --against``, run by each revision's own interpreter with that revision's storebench.
 
-It is started with a job (JSON) as its argument, makes the run's folder, and writes
-a line. Then, for every line "CELL REPLICATE" on standard input, it runs that
-replicate and writes a line. It uses only what all revisions have in common:
-`Scenario`, `Run.create` and `execute`. Revisions that lock a run's folder keep
-the lock until the process ends.
+It is started with a job (JSON) as its argument, makes the run's folder, and writes a line. Then, for every line "CELL
+REPLICATE" on standard input, it runs that replicate and writes a line. Of either revision it uses only `Scenario`,
+`Run.create`, `execute` and `claimed`.
 """
 
-import contextlib
 import ctypes
 import dataclasses
 import json
@@ -27,7 +24,9 @@ def main(job: dict[str, Any]) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     import storebench
     from storebench.errors import StorebenchError
-    from storebench.runner import Run, execute
+    from storebench.runner import execute
+    from storebench.runs.folder import Run
+    from storebench.runs.lock import claimed
     from storebench.scenario import Scenario
 
     if not Path(storebench.__file__).resolve().is_relative_to(Path(job["tree"]).resolve()):
@@ -40,7 +39,7 @@ def main(job: dict[str, Any]) -> int:
         scenario = Scenario.model_validate(job["scenario"], strict=False)
         cells = scenario.cells()
         kept = [cells[position] for position in job["cells"]]
-        with _claimed(Path(job["folder"])):
+        with claimed(Path(job["folder"])):
             run = Run.create(scenario, Path(job["folder"]), kept)
             _answer(answers, run.run_id)
             for line in sys.stdin:
@@ -56,14 +55,6 @@ def main(job: dict[str, Any]) -> int:
         sys.stderr.write(f"storebench: {error}\n")
         return error.exit_code
     return 0
-
-
-def _claimed(folder: Path) -> contextlib.AbstractContextManager[None]:
-    try:
-        from storebench.runs.lock import claimed
-    except ImportError:  # an older revision
-        return contextlib.nullcontext()
-    return claimed(folder)
 
 
 def _end(number: int, _frame: object) -> NoReturn:

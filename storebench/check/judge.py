@@ -1,56 +1,128 @@
 """The verdict on each cell of two sides: first missing cells, then different work, then counters, then time."""
 
 import dataclasses
-from collections.abc import Sequence
+import enum
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from storebench.check import timing
-from storebench.check.counters import compare_counters, uncounted
-from storebench.check.pairs import CellPair, basis_of, other_work, resembling
-from storebench.check.policy import Policy
-from storebench.check.result import CellResult, CellState
-from storebench.check.sides.model import CellData, Side
+from storebench.check.policy import COUNTERS, CounterGate, Policy
+from storebench.check.sides import CellData, Side
+from storebench.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
+from storebench.units import METRICS, Better, number_of
 
-__all__ = ["CellResult", "CellState", "judge"]
+_IN_TURN = "; 'storebench bench --against' compares both sides in turn"
+_MOST_CHANGES = 3
+_MOST_NUMBERS = 5
 
 
-def judge(
-    baseline: Side, contender: Side, policy: Policy, *, only: Sequence[str] | None = None
-) -> list[CellResult]:
-    """Return a verdict for every cell of either side, in the baseline's order and then the contender's.
+class CellState(enum.StrEnum):
+    """The verdict on one cell."""
 
-    Parameters
-    ----------
-    only
-        Cell ids to judge; None judges all.
-    """
-    names = [name for name in dict.fromkeys([*baseline.cells, *contender.cells]) if not only or name in only]
+    BETTER = "better"
+    WORSE = "worse"
+    WITHIN_NOISE = "within noise"
+    INCONCLUSIVE = "inconclusive"
+    NOT_GATED = "not gated"
+    """Its counters are as good; the policy leaves its time uncompared."""
+    NOT_COMPARABLE = "not comparable"
+    MISSING = "missing"
+    """The baseline has it and the contender does not."""
+    NEW = "new"
+    """The contender has it and the baseline does not."""
+    FAILED = "failed"
+    """The contender's cell could not be measured as requested."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CounterResult:
+    """One counter of one cell: the medians of both sides, and the largest difference that is allowed."""
+
+    name: str
+    baseline: float
+    contender: float
+    allowed: float
+    worse: bool
+
+    @property
+    def sentence(self) -> str:
+        """The change in words."""
+        unit = METRICS[self.name].unit if self.name in METRICS else "s" if self.name.endswith("_s") else ""
+        unit = "bytes" if self.name.endswith("bytes") else unit
+        change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
+        figures = (
+            f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
+            for value in (self.baseline, self.contender)
+        )
+        return f"{self.name} {' -> '.join(figures)} {unit}".rstrip() + change
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """The verdict on one cell, with figures and reason."""
+
+    cell_id: str
+    label: str
+    state: CellState
+    reason: str = ""
+    ratio: float | None = None
+    """Time of the contender over that of the baseline, above 1 is slower; None if not compared."""
+    low: float | None = None
+    high: float | None = None
+    """Interval of `ratio`; None where the sides were not interleaved."""
+    level: float | None = None
+    """0.95, or 0.99 where the rounds' ratios spread."""
+    practical_frac: float | None = None
+    visible_frac: float | None = None
+    """The smallest slow-down that an interval of this width shows."""
+    replicates: tuple[int, int] = (0, 0)
+    """The baseline's and the contender's."""
+    seconds: tuple[float, float] | None = None
+    """Likewise seconds per sample, the median of the replicates; None if not compared."""
+    counters: tuple[CounterResult, ...] = ()
+    more_rounds: int | None = None
+    """Further replicates on each side that would decide an inconclusive cell; None if none are needed or none would."""
+    round_s: float = 0.0
+    """Seconds of one replicate on both sides; 0 if unknown."""
+
+    @property
+    def worse_counters(self) -> tuple[CounterResult, ...]:
+        """The counters that left their band in the wrong direction."""
+        return tuple(counter for counter in self.counters if counter.worse)
+
+    @property
+    def perhaps_slower(self) -> bool:
+        """Whether nothing is proven, but the ratio is above the threshold."""
+        threshold = 1 + (self.practical_frac or 0.0)
+        return self.state is CellState.INCONCLUSIVE and self.ratio is not None and self.ratio > threshold
+
+
+def judge(baseline: Side, contender: Side, policy: Policy) -> list[CellResult]:
+    """Return a verdict for every cell of either side, in the baseline's order and then the contender's."""
     paired = bool(baseline.pairing) and baseline.pairing == contender.pairing
-    results: dict[str, CellResult] = {}
-    timings: dict[str, timing.Timing] = {}
-    for name in names:
-        matched = _match(name, baseline, contender)
-        if isinstance(matched, CellResult):
-            results[name] = matched
-            continue
-        pair = CellPair(baseline=matched[0], contender=matched[1], paired=paired, policy=policy)
-        results[name], basis = _counted(pair)
-        if basis:
-            timings[name] = timing.compare_times(pair, basis)
-    every = timing.corrected(list(timings.values()))
-    family = len(every) + sum(cell_timing.tail is not None for cell_timing in every)
-    for name, cell_timing in zip(timings, every, strict=True):
-        results[name] = timing.verdict(results[name], cell_timing, family)
-    return list(results.values())
+    results = []
+    for name in dict.fromkeys([*baseline.cells, *contender.cells]):
+        first, second = baseline.cells.get(name), contender.cells.get(name)
+        one_sided = _one_sided(first, second, baseline, contender)
+        if one_sided is not None:
+            results.append(one_sided)
+        elif first is not None and second is not None:
+            results.append(_compared(first, second, policy, paired=paired))
+    return results
 
 
-def _match(name: str, baseline: Side, contender: Side) -> CellResult | tuple[CellData, CellData]:
-    """Return both sides of a cell, or the verdict on a cell that only one side has or could measure."""
-    first, second = baseline.cells.get(name), contender.cells.get(name)
+def _one_sided(
+    first: CellData | None, second: CellData | None, baseline: Side, contender: Side
+) -> CellResult | None:
+    """Return the verdict on a cell that only one side has or could measure; None for any other."""
     known = second or first
     assert known is not None
-    blank = CellResult(cell_id=known.cell_id, label=known.label, state=CellState.FAILED, rerun=known.rerun)
+    blank = CellResult(cell_id=known.cell_id, label=known.label, state=CellState.FAILED)
     if second is None:
-        return dataclasses.replace(blank, state=CellState.MISSING, reason=_lost(known, baseline, contender))
+        new = [cell for name, cell in contender.cells.items() if name not in baseline.cells]
+        reason = _resembling(known, new) or "the baseline has it, the contender has not"
+        return dataclasses.replace(blank, state=CellState.MISSING, reason=reason)
     if second.failure:
         return dataclasses.replace(blank, reason=second.failure)
     if wrong := second.disagreement or (first.disagreement if first else ""):
@@ -60,49 +132,198 @@ def _match(name: str, baseline: Side, contender: Side) -> CellResult | tuple[Cel
     if first.failure:
         reason = f"it failed in the baseline: {first.failure}"
         return dataclasses.replace(blank, state=CellState.NOT_COMPARABLE, reason=reason)
-    return first, second
+    return None
 
 
-def _lost(cell: CellData, baseline: Side, contender: Side) -> str:
-    """Return the result of a cell that only the baseline has."""
-    if cell.rerun in contender.skipped:
-        return f"it was skipped: {contender.skipped[cell.rerun]}"
-    new = [candidate for name, candidate in contender.cells.items() if name not in baseline.cells]
-    return resembling(cell, new) or "the baseline has it, the contender has not"
+def _resembling(missing: CellData, others: Iterable[CellData]) -> str:
+    """Return the new cell that a missing one has become, with the settings that changed, or ""."""
+    nearest: tuple[int, str] = (_MOST_CHANGES + 1, "")
+    for other in others:
+        changes = [
+            f"{name} {missing.settings.get(name)} -> {other.settings.get(name)}"
+            for name in {**missing.settings, **other.settings}
+            if missing.settings.get(name) != other.settings.get(name)
+        ]
+        if len(changes) < nearest[0]:
+            nearest = len(changes), f"the contender has it with {', '.join(changes)}"
+    return nearest[1]
 
 
-def _counted(pair: CellPair) -> tuple[CellResult, str]:
-    """Return the verdict of the counters alone, and the basis for comparing time ("" if there is none)."""
-    first, second, rules = pair.baseline, pair.contender, pair.cell_policy
+def _compared(first: CellData, second: CellData, policy: Policy, *, paired: bool) -> CellResult:
+    """Return the verdict on a cell that both sides measured."""
+    rules = policy.cell(second.cell_id, second.label)
     result = CellResult(
         cell_id=second.cell_id,
         label=second.label,
-        state=CellState.WITHIN_NOISE,
+        state=CellState.NOT_GATED,
+        practical_frac=policy.practical(rules),
         replicates=(len(first.replicates), len(second.replicates)),
         round_s=first.round_s + second.round_s,
-        rerun=second.rerun,
-        samples=second.samples,
     )
-    if why_not := other_work(pair):
-        return _not_comparable(result, why_not), ""
+    if why_not := _other_work(first, second):
+        return dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=why_not)
+    elsewhere = _other_environment(first, second)
     if rules.gate_counters:
-        lost = uncounted(first, second, pair.policy, same_environment=pair.same_environment)
+        counters, lost = _compare_counters(first, second, policy, elsewhere=bool(elsewhere))
         if lost:
             reason = f"the baseline counted {', '.join(lost)}, the contender did not"
-            return dataclasses.replace(result, state=CellState.FAILED, reason=reason), ""
-        counters = compare_counters(first, second, pair.policy, same_environment=pair.same_environment)
+            return dataclasses.replace(result, state=CellState.FAILED, reason=reason)
         result = dataclasses.replace(result, counters=tuple(counters))
-    if result.worse_counters:
-        reason = "; ".join(counter.sentence for counter in result.worse_counters)
-        result = dataclasses.replace(result, state=CellState.WORSE, reason=reason)
-    if not rules.gate_time:
-        return result if result.worse_counters else dataclasses.replace(result, state=CellState.NOT_GATED), ""
-    basis, why_not = basis_of(pair)
-    return (result, basis) if basis else (_not_comparable(result, why_not), "")
+    why_not = elsewhere or (_apart(first, second) if paired else "")
+    if not why_not:
+        result = _timed(result, first, second, paired=paired, gated=rules.gate_time)
+    elif rules.gate_time:
+        result = dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=why_not)
+    if not result.worse_counters:
+        return result
+    reason = "; ".join(counter.sentence for counter in result.worse_counters)
+    if result.state is CellState.NOT_COMPARABLE:
+        reason += f"; time not comparable: {result.reason}"
+    return dataclasses.replace(result, state=CellState.WORSE, reason=reason, more_rounds=None)
 
 
-def _not_comparable(result: CellResult, reason: str) -> CellResult:
-    """Return `result` as not comparable in time; a counter that is worse stays worse."""
-    if result.worse_counters:
-        return dataclasses.replace(result, reason=f"{result.reason}; time not comparable: {reason}")
-    return dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=reason)
+def _other_work(first: CellData, second: CellData) -> str:
+    """Return the difference in work that makes the figures of the two sides incomparable, or ""."""
+    if first.samples_of != second.samples_of:
+        if first.samples_of and second.samples_of:
+            return "the two sides read different samples"
+        side = "contender" if first.samples_of else "baseline"
+        return f"the {side} does not say which samples it read"
+    if first.samples is not None and first.samples != second.samples:
+        return f"a round of the baseline serves {first.samples} samples, of the contender {second.samples}"
+    return ""
+
+
+def _other_environment(first: CellData, second: CellData) -> str:
+    """Return the differences of two environments in words, or ""; two unknown machines are not the same."""
+    before, after = first.environment, second.environment
+    if before is None or after is None or not before.key or not after.key:
+        return "the environment of one side is unknown or not unique"
+    if before.key == after.key:
+        return ""
+    changes = [
+        f"{name} {before.match.get(name)} -> {after.match.get(name)}"
+        for name in {**before.match, **after.match}
+        if before.match.get(name) != after.match.get(name)
+    ]
+    return "another environment: " + ("; ".join(changes) or f"{before.key} -> {after.key}")
+
+
+def _apart(first: CellData, second: CellData) -> str:
+    """Return the reason why the replicates of interleaved sides do not pair, or "".
+
+    The side that ran last may have been interrupted, so it may have fewer. One that lacks an earlier replicate may have
+    lost a slow one.
+    """
+    before, after = (sorted({replicate.number for replicate in side.replicates}) for side in (first, second))
+    common = {*before} & {*after}
+    if not common:
+        has, other_has = (", ".join(map(str, each[:_MOST_NUMBERS])) for each in (before, after))
+        return f"no replicate ran on both sides: the baseline has {has}, the contender {other_has}"
+    for name, own, other in (("baseline", before, after), ("contender", after, before)):
+        lost = [number for number in other if number not in own and number < max(common)]
+        if lost:
+            return f"the {name} lacks replicate {lost[0]}, although it has later ones"
+    return ""
+
+
+def _compare_counters(
+    first: CellData, second: CellData, policy: Policy, *, elsewhere: bool
+) -> tuple[list[CounterResult], list[str]]:
+    """Compare every gated counter of the baseline; also return those that the contender lacks."""
+    results: list[CounterResult] = []
+    lost: list[str] = []
+    for name in COUNTERS:
+        gate = policy.gate(name)
+        before, after = (
+            [side.counters[name] for side in cell.replicates if name in side.counters]
+            for cell in (first, second)
+        )
+        if len(before) < len(first.replicates) or (elsewhere and not gate.any_environment):
+            continue
+        if len(after) < len(second.replicates):
+            lost.append(name)
+        else:
+            results.append(_compare_counter(name, gate, before, after))
+    return results, lost
+
+
+def _compare_counter(name: str, gate: CounterGate, before: list[float], after: list[float]) -> CounterResult:
+    first, second = statistics.median(before), statistics.median(after)
+    # The tolerance cannot be smaller than the variation among the baseline's own replicates.
+    allowed = gate.band_frac * first + gate.slack + max(before) - min(before)
+    worse = second - first > allowed or (gate.both_ways and first - second > allowed)
+    return CounterResult(name=name, baseline=first, contender=second, allowed=allowed, worse=worse)
+
+
+def _timed(result: CellResult, first: CellData, second: CellData, *, paired: bool, gated: bool) -> CellResult:
+    """Return the result with its ratio of times; only interleaved rounds get an interval and a verdict."""
+    before, after = (
+        {replicate.number: replicate.seconds for replicate in side.replicates} for side in (first, second)
+    )
+    means = [statistics.geometric_mean(side.values()) for side in (before, after)]
+    result = dataclasses.replace(
+        result,
+        seconds=(statistics.median(before.values()), statistics.median(after.values())),
+        ratio=means[1] / means[0],
+    )
+    if not gated:
+        return result
+    if not paired:
+        reason = f"a ratio of {result.ratio:.2f}, but the two runs were not interleaved{_IN_TURN}"
+        return dataclasses.replace(result, state=CellState.INCONCLUSIVE, reason=reason)
+    common = sorted(before.keys() & after.keys())
+    practical = result.practical_frac or 0.0
+    found = compare(
+        [before[number] for number in common],
+        [after[number] for number in common],
+        better=Better.LOWER,
+        practical_frac=practical,
+    )
+    state, reason, more = _decided(found, practical)
+    visible = None
+    if found.low is not None and found.high is not None:
+        visible = (1 + practical) * math.sqrt(found.high / found.low) - 1
+    return dataclasses.replace(
+        result,
+        state=state,
+        reason=reason,
+        ratio=found.mid,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        visible_frac=visible,
+        more_rounds=more,
+    )
+
+
+def _decided(found: Ratio, practical: float) -> tuple[CellState, str, int | None]:
+    """Return state, reason, and the further rounds that would decide an undecided cell."""
+    slow_down = f"slow-down of {100 * practical:.3g}%"
+    if found.verdict is Verdict.EQUAL:
+        return CellState.WITHIN_NOISE, "", None
+    if found.verdict is not Verdict.UNDECIDED:
+        state = CellState.WORSE if found.verdict is Verdict.SLOWER else CellState.BETTER
+        return state, _change(found.mid), None
+    if found.rounds < MIN_ROUNDS:
+        missing = MIN_ROUNDS - found.rounds
+        reason = f"{number_of(found.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}{_advice(missing)}"
+        return CellState.INCONCLUSIVE, reason, missing
+    assert found.high is not None
+    assert found.spread is not None
+    if found.high <= 1 + practical:
+        return CellState.WITHIN_NOISE, f"no {slow_down}; it may be faster", None
+    needed = rounds_needed(found.spread, practical)
+    more = None if needed is None else max(0, needed - found.rounds)
+    never = f"; {MOST_ROUNDS} replicates on each side would not decide it here"
+    advice = never if more is None else _advice(more)
+    return CellState.INCONCLUSIVE, f"a {slow_down} is not ruled out{advice}", more or None
+
+
+def _advice(more: int) -> str:
+    return f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
+
+
+def _change(ratio: float | None) -> str:
+    assert ratio is not None
+    return f"{ratio - 1:.0%} slower" if ratio >= 1 else f"{1 - ratio:.0%} less time"

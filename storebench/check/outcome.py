@@ -6,26 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench import errors
+from storebench.check.judge import CellResult, CellState
 from storebench.check.policy import Policy
-from storebench.check.result import CellResult, CellState
 from storebench.units import format_duration, number_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a whole check.
-
-    Attributes
-    ----------
-    exit_code
-        Integrity (5) takes precedence over regression (1), not comparable (3) and inconclusive (4),
-        in this order.
-    line
-        The reason for the exit code, in one line.
-    """
+    """The result of a whole check."""
 
     exit_code: int
+    """Integrity (5) takes precedence over regression (1), not comparable (3) and inconclusive (4), in this order."""
     line: str
+    """The reason for the exit code."""
     counts: dict[str, int]
 
 
@@ -34,13 +27,8 @@ def outcome(
 ) -> Outcome:
     """Return the exit code for the results of all cells.
 
-    Missing cells fail unless they are allowed to be missing. New cells, and single inconclusive ones whose
-    figures do not look slower, are reported but pass; with `strict` they do not pass.
-
-    Parameters
-    ----------
-    allow_missing
-        Labels or ids of cells that may be missing, or shell patterns for them.
+    Missing cells fail unless `allow_missing` has their label, their id or a pattern for them. New cells, and single
+    inconclusive ones whose figures do not look slower, are reported but pass; with `strict` they do not pass.
     """
     code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
     if code in (errors.EXIT_OK, errors.EXIT_INCONCLUSIVE):
@@ -54,8 +42,8 @@ def outcome(
 def _rounds_to_go(results: Sequence[CellResult]) -> str:
     """Return words for the smallest visible slow-down, and for what would decide the undecided cells."""
     undecided = [result for result in results if result.state is CellState.INCONCLUSIVE]
-    floors = [result.floor_frac for result in undecided if result.floor_frac is not None]
-    seen = f"; the smallest slow-down that this run can see is {max(floors):.0%}" if floors else ""
+    visible = [result.visible_frac for result in undecided if result.visible_frac is not None]
+    seen = f"; the smallest slow-down that this run can see is {max(visible):.0%}" if visible else ""
     needed = max((result.more_rounds for result in undecided if result.more_rounds), default=0)
     if not needed:
         return seen
@@ -67,13 +55,7 @@ def _rounds_to_go(results: Sequence[CellResult]) -> str:
 
 
 def check_names(allow_missing: Sequence[str], results: Sequence[CellResult]) -> None:
-    """Refuse a name that matches no cell, because a misspelt name would allow nothing.
-
-    Raises
-    ------
-    UnknownNameError
-        The message names the nearest cell.
-    """
+    """Refuse a name that matches no cell, because a misspelt name would allow nothing."""
     for name in allow_missing:
         if not any(_is_called(result, name) for result in results):
             raise errors.UnknownNameError.of("cell", name, [result.label for result in results])
@@ -94,10 +76,11 @@ def _decide(
         if strict or not any(_is_called(result, name) for name in allow_missing)
     ]
     measured = len(results) - len(by_state[CellState.MISSING])
-    compared = measured - len(by_state[CellState.NEW]) - len(by_state[CellState.NOT_GATED])
+    counted = measured - len(by_state[CellState.NEW])
+    compared = counted - len(by_state[CellState.NOT_GATED])
     undecided = by_state[CellState.INCONCLUSIVE]
     wide = len(undecided) > policy.max_inconclusive_frac * compared
-    new = by_state[CellState.NEW] if strict or not compared else []
+    new = by_state[CellState.NEW] if strict or not counted else []
     complaints = (
         (errors.EXIT_INTEGRITY, "failed", by_state[CellState.FAILED]),
         (errors.EXIT_INTEGRITY, "missing", missing if measured else by_state[CellState.MISSING]),
@@ -118,7 +101,7 @@ def _decide(
                 code,
                 f"{complaint}, {len(cells)} of {number_of(len(results), 'cell')}: {_named(cells)}{hint}",
             )
-    return errors.EXIT_OK, f"no regression in {number_of(compared, 'cell')}{_remarks(by_state)}"
+    return errors.EXIT_OK, f"no regression in {number_of(counted, 'cell')}{_remarks(by_state)}"
 
 
 _PERMIT = " (--allow-missing NAME lets one pass)"

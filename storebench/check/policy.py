@@ -1,37 +1,21 @@
-"""The settings of a check: thresholds, counter gates and exceptions, from a TOML file or the defaults.
-
-::
-
-    practical_frac = 0.08         # a slow-down below this never alarms
-    max_inconclusive_frac = 0.5   # more inconclusive cells than this: exit code 4
-
-    [counters.read_calls]
-    band_frac = 0.01
-    slack = 16
-
-    [[cells]]                     # the first match decides
-    match = "convert/*"
-    practical_frac = 0.15
-"""
+"""The settings of a check: thresholds, counter gates and exceptions, from a TOML file (docs/ci.md) or the defaults."""
 
 import fnmatch
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Self, cast
 
 import pydantic
 
+from storebench.comparison import PRACTICAL_FRAC
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError, UsageError
 from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
-from storebench.rounds import MOST_REPLICATES
-from storebench.stats import MIN_ROUNDS
 
 MOST_FILE_BYTES = 4 * 2**20
 _MOST = 1e12
-_LEAST_ALPHA = 1e-9
 
 Bounded = Annotated[float, pydantic.Field(ge=0, le=_MOST, allow_inf_nan=False)]
 """A finite number that is not negative: a share, or an amount in the unit of what it limits."""
@@ -42,24 +26,16 @@ class _Strict(pydantic.BaseModel):
 
 
 class CounterGate(_Strict):
-    """Tolerance of a counter relative to the baseline.
-
-    Attributes
-    ----------
-    band_frac
-        Allowed difference as a share of the baseline's median; 0 means equal.
-    slack
-        Allowed difference in the counter's own unit, added to the band.
-    both_ways
-        Whether a smaller value is wrong, too.
-    any_environment
-        Whether the counter is comparable across machines.
-    """
+    """Tolerance of a counter relative to the baseline."""
 
     band_frac: Bounded = 0.0
+    """Allowed difference as a share of the baseline's median; 0 means equal."""
     slack: Bounded = 0.0
+    """Allowed difference in the counter's own unit, added to the band."""
     both_ways: bool = False
+    """Whether a smaller value is wrong, too."""
     any_environment: bool = False
+    """Whether the counter is comparable across machines."""
 
 
 COUNTERS: dict[str, CounterGate] = {
@@ -82,7 +58,6 @@ class CellPolicy(_Strict):
 
     match: str
     practical_frac: Bounded | None = None
-    tail_frac: Bounded | None = None
     gate_time: bool = True
     gate_counters: bool = True
 
@@ -96,53 +71,12 @@ class CellPolicy(_Strict):
 
 
 class Policy(_Strict):
-    """The settings of a check.
+    """The settings of a check."""
 
-    Attributes
-    ----------
-    practical_frac
-        A slow-down must be larger than this to alarm. "Within noise" is a cell whose interval ends
-        below it, so that a slow-down of this size is ruled out.
-    alpha
-        Level of the intervals and of Holm's correction over all cells.
-    min_replicates
-        With fewer on either side, a cell is inconclusive.
-    max_inconclusive_frac
-        A larger share of inconclusive cells gives exit code 4; with ``--strict`` any such cell does.
-    basis
-        "ratio" to the calibration of the same process, "seconds" (same environment only), or
-        "auto": seconds in the same environment, ratios across environments.
-    tail_frac
-        The slowest tenth of the rounds (or the p95 or p99 of the steps) must be slower by more than this to
-        alarm.
-    busy_cores
-        If other processes used this many more cores on one side, a difference that they could have caused
-        decides nothing.
-    machine_frac
-        If the calibration differs by more than this between two sides of one environment, a difference in
-        seconds counts only if the calibrated ratio shows it, too.
-    trust_calibration
-        Kinds of calibration whose ratios are compared across environments although
-        `storebench.check.calibration.VALIDATED` does not include them.
-    one_process_frac
-        Practical threshold if a side's replicates are rounds of one process, which do not
-        include the variation between processes.
-    other_environment_frac
-        Practical threshold for ratios from two environments, because a ratio to one
-        ceiling carries over from machine to machine only roughly.
-    """
-
-    practical_frac: Bounded = 0.08
-    alpha: Annotated[float, pydantic.Field(ge=_LEAST_ALPHA, lt=1, allow_inf_nan=False)] = 0.05
-    min_replicates: Annotated[int, pydantic.Field(ge=2, le=MOST_REPLICATES)] = MIN_ROUNDS
+    practical_frac: Bounded = PRACTICAL_FRAC
+    """A time is worse if its whole interval is beyond this slow-down, and within noise if it ends below it."""
     max_inconclusive_frac: Bounded = 0.5
-    basis: Literal["auto", "ratio", "seconds"] = "auto"
-    tail_frac: Bounded = 0.50
-    busy_cores: Bounded = 0.25
-    machine_frac: Bounded = 0.10
-    trust_calibration: list[str] = []
-    one_process_frac: Bounded = 0.20
-    other_environment_frac: Bounded = 0.25
+    """A larger share of inconclusive cells gives exit code 4; with ``--strict`` any such cell does."""
     counters: dict[str, CounterGate] = {}
     cells: list[CellPolicy] = []
 
@@ -165,14 +99,12 @@ class Policy(_Strict):
                 return exception
         return CellPolicy(match="*")
 
-    def require_times(self, labels: Iterable[str]) -> None:
-        """Refuse a policy that compares the time of none of these cells.
+    def practical(self, cell: CellPolicy) -> float:
+        """Return the practical threshold of a cell."""
+        return self.practical_frac if cell.practical_frac is None else cell.practical_frac
 
-        Raises
-        ------
-        UsageError
-            Every one of them has ``gate_time = false``.
-        """
+    def require_times(self, labels: Iterable[str]) -> None:
+        """Refuse a policy that compares the time of none of these cells."""
         named = list(labels)
         if named and not any(self.cell("", label).gate_time for label in named):
             raise UsageError(
@@ -181,23 +113,9 @@ class Policy(_Strict):
                 hint="Leave 'gate_time = false' to the cells whose time says nothing.",
             )
 
-    def practical(self, cell: CellPolicy) -> float:
-        """Return the practical threshold of a cell."""
-        return self.practical_frac if cell.practical_frac is None else cell.practical_frac
-
-    def tail(self, cell: CellPolicy) -> float:
-        """Return the threshold of a cell's tail."""
-        return self.tail_frac if cell.tail_frac is None else cell.tail_frac
-
 
 def load_policy(path: Path) -> Policy:
-    """Read and validate a policy file.
-
-    Raises
-    ------
-    ScenarioError
-        The file is missing, not TOML, or has a misspelt key or an impossible value; the message names the line.
-    """
+    """Read and validate a policy file; an error names the line of a misspelt key or an impossible value."""
     try:
         text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
     except CorruptDataError as error:

@@ -18,24 +18,16 @@ from storebench.system.scratch import scratch_folder
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """A checkout that a comparison is about.
-
-    Attributes
-    ----------
-    root
-        Its top folder.
-    project
-        Folder of the plugin's pyproject.toml; `root` for storebench itself.
-    plugin
-        Name of the plugin's package; "" for storebench itself.
-    formats
-        Format name -> "module:Class" of the formats that the plugin registers; empty for storebench itself.
-    """
+    """A checkout that a comparison is about."""
 
     root: Path
+    """Its top folder."""
     project: Path
+    """Folder of the plugin's pyproject.toml; `root` for storebench itself."""
     plugin: str
+    """Name of the plugin's package; "" for storebench itself."""
     formats: dict[str, str]
+    """Format name -> "module:Class" of the formats that the plugin registers; empty for storebench itself."""
 
     @property
     def title(self) -> str:
@@ -52,16 +44,7 @@ def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
 
     This is `named`, if given. Otherwise it is the repository of the current folder if that is storebench
     or a plugin, else the checkout from which this storebench was imported.
-
-    Parameters
-    ----------
-    formats
-        Formats that the scenario reads; a plugin that registers none of them is refused.
-
-    Raises
-    ------
-    UsageError
-        There is no such repository, or the scenario uses no code from it.
+    A plugin that registers none of `formats` (those that the scenario reads) is refused.
     """
     start = Path.cwd() if named is None else named
     root = _toplevel(start)
@@ -134,13 +117,7 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 
 def commit_of(root: Path, ref: str) -> str:
-    """Return the commit that a revision names.
-
-    Raises
-    ------
-    UsageError
-        There is no such revision.
-    """
+    """Return the commit that a revision names."""
     try:
         return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     except OutputError:
@@ -176,15 +153,7 @@ def _toplevel(folder: Path) -> Path | None:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return git's output.
-
-    Raises
-    ------
-    OutputError
-        git fails.
-    UsageError
-        git is not installed.
-    """
+    """Return git's output."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=False)

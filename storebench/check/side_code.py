@@ -22,7 +22,7 @@ from storebench.check.revisions import Repository, read_project
 from storebench.errors import CellFailedError, OutputError, UsageError
 from storebench.formats.origin import NO_COMMIT, module_source
 from storebench.formats.registry import ENTRY_POINT_GROUP
-from storebench.probes.code import CHANGED, checkout_of, code_digest, package_folder
+from storebench.probes.code import checkout_of, code_digest, package_folder
 from storebench.progress import Say
 from storebench.results import CodeFacts, Record, Status
 
@@ -33,36 +33,21 @@ _SHOW_PATH = "import json, sys; print(json.dumps(sys.path))"
 
 @dataclass(frozen=True, kw_only=True)
 class SideCode:
-    """The code of one side.
-
-    Attributes
-    ----------
-    python
-        Interpreter that imports this code.
-    tree
-        Folder that holds the imported storebench package.
-    facts
-        Code facts that its records must contain; `plugin` is "" if storebench itself is compared.
-    formats
-        Formats whose records must name the plugin.
-    working
-        Whether this is a working tree, in which commits may happen during the run: then only digests must match.
-    """
+    """The code of one side."""
 
     python: Path
+    """Interpreter that imports this code."""
     tree: Path
+    """Folder that holds the imported storebench package."""
     facts: CodeFacts
+    """Code facts that its records must contain; `plugin` is "" if storebench itself is compared."""
     formats: frozenset[str] = frozenset()
+    """Formats whose records must name the plugin."""
     working: bool = False
+    """Whether this is a working tree, in which commits may happen during the run: then only digests must match."""
 
     def check(self, name: str, records: Sequence[Record]) -> None:
-        """Refuse records of other code than this side's.
-
-        Raises
-        ------
-        CellFailedError
-            A record names another digest, commit or plugin.
-        """
+        """Refuse records of other code than this side's."""
         for record in records:
             if record.status is Status.OK and (difference := self._difference(record)):
                 raise CellFailedError(
@@ -73,16 +58,12 @@ class SideCode:
 
     def _difference(self, record: Record) -> str:
         """Return the difference between a record's code and this side's in words, or ""."""
-        if record.code is None:  # revisions older than the digest name only their commit
-            notes = record.environment.notes if record.environment else {}
-            wanted = [("commit", str(notes.get("git_commit")), self.facts.commit.removesuffix(CHANGED))]
-        else:
-            wanted = [("digest", record.code.digest, self.facts.digest)]
-            if not self.working:
-                wanted.append(("commit", record.code.commit, self.facts.commit))
-            if record.cell.backend.format in self.formats:
-                plugin, own = self._proven(record.code.plugin), self._proven(self.facts.plugin)
-                wanted.append(("plugin", plugin, own))
+        code = record.code or CodeFacts(digest="unknown")
+        wanted = [("digest", code.digest, self.facts.digest)]
+        if not self.working:
+            wanted.append(("commit", code.commit, self.facts.commit))
+        if record.cell.backend.format in self.formats:
+            wanted.append(("plugin", self._proven(code.plugin), self._proven(self.facts.plugin)))
         return "; ".join(f"{what} {got!r}, not {want!r}" for what, got, want in wanted if got != want)
 
     def _proven(self, plugin: str) -> str:
@@ -214,12 +195,7 @@ def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
 def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]) -> Path:
     """Make an environment that imports `own` and then this interpreter's libraries; return its interpreter.
 
-    Parameters
-    ----------
-    own
-        Packages (folders) and modules (files).
-    checkouts
-        Folders from which nothing but `own` and installed libraries (of a .venv) is imported.
+    From `checkouts`, nothing but `own` and installed libraries (of a .venv) is imported.
     """
     venv.create(environment, symlinks=True, with_pip=False)
     links = environment / "own"

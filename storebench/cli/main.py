@@ -10,22 +10,12 @@ from typing import Annotated
 import typer
 
 from storebench._version import __version__
-from storebench.cli.accelerators import accelerators
 from storebench.cli.bench import bench, scenarios
-from storebench.cli.check import check
-from storebench.cli.common import STORES_ENV, exit_codes, say
-from storebench.cli.convert import convert
-from storebench.cli.data import data
-from storebench.cli.doctor import doctor
-from storebench.cli.export import export
-from storebench.cli.formats import formats
-from storebench.cli.inspect import inspect
-from storebench.cli.one_line import OneLineGroup
-from storebench.cli.report import report
+from storebench.cli.common import STORES_ENV, OneLineGroup, exit_codes, say
+from storebench.cli.listing import accelerators, data, doctor, formats
+from storebench.cli.results import check, export, report, trace, validate
 from storebench.cli.run import run
-from storebench.cli.trace import trace
-from storebench.cli.validate import validate
-from storebench.cli.verify import verify
+from storebench.cli.stores import convert, inspect, verify
 from storebench.errors import EXIT_USAGE
 from storebench.system import interrupts
 
@@ -113,8 +103,8 @@ def _refuse_folder(words: Sequence[str]) -> None:
 def _refuse_addresses(words: Sequence[str]) -> None:
     """End with one line if a word is an address: a path like s3://bucket would become a folder called "s3:"."""
     places = tuple(os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
-    for before, word in zip(("", *words, *places), (*words, *places), strict=False):
-        if _ADDRESS.search(word) and "--reason" not in (before, word.partition("=")[0]):
+    for word in (*words, *places):
+        if _ADDRESS.search(word):
             say(
                 f"storebench: {word}: an address, not a path. Object stores and servers are not measured: mount them, or copy"
                 " the data to a disk."

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.datasets.sources import Refusal, check_index, fingerprint
-from storebench.names import name_of_text, printable
+from storebench.plain_text import name_of_text, printable
 from storebench.settings.words import Split
 
 FOLDER_PREFIX = "folder:"

@@ -16,7 +16,7 @@ from storebench.datasets.listing import Listings, ScanSnapshot, found_files
 from storebench.datasets.sources import Statuses, read_file, unreadable
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
 from storebench.fileio.reading import open_regular
-from storebench.names import text_of_name
+from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
 

@@ -25,7 +25,7 @@ from storebench.datasets.sources import (
 )
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
-from storebench.names import text_of_name
+from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"

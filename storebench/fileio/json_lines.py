@@ -1,8 +1,4 @@
-"""Files of JSON lines that a kill, a full disk or an interrupt leaves in the state before a write or after it.
-
-A file only grows, by blocks of complete lines: one block is one write and one fsync. So only its last line can be
-damaged; a damaged line elsewhere is an error. Lines that are replaced move to another file and are never deleted.
-"""
+"""Files of JSON lines that a kill, a full disk or an interrupt leaves in the state before a write or after it."""
 
 import contextlib
 import json
@@ -28,39 +24,14 @@ _FILL = b"\0 \t\r\n"
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a file as one block and sync it to disk before returning.
-
-    After an error the file has its old rows. A kill may leave a part of the block,
-    which ends inside a line or between two lines. A damaged last line is cut off first, without rows too.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        The file cannot be written; the message names it.
-    """
+    """Append rows to a file as one block and sync it to disk before returning."""
     _append(path, "".join(_line(row) for row in rows).encode())
 
 
 def replace_lines(
     path: Path, aside: Path, is_old: Callable[[Row], bool], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Append rows to a file and move its old lines to the file `aside`, in one step.
-
-    The moved lines are written and synced to `aside` before the file is replaced. After a kill
-    between the two, they are in both files; the next call does not write them to `aside` again.
-
-    Parameters
-    ----------
-    is_old
-        Returns whether to move a parsed line.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        A file cannot be written; `path` is unchanged.
-    CorruptDataError
-        A line before the last is damaged.
-    """
+    """Append rows to a file and move its old lines to the file `aside`, in one step."""
     old = list(rows_of(path))
     moved = [_line(row).encode() for row in old if is_old(row)]
     if not moved:
@@ -77,13 +48,7 @@ def replace_lines(
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """Yield the lines of a file; none if there is no file.
-
-    Raises
-    ------
-    CorruptDataError
-        A line before the last is damaged, or one is not a JSON object; the message has its number.
-    """
+    """Yield the lines of a file; none if there is no file."""
     if path.is_file():
         for _, row in numbered_rows(path, read_small_file(path, most_bytes=MOST_BYTES)):
             if isinstance(row, CorruptDataError):
@@ -92,10 +57,7 @@ def rows_of(path: Path) -> Iterator[Row]:
 
 
 def numbered_rows(path: Path, content: bytes) -> Iterator[tuple[str, Row | CorruptDataError]]:
-    """Yield FILE:LINE of each line of a file's content, and its JSON object or the reason why it has none.
-
-    Empty lines are skipped, and so is a damaged line if it is the last.
-    """
+    """Yield FILE:LINE of each line of a file's content, and its JSON object or the reason why it has none."""
     lines = content.rstrip(_FILL).split(b"\n")
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}"

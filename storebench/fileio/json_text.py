@@ -22,22 +22,7 @@ class IncompleteJsonError(CorruptDataError):
 
 
 def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> Any:
-    """Return the value of JSON text.
-
-    Parameters
-    ----------
-    raw
-        The text, or its UTF-8 bytes.
-    where
-        The file, for the message.
-    hint
-        The next step for the user, for the message.
-
-    Raises
-    ------
-    CorruptDataError
-        It is not complete JSON, not Unicode text, or nested too deep.
-    """
+    """Return the value of JSON text."""
     try:
         return _loads(raw)
     except ValueError as error:

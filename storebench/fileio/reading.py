@@ -1,8 +1,4 @@
-"""Open and read untrusted files: regular files only, up to a size limit.
-
-Opening a FIFO would wait for a writer that never comes, a device such as ``/dev/zero`` never ends, and merely opening
-some devices has effects. Each file is therefore checked before it is opened, and again once it is open.
-"""
+"""Open and read untrusted files: regular files only, up to a size limit."""
 
 import errno
 import io
@@ -26,22 +22,7 @@ _KINDS = (
 
 
 def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
-    """Return the bytes of a regular file.
-
-    Parameters
-    ----------
-    path
-        The file; a link to a regular file is accepted.
-    most_bytes
-        Larger files are refused before they are read.
-
-    Raises
-    ------
-    CorruptDataError
-        It is a FIFO, a socket or a device, or larger than `most_bytes`.
-    OSError
-        It does not exist, is a folder, or cannot be read.
-    """
+    """Return the bytes of a regular file."""
     with open_regular(path, most_bytes=most_bytes) as file:
         blocks: list[bytes] = []
         # One byte more than allowed: files of /proc have no size, and others grow while they are read.
@@ -55,20 +36,7 @@ def read_small_file(path: Path, *, most_bytes: int = SMALL_FILE_BYTES) -> bytes:
 
 
 def open_regular(path: Path, *, most_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file for reading, without ever waiting for a file of another kind.
-
-    Parameters
-    ----------
-    most_bytes
-        Larger files are refused; None sets no limit.
-
-    Raises
-    ------
-    CorruptDataError
-        It is a FIFO, a socket or a device, or larger than `most_bytes`.
-    OSError
-        It does not exist, is a folder, or cannot be read.
-    """
+    """Open a regular file for reading, without ever waiting for a file of another kind."""
     _check(path, path.stat(), most_bytes)
     # It may have been replaced since the check: opening a FIFO must not wait.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

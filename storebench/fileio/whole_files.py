@@ -1,16 +1,4 @@
-"""Write files whole or not at all: under a temporary name on the same file system, synced, then renamed.
-
-A write works in a hidden, locked folder beside the final place (`storebench.system.scratch`). The folder is removed when
-the write ends. The next write into that place removes what a killed process left.
-
-- One file (`write_whole`) is the old one or the new one at every moment, even if the process is killed.
-- A new folder (`write_all`) appears with all of its files, or not at all, even if the process is killed.
-- Files of an existing folder (`write_all`) are renamed once all of them are on disk. An error or an interrupt puts the
-  old ones back. After a kill during these renames every file is complete, but some are still the old ones.
-
-A message to another process (`open_message`, `write_message`) is in a scratch folder already: it is renamed when it is
-complete, and not synced.
-"""
+"""Write files whole or not at all: under a temporary name on the same file system, synced, then renamed."""
 
 import contextlib
 import errno
@@ -37,16 +25,7 @@ _UNFINISHED = f".{PREFIX}{_KIND}-"
 
 
 def write_whole(path: Path, content: Content) -> None:
-    """Write one file, and return when it is on disk under its name.
-
-    An existing file is replaced and keeps its permissions; if `path` is a symbolic link, its target is replaced. A path
-    that is not a regular file (a terminal, a pipe, ``/dev/null``) is written to directly.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written. Its ``filename`` is `path`, and an earlier file is unchanged.
-    """
+    """Write one file, and return when it is on disk under its name."""
     with _named(path):
         if _is_special(path):
             path.write_bytes(_bytes(content))
@@ -57,16 +36,7 @@ def write_whole(path: Path, content: Content) -> None:
 
 @contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file for writing; it gets the name `path`, synced, when the with statement ends without an error.
-
-    A file that was there is replaced and keeps its permissions; where `path` is a symbolic link, the file that it
-    names is.
-
-    Raises
-    ------
-    OSError
-        It cannot be written. Its ``filename`` is `path`, and the old file is as it was.
-    """
+    """Open a new file for writing; it gets the name `path`, synced, when the with statement ends without an error."""
     with _named(path):
         target = Path(os.path.realpath(path))
         _refuse(target)
@@ -81,15 +51,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_message(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for another process to read; it gets the name `path` when the with statement ends without an error.
-
-    The reader finds it complete or not at all. It is not synced, so a crash of the machine may lose it.
-
-    Raises
-    ------
-    OSError
-        It cannot be written. An unfinished file may remain beside `path`.
-    """
+    """Open a file for another process to read; it gets the name `path` when the with statement ends without an error."""
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("wb") as file:
         yield file
@@ -103,32 +65,12 @@ def write_message(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def not_written(temporary: Path) -> str:
-    """Return the reason and the advice for a process that ended with `EXIT_NOT_WRITTEN`.
-
-    Parameters
-    ----------
-    temporary
-        The folder for temporary files.
-    """
+    """Return the reason and the advice for a process that ended with `EXIT_NOT_WRITTEN`."""
     return f"{temporary}: the disk is full; free some space, or name another folder with TMPDIR"
 
 
 def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
-    """Write files of one folder, all of them or none, and return their paths.
-
-    Missing folders are created, and removed again after an error. Other files of the folder stay.
-
-    Parameters
-    ----------
-    files
-        Name in `folder` -> content.
-
-    Raises
-    ------
-    OSError
-        A file cannot be written. Its ``filename`` is that file's path or `folder`, and all earlier files are
-        unchanged.
-    """
+    """Write files of one folder, all of them or none, and return their paths."""
     with _named(folder), made_folder(folder.parent):
         is_new = not folder.exists()
         place = folder.parent if is_new else folder

@@ -12,17 +12,7 @@ from typing import Any
 
 from storebench.errors import DiskFullError
 from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, Machine, Samples
-from storebench.plan import (
-    CACHED_BYTES_PER_S,
-    DEVICE_ROUND_S,
-    FILE_S,
-    PIXELS_BYTES_PER_S,
-    PROCESS_START_S,
-    READ_BYTES_PER_S,
-    WRITE_BYTES_PER_S,
-)
-from storebench.runs.resuming import CHOSEN_BACKENDS
-from storebench.runs.whole import Whole
+from storebench.runs.manifest import CHOSEN_BACKENDS, Whole
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.training.step_table import PREFETCHED_MOST_FRAC
@@ -45,7 +35,11 @@ END_S = 12.0
 CONVERT_S = 45.0
 """Most seconds for converting."""
 
-UNTIL, ROUNDS, MOST_ROUNDS = 0.1, 5, 10
+ROUNDS, MOST_ROUNDS = 5, 10
+
+# Speeds and times of a machine with 2 cores and an SSD.
+PROCESS_START_S, DEVICE_ROUND_S, FILE_S = 1.5, 4.0, 100e-6
+WRITE_BYTES_PER_S, READ_BYTES_PER_S, CACHED_BYTES_PER_S, PIXELS_BYTES_PER_S = 300e6, 400e6, 1500e6, 2e9
 
 MOST_SAMPLES = 20_000
 """Most samples that are measured, if they are small."""
@@ -395,12 +389,7 @@ class _Option:
         rule: dict[str, Any] = {"replicates": self.rounds}
         if self.rounds is None:
             budget_s = max(1, round(ENOUGH_S - END_S - self.convert_s))
-            rule = {
-                "until": UNTIL,
-                "min_replicates": ROUNDS,
-                "max_replicates": MOST_ROUNDS,
-                "budget": f"{budget_s} s",
-            }
+            rule = {"replicates": MOST_ROUNDS, "budget": f"{budget_s} s"}
         return {
             "name": NAME,
             "question": QUESTION,

@@ -14,8 +14,7 @@ from storebench.filesystem import nearest_folder
 from storebench.formats.registry import parse_backend
 from storebench.plan import usable_cores
 from storebench.probes.cgroup import memory_limit_bytes
-from storebench.probes.machine import memory_bytes
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, memory_bytes, mount_of
 from storebench.progress import Progress, silent
 from storebench.stores.costs import sample_costs
 from storebench.units import number_of

@@ -1,19 +1,19 @@
-"""Seeded augmentation: a crop and a mirroring that depend on seed, epoch and sample index only.
-
-It belongs to the harness, never to a format, so that every backend trains on
-the very same pixels whatever process prepares them.
-"""
+"""The preparation of samples: a crop and a mirroring, or the part of an image file, by seed, epoch and sample index only."""
 
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import ImageShape
+from storebench.codecs import OriginalCodec, get_codec
 from storebench.codecs.original import DRAWS, Choose, random_view
-from storebench.formats.base import Batch, Indices
+from storebench.errors import CorruptDataError
+from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.windows import Windows
 from storebench.system.copying import load_kernel
 
@@ -22,18 +22,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """The augmentation of each training image.
-
-    Attributes
-    ----------
-    crop
-        Side of the square that is cut out at a random place; None keeps the whole image.
-    mirror
-        Whether every other image (at random) is flipped left to right.
-    resized
-        Side of the square to which a random part of an image of any size is resized and flipped (RandomResizedCrop),
-        for stores of image files as they are; None for stores whose images have one size.
-    """
+    """The augmentation of each training image."""
 
     crop: int | None = None
     mirror: bool = False
@@ -58,20 +47,7 @@ class Augment:
         return [functools.partial(random_view, draws=row) for row in draws]
 
     def windows(self, indices: Indices, image_shape: ImageShape, *, seed: int, epoch: int) -> Windows:
-        """Draw the window of each sample.
-
-        Parameters
-        ----------
-        indices
-            int64 [n], the samples.
-        image_shape
-            (H, W, C) of their images.
-
-        Raises
-        ------
-        ValueError
-            The crop is larger than the images.
-        """
+        """Draw the window of each sample."""
         height, width, ranges = self._sizes(image_shape)
         kernel = load_kernel()
         if kernel is None:
@@ -155,3 +131,40 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def _shape_of(images: Batch) -> ImageShape:
     height, width, channels = images.shape[1:]
     return height, width, channels
+
+
+class Spent(NamedTuple):
+    """Wall time of a batch of image files, in nanoseconds: decoding; resizing and mirroring."""
+
+    decode_ns: int
+    prep_ns: int
+
+
+def prepare_files(
+    reader: Reader,
+    payloads: Sequence[bytes],
+    indices: Indices,
+    out: Batch,
+    views: Sequence[Choose | None],
+) -> Spent:
+    """Write the samples of image files into `out`, uint8 [n, H, W, C]."""
+    decoder = get_codec(reader.payload_codec)
+    assert isinstance(decoder, OriginalCodec)
+    spent = [(0, 0)] * len(payloads)
+
+    def prepare(row: int) -> None:
+        started = time.perf_counter_ns()
+        try:
+            decoded = decoder.decode(payloads[row], out.shape[1:], views[row])
+        except CorruptDataError as error:
+            raise CorruptDataError(f"sample {indices[row]}: {error.what}", where=reader.store) from error
+        decoded_at = time.perf_counter_ns()
+        decoded.write(out[row])
+        spent[row] = decoded_at - started, time.perf_counter_ns() - decoded_at
+
+    began = time.perf_counter_ns()
+    reader.spread(prepare, len(payloads))
+    wall_ns = time.perf_counter_ns() - began
+    decoding, resizing = (sum(part) for part in zip(*spent, strict=True)) if spent else (0, 0)
+    decode_ns = wall_ns * decoding // max(1, decoding + resizing)
+    return Spent(decode_ns, wall_ns - decode_ns)

@@ -1,11 +1,11 @@
 """The messages between a producer and the training loop: requests, and batches with the spans measured for them."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from storebench.errors import StorebenchError
@@ -21,17 +21,7 @@ LOOP_WORKER = -1
 
 @dataclass(frozen=True, kw_only=True)
 class LoadJob:
-    """The task of a producer: the store, how to read it, and what to do to the images.
-
-    Attributes
-    ----------
-    batch_size
-        Samples of the largest batch, so that its memory is allocated before the epoch begins; 0 if it is not known yet.
-    threads
-        Threads that a reader may compute with, unless the backend's options name a number; None lets the reader decide.
-    store_fill, store_memory_bytes
-        When ranks fill their data store, and its memory limit per node. Used only by jobs with a data store.
-    """
+    """The task of a producer: the store, how to read it, and what to do to the images."""
 
     store: Path
     backend: Backend
@@ -45,22 +35,10 @@ class LoadJob:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
-    """The batches of one epoch, in order.
-
-    Attributes
-    ----------
-    batches
-        Index arrays, int64.
-    check
-        Whether to digest the decoded pixels of every sample. This takes time, so only untimed passes do it.
-    everyone
-        The batches of all ranks of a job, step by step and in rank order, if the job has a data store; None otherwise. It
-        can be iterated over once.
-    """
+    """The batches of one epoch, in order."""
 
     epoch: int
     batches: list[Indices]
-    check: bool = False
     everyone: Iterable[Sequence[Indices]] | None = None
 
 
@@ -71,17 +49,13 @@ class BatchRequest:
     epoch: int
     step: int
     indices: Indices
-    check: bool = False
     plan: list[Indices] | None = None
 
 
 # Not frozen: one is made per batch, and each frozen field would take 0.1 us.
 @dataclass(kw_only=True, slots=True)
 class Spans:
-    """When a batch was made, by ``time.perf_counter_ns`` (one clock for all processes on Linux).
-
-    fetch, decode and prep follow one another from `start_ns`; `ready_ns` is when the batch was whole.
-    """
+    """When a batch was made, by ``time.perf_counter_ns`` (one clock for all processes on Linux)."""
 
     start_ns: int
     fetch_ns: int
@@ -92,24 +66,7 @@ class Spans:
 
 @dataclass(kw_only=True, slots=True)
 class LoadedBatch:
-    """Samples for one step.
-
-    Attributes
-    ----------
-    pixels
-        uint8 [n, H, W, C], augmented.
-    labels
-        int64 [n], in numpy: so few bytes travel faster beside the pixels than in a separate tensor.
-    indices
-        int64 [n], which samples these are.
-    digests
-        uint8 [n, 16], digests of the decoded samples before augmentation, or of the bytes of image files as they are;
-        None unless asked for.
-    prepared, difference
-        See `storebench.loading.decoded.BatchContent`.
-    io
-        The kernel's counters of the process that made the batch; None if the counters have not been read yet.
-    """
+    """Samples for one step."""
 
     pixels: torch.Tensor
     labels: Indices
@@ -117,9 +74,6 @@ class LoadedBatch:
     spans: Spans
     payload_bytes: int
     worker: int = LOOP_WORKER
-    digests: npt.NDArray[np.uint8] | None = None
-    prepared: npt.NDArray[np.uint8] | None = None
-    difference: int | None = None
     io: BatchIo | None = None
 
     def pin_memory(self) -> "LoadedBatch":
@@ -142,3 +96,29 @@ class Failure:
     """An error that happened in a producer, carried to the loop as it is."""
 
     error: StorebenchError
+
+
+def with_empty_batches(
+    batches: Iterator[LoadedBatch], planned: Sequence[Indices], shape: tuple[int, ...]
+) -> Iterator[LoadedBatch]:
+    """Yield a loader's batches, and an empty one in the place of each planned batch that has no samples."""
+    for indices in planned:
+        batch = next(batches, None) if len(indices) else empty_batch(shape)
+        if batch is None:
+            return
+        yield batch
+    yield from batches
+
+
+def empty_batch(shape: tuple[int, ...]) -> LoadedBatch:
+    """Return a batch without samples."""
+    now = time.perf_counter_ns()
+    none = np.empty(0, dtype=np.int64)
+    return LoadedBatch(
+        pixels=torch.empty((0, *shape), dtype=torch.uint8),
+        labels=none,
+        indices=none,
+        spans=Spans(start_ns=now, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=now),
+        payload_bytes=0,
+        io=BatchIo(0, 0, 0, 0, 0),
+    )

@@ -1,10 +1,4 @@
-"""Producers beside the loop, each in a separate lane, and the protocol between the two sides.
-
-The loop sends a lane its whole share of an epoch. The producer fills the lane's few
-batches in rotation and sends each to the loop. It refills one only after the loop has
-released it. Every lane is a queue in order, and the loop takes from the lanes in turn,
-so batches arrive in the plan's order, whichever producer is faster.
-"""
+"""Producers beside the loop, each in a separate lane, and the protocol between the two sides."""
 
 import collections
 import enum
@@ -34,13 +28,7 @@ class Ask(enum.Enum):
 
 
 class Channel(Protocol):
-    """One side's end of a lane: messages arrive in the order in which they were sent.
-
-    Attributes
-    ----------
-    lost
-        Whether the other side is known to have ended, so that waiting for it would never end.
-    """
+    """One side's end of a lane: messages arrive in the order in which they were sent."""
 
     lost: bool
 
@@ -55,12 +43,7 @@ class Channel(Protocol):
 
 
 class Slots:
-    """The memory of a lane's batches, as its producer sees it: a few buffers, some of them free.
-
-    The buffer that was freed last is filled first, because it is the one that
-    the processor's cache still holds: with batches of some megabytes that is
-    worth a fifth of the rate where the loop is quicker than the producer.
-    """
+    """The memory of a lane's batches, as its producer sees it: a few buffers, some of them free."""
 
     def __init__(self, buffers: Sequence[Allocate]) -> None:
         self._buffers = buffers
@@ -90,10 +73,7 @@ class Slots:
         self._free.append(self._lent.popleft())
 
     def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the chosen buffer, cut to `shape`; the producer allocates with this method.
-
-        It has room for the largest batch, so a short one that comes first does not let a later one wait for new memory.
-        """
+        """Return the chosen buffer, cut to `shape`; the producer allocates with this method."""
         if shape[0] < self._rows:
             return self._current((self._rows, *shape[1:]))[: shape[0]]
         return self._current(shape)

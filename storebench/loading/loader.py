@@ -1,14 +1,12 @@
-"""The contract of a loader, which brings batches to the loop, and the loader that uses torch's DataLoader.
-
-A loader opens its readers, serves epochs, and closes. Opening is apart from
-the epochs so that starting workers and opening stores are measured as
-themselves (`open_s`) and never inside a step.
-"""
+"""The loader of torch's DataLoader: worker processes, or the loop's own process; as for a GPU, a thread receives batches."""
 
 import contextlib
+import dataclasses
 import importlib
 import os
+import queue
 import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from multiprocessing.connection import wait
@@ -56,22 +54,7 @@ GRACE_S = 10.0
 
 
 class Loader(ABC):
-    """Serve the batches of an epoch in the harness's order.
-
-    Parameters
-    ----------
-    job
-        The task of every producer.
-    workers
-        Producers beside the loop; 0 makes batches in the loop's own thread.
-    pin
-        Put batches into page-locked memory, for a GPU.
-
-    Attributes
-    ----------
-    serves_empty
-        Whether `epoch` is also given empty batches and serves them; otherwise the caller makes them.
-    """
+    """Serve the batches of an epoch in the harness's order."""
 
     serves_empty: ClassVar[bool] = False
 
@@ -132,7 +115,6 @@ def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
             epoch=plan.epoch,
             step=step,
             indices=indices,
-            check=plan.check,
             plan=share_of(plan.batches, step, producers) if step < producers else None,
         )
         for step, indices in enumerate(plan.batches)
@@ -171,15 +153,7 @@ def batch_shape(job: LoadJob) -> tuple[int, ...]:
 
 
 def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a uint8 tensor in shared memory, so that sending it to another process copies nothing.
-
-    The DataLoader's own default_collate does the same in a worker.
-
-    Raises
-    ------
-    CellFailedError
-        There is no room for it in shared memory, which containers often limit to 64 MB.
-    """
+    """Return a uint8 tensor in shared memory, so that sending it to another process copies nothing."""
     size = torch.Size(shape).numel()
     try:
         # What default_collate itself calls; torch has no annotation for it.
@@ -278,10 +252,7 @@ def _as_it_is(item: Any) -> Any:
 
 
 class ProcessLoader(Loader):
-    """``torch.utils.data.DataLoader``: worker processes, or the loop's own process for 0 workers.
-
-    The workers live from `open` to `close`, as with ``persistent_workers=True``.
-    """
+    """``torch.utils.data.DataLoader``: worker processes, or the loop's own process for 0 workers."""
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
@@ -399,3 +370,115 @@ def worker_death(process: BaseProcess) -> CellFailedError:
     if code == -signal.SIGBUS:
         hint = "A file that it had mapped was cut short, or cannot be read from its disk."
     return CellFailedError(f"the loader's worker process {process.pid} {how}", hint=hint)
+
+
+POLL_S = 0.1
+"""The thread looks this often whether it is to end."""
+
+JOIN_S = 5.0
+"""A thread that waits for the rest of what a dead worker was sending never ends, and is left alone."""
+
+TAKEN = 3
+"""Batches whose memory is taken at the opening: one is with the loop, one is ready, one is being received."""
+
+RECEIVED = {"received_by": "thread"}
+"""Note of the readers whose batches a thread received."""
+
+
+class ReceivingLoader(ProcessLoader):
+    """`ProcessLoader` with a thread that receives and copies the batches of the worker processes."""
+
+    def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
+        super().__init__(job, workers=workers, pin=pin)
+        self._receives = workers > 0 and not pin  # where it pins, torch has a thread of its own
+        self._thread: _ReceivingThread | None = None
+
+    def open(self) -> list[ReaderReport]:
+        """Start the workers; each opens its reader."""
+        opened = super().open()
+        if not self._receives:
+            return opened
+        return [dataclasses.replace(report, notes=report.notes | RECEIVED) for report in opened]
+
+    def _items(self) -> Iterator[Any]:
+        items = super()._items()
+        if not self._receives:
+            yield from items
+            return
+        if self._thread is None:
+            self._thread = _ReceivingThread(items, batch_shape(self.job))
+        for item in items:
+            buffer = self._thread.buffer_of(item)
+            yield item
+            self._thread.use_again(buffer)
+
+    def _stop_workers(self) -> None:
+        thread, self._thread = self._thread, None
+        try:
+            if thread is not None:
+                thread.stop()
+        finally:  # torch or Ctrl-C may interrupt the wait
+            super()._stop_workers()
+
+
+class _ReceivingThread:
+    """Take items from the workers' queue, copy the pixels of batches, and pass all on to the DataLoader's iterator."""
+
+    def __init__(self, iterator: Any, shape: tuple[int, ...]) -> None:
+        # What torch itself does where it pins: the iterator reads another queue than the workers write to.
+        self._sent = iterator._worker_result_queue  # noqa: SLF001
+        self._received = iterator._data_queue = _Received()  # noqa: SLF001
+        self._free = [ReusedBuffer() for _ in range(TAKEN)]
+        for buffer in self._free:
+            buffer(shape)  # its page faults belong to the opening
+        self._lent: dict[int, ReusedBuffer] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name="storebench-receiving", daemon=True)
+        self._thread.start()
+
+    def buffer_of(self, item: Any) -> ReusedBuffer | None:
+        """Return the memory of a batch, which is the loop's until `use_again`; None for other items."""
+        return self._lent.pop(item.pixels.data_ptr()) if isinstance(item, LoadedBatch) else None
+
+    def use_again(self, buffer: ReusedBuffer | None) -> None:
+        """Use the memory of a batch for another."""
+        if buffer is not None:
+            self._free.append(buffer)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ending.set()
+        self._thread.join(JOIN_S)
+
+    def _receive(self) -> None:
+        while not self._ending.is_set():
+            try:
+                number, item = self._sent.get(timeout=POLL_S)
+                if isinstance(item, LoadedBatch):
+                    self._copy(item)
+            except queue.Empty:
+                continue
+            except Exception as error:  # noqa: BLE001 - the loop raises it, and ends its epoch
+                self._received.put(error)
+                self._ending.wait(POLL_S)  # one that lasts would otherwise fill the queue
+                continue
+            self._received.put((number, item))
+            del item  # or its memory would be held until the next one comes
+
+    def _copy(self, batch: LoadedBatch) -> None:
+        # More are taken where batches wait for a slow loop, or for those that it had when it left an epoch early.
+        buffer = self._free.pop() if self._free else ReusedBuffer()
+        pixels = buffer(tuple(batch.pixels.shape))
+        np.copyto(pixels.numpy(), batch.pixels.numpy())
+        self._lent[pixels.data_ptr()] = buffer
+        batch.pixels = pixels
+
+
+class _Received(queue.Queue[Any]):
+    """A queue that raises the errors that are put into it."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        item = super().get(block, timeout)
+        if isinstance(item, Exception):
+            raise item
+        return item

@@ -9,11 +9,7 @@ from storebench.formats.base import Indices
 
 
 def epoch_order(count: int, *, seed: int, epoch: int, replicate: int = 0, shuffle: bool = True) -> Indices:
-    """Return the order in which an epoch serves `count` samples, int64 [count].
-
-    The permutation is numpy's PCG64 generator seeded with (seed, epoch, replicate): no layout of a store can fit
-    the order of all rounds, and all cells of a round share it.
-    """
+    """Return the order in which an epoch serves `count` samples, int64 [count]."""
     if not shuffle:
         return np.arange(count, dtype=np.int64)
     return np.random.default_rng([seed, epoch, replicate]).permutation(count).astype(np.int64, copy=False)

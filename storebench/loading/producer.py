@@ -4,24 +4,112 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 
 from storebench.codecs import any_size, get_codec
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import CellFailedError, CorruptDataError, UsageError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
 from storebench.formats.windows import Windows
+from storebench.loading.augment import Augment, prepare_files
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
-from storebench.loading.decoded import BatchContent, decoded_by, seen_files, seen_pixels
-from storebench.loading.original_files import prepare_files
-from storebench.loading.process_settings import ProcessSettings
-from storebench.loading.ready import ReadyBatches
+from storebench.loading.evidence import decoded_by
+from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
 from storebench.probes.batch_io import METER
 from storebench.system.copying import load_kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings:
+    """The settings of this process and of the calling thread."""
+
+    threads: int
+    cores: frozenset[int]
+    priority: int
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return the settings as they are now."""
+        return cls(
+            threads=torch.get_num_threads(),
+            cores=frozenset(os.sched_getaffinity(0)),
+            priority=os.getpriority(os.PRIO_PROCESS, 0),
+        )
+
+    def require_unchanged(self, backend: str) -> None:
+        """Raise `CellFailedError` if a setting is no longer as it was: the cell would compute under other conditions."""
+        now = type(self).now()
+        changes = {
+            "torch's threads": (self.threads, now.threads),
+            "the cores that it may use": (sorted(self.cores), sorted(now.cores)),
+            "its priority": (self.priority, now.priority),
+        }
+        for name, (before, after) in changes.items():
+            if before != after:
+                raise CellFailedError(
+                    f"the reader of {backend} changed {name} from {before} to {after} in the process that is measured",
+                    hint="A reader may set these in processes and threads of its own only.",
+                )
+
+
+READY_BATCHES = 8
+"""Ready batches of one producer, if they fit into `READY_BYTES`."""
+
+READY_BYTES = 64 << 20
+"""Memory for one producer's ready batches. Two are made in any case, so that consecutive batches differ."""
+
+
+class ReadyBatches:
+    """A few different batches of a store's samples, with their own labels."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        augment: Augment,
+        *,
+        seed: int,
+        worker: int,
+        allocate: Callable[[tuple[int, ...]], torch.Tensor],
+    ) -> None:
+        self._reader = reader
+        self._augment = augment
+        self._seed = seed
+        self._first = worker * READY_BATCHES
+        self._allocate = allocate
+        self._batches: list[tuple[torch.Tensor, Indices]] = []
+        self._rows = self._turn = 0
+
+    def prepare(self, rows: int) -> None:
+        """Make batches of at least `rows` samples, unless those that are there are as large."""
+        if rows <= self._rows:
+            return
+        shape = (rows, *self._augment.output_shape(self._reader.image_shape))
+        count = max(2, min(READY_BATCHES, READY_BYTES // int(np.prod(shape))))
+        self._batches = [self._make(self._first + number, shape) for number in range(count)]
+        self._rows = rows
+
+    def take(self, rows: int) -> tuple[torch.Tensor, Indices]:
+        """Return pixels, uint8 [rows, H, W, C], and labels, int64 [rows], of the batch whose turn it is."""
+        self.prepare(rows)
+        pixels, labels = self._batches[self._turn % len(self._batches)]
+        self._turn += 1
+        return pixels[:rows], labels[:rows]
+
+    def _make(self, epoch: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, Indices]:
+        order = epoch_order(len(self._reader.labels), seed=self._seed, epoch=epoch)
+        indices = np.resize(order, shape[0])
+        decoded = np.empty((shape[0], *self._reader.image_shape), np.uint8)
+        self._reader.fetch_into(indices, decoded)
+        pixels = self._allocate(shape)
+        self._augment.apply(decoded, indices, pixels.numpy(), seed=self._seed, epoch=epoch)
+        return pixels, self._reader.labels[indices]
+
 
 Allocate = Callable[[tuple[int, ...]], torch.Tensor]
 """Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
@@ -43,24 +131,7 @@ def lasting_memory(*, pin: bool) -> Allocate:
 
 
 class Producer:
-    """Open a reader and turn requests into batches.
-
-    Parameters
-    ----------
-    job
-        The store, the reader and the augmentation.
-    allocate
-        Allocates memory for the pixels of each batch.
-    worker
-        Number of the worker that this producer runs in.
-    reader
-        An open reader to share with other producers; its owner opened it and will
-        close it; None opens one of its own.
-    lasting
-        Allocates memory for ready-made batches, which nothing else writes to.
-    own_process
-        Whether the producer has a process to itself: then its first batch of an epoch starts the counting.
-    """
+    """Open a reader and turn requests into batches."""
 
     def __init__(
         self,
@@ -83,13 +154,7 @@ class Producer:
         self._ready: ReadyBatches | None = None
 
     def open(self, *, take_memory: bool = True) -> ReaderReport:
-        """Open the reader in this process, timed, and make the batches that have to be ready.
-
-        Parameters
-        ----------
-        take_memory
-            Take the memory of the largest batch as well, so that no step pays for its page faults.
-        """
+        """Open the reader in this process, timed, and make the batches that have to be ready."""
         load_kernel()  # the first process of a machine compiles it, which is no part of the opening
         settings = ProcessSettings.now()
         start = time.perf_counter_ns()
@@ -135,16 +200,13 @@ class Producer:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *augment.output_shape(reader.image_shape)))
         whole: Batch | None = None
-        seen: BatchContent | None = None
-        if windows is not None and reader.serves_windows and not request.check:
+        if windows is not None and reader.serves_windows:
             payload_bytes, decode_inside = reader.fetch_windows(indices, windows, out.numpy())
             fetched = decoded_at = time.perf_counter_ns()
         else:
             whole = out.numpy() if windows is None else self._scratch_for(reader, len(indices))
             payload_bytes, fetched, decode_inside = self._pixels(reader, indices, whole)
             decoded_at = time.perf_counter_ns()
-            # Digests are only asked for in passes that are not timed, so their cost may stand between two clocks.
-            seen = seen_pixels(reader, self.job.backend, indices, whole) if request.check else None
         prep_start = time.perf_counter_ns()
         if windows is not None and whole is not None:
             windows.cut(whole, out.numpy())
@@ -157,7 +219,7 @@ class Producer:
             prep_ns=drawn - start + ready - prep_start,
             ready_ns=ready,
         )
-        return self._batch(out, labels, indices, spans, payload_bytes, seen)
+        return self._batch(out, labels, indices, spans, payload_bytes)
 
     def _produce_files(self, request: BatchRequest, start: int) -> LoadedBatch:
         """Fetch image files as they are, decode them, and make samples of them."""
@@ -166,15 +228,12 @@ class Producer:
             reader.plan(request.plan)
         out = self._allocate((len(indices), *job.augment.output_shape(reader.image_shape)))
         pixels = out.numpy()
-        seen: BatchContent | None = None
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
         views = job.augment.views(indices, seed=job.seed, epoch=request.epoch)
         spent = prepare_files(reader, payloads, indices, pixels, views)
         labels = reader.labels[indices]
         ready = time.perf_counter_ns()
-        if request.check:
-            seen = seen_files(reader, job.backend, payloads, indices, pixels, views)
         spans = Spans(
             start_ns=start,
             fetch_ns=fetched - start,
@@ -182,7 +241,7 @@ class Producer:
             prep_ns=ready - fetched - spent.decode_ns,
             ready_ns=ready,
         )
-        return self._batch(out, labels, indices, spans, sum(map(len, payloads)), seen)
+        return self._batch(out, labels, indices, spans, sum(map(len, payloads)))
 
     def _batch(
         self,
@@ -191,7 +250,6 @@ class Producer:
         indices: Indices,
         spans: Spans,
         payload_bytes: int,
-        seen: BatchContent | None,
     ) -> LoadedBatch:
         return LoadedBatch(
             pixels=out,
@@ -200,9 +258,6 @@ class Producer:
             spans=spans,
             payload_bytes=payload_bytes,
             worker=self.worker,
-            digests=seen.digests if seen else None,
-            prepared=seen.prepared if seen else None,
-            difference=seen.difference if seen else None,
         )
 
     def produce_counted(self, request: BatchRequest) -> LoadedBatch:
@@ -216,10 +271,7 @@ class Producer:
         return batch
 
     def _produce_ready(self, request: BatchRequest) -> LoadedBatch:
-        """Return a batch that was made beforehand: nothing is fetched, decoded or prepared.
-
-        Its samples are not those that were asked for; it carries the plan's indices, so nothing can be proven of it.
-        """
+        """Return a batch that was made beforehand: nothing is fetched, decoded or prepared."""
         start = time.perf_counter_ns()
         reader, count = self.reader, len(request.indices)
         if self._ready is None:
@@ -297,10 +349,7 @@ class Producer:
 
 
 def open_backend(job: LoadJob) -> Reader:
-    """Open the reader that a job's backend names.
-
-    A reader with an option ``threads`` gets the job's number, unless the backend names one.
-    """
+    """Open the reader that a job's backend names."""
     manifest = decoded_by(Manifest.read(job.store), job.backend)
     backend, store_format = job.backend, get_format(job.backend.format)
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()

@@ -1,14 +1,11 @@
-"""The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes.
-
-The DataLoader gives every batch a separate shared-memory file, which is
-created, mapped, faulted in page by page, sent as a descriptor and unmapped
-again. Here the memory of a few batches is mapped once and written again and again.
-"""
+"""The loader of worker processes that write into a ring of shared batches; messages have a few hundred bytes."""
 
 import contextlib
 import functools
 import math
+import mmap
 import multiprocessing
+import os
 import pickle
 import select
 import signal
@@ -19,19 +16,82 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from storebench.digests import DIGEST_BYTES
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, Spans
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
 from storebench.loading.loader import GRACE_S, requests_of, worker_death
 from storebench.loading.producer import Producer
-from storebench.loading.ring_memory import RingMemory
 from storebench.manifest import Manifest
 from storebench.probes.batch_io import BatchIo
+
+
+class RingMemory:
+    """Slots for batches in anonymous shared memory."""
+
+    def __init__(self, file: int | None = None, *, pin: bool = False, slots: int = SLOTS) -> None:
+        self.file = os.memfd_create("storebench-ring") if file is None else file
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._slot_bytes = 0
+        self._slots = slots
+        self._pin = pin
+        self._locked = False
+
+    @property
+    def slot_bytes(self) -> int:
+        """Largest batch, in bytes."""
+        return self._slot_bytes
+
+    def fit(self, batch_bytes: int) -> None:
+        """Make each slot large enough for a batch of `batch_bytes`. Call it between epochs only: slots move when they grow."""
+        if batch_bytes <= self._slot_bytes:
+            return
+        self._unlock()
+        self._slot_bytes = -(-batch_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = self._slots * self._slot_bytes
+        if os.fstat(self.file).st_size < size:
+            os.ftruncate(self.file, size)
+        # The map lives for as long as any tensor on it, so a batch that is kept for too long is stale, never a crash.
+        mapped = mmap.mmap(self.file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        mapped.madvise(mmap.MADV_DONTFORK)  # the workers that are forked after this one have no use for it
+        self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
+        self._lock()
+
+    def slot(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return slot `number`, cut to `shape`, for the producer."""
+        return self.at(number * self._slot_bytes, shape)
+
+    def at(self, offset: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return the batch at `offset`, for the loop."""
+        return self._memory[offset : offset + torch.Size(shape).numel()].view(shape)
+
+    def offset_of(self, pixels: torch.Tensor) -> int | None:
+        """Return the offset of a batch in this memory; None if it is in other memory."""
+        offset = pixels.data_ptr() - self._memory.data_ptr()
+        return offset if 0 <= offset < len(self._memory) else None
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._unlock()
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        os.close(self.file)
+
+    def _lock(self) -> None:
+        """Page-lock the mapping. If the driver refuses, copies to the GPU are slower, but not wrong."""
+        if self._pin and torch.cuda.is_available():
+            code = _cudart().cudaHostRegister(self._memory.data_ptr(), len(self._memory), 0)
+            self._locked = int(code) == 0
+
+    def _unlock(self) -> None:
+        if self._locked:
+            _cudart().cudaHostUnregister(self._memory.data_ptr())
+            self._locked = False
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no annotation for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,12 +102,8 @@ class _Share:
     slot_bytes: int
 
 
-_Checked = tuple[bytes | None, bytes | None, int | None]
-"""Digests, digests of prepared samples, and the largest difference, in a pass that is not timed."""
-
-_Row = tuple[int, int, tuple[int, ...], bytes, bytes, _Checked, tuple[int, ...] | None]
-"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, what was checked,
-and the kernel's counters."""
+_Row = tuple[int, int, tuple[int, ...], bytes, bytes, tuple[int, ...] | None]
+"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, kernel's counters."""
 
 
 class _WorkerEnd:
@@ -94,7 +150,6 @@ class _WorkerEnd:
             (spans.start_ns, spans.fetch_ns, spans.decode_ns, spans.prep_ns, spans.ready_ns),
             batch.labels.tobytes(),
             batch.indices.tobytes(),
-            (_bytes_of(batch.digests), _bytes_of(batch.prepared), batch.difference),
             None if batch.io is None else tuple(batch.io),
         )
 
@@ -162,11 +217,11 @@ class RingLane(Lane):
         super().begin(requests)
 
     def _message(self, requests: list[BatchRequest]) -> Any:
-        plan = EpochPlan(epoch=requests[0].epoch, batches=self._indices, check=requests[0].check)
+        plan = EpochPlan(epoch=requests[0].epoch, batches=self._indices)
         return _Share(plan=plan, slot_bytes=self._memory.slot_bytes)
 
     def _batch(self, item: Any) -> LoadedBatch:
-        offset, payload_bytes, spans, labels, served, (digests, prepared, difference), io = item
+        offset, payload_bytes, spans, labels, served, io = item
         indices = np.frombuffer(bytearray(served), dtype=np.int64)
         start, fetch, decode, prep, ready = spans
         return LoadedBatch(
@@ -176,9 +231,6 @@ class RingLane(Lane):
             spans=Spans(start_ns=start, fetch_ns=fetch, decode_ns=decode, prep_ns=prep, ready_ns=ready),
             payload_bytes=payload_bytes,
             worker=self._worker,
-            digests=_rows_of(digests),
-            prepared=_rows_of(prepared),
-            difference=difference,
             io=None if io is None else BatchIo(*io),
         )
 
@@ -221,14 +273,6 @@ def _work(
             serve(_WorkerEnd(connection, memory, slots), producer, slots)
     finally:
         producer.close()
-
-
-def _bytes_of(digests: npt.NDArray[np.uint8] | None) -> bytes | None:
-    return None if digests is None else digests.tobytes()
-
-
-def _rows_of(digests: bytes | None) -> npt.NDArray[np.uint8] | None:
-    return None if digests is None else np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def _portable(error: BaseException) -> BaseException:

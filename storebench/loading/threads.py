@@ -1,10 +1,4 @@
-"""The loader of threads: producers in the loop's own process make batches ahead of it, so a handoff copies nothing.
-
-A handoff still costs waking the other thread, and a second buffer in the processor's cache. If the loop asks for the
-next batch before the handoff would have paid off, making it in a thread gains nothing. With a single thread (several
-may be wanted for their cores), the loop then makes the batches itself, and the thread resumes when a step takes
-longer.
-"""
+"""The loader of threads: producers in the loop's own process make batches ahead of it, so a handoff copies nothing."""
 
 import collections
 import queue
@@ -74,15 +68,7 @@ def _work(channel: _QueueEnd, producer: Producer, slots: Slots) -> None:
 
 
 class OnlyThreadLane(ThreadLane):
-    """The only producer, in a thread; the loop makes batches itself while its steps are too short to hide anything.
-
-    Producer and buffers belong to the thread or, while the thread is parked, to the loop.
-
-    Attributes
-    ----------
-    made_by_loop
-        Number of batches that the loop has made.
-    """
+    """The only producer, in a thread; the loop makes batches itself while its steps are too short to hide anything."""
 
     def __init__(self, producer: Producer, slots: Slots) -> None:
         super().__init__(producer, slots)
@@ -159,13 +145,7 @@ class OnlyThreadLane(ThreadLane):
 
 
 class ThreadLoader(LaneLoader):
-    """N threads fill batches ahead of the loop, each with its own reader.
-
-    Threads help where a reader releases the GIL while it works; where it does not, they take turns with the loop.
-
-    A reader that holds all pixels in memory is opened once and shared: fetching
-    from it only reads, and a copy for each thread would be a copy of the dataset.
-    """
+    """N threads fill batches ahead of the loop, each with its own reader."""
 
     # Within one process LMDB opens a file once and shares it, so readers must not open it concurrently.
     asks_at_once = False

@@ -1,8 +1,4 @@
-"""The kernel's counters for one batch: bytes from block devices, read calls and page faults of the process that made it.
-
-A reading costs a few microseconds (``python -m benchmarks.overhead --only counters``), so it stands in no span: the loop
-reads in a pause after its step, and a producer beside the loop after its batch is ready.
-"""
+"""The kernel's counters for one batch: bytes from block devices, read calls and page faults of the process that made it."""
 
 import os
 import resource
@@ -17,19 +13,7 @@ _CounterValues = tuple[int, int, int, int]
 
 
 class BatchIo(NamedTuple):
-    """Increments of a process's counters from one reading to the next.
-
-    Attributes
-    ----------
-    device_read_bytes
-        Bytes that block devices delivered for the process (``read_bytes`` of /proc/PID/io).
-    read_calls
-        System calls that read (``syscr`` of /proc/PID/io), without those of the meter.
-    major_faults, minor_faults
-        Page faults with I/O, and without.
-    own_reads
-        Read calls of the meter itself since its last report.
-    """
+    """Increments of a process's counters from one reading to the next."""
 
     device_read_bytes: int
     read_calls: int
@@ -43,11 +27,7 @@ IO_COLUMNS = BatchIo._fields[:4]
 
 
 class IoMeter:
-    """Read the counters of this process, as increments since the last reading.
-
-    The kernel counts a whole process. All of its threads therefore share one meter (`METER`): whoever reads takes the
-    increments since anyone's last reading, so none is counted twice.
-    """
+    """Read the counters of this process, as increments since the last reading."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,23 +1,13 @@
-"""Limit the memory of some processes, and the page cache that they fill, with a control group (v1 or v2).
-
-The kernel charges a page of the page cache to the group of the process that first
-touched it, and reclaims pages of that group at the limit. Processes that enter a
-group while nothing of a store is resident can therefore never have more of it
-resident than the limit. Memory that a process took before it entered stays charged
-to its previous group, in both versions.
-
-Groups are named ``storebench-PID-START-RANDOM`` after the process that made them
-(with its start time, because ids are reused). Those of processes that have ended
-are removed when the next one is made, and when storebench starts.
-"""
+"""Limit the memory of some processes, and the page cache that they fill, with a control group (v1 or v2)."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import secrets
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +15,10 @@ from typing import Self
 
 from storebench.errors import UsageError
 from storebench.probes.machine import read_text
+from storebench.probes.page_cache import PAGE_BYTES, Residency, cache_facts, evict, resident
+from storebench.probes.residency import settled
+from storebench.results import CacheFacts, CacheVerdict
+from storebench.settings.words import CacheState
 from storebench.system.processes import started_ticks
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -54,20 +48,7 @@ _KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "sock", "slab")
 
 @dataclass(frozen=True, kw_only=True)
 class GroupUsage:
-    """Memory that processes of a group and of those below it have used since it was made, in bytes; None if unknown.
-
-    Attributes
-    ----------
-    peak_bytes
-        Highest charge at any time, including page cache.
-    cache_bytes
-        Page cache that is charged now.
-    own_bytes
-        Memory of the processes themselves that is charged now: anonymous, shared, and the kernel's for them.
-        It reduces what the page cache can hold.
-    oom_kills
-        Processes that the kernel killed because nothing could be reclaimed.
-    """
+    """Memory that processes of a group and of those below it have used since it was made, in bytes; None if unknown."""
 
     peak_bytes: int | None
     cache_bytes: int | None
@@ -77,17 +58,7 @@ class GroupUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class Controller:
-    """A place for groups with a memory limit.
-
-    Attributes
-    ----------
-    version
-        1 or 2.
-    parent
-        Group in which ours are made.
-    home
-        Group of this process.
-    """
+    """A place for groups with a memory limit."""
 
     version: int
     parent: Path
@@ -95,15 +66,7 @@ class Controller:
 
 
 class MemoryGroup:
-    """A control group whose processes share a limited amount of memory.
-
-    Parameters
-    ----------
-    folder
-        The group's folder, which must exist.
-    home
-        Group from which its processes come and to which they return.
-    """
+    """A control group whose processes share a limited amount of memory."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
@@ -112,13 +75,7 @@ class MemoryGroup:
 
     @classmethod
     def create(cls, limit_bytes: int, controller: Controller | None = None) -> Self:
-        """Make a group that may hold `limit_bytes`, and remove the groups of killed processes.
-
-        Raises
-        ------
-        UsageError
-            This process may not make such a group; the message says why.
-        """
+        """Make a group that may hold `limit_bytes`, and remove the groups of killed processes."""
         controller = controller or find_controller()
         remove_stale(controller.parent)
         pid = os.getpid()
@@ -135,13 +92,7 @@ class MemoryGroup:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """Return the group that another process made at `folder`; its home is this process's current group.
-
-        Raises
-        ------
-        UsageError
-            There is no visible memory controller.
-        """
+        """Return the group that another process made at `folder`; its home is this process's current group."""
         _, groups = _own_groups()
         return cls(folder, groups[0])
 
@@ -152,13 +103,7 @@ class MemoryGroup:
             (self.folder / _NO_SWAP[self.version]).write_text("0")
 
     def enter(self, pids: Iterable[int]) -> None:
-        """Move processes, with all their threads, into this group; their memory stays charged to their old one.
-
-        Raises
-        ------
-        UsageError
-            The kernel refuses.
-        """
+        """Move processes, with all their threads, into this group; their memory stays charged to their old one."""
         for pid in pids:
             _move(pid, self.folder)
 
@@ -223,15 +168,7 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
 
 
 def find_controller() -> Controller:
-    """Return the place where this process may make groups with a memory limit, determined by trying.
-
-    It tries the group of this process, then its ancestors.
-
-    Raises
-    ------
-    UsageError
-        There is no such place; the message says why.
-    """
+    """Return the place where this process may make groups with a memory limit, determined by trying."""
     version, groups = _own_groups()
     refusals: list[str] = []
     for folder in groups:
@@ -283,13 +220,7 @@ def sweep_groups() -> None:
 
 
 def oom_kills(folder: Path | None = None) -> int | None:
-    """Return the number of processes of a group that the kernel has killed for lack of memory; None if it does not count them.
-
-    Parameters
-    ----------
-    folder
-        The group; None is this process's own.
-    """
+    """Return the number of processes of a group that the kernel has killed for lack of memory; None if it does not count them."""
     if folder is None:
         try:
             folder = _own_groups()[1][0]
@@ -310,10 +241,7 @@ def memory_limit_bytes() -> int | None:
 
 
 def memory_room_bytes() -> int | None:
-    """Return the memory in bytes that this process's control groups still allow; None if nothing limits it.
-
-    Page cache counts as free, because the kernel reclaims it.
-    """
+    """Return the memory in bytes that this process's control groups still allow; None if nothing limits it."""
     try:
         version, groups = _own_groups()
     except UsageError:
@@ -421,3 +349,84 @@ def _numbers(path: Path) -> dict[str, int]:
     return {
         name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", read_text(path) or "", re.MULTILINE)
     }
+
+
+LIMIT_HEADROOM = 1.02
+"""At most so many times the limit may be resident: pages are counted whole, and reclaim, which keeps the limit, lags a little."""
+
+
+class LimitedCache:
+    """The limit on the page cache of one cell."""
+
+    def __init__(self, group: MemoryGroup, limit_bytes: int, files: Sequence[Path]) -> None:
+        self.group = group
+        self.limit_bytes = limit_bytes
+        self.files = files
+        self._inside: set[int] = set()
+
+    def prepare(self, pids: Collection[int]) -> CacheFacts:
+        """Begin an epoch and return the count; the first time, evict the store and move the processes into the group."""
+        how = f"cgroup-v{self.group.version}"
+        if self._inside:
+            return _continued(self.count(), self.limit_bytes, how)
+        evicted = evict(self.files)
+        cold = cache_facts(CacheState.COLD, resident(self.files), paths=self.files, how=f"{how}+{evicted}")
+        if cold.verdict is not CacheVerdict.FAILED:
+            self.group.enter(pids)
+            self._inside = set(pids)
+        return dataclasses.replace(cold, requested=CacheState.LIMITED, limit_bytes=self.limit_bytes)
+
+    def enter(self, pids: Collection[int]) -> None:
+        """Move processes into the group that another process of the cell has prepared; the first time only."""
+        if not self._inside:
+            self.group.enter(pids)
+            self._inside = set(pids)
+
+    def count(self) -> Residency:
+        """Count the store's resident pages between two epochs; a count above the limit is repeated."""
+        return settled(lambda: resident(self.files), self.limit_bytes)[0]
+
+    def judged(self, facts: CacheFacts, after: Residency) -> CacheFacts:
+        """Return the facts after an epoch: failed if more was resident at any time than the limit allows."""
+        usage = self.group.usage()
+        facts = dataclasses.replace(
+            facts,
+            resident_frac_after=after.frac,
+            limit_peak_bytes=usage.peak_bytes,
+            limit_own_bytes=usage.own_bytes,
+        )
+        allowed = (
+            LIMIT_HEADROOM * self.limit_bytes / (after.pages_total * PAGE_BYTES) if after.pages_total else 1.0
+        )
+        sampled = facts.resident_max_frac or 0.0
+        most = max(facts.resident_frac_before or 0.0, facts.resident_frac_after or 0.0)
+        if most <= allowed and sampled <= allowed + facts.sampling_error_frac:
+            return facts
+        reason = f"{max(most, sampled):.1%} of the store was resident and the limit allows {allowed:.1%}; does another process read it, too?"
+        return dataclasses.replace(facts, verdict=CacheVerdict.FAILED, reason=reason)
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Move the processes out of the limit for the duration of a with statement."""
+        self.leave()
+        try:
+            yield
+        finally:
+            self.group.enter(self._inside)
+
+    def leave(self) -> None:
+        """Move the processes back to their previous group."""
+        self.group.leave(self._inside)
+
+
+def _continued(before: Residency, limit_bytes: int, how: str) -> CacheFacts:
+    unknown = before.frac is None
+    return CacheFacts(
+        requested=CacheState.LIMITED,
+        method=f"{how}+{before.method}",
+        resident_frac_before=before.frac,
+        resident_frac_after=None,
+        verdict=CacheVerdict.UNVERIFIED if unknown else CacheVerdict.VERIFIED,
+        reason=f"resident pages cannot be counted: {before.reason}" if unknown else "",
+        limit_bytes=limit_bytes,
+    )

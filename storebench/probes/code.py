@@ -18,15 +18,7 @@ _GIT_TIMEOUT_S = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Checkout:
-    """Git's information about some files.
-
-    Attributes
-    ----------
-    commit
-        Commit of the checkout; None outside one, or if the files are not tracked.
-    changed
-        Whether the files, including untracked ones, differ from that commit; None with `commit`.
-    """
+    """Git's information about some files."""
 
     commit: str | None = None
     changed: bool | None = None
@@ -54,11 +46,7 @@ def running_checkout() -> Checkout:
 
 
 def code_digest(*sources: Path) -> str:
-    """Return a digest of the names and contents of the code files of packages (folders) and modules (files).
-
-    It takes about 10 ms for storebench itself. `bench --against` computes it for other revisions, so its
-    definition must not change.
-    """
+    """Return a digest of the names and contents of the code files of packages (folders) and modules (files)."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for source in sources:
         base = source.parent
@@ -93,10 +81,7 @@ def _code_changed(status: Sequence[str]) -> bool:
 
 
 def cell_environment() -> dict[str, str]:
-    """Return the environment of a cell's process, with the storebench package that this process imported.
-
-    If this process found it through a link, so does the cell: nothing else beside the package is importable.
-    """
+    """Return the environment of a cell's process, with the storebench package that this process imported."""
     parent = str(Path(__file__).absolute().parents[2])
     if parent in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         # At the front of PYTHONPATH, installed packages would precede the standard library.

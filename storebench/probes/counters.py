@@ -1,22 +1,17 @@
-"""Kernel counters of a training process and its workers between two moments.
-
-Figures of a process include those of its children that have exited and were
-waited for, because the kernel adds them to the parent. A worker that ends before
-the second moment is therefore not lost if its parent is among the probed processes.
-
-Nothing here raises: a counter that cannot be read is None, with a reason under its
-name, never 0.
-"""
+"""Kernel counters of a training process and its workers between two moments."""
 
 import contextlib
+import dataclasses
 import os
+import re
 import resource
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storebench.probes.mounts import Mount, mount_of
-from storebench.results import Counters
+from storebench.probes.machine import Mount, cgroup_folders, mount_of, read_text
+from storebench.results import Conditions, Counters, disturbance
 
 SECTOR_BYTES = 512
 
@@ -36,19 +31,7 @@ _Values = dict[str, float]
 
 @dataclass(kw_only=True)
 class _Snapshot:
-    """Counters of one process at one moment.
-
-    Attributes
-    ----------
-    values
-        Running totals, by field name of `Counters`.
-    missing
-        Reason why a total could not be read, by name.
-    threads
-        Ids of the threads whose switches are in the totals; empty if ended threads count, too.
-    parent
-        Id of the parent process; None if it could not be read.
-    """
+    """Counters of one process at one moment."""
 
     values: _Values = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -57,19 +40,7 @@ class _Snapshot:
 
 
 class CounterProbe:
-    """Count the events of some processes between `start` and `stop`.
-
-    Call `stop` while the workers are running, or after a probed process has waited for
-    them. Context switches of another process's thread that both starts and ends in between
-    are not counted.
-
-    Parameters
-    ----------
-    pids
-        The training process and its workers.
-    store
-        Path on the store's filesystem, whose block device is counted as well.
-    """
+    """Count the events of some processes between `start` and `stop`."""
 
     def __init__(self, pids: Iterable[int], store: Path | str) -> None:
         self._pids = sorted(set(pids))
@@ -85,15 +56,7 @@ class CounterProbe:
         self._first = self._samples(io_last=True)
 
     def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> Counters:
-        """Return the increments since `start`.
-
-        Parameters
-        ----------
-        payload_bytes
-            Bytes of samples requested in between, for the read amplification.
-        own_reads
-            Read calls in between that were made to read these counters (`storebench.probes.batch_io`), not to load.
-        """
+        """Return the increments since `start`."""
         last = self._samples(io_last=False)
         device = _block_device_bytes(self._mount)
         values, reasons = self._differences(last)
@@ -112,10 +75,7 @@ class CounterProbe:
         return _counters(values, reasons)
 
     def _samples(self, *, io_last: bool) -> dict[int, _Snapshot]:
-        """Read every process; our own read calls come last at the start and first at the end.
-
-        Only one read call of this probe is then in between, and it is subtracted.
-        """
+        """Read every process; our own read calls come last at the start and first at the end."""
         samples = {pid: _Snapshot() for pid in self._pids}
         own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
         rest: tuple[_ReadCounters, ...] = (_read_stat, _read_switches)
@@ -165,13 +125,7 @@ _ReadCounters = Callable[[int, _Snapshot], None]
 
 
 def counts_reads(fstype: str) -> bool:
-    """Return whether the kernel attributes reads of a filesystem to the process that asked for them.
-
-    Parameters
-    ----------
-    fstype
-        Type of a mount. The kernel appends the kind of a FUSE filesystem: ``fuse.sshfs``.
-    """
+    """Return whether the kernel attributes reads of a filesystem to the process that asked for them."""
     return fstype.partition(".")[0] not in _UNCOUNTED
 
 
@@ -303,3 +257,104 @@ def _counters(values: _Values, reasons: dict[str, str]) -> Counters:
     floats = {"cpu_user_s", "cpu_system_s", "read_amplification"}
     typed = {name: value if name in floats else int(value) for name, value in values.items()}
     return Counters(**typed, reasons=reasons)  # type: ignore[arg-type]
+
+
+_USER, _NICE, _SYSTEM, _STEAL = 0, 1, 2, 7
+"""Fields of a line of /proc/stat after the CPU's name. Interrupts are left out: most of them serve the cell's own I/O."""
+
+_CLOCK_COUNTS = ("core_throttle_count", "package_throttle_count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Totals:
+    """Running totals at one moment."""
+
+    at_s: float
+    busy_s: float | None
+    steal_s: float | None
+    own_s: float
+    throttled_s: float | None
+    clock_throttles: int | None
+
+
+class OtherWork:
+    """Count the work of others from the moment it is made until `conditions`; children must have been waited for by then."""
+
+    def __init__(self) -> None:
+        self._cpus = sorted(os.sched_getaffinity(0))
+        self._load = _load()
+        self._before = _totals(self._cpus)
+
+    def conditions(self, attempt: int = 1) -> Conditions:
+        """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
+        before, after = self._before, _totals(self._cpus)
+        busy_s, steal_s = _grown(before.busy_s, after.busy_s), _grown(before.steal_s, after.steal_s)
+        own_s = after.own_s - before.own_s
+        conditions = Conditions(
+            wall_s=after.at_s - before.at_s,
+            cores=len(self._cpus),
+            load=self._load,
+            # The kernel counts in ticks, so a quiet machine may come out just below zero.
+            others_cpu_s=None if busy_s is None else max(0.0, busy_s - own_s),
+            steal_s=steal_s,
+            throttled_s=_grown(before.throttled_s, after.throttled_s),
+            clock_throttles=_counted(before.clock_throttles, after.clock_throttles),
+            attempt=attempt,
+        )
+        return dataclasses.replace(conditions, disturbed=disturbance(conditions))
+
+
+def _grown(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0.0, after - before)
+
+
+def _counted(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(0, after - before)
+
+
+def _load() -> float | None:
+    with contextlib.suppress(OSError):
+        return os.getloadavg()[0]
+    return None
+
+
+def _totals(cpus: list[int]) -> _Totals:
+    busy_s, steal_s = _cpu_seconds(cpus)
+    own = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return _Totals(
+        at_s=time.monotonic(),
+        busy_s=busy_s,
+        steal_s=steal_s,
+        own_s=sum(usage.ru_utime + usage.ru_stime for usage in own),
+        throttled_s=_throttled_s(),
+        clock_throttles=_clock_throttles(cpus),
+    )
+
+
+def _cpu_seconds(cpus: list[int]) -> tuple[float | None, float | None]:
+    """Return the seconds for which the CPUs ran processes, and those that were stolen from them."""
+    lines = dict(re.findall(r"^cpu(\d+) (.*)$", read_text("/proc/stat") or "", re.MULTILINE))
+    ticks = [[int(field) for field in lines[str(cpu)].split()] for cpu in cpus if str(cpu) in lines]
+    if len(ticks) < len(cpus) or any(len(fields) <= _STEAL for fields in ticks):
+        return None, None
+    busy = sum(fields[_USER] + fields[_NICE] + fields[_SYSTEM] for fields in ticks)
+    return busy * TICK_S, sum(fields[_STEAL] for fields in ticks) * TICK_S
+
+
+def _throttled_s() -> float | None:
+    """Return the seconds for which the quotas of this process's control groups stopped them; None without a quota."""
+    throttled_s = []
+    for folder in cgroup_folders("cpu"):
+        text = read_text(folder / "cpu.stat") or ""
+        for name, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
+            count = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
+            if count:
+                throttled_s.append(int(count.group(1)) * unit_s)
+    return max(throttled_s, default=None)
+
+
+def _clock_throttles(cpus: list[int]) -> int | None:
+    folders = [Path(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle") for cpu in cpus]
+    counts = [read_text(folder / name) for folder in folders for name in _CLOCK_COUNTS]
+    known = [int(count) for count in counts if count is not None and count.isdecimal()]
+    return sum(known) if known else None

@@ -15,7 +15,7 @@ from storebench.probes import machine
 from storebench.probes.cgroup import memory_limit_bytes
 from storebench.probes.code import running_checkout
 from storebench.probes.loop_mount import describe_device
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.results import Environment
 
 _LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
@@ -24,21 +24,7 @@ _GIB = 1 << 30
 
 
 def environment(store: Path | str, device: str = "cpu", *, image: Path | None = None) -> Environment:
-    """Describe this machine and process for a store on the filesystem of `store`.
-
-    `match` depends on nothing that a process has imported or done so far, so that
-    every process of a run gets the same key. torch's number of threads is therefore
-    only a note: it is determined by the cores, the control group's quota, the
-    environment variables and the cell's own `threads`, which all have to match.
-
-    Parameters
-    ----------
-    device
-        "cpu", or an accelerator as torch names it; torch is imported for the latter.
-    image
-        Image that is mounted on `store`. The disk of the image must then match; the mounted device's
-        read-ahead belongs to the cell and is in the notes.
-    """
+    """Describe this machine and process for a store on the filesystem of `store`."""
     place = store if image is None else image.parent
     match = _match(place, device)
     own = {} if image is None else {"own_device": describe_device(Path(store))}

@@ -1,13 +1,4 @@
-"""Put a file system image on a loop device with its own read-ahead, for one process and its lifetime.
-
-The process starts in its own mount namespace (`own_namespace`), so no other process
-sees the mount, and the device detaches itself with its last user. When the process
-ends for any reason, the kernel therefore unmounts the image and frees the device. No
-setting of the machine's own devices changes.
-
-The device reads its image with direct I/O, so the page cache holds only the pages of
-the mounted files, not those of the image as well.
-"""
+"""Put a file system image on a loop device with its own read-ahead, for one process and its lifetime."""
 
 import ctypes
 import os
@@ -18,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError, from_os_error
-from storebench.probes.machine import SYS_BLOCK, block_device, read_text
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, SYS_BLOCK, block_device, mount_of, read_text
 from storebench.probes.page_cache import evict
 from storebench.system.libc import LIBC
 from storebench.system.scratch import scratch_folder
@@ -52,13 +42,7 @@ def own_namespace(command: Sequence[str]) -> list[str]:
 
 
 def enter_own_namespace() -> None:
-    """Give this process a mount namespace of its own, as `own_namespace` gives one to a command.
-
-    Raises
-    ------
-    OSError
-        The kernel refuses.
-    """
+    """Give this process a mount namespace of its own, as `own_namespace` gives one to a command."""
     if LIBC.unshare(_CLONE_NEWNS) or LIBC.mount(
         b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None
     ):
@@ -67,22 +51,7 @@ def enter_own_namespace() -> None:
 
 
 def mount_image(image: Path, folder: Path, readahead_kib: int, *, writable: bool = False) -> None:
-    """Mount `image` on `folder` in this process's own namespace, with the given read-ahead; read-only unless `writable`.
-
-    Parameters
-    ----------
-    image
-        A file that contains a file system.
-    folder
-        An empty folder.
-    readahead_kib
-        KiB that the kernel reads ahead of a sequential reader and around a page fault; 0 for none.
-
-    Raises
-    ------
-    CellFailedError
-        The kernel refuses; the message names the step.
-    """
+    """Mount `image` on `folder` in this process's own namespace, with the given read-ahead; read-only unless `writable`."""
     # mount(8) makes the device detach itself on unmounting, and tells the kernel so before it mounts.
     options = "loop,noatime" if writable else "ro,loop"
     _call("mount", "-o", options, str(image), str(folder))
@@ -102,15 +71,7 @@ def mount_image(image: Path, folder: Path, readahead_kib: int, *, writable: bool
 
 
 def make_image(image: Path, size_bytes: int, *, files: int) -> None:
-    """Write an empty ext4 file system of `size_bytes` with room for this many files.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        There is no room, or the image cannot be written.
-    CellFailedError
-        mkfs.ext4 refuses.
-    """
+    """Write an empty ext4 file system of `size_bytes` with room for this many files."""
     try:
         with image.open("wb") as file:
             # Allocated in one step, so that the store has the same layout on disk as its own files.
@@ -123,13 +84,7 @@ def make_image(image: Path, size_bytes: int, *, files: int) -> None:
 
 
 def fill_image(image: Path, folder: Path, source: Path) -> None:
-    """Copy everything in `source` into the image, which is mounted on `folder` in the meantime, and sync it.
-
-    Raises
-    ------
-    CellFailedError
-        A step fails; the message names it.
-    """
+    """Copy everything in `source` into the image, which is mounted on `folder` in the meantime, and sync it."""
     _call(*own_namespace(["sh", "-ec", _FILL, "sh", str(image), str(folder), str(source)]))
 
 

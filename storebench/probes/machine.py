@@ -1,17 +1,67 @@
-"""Facts about the machine from /proc and /sys; None if the kernel does not say."""
+"""Facts about the machine and its mounts from /proc and /sys; None if the kernel does not say."""
 
 import os
 import platform
 import re
+import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.probes.mounts import Mount, mount_of
+from storebench.filesystem import mount_fields, unescape
 
 SYS_BLOCK = Path("/sys/dev/block")
 _QUEUE = ("read_ahead_kb", "scheduler", "rotational", "nr_requests")
 _VIRTUAL = re.compile(
     "QEMU|KVM|VMware|VirtualBox|Xen|Virtual|Amazon EC2|Google Compute|Firecracker", re.IGNORECASE
 )
+
+
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
+"""Filesystems whose files are only in the page cache: none of their pages can be evicted to a device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """The mount of a path."""
+
+    point: str
+    fstype: str
+    source: str
+    options: tuple[str, ...]
+    device: tuple[int, int] | None
+
+
+def mount_of(path: Path | str) -> Mount:
+    """Return the mount of `path`, which must exist."""
+    return _mount(mount_fields(path), Path(os.path.realpath(path)).stat().st_dev)
+
+
+def _mount(fields: list[str] | None, st_dev: int) -> Mount:
+    if fields is None:
+        return Mount(point="/", fstype="unknown", source="", options=(), device=_device(st_dev, ""))
+    # After a variable number of optional fields and a dash: type, source, options of the superblock.
+    fstype, source, super_options = fields[fields.index("-") + 1 :][:3]
+    options = tuple(sorted({*fields[5].split(","), *super_options.split(",")}))
+    return Mount(
+        point=unescape(fields[4]),
+        fstype=fstype,
+        source=unescape(source),
+        options=options,
+        device=_device(st_dev, unescape(source)),
+    )
+
+
+def _device(st_dev: int, source: str) -> tuple[int, int] | None:
+    if os.major(st_dev):
+        return os.major(st_dev), os.minor(st_dev)
+    # btrfs and others give files an anonymous device number, but name the mounted device.
+    if not source.startswith("/dev/"):
+        return None
+    try:
+        status = Path(source).stat()
+    except OSError:
+        return None
+    return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISBLK(status.st_mode) else None
 
 
 def read_text(path: Path | str) -> str | None:
@@ -85,10 +135,7 @@ def cpu_quota() -> float | None:
 
 
 def block_device(mount: Mount) -> dict[str, str | None]:
-    """Return name, model and queue settings of the disk below a mount; empty if there is none.
-
-    A partition's queue is that of its disk. The model of a loop device tells where its image is, and how it is read.
-    """
+    """Return name, model and queue settings of the disk below a mount; empty if there is none."""
     if mount.device is None:
         return {}
     disk = _disk(mount.device)
@@ -109,10 +156,7 @@ def _disk(device: tuple[int, int]) -> Path:
 
 
 def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | None:
-    """Return the image of a loop device, or of a partition of one, and whether it is read past the page cache.
-
-    None for any other device. The image is None if this process cannot see it.
-    """
+    """Return the image of a loop device, or of a partition of one, and whether it is read past the page cache."""
     return _image_of(_disk(device)) if device else None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storebench.errors import CellFailedError, UsageError
 from storebench.filesystem import sync_file_system
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_count import (
     PAGE_BYTES,
     Paths,
@@ -61,16 +61,7 @@ _MANY_FILES = 64
 
 
 def evict(paths: Paths) -> str:
-    """Write files back and evict them from the page cache; return the method ("fadvise").
-
-    Mapped pages and pages of tmpfs stay, so count afterwards. Directory entries and inodes are hot then, because
-    every file was opened; see `drop_caches`.
-
-    Raises
-    ------
-    CellFailedError
-        A file cannot be written back, so the disk does not hold its current content.
-    """
+    """Write files back and evict them from the page cache; return the method ("fadvise")."""
     _evict(list(paths), _EVICT_WAITS_S)
     return "fadvise"
 
@@ -88,13 +79,7 @@ def ask_to_evict(fd: int) -> None:
 
 
 def drop_caches() -> str:
-    """Drop every clean, unused page, dentry and inode of the whole machine; return the method ("drop_caches").
-
-    Call it last, because opening or counting a file makes its directory entry and its inode hot again. Files that a
-    process holds open or maps stay.
-
-    It needs root. storebench never asks for a password.
-    """
+    """Drop every clean, unused page, dentry and inode of the whole machine; return the method ("drop_caches")."""
     Path(DROP_CACHES).write_text("3\n", encoding="ascii")
     return "drop_caches"
 
@@ -147,19 +132,7 @@ def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float], *, 
 
 
 def warm(paths: Paths, *, anew: bool = False) -> Residency:
-    """Read each file from start to end; return the pages that are resident afterwards.
-
-    A machine that reclaims idle pages may drop some while others are still being read.
-    All files are therefore read again, up to `WARM_PASSES` times, while less than
-    `WARM_ENOUGH_FRAC` is resident. It may still be less in the end.
-
-    Parameters
-    ----------
-    anew
-        Evict them first. Pages that were read one by one are single pages in the cache, while pages that were read
-        sequentially are in units of up to 2 MiB, which are mapped several times as fast. The result must not depend
-        on how they were read before.
-    """
+    """Read each file from start to end; return the pages that are resident afterwards."""
     files = list(paths)
     if anew:
         _evict(files, _ANEW_WAITS_S)
@@ -187,10 +160,7 @@ def _read(paths: Paths) -> int:
 
 
 def who_maps(paths: Paths) -> list[str]:
-    """Return the processes that map one of the files, as "pid 123 (python)"; this one is "(this process)".
-
-    Processes of other users are visible only to root.
-    """
+    """Return the processes that map one of the files, as "pid 123 (python)"; this one is "(this process)"."""
     names, inodes = _identities(paths)
     processes = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -228,20 +198,7 @@ def cache_facts(
     how: str = "none",
     applies_to: str = "epoch",
 ) -> CacheFacts:
-    """Decide from the count just before the first timed step whether a cell got its cache state.
-
-    Call it right after counting `before`, because it also looks for the likely cause of a
-    failure. The count after the epoch can be added later with `dataclasses.replace`.
-
-    Parameters
-    ----------
-    requested
-        "cold" (at most 1% resident), "warm" (at least 99%) or "any" (nothing to verify).
-    paths
-        The counted files, for finding the likely cause of a failure.
-    how
-        How the state was reached: the result of `evict`, "read", or "none".
-    """
+    """Decide from the count just before the first timed step whether a cell got its cache state."""
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
         cause = _cold_cause(list(paths)) if requested == CacheState.COLD else _warm_cause(before)

@@ -1,11 +1,4 @@
-"""Count the resident pages of files without touching any of them.
-
-The count comes from `cachestat(2)` (Linux 6.5 and later, number 451 on every 64-bit
-architecture), else from `mincore(2)` over a mapping whose pages are never touched. Two
-traps: on overlayfs `cachestat` always returns 0 (the pages belong to the underlying
-file, which only a mapping reaches), and `mincore` reports every page of a file as
-resident if the caller neither owns the file nor may write it.
-"""
+"""Count the resident pages of files without touching any of them."""
 
 import contextlib
 import ctypes
@@ -19,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from storebench.errors import CellFailedError
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.system.libc import LIBC
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -36,19 +29,7 @@ _Ways = list[tuple[str, _CountFd]]
 
 @dataclass(frozen=True, kw_only=True)
 class Residency:
-    """The resident part of some files.
-
-    Attributes
-    ----------
-    pages_total
-        Pages of all the files.
-    pages_resident
-        Resident pages among them; None if they could not be counted.
-    method
-        "cachestat", "mincore" or "unknown".
-    reason
-        Why they could not be counted, or "".
-    """
+    """The resident part of some files."""
 
     pages_total: int
     pages_resident: int | None
@@ -71,13 +52,7 @@ class CannotCountError(CellFailedError):
 
 
 def resident(paths: Paths) -> Residency:
-    """Count the resident pages of files without touching any of them.
-
-    Raises
-    ------
-    OSError
-        One of the files cannot be opened.
-    """
+    """Count the resident pages of files without touching any of them."""
     files = list(paths)
     total = pages_of(files)
     return _residency(total, _ways(files[0]), lambda count: _per_file(files, count)) if total else NO_PAGES
@@ -97,13 +72,7 @@ def resident_by_file(paths: Sequence[Path | str]) -> dict[Path | str, int]:
 
 
 class OpenFiles:
-    """Files that stay open, so that their resident pages can be counted repeatedly at little cost.
-
-    Raises
-    ------
-    OSError
-        One of the files cannot be opened.
-    """
+    """Files that stay open, so that their resident pages can be counted repeatedly at little cost."""
 
     def __init__(self, paths: Paths) -> None:
         files = list(paths)
@@ -179,20 +148,7 @@ def _zfs(_fd: int, _size: int) -> int:
 
 
 def cachestat_pages(fd: int, start: int, length: int) -> int:
-    """Return the number of resident pages in a range of an open file, by `cachestat(2)`.
-
-    Parameters
-    ----------
-    fd
-        Descriptor of the file.
-    start, length
-        The range in bytes; `start` is a multiple of the page size.
-
-    Raises
-    ------
-    CannotCountError
-        The kernel is too old, or refuses.
-    """
+    """Return the number of resident pages in a range of an open file, by `cachestat(2)`."""
     # The exact length matters: length 0, "to the end", would also count the pages of a large folio beyond the file.
     span = (ctypes.c_uint64 * 2)(start, _pages(length) * PAGE_BYTES)
     stat = (ctypes.c_uint64 * 5)()
@@ -203,22 +159,7 @@ def cachestat_pages(fd: int, start: int, length: int) -> int:
 
 
 def mincore_pages(address: int, length: int) -> int:
-    """Return the number of resident pages in a mapping of a file, by `mincore(2)`.
-
-    The kernel answers truthfully only for some files; see `may_mincore`.
-
-    Parameters
-    ----------
-    address
-        Start of the mapping in this process's memory.
-    length
-        Length of the mapping in bytes.
-
-    Raises
-    ------
-    CannotCountError
-        The kernel refuses.
-    """
+    """Return the number of resident pages in a mapping of a file, by `mincore(2)`."""
     flags = np.zeros(_pages(length), np.uint8)
     if LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)):
         raise CannotCountError(os.strerror(ctypes.get_errno()))

@@ -1,15 +1,4 @@
-"""Sample the resident share of some files during a timed epoch, from a small separate process.
-
-The loop cannot do this itself: while it counts, read-ahead and workers continue, and the pause would be part of its
-own time. This process imports neither torch nor a format, sleeps between counts, and spends at most one part in `REST`
-of one core on counting. Moments are ``time.perf_counter_ns``, a clock that all processes of a Linux machine share.
-
-The files stay open in the sampler, so a count needs no path. Of many files, a random selection, drawn for each epoch,
-is counted and represents the others. Opening a file makes its directory entry and its inode hot. If these must stay cold
-(``late=True``), the files are opened only after the first batch has arrived. A store with one file per sample then
-cannot be sampled at all and needs no curve: read-ahead never crosses from one file into another, so the counts before
-and after the epoch are enough.
-"""
+"""Sample the resident share of some files during a timed epoch, from a small separate process."""
 
 import json
 import os
@@ -57,23 +46,7 @@ _CHILD = (
 
 @dataclass(frozen=True, kw_only=True)
 class ResidencyCurve:
-    """Residency over time.
-
-    Attributes
-    ----------
-    at_ns
-        Start of each count, ``time.perf_counter_ns``.
-    resident_frac
-        Resident pages over all pages of the counted files, one value per moment.
-    cpu_s
-        CPU seconds of the sampler from `Sampler.begin` to `Sampler.stop`.
-    reason
-        Why there are no points, or "".
-    recounts
-        Counts that were repeated, because they were above the limit.
-    error_frac
-        Sampling error of each share: 0 if all files were counted.
-    """
+    """Residency over time."""
 
     at_ns: tuple[int, ...] = ()
     resident_frac: tuple[float, ...] = ()
@@ -84,20 +57,7 @@ class ResidencyCurve:
 
 
 class Sampler:
-    """Sample the residency of `paths` between `begin` and `stop`.
-
-    The constructor returns when the sampler is ready, so none of its start falls into the timed part. The sampler ends
-    with its parent in any case.
-
-    Parameters
-    ----------
-    paths
-        The files; at most `MOST_FILES` of them are opened.
-    late
-        Open them only at `begin`, which is then called after the first access.
-    limit_bytes
-        Bytes of the files that the page cache may hold. A count above it is repeated (`settled`), if all files are counted.
-    """
+    """Sample the residency of `paths` between `begin` and `stop`."""
 
     def __init__(
         self, paths: Sequence[Path | str], *, late: bool = False, limit_bytes: int | None = None
@@ -188,12 +148,7 @@ def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
 
 
 def settled(count: Callable[[], Residency], limit_bytes: int | None) -> tuple[Residency, int]:
-    """Count, and count again at once while more than `limit_bytes` are found; return the smallest count and the repetitions.
-
-    Pages move during a count: the kernel may bring in a read-ahead window behind the place that was reached, and drop pages
-    that are counted already, so a count can hold more than there was at any moment. What stays above the limit for all
-    `RECOUNTS` repetitions is returned; what does not may have been real, and lasted some milliseconds at most.
-    """
+    """Count, and count again at once while more than `limit_bytes` are found; return the smallest count and the repetitions."""
     least = count()
     for repetitions in range(RECOUNTS):
         resident = least.pages_resident

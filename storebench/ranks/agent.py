@@ -1,10 +1,4 @@
-"""One node's part of torchrun: start the ranks of a job there, and end them all as soon as one fails.
-
-The launcher starts ``python -P -m storebench.ranks.agent TEAM FOLDER ARGUMENTS...``; each rank is
-``python ARGUMENTS...``. It is torchrun by its own interface, for two reasons: its command line sets OMP_NUM_THREADS to 1
-where several ranks run, so that cells of one rank and of many would compute with different numbers of threads; and it
-would outlive the process that started it.
-"""
+"""One node's part of torchrun: start the ranks of a job there, and end them all as soon as one fails."""
 
 import os
 import signal
@@ -15,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storebench.ranks.endings import LOGS_NAME, RankFailure, write_exits
-from storebench.ranks.team import MEET_S, Team
-from storebench.system.imports import uncollected
-from storebench.system.processes import end_with_starter
+from storebench.ranks.launch import LOGS_NAME, MEET_S, RankFailure, Team, write_exits
+from storebench.system.processes import end_with_starter, uncollected
 
 if TYPE_CHECKING:  # its import takes seconds, in which this process must already end with its parent
     from torch.distributed.launcher.api import LaunchConfig

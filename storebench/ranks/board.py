@@ -1,10 +1,4 @@
-"""The board of a run on several nodes: torch's key-value store, held by the first node and reached by the others.
-
-It is a process beside each node's runner, which does not import torch. It reads one command per line from its standard
-input and answers each with one line: ``{"set": [KEY, TEXT]}`` with ``{}``, and ``{"get": KEY, "timeout_s": SECONDS}`` with
-``{"text": TEXT}`` once a node has set the key, else ``{}``. The first line that it writes says that the store is
-reached. A line with "error" is the last one.
-"""
+"""The board of a run on several nodes: torch's key-value store, held by the first node and reached by the others."""
 
 import json
 import signal

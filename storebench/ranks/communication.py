@@ -1,23 +1,23 @@
-"""The cost of communication between the ranks of a job; `storebench.ranks.exposed` and `storebench.ranks.link` measure it."""
+"""The cost of communication between the ranks of a job: the link before its epochs, empty barriers and exchanges after them."""
 
+import statistics
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+import torch.distributed as dist
+
+from storebench.ranks.data_parallel import Exchanging, RankStep
+from storebench.ranks.group import Group
 from storebench.results import LinkKind
+from storebench.settings.words import Sync
+from storebench.training.steps import Step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """The link between the ranks of a job, measured while every rank sends to the next one and receives from the previous one.
-
-    Attributes
-    ----------
-    kind
-        What connects the ranks.
-    bytes_per_s
-        Bytes per second that every rank sends while it receives as many.
-    latency_s
-        Seconds per message of a few bytes, including the call that sends it.
-    """
+    """The link between the ranks of a job, measured while every rank sends to the next one and receives from the previous one."""
 
     kind: LinkKind
     bytes_per_s: float
@@ -26,23 +26,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Communication:
-    """The cost of communication of a job; None for what it does not have.
-
-    Attributes
-    ----------
-    barrier_s
-        Median duration of a barrier that all ranks enter at once.
-    gradient_bytes
-        Bytes of gradients that each rank contributes to a step.
-    exposed_s
-        Median over pairs of the duration of a step with exchange less that of one without; the slowest rank counts.
-    step_s
-        Median duration of the steps without exchange.
-    pairs
-        Number of pairs.
-    link
-        The link between the ranks; None if nothing is exchanged.
-    """
+    """The cost of communication of a job; None for what it does not have."""
 
     barrier_s: float | None = None
     gradient_bytes: int | None = None
@@ -52,19 +36,161 @@ class Communication:
     link: Link | None = None
 
 
-def ideal_ring_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) -> float:
-    """Return the seconds of an ideal ring all-reduce.
+BUDGET_S = 0.2
+"""Time for messages of the chosen size; `FEWEST_MESSAGES` are sent even if they take longer."""
 
-    Every rank sends 2 (ranks - 1) messages of 1 / ranks of the bytes, one after the other. Adding up the gradients takes no
-    time. A measured all-reduce may be faster: the link is measured with noise, and libraries have other algorithms.
+FEWEST_MESSAGES = 5
+MOST_MESSAGES = 30
 
-    Parameters
-    ----------
-    size
-        Bytes that each rank contributes.
-    ranks
-        Ranks of the ring.
-    bytes_per_s, latency_s
-        Bandwidth and latency of the link from each rank to the next one.
-    """
-    return 2 * (ranks - 1) * (size / ranks / bytes_per_s + latency_s)
+_LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 22
+_LONG_S = 0.01
+"""Messages that take at least this long are long enough to measure the bandwidth."""
+
+_SIZE_TRIALS = 3
+"""Messages of each size that are tried. The fastest counts: one that was held up says nothing about its size."""
+
+_SMALL_BYTES = 8
+_SMALL_TRIALS, _SMALL_IN_A_ROW = 5, 20
+
+
+def measure_link(step: Step, group: Group) -> Link | None:
+    """Measure the link between the ranks. All ranks call it together, before anything is timed."""
+    if not isinstance(step, Exchanging):
+        return None
+    device = _device(step)
+    ring = _Ring(group, device)
+    ring.message_s(_SMALL_BYTES)  # connects neighbours
+    small = [ring.message_s(_SMALL_BYTES, _SMALL_IN_A_ROW) for _ in range(_SMALL_TRIALS)]
+    size, message_s = long_enough(ring.message_s)
+    # All ranks know the slowest one's time, so they agree on the number.
+    count = min(MOST_MESSAGES, max(FEWEST_MESSAGES, int(BUDGET_S / message_s)))
+    large = [ring.message_s(size) for _ in range(count)]
+    return Link(
+        kind=_kind(group, device),
+        bytes_per_s=size / statistics.median(large),
+        latency_s=statistics.median(small),
+    )
+
+
+def long_enough(message_s: Callable[[int], float]) -> tuple[int, float]:
+    """Choose the size of the messages that measure the bandwidth."""
+    size = _LEAST_BYTES
+    while True:
+        fastest_s = min(message_s(size) for _ in range(_SIZE_TRIALS))
+        if fastest_s >= _LONG_S or size >= _MOST_BYTES:
+            return size, fastest_s
+        size *= 2
+
+
+class _Ring:
+    """The ranks in a ring."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        me = group.membership
+        self._group = group
+        self._device = device
+        self._next = (me.rank + 1) % me.ranks
+        self._previous = (me.rank - 1) % me.ranks
+
+    def message_s(self, size: int, count: int = 1) -> float:
+        """Return the seconds per message when every rank sends `count` in a row to the next one; the slowest rank counts."""
+        sent = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        received = torch.empty_like(sent)
+        self._group.barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            self._shift(sent, received)
+        own_s = (time.perf_counter() - start) / count
+        return max(self._group.exchange(own_s))
+
+    def _shift(self, sent: torch.Tensor, received: torch.Tensor) -> None:
+        messages = [
+            dist.P2POp(dist.isend, sent, self._next),
+            dist.P2POp(dist.irecv, received, self._previous),
+        ]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _device(step: Exchanging) -> torch.device:
+    """Return the device of a step's gradients."""
+    return step.device if isinstance(step, RankStep) else torch.device("cpu")
+
+
+def _kind(group: Group, device: torch.device) -> LinkKind:
+    nodes = len(set(group.exchange(group.membership.node)))
+    if nodes > 1:
+        return LinkKind.NETWORK
+    return LinkKind.LOOPBACK if device.type == "cpu" else LinkKind.DEVICES
+
+
+BARRIERS = 50
+_UNTIMED = 5
+"""The first barriers connect the ranks."""
+
+FEWEST_PAIRS = 5
+MOST_PAIRS = 40
+PAIRS_BUDGET_S = 1.5
+"""Time for the pairs of one replicate; `FEWEST_PAIRS` are run even if they take longer."""
+
+
+def communication(step: Step, group: Group, batch_size: int) -> Communication | None:
+    """Measure the cost of communication; every rank calls it at the same time."""
+    barrier_s = _barrier_s(group)
+    pairs = _pairs(step, group, batch_size) if isinstance(step, Exchanging) else []
+    measured = group.gather(pairs)
+    if measured is None:
+        return None
+    slowest = [
+        (max(times[0] for times in by_rank), max(times[1] for times in by_rank))
+        for by_rank in zip(*measured, strict=True)
+    ]
+    return Communication(
+        barrier_s=barrier_s,
+        gradient_bytes=step.gradient_bytes if isinstance(step, Exchanging) else None,
+        exposed_s=statistics.median(synced - without for synced, without in slowest) if slowest else None,
+        step_s=statistics.median(without for _, without in slowest) if slowest else None,
+        pairs=len(slowest),
+    )
+
+
+def _barrier_s(group: Group) -> float:
+    seconds = []
+    for _ in range(_UNTIMED + BARRIERS):
+        start = time.perf_counter()
+        group.barrier()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[_UNTIMED:])
+
+
+def _pairs(step: Exchanging, group: Group, batch_size: int) -> list[tuple[float, float]]:
+    """Return the durations of a step with and without exchange, of this rank, pair by pair."""
+    if step.sync is Sync.NONE:
+        return []
+    if not isinstance(step, RankStep):
+        return _timed_pairs(step, group)
+    step.keep_last_batch(batch_size)
+    buffers = [buffer.clone() for buffer in step.network.buffers()]
+    devices = [step.device] if step.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        pairs = _timed_pairs(step, group)
+    for buffer, kept in zip(step.network.buffers(), buffers, strict=True):
+        buffer.copy_(kept)
+    return pairs
+
+
+def _timed_pairs(step: Exchanging, group: Group) -> list[tuple[float, float]]:
+    first_s = sum(_pair(step, group, exchange_first=True))
+    wanted = min(MOST_PAIRS, max(FEWEST_PAIRS, int(PAIRS_BUDGET_S / first_s)))
+    count = group.broadcast(wanted)
+    return [_pair(step, group, exchange_first=number % 2 == 0) for number in range(count)]
+
+
+def _pair(step: Exchanging, group: Group, *, exchange_first: bool) -> tuple[float, float]:
+    seconds: dict[bool, float] = {}
+    for synchronised in (exchange_first, not exchange_first):
+        group.barrier()
+        seconds[synchronised] = step.rehearsal_s(synchronised=synchronised)
+    return seconds[True], seconds[False]

@@ -1,12 +1,4 @@
-"""The training step of a rank: the same network on every rank, trained by the gradients of all of them.
-
-The gradients of a step are those of the mean loss over the global batch, as if one process had trained on it. Each rank
-divides the sum of its losses by the number of samples of all ranks, which it knows from the order of the epoch, and the
-gradients are added up. An uneven last batch is therefore no special case, and neither is a rank without a sample.
-
-Batch normalisation takes its statistics from the samples of one rank, as is usual. A network that has it does not train
-exactly as one process with the global batch.
-"""
+"""The training step of a rank: the same network on every rank, trained by the gradients of all of them."""
 
 import contextlib
 import functools
@@ -28,15 +20,7 @@ from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, S
 
 
 class Exchange:
-    """The exchange of gradients between ranks; this one never happens.
-
-    Parameters
-    ----------
-    network
-        The network of this rank.
-    group
-        The ranks that train it together; None for all ranks of the job.
-    """
+    """The exchange of gradients between ranks; this one never happens."""
 
     joins = False
     """Whether a rank without a sample has to take part in the step."""
@@ -46,13 +30,7 @@ class Exchange:
         self._group = group
 
     def weight(self, own: int, whole: int) -> float:  # noqa: ARG002 - only the others need both
-        """Return the factor of a rank's summed losses whose gradients it contributes.
-
-        Parameters
-        ----------
-        own, whole
-            Samples of this rank and of all ranks in the step.
-        """
+        """Return the factor of a rank's summed losses whose gradients it contributes."""
         return 1 / own if own else 0.0
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -144,10 +122,7 @@ class Exchanging(ABC):
 
 
 class RankStep(CpuStep, Exchanging):
-    """Train the network of one rank together with the others.
-
-    `losses` returns the sum over the samples of this rank for each step, because only all ranks together know the mean.
-    """
+    """Train the network of one rank together with the others."""
 
     def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
         super().__init__(spec, network, device)
@@ -228,17 +203,7 @@ class CudaRankStep(CudaStep, RankStep):
 
 
 class EmulatedRankStep(EmulatedStep, Exchanging):
-    """Sleep for as long as an accelerator would compute, and exchange as many bytes as the network has gradients.
-
-    The sleep is emulated, and the exchange is real. An overlapped exchange begins with the sleep.
-
-    Parameters
-    ----------
-    parameters
-        Number of the network's parameters; 1 or more.
-    sync, group
-        When gradients are exchanged, and between which ranks; None for all of the job.
-    """
+    """Sleep for as long as an accelerator would compute, and exchange as many bytes as the network has gradients."""
 
     def __init__(
         self, milliseconds: float, parameters: int, sync: Sync, group: dist.ProcessGroup | None = None
@@ -283,19 +248,7 @@ def make_rank_step(
     sync: Sync,
     group: dist.ProcessGroup | None = None,
 ) -> Step:
-    """Return the step of a rank; every rank of the job calls it at the same time.
-
-    Parameters
-    ----------
-    compute, spec, shape, classes
-        As for `storebench.training.steps.make_step`.
-    device
-        The device of this rank.
-    sync
-        When gradients are exchanged. Where nothing is computed there are none.
-    group
-        The ranks that exchange them; None for all ranks of the job.
-    """
+    """Return the step of a rank; every rank of the job calls it at the same time."""
     if compute.kind is ComputeKind.NONE:
         return NoStep()
     if compute.kind is ComputeKind.EMULATED:

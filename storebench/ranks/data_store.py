@@ -1,54 +1,379 @@
-"""The data store of a job: every rank keeps a part of the samples in memory and sends them to the ranks that need them.
+"""The data store of a job: every rank keeps a part of the samples in memory and sends them to the ranks that need them."""
 
-As in LBANN (Jacobs et al.), there are two ways to fill it. Before the first epoch, each rank reads a contiguous part of the
-store; or during the first epoch, each rank keeps the samples that it serves. After that, nothing is read from the store.
-"""
-
+import collections
+import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
 
+from storebench.arrays import Bytes
 from storebench.errors import CellFailedError
 from storebench.formats.base import Batch, Fetched, Indices, Reader
-from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
+from storebench.loading.loader import ReusedBuffer, batch_shape, requests_of
 from storebench.loading.order import split_batches
+from storebench.loading.producer import Producer, lasting_memory, open_backend
 from storebench.probes.batch_io import IoMeter
-from storebench.ranks.deliveries import Arrived, Deliveries, Traffic
 from storebench.ranks.group import Group
-from storebench.ranks.held import HeldPayloads, HeldPixels, HeldSamples, cut, joined_sizes
-from storebench.ranks.messages import Messages
-from storebench.ranks.owners import Owners, block_owners, first_owners, transfer_of
-from storebench.ranks.progress import RankProgress
-from storebench.ranks.room import needed_bytes, refusal
+from storebench.ranks.launch import MOST_WAIT_S
+from storebench.ranks.memory import STEPS_UNDER_WAY, needed_bytes, refusal
+from storebench.ranks.progress import NO_PROGRESS, RankProgress
+from storebench.ranks.sharing import SharedLoader
 from storebench.results import DataStoreFacts
 from storebench.settings.words import Fill
+
+Owners = npt.NDArray[np.int32]
+"""The rank that holds each sample in memory, int32 [count]."""
+
+Positions = npt.NDArray[np.intp]
+"""Positions in an array, int64 [n]."""
+
+NOBODY = -1
+"""Stands for the owner of a sample that no rank holds."""
+
+
+def block_owners(count: int, ranks: int) -> Owners:
+    """Return the owners if each rank owns a contiguous part. Parts differ by at most one sample."""
+    each, more = divmod(count, ranks)
+    sizes = [each + (rank < more) for rank in range(ranks)]
+    return np.repeat(np.arange(ranks, dtype=np.int32), sizes)
+
+
+def first_owners(count: int, steps: Iterable[Sequence[Indices]]) -> Owners:
+    """Return the owners if each rank owns the samples that it is the first to serve."""
+    owners = np.full(count, NOBODY, np.int32)
+    for pieces in steps:
+        for rank, samples in enumerate(pieces):
+            owners[samples[owners[samples] == NOBODY]] = rank
+    return owners
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """The messages of one step that one rank sends and receives."""
+
+    samples: Indices
+    held: Positions
+    receive: dict[int, Positions]
+    send: dict[int, Indices]
+
+
+def transfer_of(pieces: Sequence[Indices], owners: Owners, rank: int) -> Transfer:
+    """Return the messages of a step for one rank."""
+    mine = pieces[rank]
+    by = owners[mine]
+    requested = {
+        other: samples[owners[samples] == rank] for other, samples in enumerate(pieces) if other != rank
+    }
+    return Transfer(
+        samples=mine,
+        held=np.flatnonzero(by == rank),
+        receive={int(owner): np.flatnonzero(by == owner) for owner in np.unique(by) if owner != rank},
+        send={other: samples for other, samples in requested.items() if len(samples)},
+    )
+
+
+ByteCounts = npt.NDArray[np.int64]
+"""Bytes of samples, int64 [n]."""
+
+
+class HeldSamples(ABC):
+    """Samples in the memory of their owner."""
+
+    def __init__(self, own: Indices) -> None:
+        self.own = own
+        self.held_bytes = 0
+        self._kept = np.zeros(len(own), bool)
+
+    @property
+    def missing(self) -> int:
+        """Number of own samples that are not in memory yet."""
+        return len(self.own) - int(np.count_nonzero(self._kept))
+
+    @abstractmethod
+    def pack(self, samples: Indices) -> Bytes:
+        """Return a copy of own samples as the content of a message, in the order of `samples`."""
+
+    def _new(self, samples: Indices) -> tuple[Positions, Positions]:
+        """Return the rows of `samples` with own samples that are not in memory yet, each sample once, and their places."""
+        if not len(self.own):
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        places: Positions = np.minimum(np.searchsorted(self.own, samples), len(self.own) - 1)
+        rows = np.flatnonzero((self.own[places] == samples) & ~self._kept[places])
+        places, first = np.unique(places[rows], return_index=True)
+        self._kept[places] = True
+        return rows[first], places
+
+    def _places(self, samples: Indices) -> Positions:
+        """Return the places of own samples that are in memory."""
+        places: Positions = np.minimum(np.searchsorted(self.own, samples), max(0, len(self.own) - 1))
+        if len(samples) and not (
+            len(self.own) and (self.own[places] == samples).all() and self._kept[places].all()
+        ):
+            raise CellFailedError("the data store was asked for a sample that this rank does not hold")
+        return places
+
+
+class HeldPixels(HeldSamples):
+    """Pixels of images of one size."""
+
+    def __init__(self, own: Indices, shape: tuple[int, int, int]) -> None:
+        super().__init__(own)
+        self._pixels = np.empty((len(own), *shape), np.uint8)
+        self._image_bytes = int(np.prod(shape))
+
+    def keep(self, samples: Indices, pixels: Batch) -> None:
+        """Keep the own samples among `samples`, whose `pixels` are uint8 [n, H, W, C]."""
+        rows, places = self._new(samples)
+        self._pixels[places] = pixels[rows]
+        self.held_bytes += len(rows) * self._image_bytes
+
+    def pack(self, samples: Indices) -> Bytes:
+        """Return a copy of own samples, uint8 [n * H * W * C]."""
+        return self._pixels[self._places(samples)].reshape(-1)
+
+    def put(self, samples: Indices, rows: Positions, out: Batch) -> None:
+        """Copy own samples into rows of a batch, uint8 [n, H, W, C]."""
+        out[rows] = self._pixels[self._places(samples)]
+
+
+class HeldPayloads(HeldSamples):
+    """Payloads as stored, for codecs that the harness decodes."""
+
+    def __init__(self, own: Indices) -> None:
+        super().__init__(own)
+        self._payloads = [b""] * len(own)
+        self._sizes = np.zeros(len(own), np.int64)
+
+    @property
+    def sizes(self) -> ByteCounts:
+        """Bytes of each own payload, int64, in ascending order of the samples; 0 for those that are not in memory yet."""
+        return self._sizes
+
+    def keep(self, samples: Indices, payloads: Sequence[bytes]) -> None:
+        """Keep the own samples among `samples`, with their `payloads`."""
+        for row, place in zip(*self._new(samples), strict=True):
+            payload = self._payloads[place] = payloads[row]
+            self._sizes[place] = len(payload)
+            self.held_bytes += len(payload)
+
+    def pack(self, samples: Indices) -> Bytes:
+        """Return own payloads, concatenated."""
+        joined = bytearray().join(self.payloads(samples))
+        return np.frombuffer(joined, np.uint8)
+
+    def payloads(self, samples: Indices) -> list[bytes]:
+        """Return own payloads."""
+        return [self._payloads[place] for place in self._places(samples)]
+
+
+def cut(content: Bytes, sizes: ByteCounts) -> list[bytes]:
+    """Split a message into its payloads, given the bytes of each."""
+    ends = np.cumsum(sizes).tolist()
+    return [content[end - size : end].tobytes() for end, size in zip(ends, sizes.tolist(), strict=True)]
+
+
+def joined_sizes(parts: Sequence[ByteCounts], owners: Owners) -> ByteCounts:
+    """Return the bytes of every sample, int64 [count], from the sizes of each rank's own samples."""
+    sizes = np.zeros(len(owners), np.int64)
+    for rank, own in enumerate(parts):
+        sizes[owners == rank] = own
+    return sizes
+
+
+_TAGS = 1024
+
+
+class Messages:
+    """Messages between all ranks of a job. All ranks create theirs together."""
+
+    def __init__(self, progress: RankProgress = NO_PROGRESS) -> None:
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=MOST_WAIT_S))
+        self._progress = progress
+
+    def send(self, content: Bytes, to: int, step: int) -> dist.Work:
+        """Post a message to another rank and return the work to wait for. `content` must not change until then."""
+        return _posted(dist.isend(torch.from_numpy(content), to, group=self._group, tag=step % _TAGS))
+
+    def receive(self, content: Bytes, source: int, step: int) -> dist.Work:
+        """Post the receipt of a message into `content`, which has its size, and return the work to wait for."""
+        return _posted(dist.irecv(torch.from_numpy(content), source, group=self._group, tag=step % _TAGS))
+
+    def wait(self, works: Iterable[dist.Work]) -> None:
+        """Wait until messages have been sent or received."""
+        with self._progress.waiting():
+            for work in works:
+                work.wait()
+
+
+def _posted(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "this rank is a member of the group"
+    return work
+
+
+Pack = Callable[[Indices], Bytes]
+"""Returns a copy of samples held by this rank, as the content of a message."""
+
+
+@dataclass(kw_only=True)
+class Traffic:
+    """Samples, bytes and time of one rank's exchange in one epoch."""
+
+    from_memory: int = 0
+    from_ranks: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    exchange_ns: int = 0
+    waited_ns: int = 0
+    after_last_ns: int = 0
+    buffer_bytes: int = 0
+    most_buffer_bytes: int = 0
+
+    def take(self, size: int) -> None:
+        """Count the buffer of a message: positive when it is posted, negative when it is released."""
+        self.buffer_bytes += size
+        self.most_buffer_bytes = max(self.most_buffer_bytes, self.buffer_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrived:
+    """A batch that has arrived: rows held by this rank, and messages with the other rows."""
+
+    held: Positions
+    messages: list[tuple[Positions, Bytes]]
+
+
+@dataclass(kw_only=True)
+class _Incoming:
+    """The messages of one step that this rank receives."""
+
+    transfer: Transfer
+    messages: list[tuple[Positions, Bytes]] = field(default_factory=list)
+    works: list[dist.Work] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class _Outgoing:
+    """The messages of one step that this rank sends. Their content must not change until they have arrived."""
+
+    contents: list[Bytes] = field(default_factory=list)
+    works: list[dist.Work] = field(default_factory=list)
+
+
+class Deliveries:
+    """Exchange the samples of one epoch between ranks, step by step; every rank goes through the same steps."""
+
+    def __init__(
+        self,
+        transfers: Iterable[Transfer],
+        *,
+        pack: Pack,
+        sizes: ByteCounts,
+        messages: Messages,
+        traffic: Traffic,
+    ) -> None:
+        self._transfers = iter(transfers)
+        self._pack = pack
+        self._sizes = sizes
+        self._messages = messages
+        self._traffic = traffic
+        self._number = 0
+        self._incoming: collections.deque[_Incoming] = collections.deque()
+        self._outgoing: collections.deque[_Outgoing] = collections.deque()
+
+    def begin(self) -> None:
+        """Post the messages of the first step."""
+        start = time.perf_counter_ns()
+        self._post()
+        self._traffic.exchange_ns += time.perf_counter_ns() - start
+
+    def take(self, samples: Indices) -> Arrived:
+        """Return this rank's batch of the next step, and post the messages of the step after it."""
+        start = time.perf_counter_ns()
+        if not self._incoming or not np.array_equal(self._incoming[0].transfer.samples, samples):
+            raise CellFailedError("the data store was asked for a batch that is not the next one of its plan")
+        current = self._incoming.popleft()
+        self._post()
+        self._traffic.waited_ns += self._wait(current.works)
+        traffic = self._traffic
+        for rows, content in current.messages:
+            traffic.from_ranks += len(rows)
+            traffic.received_bytes += content.nbytes
+            traffic.take(-content.nbytes)
+        traffic.from_memory += len(current.transfer.held)
+        traffic.exchange_ns += time.perf_counter_ns() - start
+        return Arrived(held=current.transfer.held, messages=current.messages)
+
+    def skip(self) -> None:
+        """Take part in a step in which this rank has no samples and only sends."""
+        self.take(np.empty(0, np.int64))
+
+    def finish(self) -> None:
+        """Wait until all sent messages have arrived."""
+        start, traffic = time.perf_counter_ns(), self._traffic
+        while self._outgoing:
+            self._complete(self._outgoing.popleft())
+        traffic.after_last_ns = time.perf_counter_ns() - start
+        traffic.exchange_ns += traffic.after_last_ns
+
+    def _post(self) -> None:
+        """Post the messages of the next step, if there is one."""
+        transfer = next(self._transfers, None)
+        if transfer is None:
+            return
+        while len(self._outgoing) >= STEPS_UNDER_WAY:
+            self._traffic.waited_ns += self._complete(self._outgoing.popleft())
+        self._incoming.append(self._receive(transfer))
+        self._outgoing.append(self._send(transfer))
+        self._number += 1
+
+    def _receive(self, transfer: Transfer) -> _Incoming:
+        incoming = _Incoming(transfer=transfer)
+        for source, rows in transfer.receive.items():
+            content = np.empty(int(self._sizes[transfer.samples[rows]].sum()), np.uint8)
+            incoming.messages.append((rows, content))
+            incoming.works.append(self._messages.receive(content, source, self._number))
+            self._traffic.take(content.nbytes)
+        return incoming
+
+    def _send(self, transfer: Transfer) -> _Outgoing:
+        outgoing = _Outgoing()
+        for target, samples in transfer.send.items():
+            content = self._pack(samples)
+            outgoing.contents.append(content)
+            outgoing.works.append(self._messages.send(content, target, self._number))
+            self._traffic.sent_bytes += content.nbytes
+            self._traffic.take(content.nbytes)
+        return outgoing
+
+    def _complete(self, outgoing: _Outgoing) -> int:
+        """Wait until this rank's messages of a step have arrived, and return the nanoseconds of the wait."""
+        waited_ns = self._wait(outgoing.works)
+        for content in outgoing.contents:
+            self._traffic.take(-content.nbytes)
+        return waited_ns
+
+    def _wait(self, works: Sequence[dist.Work]) -> int:
+        if not works:
+            return 0
+        start = time.perf_counter_ns()
+        self._messages.wait(works)
+        return time.perf_counter_ns() - start
+
 
 PRELOAD_SAMPLES = 64
 """Samples per read of a preload."""
 
 
 class DataStore:
-    """One rank's part of the data store. All ranks call the same methods in the same order.
-
-    Parameters
-    ----------
-    source
-        An open reader of the store. It is closed when the data store is filled, unless its threads decode.
-    job
-        When the data store is filled, and its limit.
-    group, progress
-        All ranks of the job, and the progress of this one.
-    meter
-        Counts the bytes that block devices deliver; started before the store was opened.
-
-    Attributes
-    ----------
-    reader
-        Serves batches of the data store.
-    filled
-        Whether every sample is in memory; the store is no longer read.
-    """
+    """One rank's part of the data store. All ranks call the same methods in the same order."""
 
     def __init__(
         self, source: Reader, job: LoadJob, *, group: Group, progress: RankProgress, meter: IoMeter
@@ -73,13 +398,7 @@ class DataStore:
         self._preload_device_bytes: int | None = None
 
     def prepare(self) -> None:
-        """Connect the ranks, and fill the data store if it is filled before the first epoch.
-
-        Raises
-        ------
-        CellFailedError
-            The data store does not fit into the memory of a node. This is checked before anything is read.
-        """
+        """Connect the ranks, and fill the data store if it is filled before the first epoch."""
         self._require_room()
         self._messages = Messages(self._progress)
         if self._job.store_fill is Fill.PRELOAD:
@@ -88,17 +407,7 @@ class DataStore:
             self._seal()
 
     def serve(self, plan: EpochPlan, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-        """Yield the batches of an epoch, exchanging their samples on the way.
-
-        Nothing happens before the first batch is requested, so everything is part of the wait for that batch.
-
-        Parameters
-        ----------
-        plan
-            The plan of the epoch, with the batches of all ranks.
-        batches
-            One batch per step, made by a producer that reads from `reader`. Empty batches are not fetched.
-        """
+        """Yield the batches of an epoch, exchanging their samples on the way."""
         assert plan.everyone is not None
         assert self._messages is not None
         self._traffic = Traffic()
@@ -215,13 +524,7 @@ class DataStore:
         self._preload_device_bytes = None if counted is None else counted.device_read_bytes
 
     def _seal(self) -> None:
-        """Mark the data store as filled, and tell the other ranks the sizes of the samples.
-
-        Raises
-        ------
-        CellFailedError
-            A sample of this rank's part was not served.
-        """
+        """Mark the data store as filled, and tell the other ranks the sizes of the samples."""
         if self._held.missing:
             raise CellFailedError(
                 f"{self._held.missing} samples of this rank's part of the data store were not read"
@@ -235,15 +538,7 @@ class DataStore:
 
 
 class DataStoreReader(Reader):
-    """Serve batches of a data store: from the store while it is being filled, then from the memory of all ranks.
-
-    Parameters
-    ----------
-    source
-        The reader of the store.
-    data
-        This rank's part of the data store.
-    """
+    """Serve batches of a data store: from the store while it is being filled, then from the memory of all ranks."""
 
     def __init__(self, source: Reader, data: DataStore) -> None:
         super().__init__(source.store, source.manifest, source.options)
@@ -252,7 +547,6 @@ class DataStoreReader(Reader):
         self._source = source
         self._data = data
         self._notes: dict[str, str] | None = None
-        self._last: tuple[Indices, list[bytes]] | None = None
 
     def let_go(self) -> None:
         """Close the reader of the store, so nothing can be read from it; a reader whose threads decode stays open."""
@@ -275,10 +569,7 @@ class DataStoreReader(Reader):
     def _fetch(self, indices: Indices) -> list[bytes]:
         if self.payload_codec == "raw":
             return super()._fetch(indices)
-        # A check fetches a batch twice, with the same array, and decodes it in another way.
-        if self._last is None or self._last[0] is not indices:
-            self._last = indices, self._data.payloads(indices)
-        return self._last[1]
+        return self._data.payloads(indices)
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         return self._data.copy_pixels(indices, out)
@@ -295,3 +586,64 @@ def _delivered(deliveries: Deliveries, batches: Iterator[LoadedBatch]) -> Iterat
             deliveries.skip()
         yield batch
     deliveries.finish()
+
+
+class StoreLoader(SharedLoader):
+    """Serve the batches of one rank from the data store of all ranks."""
+
+    _data: DataStore | None = None
+
+    def open(self) -> list[ReaderReport]:
+        """Open the reader of the store, connect the ranks, and fill the data store unless the first epoch does."""
+        meter = IoMeter()
+        meter.begin()
+        start = time.perf_counter_ns()
+        source = open_backend(self.job)
+        data = DataStore(source, self.job, group=self.group, progress=self.progress, meter=meter)
+        try:
+            data.prepare()
+        except BaseException:
+            source.close()
+            raise
+        finally:
+            meter.end()
+        open_ns = time.perf_counter_ns() - start
+        self._producer = Producer(
+            self.job,
+            ReusedBuffer(pin=self.pin),
+            reader=data.reader,
+            lasting=lasting_memory(pin=self.pin),
+        )
+        opened = self._producer.open()
+        self._data = data
+        return [dataclasses.replace(opened, open_ns=open_ns + opened.open_ns)]
+
+    def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        """Serve the plan's batches in order, including empty ones. Nothing happens before the first is requested."""
+        if self._data is None:
+            raise RuntimeError("the loader is not open")
+        return self._served(self._data, plan)
+
+    def _served(self, data: DataStore, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        full = dataclasses.replace(plan, batches=[indices for indices in plan.batches if len(indices)])
+        made = map(self._producer.produce, requests_of(full, 1))
+        shape = batch_shape(self.job)[1:]
+        yield from data.serve(plan, with_empty_batches(made, plan.batches, shape))
+
+    def close(self) -> list[ReaderReport]:
+        """Close the reader and free the memory."""
+        if self._data is None:
+            return []
+        data, self._data = self._data, None
+        closed = self._producer.close()
+        data.reader.close()
+        return [closed]
+
+    @property
+    def filled(self) -> bool:
+        """Whether every sample is in memory."""
+        return self._data is not None and self._data.filled
+
+    def close_epoch(self) -> DataStoreFacts | None:
+        """Return the facts of the last epoch."""
+        return None if self._data is None else self._data.close_epoch()

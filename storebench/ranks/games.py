@@ -10,13 +10,7 @@ from storebench.ranks.trainers import Trainer
 
 
 def trainer_group(trainer: Trainer, timeout_s: float) -> dist.ProcessGroup | None:
-    """Return the process group of a trainer; None if it has all ranks of the job, or only one. All ranks call it together.
-
-    Parameters
-    ----------
-    timeout_s
-        Seconds after which an operation fails if a rank does not take part.
-    """
+    """Return the process group of a trainer; None if it has all ranks of the job, or only one. All ranks call it together."""
     if 1 in (trainer.trainers, trainer.ranks):
         return None
     timeout = timedelta(seconds=timeout_s)
@@ -43,13 +37,7 @@ def packed(state: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def unpack(content: torch.Tensor, state: Sequence[torch.Tensor]) -> None:
-    """Write the content that `packed` returned into the tensors of a training.
-
-    Parameters
-    ----------
-    content
-        float32 [n], where n is the number of values in all tensors.
-    """
+    """Write the content that `packed` returned into the tensors of a training."""
     pieces = torch.split(content, [tensor.numel() for tensor in state])
     with torch.no_grad():
         for tensor, piece in zip(state, pieces, strict=True):
@@ -57,16 +45,7 @@ def unpack(content: torch.Tensor, state: Sequence[torch.Tensor]) -> None:
 
 
 def exchanged(own: torch.Tensor, peer: int) -> torch.Tensor:
-    """Send a tensor to another rank, and return the tensor that it sends, of the same shape and type.
-
-    Both ranks call it together. Tensors are in CPU memory, so gloo transfers them even if NCCL exchanges the gradients
-    between GPUs.
-
-    Parameters
-    ----------
-    peer
-        The other rank, by its number in the job.
-    """
+    """Send a tensor to another rank, and return the tensor that it sends, of the same shape and type."""
     theirs = torch.empty_like(own)
     for work in (dist.isend(own, peer), dist.irecv(theirs, peer)):
         assert work is not None

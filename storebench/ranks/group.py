@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from storebench.errors import CellFailedError
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
-from storebench.system.forking import fork_when_settled
+from storebench.system.processes import fork_when_settled
 
 if TYPE_CHECKING:  # a process that is alone does not load it
     from torch._C._distributed_c10d import TCPStore
@@ -34,13 +34,7 @@ class LostRankError(CellFailedError):
 
 
 class Group(ABC):
-    """The ranks of a job. Every rank calls the same methods in the same order.
-
-    Attributes
-    ----------
-    membership
-        The place of this process among them.
-    """
+    """The ranks of a job. Every rank calls the same methods in the same order."""
 
     membership: Membership
 
@@ -90,17 +84,7 @@ class Alone(Group):
 
 
 class TorchGroup(Group):
-    """The default process group of torch.distributed, which this process has joined.
-
-    Values are pickled and sent between CPUs by gloo, also where gradients are exchanged between GPUs by NCCL.
-
-    Parameters
-    ----------
-    membership
-        The place of this process in the job.
-    progress
-        Learns when this rank waits for others.
-    """
+    """The default process group of torch.distributed, which this process has joined."""
 
     def __init__(self, membership: Membership, progress: RankProgress = NO_PROGRESS) -> None:
         self.membership = membership
@@ -156,22 +140,7 @@ def join(
     progress: RankProgress = NO_PROGRESS,
     connect_s: float = CONNECT_S,
 ) -> Group:
-    """Join the other ranks of a job that torchrun has started, and return the group.
-
-    Parameters
-    ----------
-    device
-        Where the network runs. Gradients on a GPU are exchanged by NCCL, everything else by gloo.
-    timeout_s
-        Seconds after which an operation fails in which a rank is missing.
-    connect_s
-        Seconds to reach the rendezvous.
-
-    Raises
-    ------
-    CellFailedError
-        The rendezvous cannot be reached.
-    """
+    """Join the other ranks of a job that torchrun has started, and return the group."""
     import torch
     import torch.distributed as dist
 

@@ -1,21 +1,239 @@
-"""Start a job of ranks on this node, and watch it until all of its ranks have ended, or one has failed or hangs."""
+"""A job of ranks as its launcher sees it: what is started where, who makes no progress, and how each rank ended."""
 
 import contextlib
+import dataclasses
+import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
-from storebench.ranks.endings import LOGS_NAME, RankFailure, failure_of, read_failures
+from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, not_written, write_message
+from storebench.probes.machine import read_text
+from storebench.ranks.membership import Membership
 from storebench.ranks.progress import Position
-from storebench.ranks.stalls import StallWatch
-from storebench.ranks.team import Team
+from storebench.system.processes import signal_name
+
+MEET_S = 60
+"""Time for the nodes of a job to meet; all of them are told to start at the same moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """The ranks of a job, of which this node starts some."""
+
+    ranks: int
+    nodes: int = 1
+    node: int = 0
+    rendezvous: str = ""
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Return the team of a text that `text` returned."""
+        return cls(**json.loads(text))
+
+    def text(self) -> str:
+        """Return the team in one word of a command line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def local_ranks(self) -> int:
+        """Ranks on each node."""
+        return self.ranks // self.nodes
+
+    @property
+    def here(self) -> range:
+        """Numbers of the ranks on this node."""
+        first = self.node * self.local_ranks
+        return range(first, first + self.local_ranks)
+
+
+LOGS_NAME = "logs"
+"""Folder of the output of each rank, inside the job's folder."""
+
+_EXITS_NAME = "exits.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFailure:
+    """Why one rank failed, or the agent of a node, which has no rank."""
+
+    rank: int | None
+    node: int
+    failure: str
+    consequence: bool = False
+    see_log: bool = False
+    at_ns: int = 0
+
+    @classmethod
+    def now(cls, membership: Membership, failure: str, *, consequence: bool, see_log: bool) -> Self:
+        """Return the failure of this process, at this moment."""
+        return cls(
+            rank=membership.rank,
+            node=membership.node,
+            failure=failure,
+            consequence=consequence,
+            see_log=see_log,
+            at_ns=time.monotonic_ns(),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write it into the job's folder on this node."""
+        write_message(_path(folder, self.rank), dataclasses.asdict(self))
+
+    def __str__(self) -> str:
+        """Return the line that names the rank, if it is one, its node and the reason."""
+        who = f"node {self.node}" if self.rank is None else f"rank {self.rank} on node {self.node}"
+        return f"{who}: {self.failure}"
+
+
+def write_exits(folder: Path, exits: Mapping[int, int]) -> None:
+    """Write the exit code of each rank that failed on this node, negative for a signal, in the order in which they ended."""
+    write_message(folder / _EXITS_NAME, {str(rank): code for rank, code in exits.items()})
+
+
+def read_failures(folder: Path, ranks: range) -> list[RankFailure]:
+    """Return the failures that ranks and their agent have written, the earliest first."""
+    contents = (_read(_path(folder, rank)) for rank in (*ranks, None))
+    return sorted(
+        (RankFailure(**content) for content in contents if content is not None),
+        key=lambda failure: failure.at_ns,
+    )
+
+
+def failure_of(folder: Path, team: Team) -> RankFailure | None:
+    """Return the failure that ended a job: that of the first rank that failed by itself; None if no rank says why."""
+    failures = read_failures(folder, team.here)
+    causes = [failure for failure in failures if not failure.consequence]
+    reported = {failure.rank for failure in failures if failure.rank is not None}
+    exits = {int(rank): code for rank, code in (_read(folder / _EXITS_NAME) or {}).items()}
+    silent = [
+        RankFailure(rank=rank, node=team.node, failure=_ended(code, folder), see_log=code != EXIT_NOT_WRITTEN)
+        for rank, code in _unasked(exits, lost=team.nodes == 1 and bool(failures)).items()
+        if rank not in reported
+    ]
+    return next(iter([*causes, *silent, *failures]), None)
+
+
+def _unasked(exits: Mapping[int, int], *, lost: bool) -> dict[int, int]:
+    """Return the exits of ranks that their agent had not asked to end, by SIGTERM, because another one had failed."""
+    failed = [(rank, code) for rank, code in exits.items() if code]
+    asked = [(rank, code) for rank, code in failed if code == -signal.SIGTERM]
+    if asked[:1] == failed[:1]:
+        return dict(failed[:1])
+    by_itself = [(rank, code) for rank, code in failed if code != -signal.SIGTERM]
+    return dict([*by_itself, *(asked[:1] if lost else [])])
+
+
+def _ended(code: int, folder: Path) -> str:
+    if code == EXIT_NOT_WRITTEN:
+        return not_written(folder.parent.parent)  # the job's folder is in that of the replicate
+    return f"it was killed by {signal_name(code)}" if code < 0 else f"it ended with exit code {code}"
+
+
+def _path(folder: Path, rank: int | None) -> Path:
+    return folder / f"failure-{'agent' if rank is None else rank}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return content
+
+
+START_S = 60.0
+"""Least time for each phase of a start: importing libraries is not progress that can be counted."""
+
+START_PHASES = 2
+"""Phases of a start: joining the other ranks, and making the parts of the replicate (`storebench.worker.rank`)."""
+
+MOST_WAIT_S = 7 * 24 * 3600.0
+"""Timeout where torch.distributed needs a finite one; the launcher ends a job that hangs sooner."""
+
+_STOPPED = ("T", "t")
+
+
+class StallWatch:
+    """Watch the progress of a job's ranks on this node."""
+
+    def __init__(
+        self,
+        folder: Path,
+        team: Team,
+        stall_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._team = team
+        self._stall_s = stall_s
+        self._clock = clock
+        self.blamed: list[Position] = []
+        begun_s = clock()
+        self._last = {rank: (Position(rank=rank), begun_s) for rank in team.here}
+
+    @property
+    def positions(self) -> list[Position]:
+        """Position of each rank on this node at the last poll, in rank order."""
+        return [position for position, _ in self._last.values()]
+
+    def failure(self) -> str | None:
+        """Return the line that names the rank that hangs; None while all make progress."""
+        now_s = self._clock()
+        idle = []
+        for rank, (before, since_s) in self._last.items():
+            position = Position.of(self._folder, rank)
+            if position != before:
+                self._last[rank] = (position, now_s)
+            elif now_s - since_s >= self._limit_s(position):
+                idle.append(position)
+        self.blamed = self._blamed(idle)
+        return self._line(self.blamed) if self.blamed else None
+
+    def _limit_s(self, position: Position) -> float:
+        if position.phase > START_PHASES:
+            return self._stall_s
+        # While the nodes meet, no rank has started; the agent gives the reason if they do not.
+        return max(self._stall_s, START_S + (MEET_S if self._team.nodes > 1 else 0.0))
+
+    def _blamed(self, idle: list[Position]) -> list[Position]:
+        """Return the ranks that the others wait for, of those without progress."""
+        stopped = [position for position in self.positions if _stopped(position.pid)] if idle else []
+        if stopped:
+            return stopped
+        busy = [position for position in idle if not position.waiting]
+        if not busy and not (self._team.nodes == 1 and len(idle) == len(self._last)):
+            return []
+        candidates = busy or idle
+        least = min(position.order for position in candidates)
+        if any(position.order < least and not position.waiting for position in self.positions):
+            return []
+        return [position for position in candidates if position.order == least]
+
+    def _line(self, blamed: list[Position]) -> str:
+        names = " and ".join(f"rank {position.rank} on node {self._team.node}" for position in blamed)
+        place = f"{blamed[0]}"
+        stopped = "; its process is stopped" if _stopped(blamed[0].pid) else ""
+        # A stopped process may be blamed before its time is over.
+        idle_s = min(self._limit_s(blamed[0]), self._clock() - self._last[blamed[0].rank][1])
+        return (
+            f"{names} made no progress for {idle_s:.3g} s {place}{stopped}; if its work takes longer, "
+            "raise stall_s in the scenario"
+        )
+
+
+def _stopped(pid: int | None) -> bool:
+    """Return whether a process is stopped, by a signal or a debugger."""
+    stat = read_text(f"/proc/{pid}/stat") if pid is not None else None
+    return stat is not None and stat.rpartition(")")[2].split()[0] in _STOPPED
+
 
 AGENT = "storebench.ranks.agent"
 """Module of the process that starts the ranks of one node, and is started for each job."""
@@ -46,35 +264,13 @@ def tell_nobody(_positions: Sequence[Position]) -> None:
 
 
 def agent_command(team: Team, folder: Path, program: Sequence[str]) -> list[str]:
-    """Return the command that starts the ranks of a job on this node.
-
-    Parameters
-    ----------
-    folder
-        The job's folder, `RANKS_DIR` of its temporary folder.
-    program
-        Arguments of the interpreter for each rank.
-    """
+    """Return the command that starts the ranks of a job on this node."""
     return [sys.executable, "-P", "-m", AGENT, team.text(), str(folder), *program]
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnding:
-    """The ending of a job of ranks.
-
-    Attributes
-    ----------
-    code
-        Exit code of the process that started the ranks; None if it runs on and must be ended.
-    failure
-        The line that names the rank that failed or hangs; None if no rank is to blame.
-    see_log
-        Whether the log says more.
-    consequence
-        Whether the failure is only that another rank has gone.
-    position
-        The phase and the batch of the rank that hangs, for comparison with those of other nodes; None for other failures.
-    """
+    """The ending of a job of ranks."""
 
     code: int | None
     failure: str | None = None
@@ -84,21 +280,7 @@ class JobEnding:
 
 
 class RankWatch:
-    """Watch a job of ranks.
-
-    Parameters
-    ----------
-    folder
-        The job's folder, which is made here.
-    team
-        Its ranks, and those of them that are on this node.
-    stall_s
-        Seconds without progress after which a rank counts as hanging.
-    timeout_s
-        Seconds that the job may take.
-    tell
-        Called with the positions of the ranks at every poll.
-    """
+    """Watch a job of ranks."""
 
     def __init__(
         self, folder: Path, team: Team, *, stall_s: float, timeout_s: float, tell: Tell = tell_nobody

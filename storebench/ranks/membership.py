@@ -1,11 +1,14 @@
-"""The place of this process among the ranks of its job, from the variables that its launcher has set."""
+"""The place of a process in a job, and the samples that it serves there: shards of an order."""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from storebench.errors import UsageError
+from storebench.formats.base import Indices
 
 _SLURM_COUNT = re.compile(r"(?P<tasks>\d+)(\(x(?P<nodes>\d+)\))?")
 _MOST_NODES = 1_000_000
@@ -13,21 +16,7 @@ _MOST_NODES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """The place of a process among the ranks of its job; by default it is the only one.
-
-    Attributes
-    ----------
-    rank
-        Number of the process in the job, from 0.
-    ranks
-        Processes of the job.
-    local_rank
-        Number of the process on its node, from 0.
-    local_ranks
-        Processes of the job on this node.
-    node
-        Number of the node in the job, from 0.
-    """
+    """The place of a process among the ranks of its job; by default it is the only one."""
 
     rank: int = 0
     ranks: int = 1
@@ -56,16 +45,7 @@ class Membership:
 
 
 def membership(environment: Mapping[str, str] = os.environ) -> Membership:
-    """Return the place of this process in its job, from the first launcher whose variables are set.
-
-    The launchers are, in this order, torchrun, Slurm (``srun``), Open MPI, and others that speak PMI (MPICH, Intel MPI).
-    Without any of them the process is alone.
-
-    Raises
-    ------
-    UsageError
-        A launcher's variable is missing, or is not a number that fits the others.
-    """
+    """Return the place of this process in its job, from the first launcher whose variables are set."""
     for rank, read in _LAUNCHERS.items():
         if rank in environment:
             return _checked(read(_Variables(environment)), rank)
@@ -183,3 +163,51 @@ def _checked(membership: Membership, variable: str) -> Membership:
             hint="Unset those of another launcher.",
         )
     return membership
+
+
+def shard_of(
+    order: Indices,
+    *,
+    rank: int,
+    ranks: int,
+    batch_size: int,
+    pad: bool = False,
+    max_steps: int | None = None,
+) -> list[Indices]:
+    """Return the batches of one rank, one int64 array per step."""
+    steps = _steps(order, ranks * batch_size, ranks, pad=pad)
+    return [_piece(samples, rank, ranks) for samples in steps[:max_steps]]
+
+
+def dealt(
+    order: Indices, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
+) -> Iterator[list[Indices]]:
+    """Yield the batches of all ranks, step by step: one int64 array per rank, the same as in `shard_of`."""
+    for samples in _steps(order, ranks * batch_size, ranks, pad=pad)[:max_steps]:
+        yield [_piece(samples, rank, ranks) for rank in range(ranks)]
+
+
+def global_sizes(
+    count: int, *, ranks: int, batch_size: int, pad: bool = False, max_steps: int | None = None
+) -> list[int]:
+    """Return the number of samples in each step of a job, over all ranks."""
+    whole = _padded(count, ranks) if pad else count
+    step = ranks * batch_size
+    return [min(step, whole - start) for start in range(0, whole, step)[:max_steps]]
+
+
+def _steps(order: Indices, size: int, ranks: int, *, pad: bool) -> list[Indices]:
+    """Return the samples of each step, over all ranks: `size` samples per step, fewer in the last one."""
+    whole = np.resize(order, _padded(len(order), ranks)) if pad and len(order) else order
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+def _padded(count: int, ranks: int) -> int:
+    return -(-count // ranks) * ranks
+
+
+def _piece(samples: Indices, rank: int, ranks: int) -> Indices:
+    """Return a rank's contiguous piece of a step's samples; earlier ranks get one more sample if the samples do not divide evenly."""
+    each, more = divmod(len(samples), ranks)
+    start = rank * each + min(rank, more)
+    return samples[start : start + each + (rank < more)]

@@ -1,8 +1,4 @@
-"""Merge the step tables and counters of the ranks of a job, and take a job's table apart again.
-
-The table of a job has one row per step and rank, ordered by step and then by rank, and a column `rank`. The table of a
-process that is alone has no such column.
-"""
+"""Merge the step tables and counters of the ranks of a job, and take a job's table apart again."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -29,19 +25,7 @@ _CLOCKS = ("start_ns", "fetch_start_ns", "ready_ns")
 def set_to_first_node(
     tables: Sequence[StepTable], nodes: Sequence[int], barriers_ns: Sequence[int]
 ) -> list[StepTable]:
-    """Return the tables of ranks with the clocks of all nodes aligned at one barrier.
-
-    Times of later nodes become durations since that node left the barrier, by its own clock. They are then counted from the
-    moment at which the first node left it. So clocks of different nodes are never subtracted from each other. With one
-    node, the tables are unchanged.
-
-    Parameters
-    ----------
-    tables, nodes
-        The table of each rank, and the node that it ran on.
-    barriers_ns
-        Time at which each rank left the barrier, by the clock of its node. A node's first rank counts.
-    """
+    """Return the tables of ranks with the clocks of all nodes aligned at one barrier."""
     left_ns: dict[int, int] = {}
     for node, barrier_ns in zip(nodes, barriers_ns, strict=True):
         left_ns[node] = min(barrier_ns, left_ns.get(node, barrier_ns))
@@ -56,21 +40,7 @@ def set_to_first_node(
 
 
 def merged_table(tables: Sequence[StepTable]) -> StepTable:
-    """Return the step table of a job.
-
-    A step is a warm-up step if it is one for any rank, unless a rank has none. The loss of a step is the mean over the samples of all ranks.
-    Counters that a rank lacks are left out.
-
-    Parameters
-    ----------
-    tables
-        The tables of all ranks, in rank order. Their losses are sums over the samples of a rank.
-
-    Raises
-    ------
-    CellFailedError
-        The ranks ran different numbers of steps.
-    """
+    """Return the step table of a job."""
     steps = [len(table["step"]) for table in tables]
     if len(set(steps)) > 1:
         raise CellFailedError(
@@ -91,13 +61,7 @@ def merged_table(tables: Sequence[StepTable]) -> StepTable:
 
 
 def rank_count(table: StepTable) -> int:
-    """Return the number of ranks of a step table; 1 for that of a process that is alone.
-
-    Raises
-    ------
-    CorruptDataError
-        The rows are not those of each rank in turn.
-    """
+    """Return the number of ranks of a step table; 1 for that of a process that is alone."""
     if RANK not in table or not len(table[RANK]):
         return 1
     ranks = int(table[RANK].max()) + 1
@@ -116,13 +80,7 @@ def rank_tables(table: StepTable) -> list[StepTable]:
 
 
 def job_steps(table: StepTable) -> StepTable:
-    """Return one row per step of a job: its timeline, with the means of its ranks; a table without ranks is unchanged.
-
-    A step lasts from the first rank's request for a batch (`start_ns`) to the last rank's end (`end_ns`). Neighbouring
-    steps may overlap. Samples are summed. Spans are means over ranks, float64. The pause of a step is the shortest of
-    its ranks: during the rest of the longer ones, another rank was at work. Producers begin and
-    are ready with the last of them. Columns that have no meaning for all ranks are left out.
-    """
+    """Return one row per step of a job: its timeline, with the means of its ranks; a table without ranks is unchanged."""
     ranks = rank_count(table)
     if RANK not in table:
         return table
@@ -137,16 +95,7 @@ def job_steps(table: StepTable) -> StepTable:
 
 
 def waits_for_slowest_s(table: StepTable, trainers: int = 1) -> list[float]:
-    """Return for each rank the seconds for which it had its batch while another rank of its trainer still waited for data.
-
-    In each step this is at most the time in which the rank computes and exchanges gradients. All ranks must have read
-    one clock.
-
-    Parameters
-    ----------
-    trainers
-        Number of trainers; each has the same number of consecutive ranks.
-    """
+    """Return for each rank the seconds for which it had its batch while another rank of its trainer still waited for data."""
     ranks = rank_count(table)
     shape = (-1, trainers, ranks // trainers)
     ready = (table["start_ns"] + table["data_wait_ns"]).reshape(shape)
@@ -156,11 +105,7 @@ def waits_for_slowest_s(table: StepTable, trainers: int = 1) -> list[float]:
 
 
 def rate_until_first_end(table: StepTable) -> float:
-    """Return the samples per second of a job until its first rank had ended its last step.
-
-    Of a step that another rank had not ended, the share of its samples counts that corresponds to the time that had
-    passed. Pauses of a rank are taken out of its own times.
-    """
+    """Return the samples per second of a job until its first rank had ended its last step."""
     parts = rank_tables(table)
     clocks = [_end_times(part) for part in parts]
     start = min(int(part["start_ns"][0]) for part in parts)
@@ -179,15 +124,7 @@ def _end_times(part: StepTable) -> Column:
 
 
 def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_bytes: int) -> Counters:
-    """Return the counters of a job: sums over its ranks, and bytes that the store's devices delivered to all processes.
-
-    Parameters
-    ----------
-    counters, nodes
-        The counters of each rank, and the node that it ran on. A counter that is unknown for one rank is unknown for the job.
-    payload_bytes
-        Bytes of samples that all ranks requested, for the read amplification.
-    """
+    """Return the counters of a job: sums over its ranks, and bytes that the store's devices delivered to all processes."""
     summed: dict[str, Any] = {
         field.name: _sum([getattr(rank_counters, field.name) for rank_counters in counters])
         for field in dataclasses.fields(Counters)
@@ -207,10 +144,7 @@ def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_
 
 
 def _devices_read_bytes(counters: Sequence[Counters], nodes: Sequence[int]) -> int | None:
-    """Return the bytes that the devices of all nodes delivered; None if they are unknown for a rank.
-
-    Each rank counts the device of its node for itself, from about the same moment on, so the largest count of a node is used.
-    """
+    """Return the bytes that the devices of all nodes delivered; None if they are unknown for a rank."""
     by_node: dict[int, int] = {}
     for node, rank_counters in zip(nodes, counters, strict=True):
         if rank_counters.block_device_read_bytes is None:
@@ -222,3 +156,8 @@ def _devices_read_bytes(counters: Sequence[Counters], nodes: Sequence[int]) -> i
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
+
+
+def ideal_ring_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) -> float:
+    """Return the seconds of an ideal ring all-reduce."""
+    return 2 * (ranks - 1) * (size / ranks / bytes_per_s + latency_s)

@@ -1,26 +1,21 @@
-"""One reader per node: the first rank of a node reads each batch for all of its ranks, into memory that they share.
-
-This is LMDBIO's LMM between processes. The ranks share batches, not the store. The memory has room for two batches of the
-node: the next one is read into one half while ranks still train on the other half. The loop of the node's first rank reads,
-or, with one worker, a thread beside the loop. It requests the batches of all ranks in one call per step. The other ranks
-open nothing.
-
-The memory is a memfd, like that of `storebench.loading.ring_memory`. It has no name that could be left behind, and the
-kernel frees it when the last process that maps it has ended.
-"""
+"""One reader per node: the first rank there reads for the others, and sends what was read to them."""
 
 import dataclasses
 import itertools
 import os
+import pickle
 import queue
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from storebench.digests import DigestTable
 from storebench.formats.base import Indices
 from storebench.loading.batch import (
     LOOP_WORKER,
@@ -30,14 +25,105 @@ from storebench.loading.batch import (
     LoadJob,
     ReaderReport,
     Spans,
+    empty_batch,
 )
-from storebench.loading.empty import empty_batch
 from storebench.loading.loader import batch_shape, requests_of
 from storebench.loading.producer import Producer
-from storebench.loading.ring_memory import RingMemory
-from storebench.ranks.lines import Line, connect_node
-from storebench.ranks.progress import NO_PROGRESS
+from storebench.loading.ring import RingMemory
+from storebench.ranks.group import Group, LostRankError
+from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import SharedLoader
+
+_FAMILY = "AF_UNIX"
+_KEY_BYTES = 32
+
+
+class Line:
+    """A connection to another rank of this node."""
+
+    def __init__(self, connection: Connection, other: str, progress: RankProgress = NO_PROGRESS) -> None:
+        self._connection = connection
+        self._other = other
+        self._progress = progress
+
+    def send(self, message: Any) -> None:
+        """Send a message."""
+        try:
+            self._connection.send_bytes(pickle.dumps(message))
+        except OSError as error:
+            raise _lost(self._other) from error
+
+    def receive(self) -> Any:
+        """Wait for the next message."""
+        try:
+            with self._progress.waiting():
+                content = self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise _lost(self._other) from error
+        return pickle.loads(content)  # noqa: S301 - a rank of the same job wrote it, and proved that it is one
+
+    def send_file(self, handle: int) -> None:
+        """Send an open file; raises as `send` does."""
+        try:
+            send_handle(self._connection, handle, 0)  # the process id matters on Windows only
+        except OSError as error:
+            raise _lost(self._other) from error
+
+    def receive_file(self) -> int:
+        """Wait for an open file, and return its descriptor in this process; raises as `receive` does."""
+        try:
+            with self._progress.waiting():
+                return recv_handle(self._connection)
+        except (EOFError, OSError, RuntimeError) as error:
+            raise _lost(self._other) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def connect_node(group: Group, progress: RankProgress = NO_PROGRESS) -> list[Line]:
+    """Connect the ranks of each node with the first one there, and return the connections of this rank."""
+    return _answered(group, progress) if group.membership.leads_node else [_asked(group, progress)]
+
+
+def _answered(group: Group, progress: RankProgress) -> list[Line]:
+    """Return the connections of the first rank of a node to the others."""
+    me = group.membership
+    # Messages are pickled, so the key must keep out processes of other jobs.
+    address, key = f"\0storebench-{uuid.uuid4().hex}", os.urandom(_KEY_BYTES)
+    lines: dict[int, Line] = {}
+    with Listener(address, family=_FAMILY, backlog=me.local_ranks, authkey=key) as listener:
+        group.exchange({me.node: (address, key, str(me))})
+        with progress.waiting():
+            while len(lines) < me.local_ranks - 1:
+                try:
+                    connection = listener.accept()
+                    local_rank, name = connection.recv()
+                except (AuthenticationError, EOFError, ConnectionError):
+                    continue  # a process of another job, or a rank that has ended since it connected
+                lines[local_rank] = Line(connection, name, progress)
+    return [lines[local_rank] for local_rank in sorted(lines)]
+
+
+def _asked(group: Group, progress: RankProgress) -> Line:
+    """Return the connection of another rank of a node to the first one."""
+    me = group.membership
+    offers: dict[int, tuple[str, bytes, str]] = {}
+    for offer in group.exchange(offers):
+        offers = offers | offer
+    address, key, name = offers[me.node]
+    try:
+        connection = Client(address, family=_FAMILY, authkey=key)
+        connection.send((me.local_rank, str(me)))
+    except (EOFError, OSError) as error:
+        raise _lost(name) from error
+    return Line(connection, name, progress)
+
+
+def _lost(other: str) -> LostRankError:
+    return LostRankError(f"{other}, which shares batches with this rank, has ended")
+
 
 HALVES = 2
 """Batches of a node that fit into the shared memory."""
@@ -52,16 +138,10 @@ class _Piece(NamedTuple):
     spans: Spans
     labels: Indices
     indices: Indices
-    digests: DigestTable | None
-    prepared: DigestTable | None
-    difference: int | None
 
 
 class NodeLoader(SharedLoader):
-    """Serve the batches of one rank. The first rank of its node reads them for all ranks there.
-
-    Bytes of payload count on the rank that requested them, so batches of the other ranks have none.
-    """
+    """Serve the batches of one rank. The first rank of its node reads them for all ranks there."""
 
     _side: "_Reader | _Guest | None" = None
 
@@ -95,15 +175,7 @@ class NodeLoader(SharedLoader):
 
 
 class _NodeMember:
-    """The memory and the connections of one rank.
-
-    Parameters
-    ----------
-    job
-        The loading task; its `batch_size` is that of one rank.
-    rows
-        Samples in the largest batch of the node.
-    """
+    """The memory and the connections of one rank."""
 
     def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int) -> None:
         self._job = job
@@ -122,13 +194,7 @@ class _NodeMember:
 
 
 class _Reader(_NodeMember):
-    """The part of the first rank of a node.
-
-    Parameters
-    ----------
-    has_thread
-        Whether to read in a thread beside the loop.
-    """
+    """The part of the first rank of a node."""
 
     def __init__(self, job: LoadJob, lines: Sequence[Line], *, rows: int, has_thread: bool) -> None:
         super().__init__(job, lines, rows=rows)
@@ -148,10 +214,7 @@ class _Reader(_NodeMember):
         return dataclasses.replace(opened, notes={**opened.notes, "share": f"one reader for {ranks} ranks"})
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
-        """Read the batches of all ranks of the node, one call per step, and yield those of this rank.
-
-        Nothing is done before the first one is asked for, so all of it is in the wait for that one.
-        """
+        """Read the batches of all ranks of the node, one call per step, and yield those of this rank."""
         plans = [plan.batches, *(line.receive() for line in self._lines)]
         steps = list(itertools.zip_longest(*plans))
         whole = [
@@ -167,15 +230,7 @@ class _Reader(_NodeMember):
     def _serve(
         self, steps: Sequence[Sequence[Indices | None]], requests: Iterator[BatchRequest]
     ) -> Iterator[LoadedBatch]:
-        """Yield this rank's piece of each step after sending the others theirs.
-
-        Parameters
-        ----------
-        steps
-            The batches of all ranks of the node in each step; None after the last one of a rank.
-        requests
-            One request for each step in which a rank has a sample.
-        """
+        """Yield this rank's piece of each step after sending the others theirs."""
         owed = [0] * len(self._lines)
         produce = self._producer.produce_counted if self._has_thread else self._producer.produce
         for number, step in enumerate(steps):
@@ -209,9 +264,6 @@ class _Reader(_NodeMember):
             spans=batch.spans,
             labels=batch.labels[start:stop],
             indices=batch.indices[start:stop],
-            digests=_rows(batch.digests, start, stop),
-            prepared=_rows(batch.prepared, start, stop),
-            difference=batch.difference,
         )
 
     def close(self) -> ReaderReport:
@@ -248,9 +300,6 @@ class _Guest(_NodeMember):
             indices=piece.indices,
             spans=piece.spans,
             payload_bytes=0,
-            digests=piece.digests,
-            prepared=piece.prepared,
-            difference=piece.difference,
         )
 
     def close(self) -> ReaderReport:
@@ -260,15 +309,7 @@ class _Guest(_NodeMember):
 
 
 class _Beside:
-    """A thread that makes the batches of an epoch beside the loop.
-
-    It begins batch k when the loop has finished with batch k - 2.
-
-    Parameters
-    ----------
-    batches
-        Makes each batch when `next` is called.
-    """
+    """A thread that makes the batches of an epoch beside the loop."""
 
     def __init__(self, batches: Iterator[LoadedBatch]) -> None:
         self._batches = batches
@@ -307,10 +348,4 @@ def _first_rows(batch: LoadedBatch, rows: int) -> LoadedBatch:
         pixels=batch.pixels[:rows],
         labels=batch.labels[:rows],
         indices=batch.indices[:rows],
-        digests=_rows(batch.digests, 0, rows),
-        prepared=_rows(batch.prepared, 0, rows),
     )
-
-
-def _rows(digests: DigestTable | None, start: int, stop: int) -> DigestTable | None:
-    return None if digests is None else digests[start:stop]

@@ -25,15 +25,7 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAddress:
-    """One node of a run, and the address at which the nodes meet.
-
-    Attributes
-    ----------
-    node, nodes
-        Number of the node, from 0, and how many there are.
-    host, port
-        Address of node 0. The next two ports are used as well, by the jobs in turn.
-    """
+    """One node of a run, and the address at which the nodes meet."""
 
     node: int
     nodes: int
@@ -51,20 +43,7 @@ class NodeAddress:
 
 
 def place_of(nodes: int, rendezvous: str | None, node: int | None, member: Membership) -> NodeAddress:
-    """Return the place of this process among the nodes of a run.
-
-    Parameters
-    ----------
-    nodes, rendezvous, node
-        The options of the command line; `node` is None if the launcher has numbered the processes.
-    member
-        The place that the launcher's variables give.
-
-    Raises
-    ------
-    UsageError
-        An option is missing or wrong, or the launcher has started another number of processes.
-    """
+    """Return the place of this process among the nodes of a run."""
     if rendezvous is None:
         raise UsageError(
             "--nodes needs --rendezvous, the address of the first node", hint="Add --rendezvous HOST:PORT."
@@ -95,20 +74,7 @@ def _bracketed(host: str) -> str:
 
 
 class Board:
-    """The values that the nodes of a run have told each other. Use it as a context manager.
-
-    Parameters
-    ----------
-    place
-        This node.
-    reach_s
-        Seconds to reach the first node.
-
-    Raises
-    ------
-    CellFailedError
-        The first node cannot be reached, or has gone.
-    """
+    """The values that the nodes of a run have told each other. Use it as a context manager."""
 
     def __init__(self, place: NodeAddress, *, reach_s: float = REACH_S) -> None:
         self._place = place

@@ -1,9 +1,4 @@
-"""The progress of a replicate: a small file per rank, which the rank writes and the launcher reads.
-
-A process that trains alone is rank 0. A rank counts the phases that it has begun and the batches of the current one.
-All ranks of a job begin the same phases in the same order, so the rank with the lowest count is the one that the others
-wait for.
-"""
+"""The progress of a replicate: a small file per rank, which the rank writes and the launcher reads."""
 
 import contextlib
 import mmap
@@ -28,13 +23,7 @@ T = TypeVar("T")
 
 
 class RankProgress:
-    """The progress of one rank, in a file that it shares with its launcher.
-
-    Parameters
-    ----------
-    file
-        The mapped file; None keeps no account, for a process that is alone.
-    """
+    """The progress of one rank, in a file that it shares with its launcher."""
 
     def __init__(self, file: mmap.mmap | None = None) -> None:
         self._file = file
@@ -42,18 +31,7 @@ class RankProgress:
 
     @classmethod
     def create(cls, folder: Path, rank: int) -> Self:
-        """Make the file of a rank.
-
-        Parameters
-        ----------
-        folder
-            The job's folder on this node.
-
-        Raises
-        ------
-        CellFailedError
-            The rank has a file already: its launcher has started it a second time.
-        """
+        """Make the file of a rank."""
         path = _path(folder, rank)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -113,19 +91,7 @@ NO_PROGRESS = RankProgress()
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """The position of a rank in its job.
-
-    Attributes
-    ----------
-    phase, batches, total
-        Phases that it has begun, batches that the last one has served, and all of its batches; 0 if that is not known.
-    begun_ns
-        When the phase began, by ``time.monotonic_ns``.
-    waits
-        Twice the number of times that it has waited for the others; odd while it waits.
-    name
-        The phase in words.
-    """
+    """The position of a rank in its job."""
 
     rank: int
     phase: int = 0

@@ -1,8 +1,4 @@
-"""Loaders of ranks that read a store together: their base class, and the loader for each way of sharing.
-
-A shared loader serves one rank, as every loader does. It knows the other ranks, because they may have read its batches. All
-ranks of a job open, serve and close their loaders together and in the same order.
-"""
+"""Loaders of ranks that read a store together: their base class, and the loader for each way of sharing."""
 
 import importlib
 from typing import ClassVar, cast
@@ -16,30 +12,13 @@ from storebench.settings.words import Share
 
 SHARED_LOADERS: dict[Share, str] = {
     Share.NODE: "storebench.ranks.node_loader:NodeLoader",
-    Share.STORE: "storebench.ranks.store_loader:StoreLoader",
+    Share.STORE: "storebench.ranks.data_store:StoreLoader",
 }
 """Way of sharing -> "module:Class" of its loader, a `SharedLoader`."""
 
 
 class SharedLoader(Loader):
-    """Serve the batches of one rank of a job whose ranks read together.
-
-    `epoch` gets every batch of the rank's shard, including empty ones. So all ranks have the same number of batches, and
-    the k-th batch of each rank belongs to the same step.
-
-    Parameters
-    ----------
-    job
-        The store, the reader and the augmentation; its `batch_size` is that of one rank.
-    group
-        All ranks of the job. Its operations may be used while the loader opens, but never inside a timed step.
-    progress
-        Is told when this rank waits for another one, so this rank is not reported as the hanging one.
-    workers
-        Number of reading threads beside the loop.
-    pin
-        Whether to put batches into page-locked memory, for a GPU.
-    """
+    """Serve the batches of one rank of a job whose ranks read together."""
 
     serves_empty: ClassVar[bool] = True
 
@@ -60,20 +39,7 @@ class SharedLoader(Loader):
 def shared_loader(
     share: Share, job: LoadJob, *, group: Group, progress: RankProgress, workers: int = 0, pin: bool = False
 ) -> Loader:
-    """Return the loader of one rank of a job whose ranks read together.
-
-    Parameters
-    ----------
-    share
-        How they share: "node" or "store".
-    job, group, progress, workers, pin
-        As for `SharedLoader`.
-
-    Raises
-    ------
-    UsageError
-        This way of sharing has no loader.
-    """
+    """Return the loader of one rank of a job whose ranks read together."""
     if share not in SHARED_LOADERS:
         raise UsageError(f"share '{share}' has no loader", hint="Use share 'none', 'node' or 'store'.")
     module, _, name = SHARED_LOADERS[share].partition(":")

@@ -1,7 +1,4 @@
-"""The trainers of a job: the ranks, the samples and the seed of each, and its partner in each tournament.
-
-Every rank computes all of it from numbers that it knows, so no messages are needed.
-"""
+"""The trainers of a job: the ranks, the samples and the seed of each, and its partner in each tournament."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -21,15 +18,7 @@ _SEEDS, _PARTS, _PAIRS = 0x4C544601, 0x4C544602, 0x4C544603
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """The trainer of a rank; by default the only trainer, with one rank.
-
-    Attributes
-    ----------
-    number, trainers
-        Number of this trainer in the job, from 0, and the number of trainers.
-    rank, ranks
-        Number of the rank in its trainer, from 0, and the number of ranks per trainer.
-    """
+    """The trainer of a rank; by default the only trainer, with one rank."""
 
     number: int = 0
     trainers: int = 1
@@ -59,36 +48,14 @@ class Trainer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainerSamples:
-    """The samples of a trainer.
-
-    Attributes
-    ----------
-    training, held_out
-        Samples for training, and samples for scoring networks: ascending indices, int64.
-    """
+    """The samples of a trainer."""
 
     training: Indices
     held_out: Indices
 
 
 def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list[TrainerSamples]:
-    """Return the part of each trainer, drawn at random from the seed.
-
-    All trainers train on the same number of samples, and so take the same number of steps. If parts differ by one sample,
-    the extra sample is held out.
-
-    Parameters
-    ----------
-    count
-        Number of samples in the store, at least two per trainer.
-    trainers
-        Number of trainers.
-    data
-        Whether each trainer has a part of the samples or all of them. In the second case, all trainers hold out the same
-        samples, so no network is scored on samples that another trainer has trained on.
-    seed
-        Seed of the cell.
-    """
+    """Return the part of each trainer, drawn at random from the seed."""
     order = _stream(seed, _PARTS).permutation(count).astype(np.int64)
     pieces = [order] * trainers if data is TrainerData.REPLICATED else np.array_split(order, trainers)
     training, _ = part_sizes(count, trainers=trainers, data=data)[-1]
@@ -99,13 +66,7 @@ def parts_of(count: int, *, trainers: int, data: TrainerData, seed: int) -> list
 
 
 def part_sizes(count: int, *, trainers: int, data: TrainerData) -> list[tuple[int, int]]:
-    """Return the number of samples that each trainer trains on, and the number that it holds out.
-
-    Parameters
-    ----------
-    count, trainers, data
-        As in `parts_of`.
-    """
+    """Return the number of samples that each trainer trains on, and the number that it holds out."""
     each, more = (count, 0) if data is TrainerData.REPLICATED else divmod(count, trainers)
     training = each - max(1, round(HELD_OUT_FRAC * each))
     return [(training, each + (number < more) - training) for number in range(trainers)]
@@ -118,29 +79,13 @@ def seed_of(seed: int, trainer: int) -> int:
 
 
 def pairs(number: int, *, trainers: int, seed: int) -> list[tuple[int, int]]:
-    """Return the pairs of trainers in a tournament. With an odd number of trainers, one rests.
-
-    Parameters
-    ----------
-    number
-        Number of the tournament in the process, from 0.
-    trainers
-        Number of trainers.
-    seed
-        Seed of the cell.
-    """
+    """Return the pairs of trainers in a tournament. With an odd number of trainers, one rests."""
     order = _stream(seed, _PAIRS, number).permutation(trainers).tolist()
     return list(zip(order[::2], order[1::2], strict=False))
 
 
 def partner_of(trainer: int, number: int, *, trainers: int, seed: int) -> int | None:
-    """Return the partner of a trainer in a tournament; None if it rests.
-
-    Parameters
-    ----------
-    number, trainers, seed
-        As in `pairs`.
-    """
+    """Return the partner of a trainer in a tournament; None if it rests."""
     for first, second in pairs(number, trainers=trainers, seed=seed):
         if trainer in (first, second):
             return second if trainer == first else first
@@ -148,17 +93,7 @@ def partner_of(trainer: int, number: int, *, trainers: int, seed: int) -> int | 
 
 
 def tournaments_in(epoch: int, steps: int, every: int) -> range:
-    """Return the numbers of the tournaments in an epoch.
-
-    Parameters
-    ----------
-    epoch
-        Number of the epoch in the process, from 0.
-    steps
-        Steps of each epoch.
-    every
-        Steps between two tournaments; 0 for none. They are counted from the first step of the process.
-    """
+    """Return the numbers of the tournaments in an epoch."""
     return range(epoch * steps // every, (epoch + 1) * steps // every) if every else range(0)
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from storebench import stats
+from storebench.comparison import Ratio
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.report.cells import CellSummary, summarise
-from storebench.report.decisions import added_by_precision, looks_at
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
-from storebench.report.intervals import Ratio, ratios, unpaired_ratios
+from storebench.report.panels import paired
 from storebench.runs.records import RECORDS_NAME, read_records
-from storebench.runs.step_files import read_table
+from storebench.runs.steps import read_table
 
 RunFolders = str | Path | Sequence[str | Path]
 
@@ -79,7 +78,7 @@ def load_results(paths: RunFolders) -> pd.DataFrame:
         figure of `storebench.results.Record` with its unit in its name
         (``samples_per_s``, ``data_wait_s``, ``data_wait_p99_ns``,
         ``bytes_on_disk``, ``resident_frac_before``, ...). Digests are
-        ``samples_digest``, ``order_digest``, ``loss_digest``. ``steps_path`` is
+        ``order_digest``, ``loss_digest``. ``steps_path`` is
         the Parquet file that holds the record's steps (null: none), ``steps_file`` the
         name of its table there. What was not measured is null.
 
@@ -145,7 +144,7 @@ def compare(
     by
         Column that differs between the two sides: of the cell ("backend", "codec", "cache", "workers", ...), or
         where it was measured: "filesystem", "storage_device" or "environment_key". Two places differ in
-        everything that their machines differ in, and two runs are compared without pairing rounds.
+        everything that their machines differ in; cells of separate runs share no round and are left out.
     baseline
         Value of `by` that the others are divided by.
     metric
@@ -154,11 +153,9 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        One row per pair: the cell's columns, ``baseline``, ``ratio`` (contender over
-        baseline, paired by round), ``ratio_lo`` and ``ratio_hi`` (its interval; with probability 95% all
-        intervals of the table hold at once; null with fewer than two rounds), ``rounds``, and ``verdict``:
-        "faster" (the metric is larger), "slower", "no detectable difference" or "inconclusive". As in a report,
-        fewer than 3 rounds decide nothing.
+        One row per pair: the cell's columns, ``baseline``, ``ratio`` (contender over baseline, paired by round),
+        ``ratio_lo`` and ``ratio_hi`` (95%, or 99% where rounds spread), ``rounds``, and ``verdict``: "faster" (the metric
+        is larger), "slower", "equal" or "undecided". Fewer than five rounds decide nothing.
 
     Raises
     ------
@@ -178,17 +175,8 @@ def compare(
         raise UsageError(f"the baseline {by}={baseline!r} does not occur in these results")
     pairs = [(cell, bases.get(_key(cell, fixed, by))) for cell in cells]
     sides = [(cell, base) for cell, base in pairs if base is not None and _value(cell, by) != baseline]
-    alpha = stats.look_alpha(looks_at(cells), by_precision=added_by_precision(cells))
-    values = [(cell.values(metric), base.values(metric)) for cell, base in sides]
-    separate = by in _PLACES and not any(set(top) & set(bottom) for top, bottom in values)
-    compared = unpaired_ratios(values, alpha=alpha) if separate else ratios(values, alpha=alpha)
-    return pd.DataFrame(
-        [
-            _pair(cell, baseline, ratio)
-            for (cell, _), ratio in zip(sides, compared, strict=True)
-            if ratio is not None
-        ]
-    )
+    compared = [(cell, paired(cell.values(metric), base.values(metric))) for cell, base in sides]
+    return pd.DataFrame([_pair(cell, baseline, ratio) for cell, ratio in compared if ratio is not None])
 
 
 def _value(cell: CellSummary, by: str) -> Any:
@@ -203,5 +191,5 @@ def _key(cell: CellSummary, fixed: Sequence[str], by: str) -> tuple[Any, ...]:
 def _pair(cell: CellSummary, baseline: Any, ratio: Ratio) -> dict[str, Any]:
     columns = {name: cell.fields[name] for name in CELL_COLUMNS}
     columns |= {name: cell.fact(name) for name in PLACE_COLUMNS}
-    ends = {"ratio": ratio.mid, "ratio_lo": ratio.lo, "ratio_hi": ratio.hi}
-    return columns | {"baseline": baseline} | ends | {"rounds": ratio.n, "verdict": str(ratio.verdict)}
+    ends = {"ratio": ratio.mid, "ratio_lo": ratio.low, "ratio_hi": ratio.high}
+    return columns | {"baseline": baseline} | ends | {"rounds": ratio.rounds, "verdict": str(ratio.verdict)}

@@ -1,11 +1,11 @@
-"""Summaries of cells: the records of one cell with medians over replicates, and keys that match cells with each other."""
+"""Summaries of cells: the records of one cell with their medians over replicates, and keys that match cells."""
 
 import enum
 import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,31 +13,77 @@ import numpy as np
 import pandas as pd
 
 from storebench.codecs import any_size
-from storebench.errors import NotComparableError, StorebenchError
-from storebench.formats.registry import PAPER_BACKENDS, get_format
+from storebench.comparison import Estimate, estimate
+from storebench.errors import NotComparableError
+from storebench.formats.registry import PAPER_BACKENDS
 from storebench.matrix import MODEL_CROPS
-from storebench.report import states
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
-from storebench.report.intervals import Estimate, Round, median_interval
-from storebench.report.places import DATASET_COLUMNS, data_key, distinctions
-from storebench.report.states import EpochRow
-from storebench.results import Cell, steady
-from storebench.results.time_limit import ran_out_of_time
-from storebench.runs.whole import Whole, agreed
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.results import DATA_FIELDS, Cell, steady
+from storebench.results.record import ran_out_of_time
+from storebench.runs.manifest import Whole, agreed
+from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
+
+Row = Mapping[str, Any]
+"""One record in the columns of `storebench.load_results`; missing values are None."""
+
+Round = tuple[str, int]
+"""Run and replicate: cells of one round were measured side by side."""
+
+MEMORY_FORMAT = "memory"
+EPOCHS = "epochs"
+"""Field that belongs to no setting: fast readers are timed for longer by more epochs of the same length."""
+
+DATASET_COLUMNS = tuple(DATA_FIELDS)
+SETTING_COLUMNS = tuple(
+    name for name in CELL_COLUMNS if name not in {*BACKEND_COLUMNS, *DATASET_COLUMNS, EPOCHS}
+)
+SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes")
+RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)
+STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
+WORK_COLUMNS = ("fetch_s", "decode_s", "prep_s")
+_LENGTH_COLUMNS = ("max_steps", "warmup_steps", "passes", EPOCHS)
+
+WHOLE = "whole_"
+"""Prefix of metrics of the whole epoch, whatever part of it is in the requested cache state."""
+
+FEWEST_TRAINING_STEPS = 20
+"""With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
+
+_FEWER_FRAC, _LESS_FRAC = 0.8, 0.1
+"""Readers of the crop alone read nine tenths of an image, and counters disagree by a few percent."""
+
+_LOOP_PARTS = ("data_wait_s", "h2d_s", "compute_s")
+_PORTION = {
+    "samples_per_s": "portion_samples_per_s",
+    "timed_s": "portion_seconds",
+    "timed_samples": "portion_samples",
+    "timed_steps": "portion_steps",
+} | {
+    name: f"portion_{name}"
+    for name in (*_LOOP_PARTS, "payload_bytes", "fetch_s", "decode_s", "prep_s", "handover_s")
+}
+"""Metric -> the column that holds it for the steady steps of a limited cell."""
+
+
+def _busy(row: Row) -> float:
+    return sum(float(row[f"portion_{name}"]) for name in _LOOP_PARTS)
+
+
+_DERIVED: dict[str, Callable[[Row], float]] = {
+    "overhead_s": lambda row: row["portion_seconds"] - _busy(row),
+    "data_wait_frac": lambda row: row["portion_data_wait_s"] / (_busy(row) or 1.0),
+    "accelerator_util_frac": lambda row: row["portion_compute_s"] / row["portion_seconds"],
+    "payload_bytes_per_s": lambda row: row["portion_payload_bytes"] / row["portion_seconds"],
+}
 
 
 class LoopWork(enum.StrEnum):
-    """The work of the loop besides reading and decoding. Cells of different work are never compared with each other."""
+    """The work of the loop besides reading and decoding; cells of different work are never compared."""
 
     READING = "reading"
-    """Nothing: the reader and the decoder run alone."""
     AUGMENTING = "augmenting"
-    """It cuts and mirrors images for a network, and computes nothing."""
     EMULATED = "emulated"
-    """It sleeps for as long as an accelerator would compute."""
     TRAINING = "training"
-    """It trains the network."""
 
 
 def work_of(cell: Cell) -> LoopWork:
@@ -49,68 +95,23 @@ def work_of(cell: Cell) -> LoopWork:
     return LoopWork.AUGMENTING if cell.model in MODEL_CROPS else LoopWork.READING
 
 
-WHOLE_LIMITED = "limited memory, not shown to be steady"
-
-MEMORY_FORMAT = "memory"
-"""Format of backends that hold their samples in memory: a yardstick, not a way to store them."""
-
-EPOCHS = "epochs"
-"""Field that belongs to no setting: fast readers are timed for longer by more epochs of the same length."""
-
-SETTING_COLUMNS = tuple(
-    name
-    for name in CELL_COLUMNS
-    if name not in BACKEND_COLUMNS and name not in DATASET_COLUMNS and name != EPOCHS
-)
-
-
-_BACKEND_PARTS = tuple(name for name in BACKEND_COLUMNS if name != "backend")
-
-SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes")
-"""Fields that describe how the ranks of a job share reading."""
-
-RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)
-"""Fields in which a job of ranks may differ from the process that it is compared with."""
-
-STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
-"""Fields that describe the state in which the store is read."""
-
-WORK_COLUMNS = ("fetch_s", "decode_s", "prep_s")
-"""The sums of time that make up the work of the producers."""
-
-FEWEST_TRAINING_STEPS = 20
-"""With fewer timed steps of real training, compute decides the rate: such cells rank no backends."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CellSummary:
     """All records of one cell on one machine.
 
-    Rates and sums of time are those of the timed steps; those of a limited cell are of the steady state of the last epoch.
-    The figures of the whole epoch have the prefix ``whole_``, as in ``whole_samples_per_s``.
-
-    Attributes
-    ----------
-    cell
-        The setting that was measured.
-    environment_key
-        The machine.
-    place
-        Words that distinguish its samples, and where they were read, from others of the same name; "" if none are needed.
-    rows
-        One mapping per record, in the columns of `storebench.load_results`; missing values are None.
-    invalid
-        The first finding about its records, or "".
+    Figures are those of the timed steps; those of a limited cell, of the steady steps of the last epoch.
     """
 
     cell: Cell
     environment_key: str
-    rows: tuple[EpochRow, ...]
+    rows: tuple[Row, ...]
     invalid: str = ""
+    """The first finding about its records, or ""."""
     place: str = ""
+    """Words that tell its samples, and where they were read, from others of the same name."""
 
     def fact(self, name: str) -> Any:
-        """Return a column that is equal in all records (the store's size), from the first usable record that has it."""
+        """Return a column that is equal in all records, from the first that has it."""
         rows = itertools.chain(self.counted, self.rows)
         return next((row[name] for row in rows if row[name] is not None), None)
 
@@ -124,179 +125,6 @@ class CellSummary:
         """The backend's full name."""
         return self.cell.backend.name
 
-    @functools.cached_property
-    def usable(self) -> tuple[EpochRow, ...]:
-        """The records that did not fail."""
-        return tuple(row for row in self.rows if row["status"] == "ok")
-
-    @property
-    def failure(self) -> str:
-        """The failure of the first failed record, or "" if none failed."""
-        failed = (row for row in self.rows if row["status"] != "ok")
-        return next((str(row["failure"] or "failed") for row in failed), "")
-
-    @functools.cached_property
-    def whole(self) -> Whole | None:
-        """The whole dataset, if runs that agree on it chose to measure a part of it; None otherwise."""
-        return agreed(row["whole"] for row in self.rows if row.get("whole") is not None)
-
-    @property
-    def state(self) -> str:
-        """The cache state for which its figures hold, in words."""
-        return WHOLE_LIMITED if self.whole_only else self.cell.cache
-
-    @property
-    def whole_only(self) -> bool:
-        """Whether no record has steady steps with a limited page cache, so that there is no rate for that state."""
-        return bool(self.usable) and not self.counted
-
-    @functools.cached_property
-    def cut_off(self) -> int:
-        """Number of replicates that were killed at their time limit; those with a rate are the faster ones."""
-        return sum(ran_out_of_time(str(row["failure"] or "")) for row in self.rows)
-
-    @property
-    def at_most(self) -> bool:
-        """Whether its rate is an upper bound: it can only prove that the cell is slower than another one."""
-        return self.cut_off > 0
-
-    @property
-    def cold_start(self) -> bool:
-        """Whether its epochs fill the page cache from a cold start: the rate depends on how much of the store is read."""
-        return self.cell.cache == CacheState.COLD and any(
-            states.fills_cache(row, self.cell) for row in self.usable
-        )
-
-    def cold_rate(self, share: float) -> tuple[float, float | None, float | None] | None:
-        """Return the rate from a cold start until a share of the store was read, and its resident and excess share.
-
-        Each is the median over the records that have it; None if no record has the rate.
-        """
-        rates = [rate for row in self.usable for rate in row["cold_rates"] or () if rate.read_frac == share]
-        resident = [rate.resident_frac for rate in rates if rate.resident_frac is not None]
-        excess = [rate.excess_frac for rate in rates if rate.excess_frac is not None]
-        if not rates:
-            return None
-        return (
-            statistics.median(rate.samples_per_s for rate in rates),
-            statistics.median(resident) if resident else None,
-            statistics.median(excess) if excess else None,
-        )
-
-    @functools.cached_property
-    def unsteady(self) -> bool:
-        """Whether its limited rate is not shown to be steady: it drifts in most replicates, or a drift is unknown.
-
-        A single replicate may be disturbed; with many replicates, one of them nearly always is. It is named beside the
-        figures (`unsteady_replicates`).
-        """
-        if not any(self._bounded(row) for row in self.counted):
-            return False
-        moved = self.drifts
-        return moved is None or (bool(moved) and not steady(math.exp(statistics.median(moved))))
-
-    @functools.cached_property
-    def unsteady_replicates(self) -> tuple[int, int]:
-        """The number of replicates of a limited cell whose rate was not steady, and of all of them."""
-        return states.unsteady(self.usable, self.cell)
-
-    @property
-    def drifts(self) -> list[float] | None:
-        """By how much the rate differs between the halves of its steady part, as a logarithm, by replicate.
-
-        None if it is unknown in one of them.
-        """
-        drifts = [row["portion_drift"] for row in self.counted if self._bounded(row)]
-        if None in drifts:
-            return None
-        return [abs(math.log(drift)) if drift > 0 else math.inf for drift in drifts]
-
-    @functools.cached_property
-    def counted(self) -> tuple[EpochRow, ...]:
-        """The records whose figures hold for the requested cache state."""
-        return states.counted(self.usable, self.cell)
-
-    def _bounded(self, row: EpochRow) -> bool:
-        return states.bounded(row, self.cell)
-
-    def _figures(self, metric: str) -> list[tuple[EpochRow, float]]:
-        rows = self.usable if metric.startswith(states.WHOLE) else self.counted
-        figures = [(row, states.figure(row, metric, portion=self._bounded(row))) for row in rows]
-        return [(row, value) for row, value in figures if value is not None]
-
-    @property
-    def steps(self) -> int:
-        """The smallest number of steps behind its figures in any record; 0 if nothing was measured."""
-        return int(min((count for _, count in self._figures("timed_steps")), default=0))
-
-    @property
-    def short_training(self) -> bool:
-        """Whether it trained for real, in too few timed steps for its rate to rank backends."""
-        return self.cell.compute.kind is ComputeKind.REAL and self.steps < FEWEST_TRAINING_STEPS
-
-    def values(self, metric: str) -> dict[Round, float]:
-        """Return a metric for each replicate in which it was measured, the median over its epochs.
-
-        The rate of a limited cell is that of its steady steps; "whole_samples_per_s" is the rate of the whole epoch.
-        """
-        return _by_round(self._figures(metric))
-
-    def interval(self, metric: str) -> Estimate | None:
-        """Return the median over replicates with its interval, or None if nothing was measured."""
-        values = list(self.values(metric).values())
-        return median_interval(values) if values else None
-
-    def median(self, metric: str) -> float | None:
-        """Return the median over replicates, or None if nothing was measured."""
-        values = list(self.values(metric).values())
-        return statistics.median(values) if values else None
-
-    def per_step(self, metric: str) -> float:
-        """Return a sum of time as seconds per timed step, the median over replicates; 0 if it is None."""
-        return self._per(metric, "timed_steps")
-
-    def per_sample(self, metric: str) -> float:
-        """Return a sum of time as seconds per timed sample, the median over replicates; 0 if it is None."""
-        return self._per(metric, "timed_samples")
-
-    def rounds_per_sample(self, metric: str) -> dict[Round, float]:
-        """Return a sum of time as seconds per timed sample for each replicate, the median over its epochs."""
-        return self._rounds_per(metric, "timed_samples")
-
-    def rounds_per_step(self, metric: str) -> dict[Round, float]:
-        """Return a sum of time in seconds per timed step, for each replicate; the median over its epochs."""
-        return self._rounds_per(metric, "timed_steps")
-
-    def _per(self, metric: str, counter: str) -> float:
-        values = list(self._rounds_per(metric, counter).values())
-        return statistics.median(values) if values else 0.0
-
-    def _rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
-        prefix = states.WHOLE if metric.startswith(states.WHOLE) else ""
-        return _by_round(
-            (row, value / count)
-            for row, value in self._figures(metric)
-            if (count := states.figure(row, prefix + counter, portion=self._bounded(row)))
-        )
-
-    def work_share(self, metric: str) -> dict[Round, float]:
-        """Return the share of fetching, decoding or preparing in the work of the producers, for each replicate.
-
-        Parameters
-        ----------
-        metric
-            One of `WORK_COLUMNS`. The handoff is no part of the work, because the loop is not waiting for a producer in it.
-        """
-        parts = {name: self.rounds_per_sample(name) for name in WORK_COLUMNS}
-        whole = {key: sum(part.get(key, 0.0) for part in parts.values()) for key in parts[metric]}
-        return {key: seconds / whole[key] for key, seconds in parts[metric].items() if whole[key] > 0}
-
-    def conversions(self, source: "CellSummary") -> list[float]:
-        """Return the seconds of every measured conversion of `source`'s store into this cell's, in the same runs."""
-        by_run = {row["run_id"]: row["conversions"] or {} for row in self.rows}
-        name = f"{source.cell.backend.format}+{source.cell.backend.codec}"
-        return [seconds for run_conversions in by_run.values() for seconds in run_conversions.get(name, ())]
-
     @property
     def key(self) -> tuple[str, str]:
         """The key of this cell on this machine."""
@@ -309,22 +137,205 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """Values of all fields except those of the backend, the samples, and the number of epochs."""
+        """All fields except those of the backend, the samples, and the number of epochs."""
         return tuple(self.fields[name] for name in SETTING_COLUMNS)
-
-    @property
-    def lossy(self) -> bool:
-        """Whether its store is known to have lost pixels of the originals; image files as they are have lost none."""
-        return self.fact("store_lossless") is False and not any_size(self.cell.backend.codec)
 
     @property
     def is_null(self) -> bool:
         """Whether this is the compute ceiling instead of a storage format."""
         return self.cell.backend.is_null
 
+    @property
+    def lossy(self) -> bool:
+        """Whether its store is known to have lost pixels of the originals."""
+        return self.fact("store_lossless") is False and not any_size(self.cell.backend.codec)
 
-def _by_round(figures: Iterable[tuple[EpochRow, float]]) -> dict[Round, float]:
-    """Return the median over its epochs for each replicate."""
+    @functools.cached_property
+    def usable(self) -> tuple[Row, ...]:
+        """The records that did not fail."""
+        return tuple(row for row in self.rows if row["status"] == "ok")
+
+    @property
+    def failure(self) -> str:
+        """The failure of the first failed record, or ""."""
+        return next((str(row["failure"] or "failed") for row in self.rows if row["status"] != "ok"), "")
+
+    @functools.cached_property
+    def whole(self) -> Whole | None:
+        """The whole dataset, if runs that agree on it chose to measure a part of it."""
+        return agreed(row["whole"] for row in self.rows if row.get("whole") is not None)
+
+    @functools.cached_property
+    def counted(self) -> tuple[Row, ...]:
+        """The records whose figures hold for the requested cache state."""
+        return tuple(row for row in self._last if not self._bounded(row) or row["portion_seconds"])
+
+    @functools.cached_property
+    def _last(self) -> tuple[Row, ...]:
+        """All usable records, or the last epoch of each replicate where earlier ones fill a cache or a data store."""
+        if self.cell.cache != CacheState.LIMITED and self.cell.store_fill is not Fill.FIRST_EPOCH:
+            return self.usable
+        last: dict[Round, Row] = {}
+        for row in self.usable:
+            key = (row["run_id"], row["replicate"])
+            if key not in last or row["epoch"] > last[key]["epoch"]:
+                last[key] = row
+        return tuple(last.values())
+
+    def _bounded(self, row: Row) -> bool:
+        return self.cell.cache == CacheState.LIMITED and fills_cache(row, self.cell)
+
+    @property
+    def whole_only(self) -> bool:
+        """Whether no record has steady steps with a limited page cache, so that it has no rate in that state."""
+        return bool(self.usable) and not self.counted
+
+    @functools.cached_property
+    def cut_off(self) -> int:
+        """Number of replicates that were killed at their time limit."""
+        return sum(ran_out_of_time(str(row["failure"] or "")) for row in self.rows)
+
+    @property
+    def at_most(self) -> bool:
+        """Whether its rate is an upper bound, because the slower replicates ran out of time."""
+        return self.cut_off > 0
+
+    @property
+    def cold_start(self) -> bool:
+        """Whether its epochs fill the page cache from a cold start, so that its rate depends on their length."""
+        return self.cell.cache == CacheState.COLD and any(fills_cache(row, self.cell) for row in self.usable)
+
+    def cold_rate(self, share: float) -> tuple[float, float | None, float | None] | None:
+        """Return rate, resident share and excess until a share of the store was read from a cold start."""
+        rates = [rate for row in self.usable for rate in row["cold_rates"] or () if rate.read_frac == share]
+        if not rates:
+            return None
+        resident = [rate.resident_frac for rate in rates if rate.resident_frac is not None]
+        excess = [rate.excess_frac for rate in rates if rate.excess_frac is not None]
+        return (
+            statistics.median(rate.samples_per_s for rate in rates),
+            statistics.median(resident) if resident else None,
+            statistics.median(excess) if excess else None,
+        )
+
+    @property
+    def held_elsewhere(self) -> bool:
+        """Whether fewer bytes came from the device, or less of the store was resident, than must have been read.
+
+        The store is compressed on the disk, or a copy of it answered that no page count shows.
+        """
+        reading = [row for row in self.usable if fills_cache(row, self.cell)]
+        fewer = [self._fewer_bytes(row) or self._less_resident(row) for row in reading]
+        return 2 * sum(fewer) > len(fewer)
+
+    def _fewer_bytes(self, row: Row) -> bool:
+        read, before = row["device_read_bytes"], row["resident_frac_before"]
+        if read is None or before is None:
+            return False
+        # Several passes request the same bytes again, which a cold store serves once.
+        requested = min(float(row["payload_bytes"]), float(row["store_payload_bytes"] or 0))
+        held = float(self.cell.memory_bytes or 0) or requested * float(before)
+        return float(read) < _FEWER_FRAC * (requested - held)
+
+    def _less_resident(self, row: Row) -> bool:
+        if self.cell.cache != CacheState.COLD or not row["store_count"]:
+            return False
+        begun = self.cell.ranks * (1 + self.cell.workers) * self.cell.batch_size / int(row["store_count"])
+        points = row["cache_curve"] or ()
+        return any(min(p.asked_frac, 1.0) - p.resident_frac > _LESS_FRAC + begun for p in points)
+
+    @functools.cached_property
+    def unsteady_replicates(self) -> tuple[int, int]:
+        """The replicates of a limited cell whose steady part drifts or is missing, and all of them."""
+        judged = [row for row in self._last if self._bounded(row)]
+        return sum(not (row["portion_seconds"] and steady(row["portion_drift"])) for row in judged), len(
+            judged
+        )
+
+    @functools.cached_property
+    def unsteady(self) -> bool:
+        """Whether a limited cell's rate drifts in most replicates, or a drift is unknown."""
+        drifts = [row["portion_drift"] for row in self.counted if self._bounded(row)]
+        if not drifts:
+            return False
+        if None in drifts:
+            return True
+        moved = [abs(math.log(drift)) if drift > 0 else math.inf for drift in drifts]
+        return not steady(math.exp(statistics.median(moved)))
+
+    @property
+    def doubt(self) -> str:
+        """Why its rate ranks nothing, in a few words; "" if it does."""
+        if self.invalid:
+            return "invalid"
+        if self.cold_start:
+            return "cold start"
+        if self.unsteady:
+            return "not steady"
+        return "too few steps" if self.short_training else ""
+
+    @property
+    def short_training(self) -> bool:
+        """Whether it trained for real, in too few timed steps for its rate to rank backends."""
+        steps = min((count for _, count in self._figures("timed_steps")), default=0)
+        return self.cell.compute.kind is ComputeKind.REAL and steps < FEWEST_TRAINING_STEPS
+
+    def _figures(self, metric: str) -> list[tuple[Row, float]]:
+        rows = self.usable if metric.startswith(WHOLE) else self.counted
+        figures = [(row, _figure(row, metric, portion=self._bounded(row))) for row in rows]
+        return [(row, value) for row, value in figures if value is not None]
+
+    def values(self, metric: str) -> dict[Round, float]:
+        """Return a metric for each replicate in which it was measured, the median over its epochs."""
+        return _by_round(self._figures(metric))
+
+    def interval(self, metric: str) -> Estimate | None:
+        """Return the median over replicates with its interval, or None if nothing was measured."""
+        values = list(self.values(metric).values())
+        return estimate(values) if values else None
+
+    def median(self, metric: str) -> float | None:
+        """Return the median over replicates, or None if nothing was measured."""
+        values = list(self.values(metric).values())
+        return statistics.median(values) if values else None
+
+    def rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
+        """Return a sum of time over a counter ("timed_steps", "timed_samples") for each replicate, in seconds."""
+        prefix = WHOLE if metric.startswith(WHOLE) else ""
+        return _by_round(
+            (row, value / count)
+            for row, value in self._figures(metric)
+            if (count := _figure(row, prefix + counter, portion=self._bounded(row)))
+        )
+
+    def per_sample(self, metric: str) -> float:
+        """Return a sum of time as seconds per timed sample, the median over replicates; 0 if unknown."""
+        values = list(self.rounds_per(metric, "timed_samples").values())
+        return statistics.median(values) if values else 0.0
+
+    def per_step(self, metric: str) -> float:
+        """Return a sum of time as seconds per timed step, the median over replicates; 0 if unknown."""
+        values = list(self.rounds_per(metric, "timed_steps").values())
+        return statistics.median(values) if values else 0.0
+
+
+def _figure(row: Row, metric: str, *, portion: bool) -> float | None:
+    """Return a metric of one record: of its steady steps if `portion`, of its timed steps otherwise."""
+    if metric.startswith(WHOLE):
+        value = row[metric.removeprefix(WHOLE)]
+    elif portion and metric in _DERIVED:
+        value = _DERIVED[metric](row) if row["portion_seconds"] else None
+    else:
+        value = row[_PORTION[metric] if portion and metric in _PORTION else metric]
+    return None if value is None else float(value)
+
+
+def fills_cache(row: Row, cell: Cell) -> bool:
+    """Whether the page cache fills while the epoch reads its store, from a cold start or up to a limit."""
+    return cell.cache in BOUNDED_STATES and not cell.backend.is_null and row["cache_applies_to"] != "open"
+
+
+def _by_round(figures: Iterable[tuple[Row, float]]) -> dict[Round, float]:
     by_round: dict[Round, list[float]] = {}
     for row, value in figures:
         by_round.setdefault((row["run_id"], row["replicate"]), []).append(value)
@@ -332,42 +343,37 @@ def _by_round(figures: Iterable[tuple[EpochRow, float]]) -> dict[Round, float]:
 
 
 def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) -> list[CellSummary]:
-    """Return one summary per cell, in the order of `backend_rank`.
+    """Return one summary per cell of the table that `load_results` returned, in the paper's order.
 
-    Parameters
-    ----------
-    results
-        The table that `storebench.load_results` returned.
-    findings
-        cell_id -> what validation found.
-
-    Raises
-    ------
-    NotComparableError
-        A cell was measured with different code; its rounds are no sample of one thing.
+    `findings` is cell_id -> what validation found. Raises NotComparableError if a cell was measured with different code.
     """
-    grouped: dict[tuple[str, str], list[EpochRow]] = {}
+    grouped: dict[tuple[str, str], list[Row]] = {}
     names = [str(name) for name in results.columns]
     for values in results.itertuples(index=False, name=None):
         row = dict(zip(names, map(_plain, values), strict=True))
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(row)
     for rows in grouped.values():
         _require_one_code(rows)
-    invalid, named = findings or {}, distinctions([rows[0] for rows in grouped.values()])
+    invalid, places = findings or {}, _places([rows[0] for rows in grouped.values()])
     cells = [
         CellSummary(
-            cell=_cell(rows[0]),
+            cell=Cell.of_fields(**{name: rows[0][name] for name in CELL_COLUMNS}),
             environment_key=key,
             rows=tuple(rows),
             invalid=invalid.get(cell_id, ""),
-            place=named[data_key(rows[0])],
+            place=places[_data_key(rows[0])],
         )
         for (key, cell_id), rows in grouped.items()
     ]
     return sorted(cells, key=lambda cell: (backend_rank(cell.backend), str(cell.setting)))
 
 
-def _require_one_code(rows: Sequence[EpochRow]) -> None:
+def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the summaries of a table of records; summaries are returned unchanged."""
+    return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
+
+
+def _require_one_code(rows: Sequence[Row]) -> None:
     codes = {row["code_digest"]: row["run_id"] for row in rows if row["code_digest"] is not None}
     if len(codes) > 1:
         (one, first), (other, second), *_ = codes.items()
@@ -378,19 +384,50 @@ def _require_one_code(rows: Sequence[EpochRow]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a table as Python has it; None if it is missing."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return None
     return value.item() if isinstance(value, np.generic) else value
 
 
-def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]:
-    """Return the summaries of a table of records; summaries are returned unchanged."""
-    return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
+_PLACE_WORDS = {
+    "dataset": "from {}",
+    "size": "grown to {}",
+    "limit": "the first {}",
+    "data_seed": "data seed {}",
+    "synthetic": "synthetic: {}",
+    "image_size": "at {} pixels a side",
+    "skip_unreadable": "unreadable files left out: {}",
+    "filesystem": "on {}",
+    "storage_device": "device {}",
+    "machine_readahead_kib": "read-ahead {} KiB",
+    "environment_key": "machine {}",
+}
+"""Column -> the words by which it tells samples of one name, or the places where they were read, apart."""
 
 
-def _cell(row: EpochRow) -> Cell:
-    return Cell.of_fields(**{name: row[name] for name in CELL_COLUMNS})
+def _data_key(row: Row) -> tuple[Any, ...]:
+    return (row["environment_key"], *(row[name] for name in DATASET_COLUMNS))
+
+
+def _places(rows: Iterable[Row]) -> dict[tuple[Any, ...], str]:
+    """Return for each dataset and machine the fewest words that tell it from others of the same name."""
+    sources = {_data_key(row): row for row in rows}
+    groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for key, row in sources.items():
+        count = min((number for number in (row["size"], row["limit"]) if number), default=None)
+        groups.setdefault((str(row["dataset"]).rpartition("/")[2], row["split"], count), []).append(key)
+    words: dict[tuple[Any, ...], str] = {}
+    for keys in groups.values():
+        chosen: list[str] = []
+        for column in _PLACE_WORDS:
+            if len({tuple(sources[key][name] for name in chosen) for key in keys}) == len(keys):
+                break
+            if len({sources[key][column] for key in keys}) > 1:
+                chosen.append(column)
+        for key in keys:
+            values = {name: sources[key][name] for name in chosen}
+            words[key] = ", ".join(_PLACE_WORDS[n].format(v) for n, v in values.items() if v is not None)
+    return words
 
 
 def backend_rank(backend: str) -> tuple[int, str]:
@@ -400,33 +437,24 @@ def backend_rank(backend: str) -> tuple[int, str]:
 
 
 def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
-    """Return the key that a cell shares with its siblings: the machine, and every field but those named.
-
-    The backend is one field here, its full name.
-    """
-    omitted = {*_BACKEND_PARTS, *names}
+    """Return the key that a cell shares with its siblings: the machine, and every field but those named."""
+    omitted = {*names, *(name for name in BACKEND_COLUMNS if name != "backend")}
     return (cell.environment_key, *(cell.fields[name] for name in CELL_COLUMNS if name not in omitted))
 
 
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key shared with the null cell: all but the backend, the store's state, how ranks read it, and the epochs."""
+    """Return the key shared with the null cell of the same work."""
     return key_without(cell, "backend", EPOCHS, *SHARE_COLUMNS, *STATE_COLUMNS)
-
-
-_LENGTH_COLUMNS = ("max_steps", "warmup_steps", "passes", EPOCHS)
-
-
-def work_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key that a cell shares with those of other states of the store that do the same work, for however long.
-
-    Rates are per sample, so epochs may have any length.
-    """
-    return key_without(cell, "backend", *STATE_COLUMNS, *_LENGTH_COLUMNS)
 
 
 def state_key(cell: CellSummary) -> tuple[Any, ...]:
     """Return the key shared by cells with the same work and the same state of the store, whatever their length."""
     return key_without(cell, "backend", *_LENGTH_COLUMNS)
+
+
+def work_key(cell: CellSummary) -> tuple[Any, ...]:
+    """Return the key shared by cells with the same work, whatever their length and the state of the store."""
+    return key_without(cell, "backend", *STATE_COLUMNS, *_LENGTH_COLUMNS)
 
 
 def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
@@ -440,12 +468,3 @@ def varying_fields(cells: Iterable[CellSummary]) -> frozenset[str]:
     )
     alike = {(cell.dataset_key, cell.setting, cell.backend) for cell in summaries}
     return varying if len(alike) == len({cell.key for cell in summaries}) else varying | {EPOCHS}
-
-
-def may_look_ahead(cell: Cell) -> bool:
-    """Return whether a cell's reader is told the order of the epoch; True if its format is not installed here."""
-    try:
-        reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
-    except (StorebenchError, KeyError):
-        return True
-    return reader.looks_ahead()

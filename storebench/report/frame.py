@@ -33,11 +33,8 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.runs.about import cut_short
-from storebench.runs.conversions import read_conversions, seconds_by_source
-from storebench.runs.records import run_looks, run_rounds
-from storebench.runs.step_files import find_table
-from storebench.runs.whole import whole_of
+from storebench.runs.manifest import whole_of
+from storebench.runs.steps import find_table
 
 PARTS: dict[str, tuple[type, str]] = {
     "cell": (CellFields, "{}"),
@@ -96,11 +93,7 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("cell_id", str),
     ("environment_key", str),
     ("steps_path", str | None),
-    ("looks", int),
-    ("rounds_rule", object),
-    ("cut_short", object),
     ("whole", object),
-    ("conversions", object),
     ("filesystem", str | None),
     ("storage_device", str | None),
     ("machine_readahead_kib", int | None),
@@ -178,19 +171,11 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
         if record.environment is not None:
             machines.setdefault(record.run_id, record.environment)
     folders = {file.parent for _, file in given}
-    looks = {folder: run_looks(folder) for folder in folders}
-    rules = {folder: run_rounds(folder) for folder in folders}
-    cuts = {folder: cut_short(folder) for folder in folders}
     wholes = {folder: whole_of(folder) for folder in folders}
-    conversions = {folder: read_conversions(folder) for folder in folders}
     rows = [
         _row(record, file.parent, machines)
         | {
-            "looks": looks[file.parent],
-            "rounds_rule": rules[file.parent],
-            "cut_short": cuts[file.parent],
             "whole": wholes[file.parent],
-            "conversions": seconds_by_source(conversions[file.parent], record.cell),
         }
         for record, file in given
     ]

@@ -1,22 +1,36 @@
-"""Panels: cells of one dataset and setting that may be compared with each other."""
+"""Panels: cells of one dataset and setting that differ in the backend only, and how they compare."""
 
+import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from storebench.report.cells import MEMORY_FORMAT, CellSummary, LoopWork, ceiling_key, state_key, work_of
+from storebench.comparison import Ratio, Verdict, compare
+from storebench.report.cells import (
+    MEMORY_FORMAT,
+    CellSummary,
+    LoopWork,
+    Round,
+    ceiling_key,
+    work_of,
+)
+from storebench.settings.words import CacheState, ComputeKind, Share, Sync
+
+DEFAULT_READAHEAD_KIB = 128
+"""Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
+
+BASES = ("png", "original")
+"""Backends that others are compared with: the first that was measured, else the first in the paper's order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """Cells of one dataset that differ only in the backend, so they may be compared.
-
-    Their numbers of epochs may differ.
-    """
+    """Cells that may be compared with each other, and the null cell of the same work."""
 
     cells: tuple[CellSummary, ...]
-    null: CellSummary | None
+    null: CellSummary | None = None
 
     @property
     def first(self) -> CellSummary:
@@ -24,40 +38,22 @@ class Panel:
         return self.cells[0]
 
     @property
+    def speaker(self) -> CellSummary:
+        """The cell that stands for the cache state: one that reads its store, preferably with a proven state."""
+        reading = [cell for cell in self.cells if cell.usable and cell.fact("cache_applies_to") != "open"]
+        return next((cell for cell in reading if not cell.whole_only), (reading or [self.first])[0])
+
+    @property
     def listed(self) -> tuple[CellSummary, ...]:
         """The cells, followed by the null cell if there is one."""
         return (*self.cells, self.null) if self.null else self.cells
 
-    @property
-    def work(self) -> LoopWork:
-        """The work of the loop besides reading and decoding."""
-        return work_of(self.first.cell)
-
-    @property
-    def alone(self) -> bool:
-        """Whether only readers and decoders ran, without a network or an augmentation that all backends share."""
-        return self.work is LoopWork.READING
-
-    @property
-    def speaker(self) -> CellSummary:
-        """The cell that stands for the panel's cache state: one that reads its store, preferably with a proven state."""
-        reading = [cell for cell in self.cells if cell.usable and cell.fact("cache_applies_to") != "open"]
-        proven = (cell for cell in reading if not cell.whole_only)
-        return next(proven, (reading or [self.first])[0])
-
     @functools.cached_property
     def measured(self) -> tuple[CellSummary, ...]:
-        """The cells that have a rate in the requested state.
-
-        There are none if no store has such a rate: arrays in memory read nothing, so there is nothing to compare them with.
-        """
+        """The cells that have a rate in the requested state."""
         if self.speaker.whole_only:
             return ()
         return tuple(cell for cell in self.cells if cell.median("samples_per_s"))
-
-    def of(self, backend: str) -> CellSummary | None:
-        """Return the measured cell of a backend."""
-        return next((cell for cell in self.measured if cell.backend == backend), None)
 
     @functools.cached_property
     def stored(self) -> tuple[CellSummary, ...]:
@@ -66,16 +62,46 @@ class Panel:
 
     @property
     def base(self) -> CellSummary | None:
-        """The base of the comparisons: PNG files, else the original files, else the first backend in the paper's order.
+        """The base of the comparisons; it does not depend on the measured rates."""
+        of = {cell.backend: cell for cell in reversed(self.measured)}
+        return next(
+            (of[name] for name in BASES if name in of), next(iter(self.stored or self.measured), None)
+        )
 
-        The choice does not depend on the measured rates, so the comparisons have no selection bias.
-        """
-        return self.of("png") or self.of("original") or next(iter(self.stored or self.measured), None)
-
-    @functools.cached_property
     def fastest(self) -> CellSummary | None:
-        """The measured cell with the highest throughput."""
-        return max(self.measured, key=lambda cell: cell.median("samples_per_s") or 0, default=None)
+        """Return the stored cell with the highest rate among those that may be ranked."""
+        sound = [cell for cell in self.stored if not cell.doubt and not cell.at_most]
+        return max(sound, key=lambda cell: cell.median("samples_per_s") or 0.0, default=None)
+
+    def ratio(self, cell: CellSummary) -> Ratio | None:
+        """Return a cell's rate over the base's; None for the base, the null cell, and cells without common rounds."""
+        if self.base is None or cell is self.base or cell.is_null:
+            return None
+        return rate_ratio(cell, self.base)
+
+
+def rate_ratio(cell: CellSummary, base: CellSummary, metric: str = "samples_per_s") -> Ratio | None:
+    """Return one cell's metric over another's, paired by round; rates that rank nothing are undecided."""
+    found = paired(cell.values(metric), base.values(metric))
+    if found is None:
+        return None
+    forbidden = {
+        Verdict.FASTER: cell.at_most,
+        Verdict.SLOWER: base.at_most,
+        Verdict.EQUAL: cell.at_most or base.at_most,
+    }
+    if cell.doubt or base.doubt or forbidden.get(found.verdict):
+        return dataclasses.replace(found, verdict=Verdict.UNDECIDED)
+    return found
+
+
+def paired(top: Mapping[Round, float], bottom: Mapping[Round, float]) -> Ratio | None:
+    """Return the ratio of two sides over the rounds that both have; None if no round has both."""
+    shared = [key for key in top if key in bottom]
+    if not shared:
+        return None
+    found = compare([bottom[key] for key in shared], [top[key] for key in shared])
+    return None if found.mid is None else found
 
 
 def panels(cells: Iterable[CellSummary]) -> list[Panel]:
@@ -94,14 +120,8 @@ def panels(cells: Iterable[CellSummary]) -> list[Panel]:
     ]
 
 
-def without(panels: Iterable[Panel], keys: Collection[tuple[str, str]]) -> list[Panel]:
-    """Return the panels without the cells of these keys, as far as others are left."""
-    kept = ((panel, tuple(cell for cell in panel.cells if cell.key not in keys)) for panel in panels)
-    return [replace(panel, cells=cells) for panel, cells in kept if cells]
-
-
 def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
-    """Return the cells as one group, or grouped by their number of epochs if a backend was measured with several."""
+    """Return the cells as one group, or by their number of epochs if a backend was measured with several."""
     if len({cell.backend for cell in cells}) == len(cells):
         return [cells]
     by_epochs: dict[int, list[CellSummary]] = {}
@@ -110,14 +130,41 @@ def _once_each(cells: Sequence[CellSummary]) -> Iterable[Sequence[CellSummary]]:
     return by_epochs.values()
 
 
-def fullest(panels: Iterable[Panel]) -> list[Panel]:
-    """Return one panel per kind of work and state of the store: the one with most replicates, then with most stores."""
-    best: dict[tuple[Any, ...], tuple[int, int]] = {}
-    chosen: dict[tuple[Any, ...], Panel] = {}
-    for panel in panels:
-        key = state_key(panel.first)
-        rounds = max((len(cell.values("samples_per_s")) for cell in panel.measured), default=0)
-        size = (rounds, len(panel.stored))
-        if key not in best or size > best[key]:
-            best[key], chosen[key] = size, panel
-    return list(chosen.values())
+def ordered(every: Sequence[Panel]) -> list[Panel]:
+    """Return the panels that have a rate, the one that the answer rests on first; settings decide, never results."""
+    return sorted((panel for panel in every if panel.measured), key=_rank, reverse=True)
+
+
+_COMPUTE_RANK = {ComputeKind.REAL: 2, ComputeKind.NONE: 0}
+
+
+def _rank(panel: Panel) -> tuple[float, ...]:
+    cell = panel.first.cell
+    shape = panel.measured[0].fact("store_image_shape") or "0"
+    kib = cell.readahead_kib
+    return (
+        min(len(panel.measured), 2),
+        not any(summary.short_training for summary in panel.measured),
+        not panel.speaker.cold_start,
+        math.prod(int(side) for side in shape.split("x")),
+        state_rank(panel.speaker),
+        2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
+        _COMPUTE_RANK.get(cell.compute.kind, 1),
+        work_of(cell) is LoopWork.READING,
+        len(panel.measured),
+        len(panel.measured[0].values("samples_per_s")),
+        -cell.ranks,
+        cell.share is Share.NONE,
+        cell.sync is Sync.OVERLAPPED,
+        -cell.workers,
+    )
+
+
+def state_rank(cell: CellSummary) -> int:
+    """Return the importance of a cell's cache state; if the whole dataset fits into memory, warm comes first."""
+    fits = cell.whole is not None and cell.whole.fits
+    if cell.whole_only:
+        return 0
+    order = (CacheState.COLD, CacheState.LIMITED, CacheState.WARM)
+    order = order if fits else (CacheState.COLD, CacheState.WARM, CacheState.LIMITED)
+    return order.index(cell.cell.cache) + 1 if cell.cell.cache in order else 0

@@ -1,35 +1,45 @@
-"""Tables of results: rows of text and of raw values, as Markdown and CSV."""
+"""Tables of results: text for people, raw values for programs; each column is declared once."""
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from storebench.accelerators import Accelerator
+from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.plain_text import csv_cell, markdown
-from storebench.report.cells import CellSummary
-from storebench.report.decisions import Decision
-from storebench.report.facts import Facts
-from storebench.report.frame import PLACE_COLUMNS
-from storebench.report.intervals import Estimate
-from storebench.report.panels import Panel
-from storebench.report.texts.caveats import caveats
-from storebench.report.texts.labels import (
-    BRACKETS,
-    SIMULTANEOUS,
-    SINGLE,
+from storebench.report.bottleneck import Bottleneck, inflation
+from storebench.report.cells import CellSummary, LoopWork, backend_rank, varying_fields, work_of
+from storebench.report.labels import (
+    MODELS,
     backend_label,
+    common_setting,
+    condition_label,
     dataset_label,
     duration,
+    mark,
     number,
-    panel_label,
     percent,
+    setting_label,
     size,
-    with_family,
+    state_label,
+    verdict_words,
     with_interval,
 )
-from storebench.report.texts.notes import cache_notes
-from storebench.report.texts.verdicts import decision_words, told_ratio, verdict_notes
+from storebench.report.ladder import Ladder, Step
+from storebench.report.panels import Panel, rate_ratio
+from storebench.report.ranks import (
+    EXPOSED,
+    Corners,
+    Tournament,
+    alone_of,
+    corners,
+    job_name,
+    sharing_base,
+    tournaments,
+)
+from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
 from storebench.units import number_of
@@ -37,32 +47,48 @@ from storebench.units import number_of
 MOST_TABLES = 40
 """Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files."""
 
+BRACKETS = "Brackets are 95% intervals; ratios are paired by round."
+
+WARM = (
+    "In memory: the files were read in a row beforehand. The first epoch of a training leaves single pages, and reading"
+    " a mapped file from those takes longer."
+)
+_COLD_NOTE = (
+    "A resident share beside a rate means that more of the store was in memory than had been requested, by read-ahead or"
+    " because samples share pages: it is no cold rate. A cold start ranks nothing."
+)
+_FED_NOTE = (
+    "An accelerator starves if it is busy less than 90% of its time. With workers the delivered rate is min(F, 1 / (1/G + c)),"
+    " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
+)
+_RING_NOTE = (
+    "Exposed is what the exchange adds to a step, from pairs of steps on the same batch after the last epoch. The ideal ring is"
+    " 2 (R - 1) (bytes / R / bandwidth + latency) at the measured link. The link loopback is memory and cores of one machine."
+)
+_WARMED = 0.1
+"""A rate is no cold one if the resident share of the store exceeded the requested one by more."""
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table for people (`rows`) and for programs (`raw`).
-
-    Attributes
-    ----------
-    caption
-        Content and conditions of the table, including caveats.
-    head, rows
-        Column titles and cells, as text.
-    raw_head, raw
-        Column names with units, and values; missing ones are None.
-    marks
-        For each row why it must not be read like the others ("FAILED: ..."), or "".
-    notes
-        Sentences that belong beside the table, such as what its cache state means.
-    """
+    """A table for people (`head`, `rows`) and for programs (`raw_head`, `raw`)."""
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    raw_head: tuple[str, ...]
-    raw: tuple[tuple[Any, ...], ...]
-    marks: tuple[str, ...] = field(default=())
-    notes: tuple[str, ...] = field(default=())
+    raw_head: tuple[str, ...] = ()
+    raw: tuple[tuple[Any, ...], ...] = ()
+    kind: str = "table"
+    """Name of the CSV file that tables of this kind share."""
+    anchor: str = ""
+    """Where the page's matrix finds it."""
+    marks: tuple[str, ...] = ()
+    """For each row why it must not be read like the others, or ""."""
+    verdicts: tuple[str, ...] = ()
+    """For each row "faster", "slower", "equal" or "", for its colour."""
+    notes: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, its caption above."""
@@ -77,181 +103,185 @@ def to_csv(tables: Sequence[Table]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(tables[0].raw_head)
-    for table in tables:
-        writer.writerows(map(_csv_value, line) for line in table.raw)
+    for line in (line for table in tables for line in table.raw):
+        writer.writerow(
+            "" if value is None else csv_cell(value) if isinstance(value, str) else value for value in line
+        )
     return text.getvalue()
 
 
-def _csv_value(value: Any) -> Any:
-    if value is None:
-        return ""
-    return csv_cell(value) if isinstance(value, str) else value
+@dataclass(frozen=True)
+class _Column(Generic[T]):
+    """A column for people (`head`), for programs (`name`, with its unit), or both; an interval has three raw columns."""
+
+    head: str
+    name: str
+    value: Callable[[T], Any]
+    text: Callable[[Any], str] | None = None
+    interval: bool = False
+
+    def shown(self, item: T) -> str:
+        value = self.value(item)
+        if self.text is not None:
+            return self.text(value)
+        if isinstance(value, Estimate | Ratio):
+            return with_interval(value)
+        return number(value) if isinstance(value, float) else "" if value is None else str(value)
+
+    def raw_names(self) -> tuple[str, ...]:
+        return (self.name, f"{self.name}_lo", f"{self.name}_hi") if self.interval else (self.name,)
+
+    def raw(self, item: T) -> tuple[Any, ...]:
+        value = self.value(item)
+        return ends(value) if self.interval else (value,)
 
 
-RAW_HEAD = (
-    "setting", "cache", "workers", "backend", "samples_per_s", "samples_per_s_lo", "samples_per_s_hi",
-    "time_ratio", "time_ratio_lo", "time_ratio_hi", "data_wait_frac", "verdict", "bytes_on_disk", "build_s",
-    "replicates", "cache_verdict", "status", "cell_id",
-    "state", "upper_bound", "whole_samples_per_s", "base", "compared", "cpu_s_per_sample", "cores_used",
-    "compute_inflation", "compute_inflation_lo", "compute_inflation_hi", "memory_bytes", "readahead_kib",
-    "filesystem", "storage_device", "environment_key", "unsteady_replicates",
-    *(f"cold_{share:.0%}_samples_per_s".replace("%", "_percent") for share in COLD_SHARES),
-)  # fmt: skip
+def _table(kind: str, caption: str, columns: Sequence[_Column[T]], items: Sequence[T], **more: Any) -> Table:
+    shown, kept = [c for c in columns if c.head], [c for c in columns if c.name]
+    return Table(
+        kind=kind,
+        caption=caption,
+        head=tuple(column.head for column in shown),
+        rows=tuple(tuple(column.shown(item) for column in shown) for item in items),
+        raw_head=tuple(name for column in kept for name in column.raw_names()),
+        raw=tuple(tuple(value for column in kept for value in column.raw(item)) for item in items),
+        **more,
+    )
 
-_WITHIN = "Within this run"
+
+def ends(found: Estimate | Ratio | None) -> tuple[float | None, float | None, float | None]:
+    """Return a figure and the ends of its interval; None for unknown ones."""
+    return (found.mid, found.low, found.high) if found else (None, None, None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Listed:
-    """One cell of a table with the decisions about it."""
+    """One cell of a panel's table."""
 
     cell: CellSummary
     panel: Panel
-    facts: Facts
+    limit: Bottleneck | None
 
     @property
-    def against(self) -> Decision | None:
-        """The decision on this cell against the panel's base; None for the base itself and for the null cell."""
+    def ratio(self) -> Ratio | None:
+        return self.panel.ratio(self.cell)
+
+    @property
+    def told(self) -> str:
         base = self.panel.base
-        if base is None or base is self.cell or self.cell.is_null:
-            return None
-        return self.facts.decisions.between(self.cell, base)
+        if self.cell is base:
+            return "base"
+        return "" if base is None or self.cell.is_null else verdict_words(self.ratio, self.cell, base)
 
     @property
-    def inflation(self) -> Estimate | None:
-        """The network's computing time beside this cell, as a multiple of that with nothing to load; None if not measured."""
-        decision = self.facts.decisions.inflation(self.cell)
-        return decision.ratio if decision else None
+    def rate(self) -> str:
+        text = with_interval(self.cell.interval("samples_per_s"))
+        if text:
+            return f"at most {text}" if self.cell.at_most else text
+        return "failed" if not self.cell.usable else "not steady" if self.cell.whole_only else "too short"
 
-    @property
-    def bound(self) -> str:
-        """The limit of the cell in words; "" if it is unknown."""
-        verdict = self.facts.verdicts.get(self.cell.key)
-        return str(verdict.bound) if verdict else ""
-
-    @property
-    def is_base(self) -> bool:
-        """Whether the others are compared with this cell."""
-        return self.cell is self.panel.base
+    def stored(self, name: str) -> Any:
+        """Return a fact of its store; the null cell has none."""
+        return None if self.cell.is_null else self.cell.fact(name)
 
 
-def _speed(entry: _Listed) -> str:
-    if entry.cell.is_null:
-        return "the ceiling"
-    if entry.is_base:
-        return "1.00"
-    return "no ratio" if entry.against is None else told_ratio(entry.against) or "no ratio"
-
-
-def _compared(entry: _Listed) -> str:
-    if entry.is_base:
-        return "base"
-    return "not compared" if entry.against is None else decision_words(entry.against)
-
-
-def _rate(entry: _Listed) -> str:
-    text = with_interval(entry.cell.interval("samples_per_s"))
-    if not text:
-        return no_rate(entry.cell)
-    return f"at most {text}" if entry.cell.at_most else text
-
-
-def no_rate(cell: CellSummary) -> str:
-    """Return in a few words why a cell has no rate."""
-    if not cell.usable:
-        return "failed"
-    return "not steady" if cell.whole_only else "too short"
-
-
-def _kept(entry: _Listed, text: str) -> str:
-    # The null cell borrows another backend's store and has none itself.
-    return "" if entry.cell.is_null else text
-
-
-_COLUMNS: tuple[tuple[str, Callable[[_Listed], str]], ...] = (
-    ("samples/s", _rate),
-    ("whole epoch", lambda entry: with_interval(entry.cell.interval("whole_samples_per_s"))),
-    ("times as fast as {base}", _speed),
-    ("verdict", _compared),
-    ("data wait", lambda entry: percent(entry.cell.median("data_wait_frac"))),
-    ("CPU per sample", lambda entry: duration(entry.cell.median("whole_cpu_s_per_sample"))),
-    ("cores", lambda entry: number(entry.cell.median("whole_cores_used"), 2)),
-    ("compute inflation", lambda entry: with_interval(entry.inflation)),
-    ("limit", lambda entry: entry.bound.removesuffix("-bound")),
-    ("size on disk", lambda entry: _kept(entry, size(entry.cell.fact("bytes_on_disk")))),
-    ("build", lambda entry: _kept(entry, duration(entry.cell.fact("build_s")))),
-)
-"""Head of a column, and its text for one cell; a column that is empty for every cell of a table is left out."""
-
-_FAMILIES = {"times as fast as {base}": SIMULTANEOUS, "compute inflation": SIMULTANEOUS}
-"""Head of a column -> the family of its intervals; those of all others are single."""
-
-_ALWAYS = ("samples/s", "data wait", "limit", "size on disk", "build")
-_STORE = ("size on disk", "build")
-_RATES = ("samples/s", "whole epoch")
-
-
-def panel_table(panel: Panel, facts: Facts) -> Table:
-    """Return the table of one panel: every backend under the same conditions.
-
-    Parameters
-    ----------
-    panel
-        The cells to list.
-    facts
-        The facts of the dataset: every ratio and verdict of the table is one of its decisions, and the caption names the fields
-        of a setting that differ between its cells.
-    """
-    setting = panel_label(panel, facts.varying)
-    caption_sentences = [
-        f"{dataset_label(panel.first)}: {setting}",
-        *caveats(panel.cells, setting),
-        *_unsteady(panel),
-        _WITHIN,
-    ]
-    caption = ". ".join(caption_sentences)
-    listed = [_Listed(cell=cell, panel=panel, facts=facts) for cell in panel.listed]
-    compared = [entry.against for entry in listed if entry.against is not None]
-    shown = [(head, text) for head, text in _COLUMNS if _is_shown(head, text, panel, listed)]
+def panel_table(
+    panel: Panel,
+    limits: Mapping[tuple[str, str], Bottleneck],
+    varying: Iterable[str] = (),
+    anchor: str = "",
+) -> Table:
+    """Return the table of one panel: every backend under the same conditions."""
+    setting = setting_label(panel.speaker, frozenset(varying))
+    items = [_Listed(cell=cell, panel=panel, limit=limits.get(cell.key)) for cell in panel.listed]
+    limited = panel.first.cell.cache == CacheState.LIMITED
+    inflated = any(inflation(cell, panel.null) for cell in panel.cells)
     base = backend_label(panel.base.backend) if panel.base else ""
-    rows = tuple(_row(entry, shown) for entry in listed)
-    heads = (
-        with_family(head.format(base=base), (row[place] for row in rows), _FAMILIES.get(head, SINGLE))
-        for place, (head, _) in enumerate(shown, start=1)
-    )
-    return Table(
-        caption=caption,
-        head=("backend", *heads),
-        rows=rows,
-        raw_head=RAW_HEAD,
-        raw=tuple(_raw(entry, setting) for entry in listed),
+    return _table(
+        "table",
+        f"{dataset_label(panel.first)}: {setting}",
+        _panel_columns(setting, base, limited=limited, inflated=inflated),
+        items,
+        anchor=anchor,
         marks=tuple(mark(cell) for cell in panel.listed),
-        notes=(*verdict_notes(facts.decisions, compared), *cache_notes(panel.cells)),
+        verdicts=tuple(
+            str(r.verdict) if (r := item.ratio) and r.verdict is not Verdict.UNDECIDED else ""
+            for item in items
+        ),
+        notes=(WARM,) if panel.first.cell.cache == CacheState.WARM else (),
     )
 
 
-_WARMED = 0.1
-"""A rate is no cold one if the resident share of the store exceeded the requested one by more."""
+def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) -> list[_Column[_Listed]]:
+    column: type[_Column[_Listed]] = _Column
+    return [
+        column("backend", "", lambda i: backend_label(i.cell.backend)),
+        column("", "setting", lambda _: setting),
+        column("", "cache", lambda i: i.cell.cell.cache),
+        column("", "workers", lambda i: i.cell.cell.workers),
+        column("", "backend", lambda i: i.cell.backend),
+        column("samples/s", "", lambda i: i.rate),
+        column("", "samples_per_s", lambda i: i.cell.interval("samples_per_s"), interval=True),
+        column("", "base", lambda i: i.panel.base.backend if i.panel.base else None),
+        column(f"times {base}", "", lambda i: "1" if i.cell is i.panel.base else with_interval(i.ratio)),
+        column("", "ratio", lambda i: i.ratio, interval=True),
+        column("verdict", "verdict", lambda i: i.told),
+        column("", "rounds", lambda i: i.ratio.rounds if i.ratio else None),
+        column("data wait", "data_wait_frac", lambda i: i.cell.median("data_wait_frac"), percent),
+        column("bottleneck", "", lambda i: f"{i.limit.bound} {percent(i.limit.share)}" if i.limit else ""),
+        column("", "bottleneck", lambda i: str(i.limit.bound) if i.limit else None),
+        column("", "bottleneck_gain", lambda i: i.limit.gain if i.limit else None),
+        column(
+            "CPU per sample", "cpu_s_per_sample", lambda i: i.cell.median("whole_cpu_s_per_sample"), duration
+        ),
+        column("", "cores_used", lambda i: i.cell.median("whole_cores_used")),
+        column("on disk", "bytes_on_disk", lambda i: i.stored("bytes_on_disk"), size),
+        column("build", "build_s", lambda i: i.stored("build_s"), duration),
+        column(
+            "whole epoch" * limited, "whole_samples_per_s", lambda i: i.cell.median("whole_samples_per_s")
+        ),
+        column("compute inflation" * inflated, "", lambda i: inflation(i.cell, i.panel.null)),
+        column("", "compute_inflation", lambda i: getattr(inflation(i.cell, i.panel.null), "mid", None)),
+        column("", "replicates", lambda i: len(i.cell.values("whole_samples_per_s"))),
+        column("", "status", lambda i: "failed" if i.cell.failure else "ok"),
+        column("", "cache_verdict", lambda i: i.cell.rows[0]["cache_verdict"]),
+        column("", "upper_bound", lambda i: i.cell.at_most),
+        column("", "unsteady_replicates", lambda i: i.cell.unsteady_replicates[0]),
+        column("", "memory_bytes", lambda i: i.cell.cell.memory_bytes),
+        column("", "readahead_kib", lambda i: i.cell.cell.readahead_kib),
+        column("", "filesystem", lambda i: i.cell.fact("filesystem")),
+        column("", "storage_device", lambda i: i.cell.fact("storage_device")),
+        *_identity(lambda i: i.cell),
+    ]
 
-_COLD_NOTE = (
-    "A rate with a resident share beside it is no cold one: more of the store was in memory than had been requested, by more than"
-    " a tenth, because of read-ahead or because samples share pages."
-)
+
+def _identity(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
+    return [
+        _Column("", "environment_key", lambda item: cell_of(item).environment_key),
+        _Column("", "cell_id", lambda item: cell_of(item).cell.cell_id),
+    ]
 
 
-def cold_table(panel: Panel, facts: Facts) -> Table | None:
-    """Return the rates of a panel's cells by the share of the store that was read from a cold start; None if there are none."""
+def cold_table(panel: Panel) -> Table | None:
+    """Return the rates of a panel's cells by the share of the store that was read from a cold start."""
     cells = [cell for cell in panel.cells if cell.cold_start]
     shares = [share for share in COLD_SHARES if any(cell.cold_rate(share) for cell in cells)]
     if not shares:
         return None
-    setting = panel_label(panel, facts.varying)
     return Table(
-        caption=f"{dataset_label(panel.first)}: {setting}. Samples/s until a share of the store was read",
-        head=("backend", *(f"{share:.0%}" for share in shares)),
-        rows=tuple((named(cell), *(_cold_rate(cell, share) for share in shares)) for cell in cells),
-        raw_head=RAW_HEAD,
-        raw=(),
+        kind="cold",
+        caption=f"{dataset_label(panel.first)}: {setting_label(panel.speaker)}. Samples/s until a share of the store was read",
+        head=("backend", *(percent(share) for share in shares)),
+        rows=tuple(
+            (backend_label(cell.backend), *(_cold_rate(cell, share) for share in shares)) for cell in cells
+        ),
+        raw_head=("setting", "backend", "read_frac", "samples_per_s", "resident_frac"),
+        raw=tuple(
+            (setting_label(cell), cell.backend, share, rate[0], rate[1])
+            for cell in cells
+            for share in shares
+            if (rate := cell.cold_rate(share)) is not None
+        ),
         marks=tuple(mark(cell) for cell in cells),
         notes=(_COLD_NOTE,),
     )
@@ -267,97 +297,283 @@ def _cold_rate(cell: CellSummary, share: float) -> str:
     return number(samples_per_s) + (f" ({percent(resident)} resident)" if excess > _WARMED else "")
 
 
-def _unsteady(panel: Panel) -> list[str]:
-    """Return a sentence for the caption that names backends whose rates were still changing; empty if there are none."""
-    names = [backend_label(cell.backend) for cell in panel.measured if cell.unsteady]
-    return [f"Rates not shown to be steady, which rank nothing: {', '.join(names)}"] if names else []
+def _setting_columns(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
+    names = ("cache", "workers", "loader", "batch_size", "memory_bytes", "readahead_kib")
+    return [_Column("", name, lambda item, name=name: cell_of(item).fields[name]) for name in names]  # type: ignore[misc]
 
 
-def _is_shown(head: str, text: Callable[[_Listed], str], panel: Panel, listed: Sequence[_Listed]) -> bool:
-    if head == "whole epoch":
-        return panel.first.cell.cache == CacheState.LIMITED
-    compared = [entry for entry in listed if not entry.cell.is_null and entry.cell.usable]
-    return head in _ALWAYS or any(text(entry) for entry in compared)
-
-
-def dataset_tables(facts: Facts) -> list[Table]:
-    """Return the tables of each panel for the cells of one dataset, in the order of importance; the first explains intervals."""
-    listed = sorted(facts.panels, key=lambda panel: panel is not facts.main)
-    made = ((panel_table(panel, facts), cold_table(panel, facts)) for panel in listed)
-    tables = [table for pair in made for table in pair if table is not None]
-    return [
-        replace(table, notes=(BRACKETS, *table.notes)) if table is tables[0] else table for table in tables
+def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
+    """Return the supply rate and the starving point of every store, and whether named accelerators are fed."""
+    named = [
+        (f"{MODELS.get(n.cell.cell.model, n.cell.cell.model)} here", n.rate.mid) for n in roofs[0].trained
     ]
+    named += [(one.title, one.images_per_s) for one in accelerators]
+    curves = [curve for roofline in roofs for curve in roofline.curves]
+    loaders = [curve.loader for curve in curves]
+    varying = varying_fields(loaders)
+    column: type[_Column[Curve]] = _Column
+    columns = [
+        column("setting", "", lambda c: setting_label(c.loader, varying)),
+        *_setting_columns(lambda c: c.loader),
+        column("backend", "", lambda c: backend_label(c.backend)),
+        column("", "backend", lambda c: c.backend),
+        column("supplies, images/s", "", lambda c: ("at most " * c.at_most) + with_interval(c.supply)),
+        column("", "supply_samples_per_s", lambda c: c.supply, interval=True),
+        column("", "constant_s_per_sample", lambda c: c.constant_s),
+        column("starves above", "starving_samples_per_s", lambda c: c.starving, interval=True),
+        column("", "upper_bound", lambda c: c.at_most),
+        column("", "decided", lambda c: c.decided),
+        column("", "replicates", lambda c: c.starving.n),
+        *(_feeding_column(name, rate) for name, rate in named),
+        *_identity(lambda c: c.loader),
+    ]
+    sources = tuple(
+        f"{one.title}: {number(one.images_per_s)} images/s in training, {one.precision}. {one.source}, {one.source.url}"
+        for one in accelerators
+        if one.source
+    )
+    caption = f"{dataset_label(loaders[0])}: the fastest accelerator that each store feeds"
+    marks = tuple(mark(cell) for cell in loaders)
+    return _table("roofline", caption, columns, curves, marks=marks, notes=(_FED_NOTE, *sources))
 
 
-def mark(cell: CellSummary) -> str:
-    """Return the reason why a cell must not be read like the others, or ""."""
-    if cell.failure:
-        return f"FAILED: {cell.failure}"
-    if cell.invalid:
-        return f"INVALID: {cell.invalid}"
-    if cell.cell.cache != CacheState.ANY and any(row["cache_verdict"] != "verified" for row in cell.usable):
-        return "cache state not verified"
-    return ""
+def _feeding_column(name: str, rate: float) -> _Column[Curve]:
+    def told(curve: Curve) -> str:
+        return f"{curve.feeding(rate)}, {percent(min(1.0, curve.delivered(rate) / rate))} busy"
+
+    return _Column(f"feeds {name}, {number(rate)}/s?", "", told)
 
 
-def remark(cell: CellSummary) -> str:
-    """Return the note beside a cell's name: its mark, and how many replicates were not steady; "" if there is nothing to note."""
-    moving, of = cell.unsteady_replicates
-    unsteady = f"{moving} of {number_of(of, 'replicate')} not steady" if moving else ""
-    return "; ".join(filter(None, (mark(cell), unsteady)))
+def point_table(roofs: Sequence[Roofline]) -> Table | None:
+    """Return the measured points of the rooflines beside the formula's predictions; None without points."""
+    points = [point for roofline in roofs for point in roofline.points]
+    errors = model_errors(points)
+    if errors is None:
+        return None
+    column: type[_Column[Point]] = _Column
+    columns = [
+        column("setting", "", lambda p: setting_label(p.cell)),
+        *_setting_columns(lambda p: p.cell),
+        column("backend", "", lambda p: backend_label(p.cell.backend)),
+        column("", "backend", lambda p: p.cell.backend),
+        column("", "compute", lambda p: str(p.cell.fields["compute"])),
+        column("takes, images/s", "ingestion_samples_per_s", lambda p: p.ingestion.mid),
+        column("delivered", "delivered_samples_per_s", lambda p: p.delivered, interval=True),
+        column("predicted", "predicted_samples_per_s", lambda p: p.predicted),
+        column("error", "error_frac", lambda p: p.error, lambda error: f"{error:+.0%}"),
+        *_identity(lambda p: p.cell),
+    ]
+    caption = f"{dataset_label(points[0].cell)}: the formula against {len(points)} measured points"
+    note = f"Errors of the formula: {percent(errors[0])} at the median, {percent(errors[1])} at most."
+    return _table("roofline-points", caption, columns, points, notes=(note,))
 
 
-def named(cell: CellSummary) -> str:
-    """Return a cell's backend in words, with the remark on its figures."""
-    note = remark(cell)
-    return backend_label(cell.backend) + (f" ({note})" if note else "")
+def ladder_table(ladder: Ladder) -> Table:
+    """Return the rungs of one ladder with their gains."""
+    column: type[_Column[Step]] = _Column
+    columns = [
+        column("rung", "", lambda s: s.rung.label),
+        column("", "rung", lambda s: s.rung.key),
+        column("", "backend", lambda s: s.cell.backend),
+        column("removes", "", lambda s: s.rung.trouble),
+        column("samples/s", "samples_per_s", lambda s: s.rate, interval=True),
+        column("times the rung below", "gain", lambda s: s.gain, interval=True),
+        column("times LMDB's own map", "over_plain", lambda s: s.over_plain, interval=True),
+        *_identity(lambda s: s.cell),
+    ]
+    cells = [step.cell for step in ladder.steps]
+    marks = tuple(map(mark, cells))
+    return _table("ladder", f"{common_setting(cells)}: LMDBIO's ladder", columns, ladder.steps, marks=marks)
 
 
-def _row(entry: _Listed, shown: Sequence[tuple[str, Callable[[_Listed], str]]]) -> tuple[str, ...]:
-    texts = (text(entry) if entry.cell.usable or head in _STORE else _lacking(head) for head, text in shown)
-    return (named(entry.cell), *texts)
+def rank_tables(cells: Sequence[CellSummary]) -> list[Table]:
+    """Return the tables of jobs of ranks: rates, communication, the interaction of loading and exchange, tournaments."""
+    jobs = [
+        cell for cell in cells if cell.cell.ranks > 1 and not cell.is_null and cell.median("samples_per_s")
+    ]
+    exchanging = [
+        cell
+        for cell in cells
+        if cell.cell.ranks > cell.cell.trainers and cell.median("job_barrier_s") is not None
+    ]
+    made = [_job_table(jobs, cells)] if jobs else []
+    made += [_communication_table(exchanging)] if exchanging else []
+    made += [_corner_table(found)] if (found := corners(cells)) else []
+    return made + ([_tournament_table(games)] if (games := tournaments(cells)) else [])
 
 
-def _lacking(head: str) -> str:
-    """Return the text of a column for a cell of which every replicate failed."""
-    return "failed" if head in _RATES else "no ratio" if head in _FAMILIES else ""
+def _job_table(jobs: Sequence[CellSummary], cells: Sequence[CellSummary]) -> Table:
+    varying = varying_fields(jobs)
+
+    def gain(job: CellSummary) -> Ratio | None:
+        alone = alone_of(job, cells)
+        return None if alone is None else rate_ratio(job, alone)
+
+    def efficiency(job: CellSummary) -> float | None:
+        found = gain(job)
+        return None if found is None or found.mid is None else found.mid / job.cell.ranks
+
+    def shared(job: CellSummary) -> Ratio | None:
+        separate = sharing_base(job, cells)
+        return None if separate is None or separate is job else rate_ratio(job, separate)
+
+    column: type[_Column[CellSummary]] = _Column
+    columns = [
+        column("setting", "setting", lambda job: setting_label(job, varying)),
+        column("job", "", job_name),
+        column("", "backend", lambda job: job.backend),
+        column("", "ranks", lambda job: job.cell.ranks),
+        column("", "share", lambda job: str(job.cell.share)),
+        column("samples/s", "samples_per_s", lambda job: job.interval("samples_per_s"), interval=True),
+        column("times one process", "over_one_process", gain, interval=True),
+        column("efficiency", "efficiency_frac", efficiency, percent),
+        column("times without sharing", "over_separate", shared, interval=True),
+        column("wait for slowest", "", lambda job: job.per_step("whole_job_wait_for_slowest_s"), duration),
+        *_identity(lambda job: job),
+    ]
+    marks = tuple(map(mark, jobs))
+    return _table("ranks", f"{dataset_label(jobs[0])}: jobs of ranks", columns, jobs, marks=marks)
 
 
-def _raw(entry: _Listed, setting: str) -> tuple[Any, ...]:
-    cell, base = entry.cell, entry.panel.base
-    slower = entry.against.inverted().ratio if entry.against else None
-    return (
-        setting,
-        cell.cell.cache,
-        cell.cell.workers,
-        cell.backend,
-        *ends(cell.interval("samples_per_s")),
-        *((1.0, 1.0, 1.0) if entry.is_base else ends(slower)),
-        cell.median("data_wait_frac"),
-        entry.bound,
-        None if cell.is_null else cell.fact("bytes_on_disk"),
-        None if cell.is_null else cell.fact("build_s"),
-        len(cell.values("whole_samples_per_s")),
-        cell.rows[0]["cache_verdict"],
-        "failed" if cell.failure else "ok",
-        cell.cell.cell_id,
-        cell.state,
-        cell.at_most,
-        cell.median("whole_samples_per_s"),
-        base.backend if base else "",
-        _compared(entry),
-        cell.median("whole_cpu_s_per_sample"),
-        cell.median("whole_cores_used"),
-        *ends(entry.inflation),
-        cell.cell.memory_bytes,
-        cell.cell.readahead_kib,
-        *(cell.fact(name) for name in PLACE_COLUMNS),
-        cell.unsteady_replicates[0],
-        *((cell.cold_rate(share) or (None,))[0] for share in COLD_SHARES),
+def _communication_table(jobs: Sequence[CellSummary]) -> Table:
+    varying = varying_fields(jobs)
+
+    def median(name: str) -> Callable[[CellSummary], float | None]:
+        return lambda job: job.median(name)
+
+    column: type[_Column[CellSummary]] = _Column
+    columns = [
+        column("setting", "setting", lambda job: setting_label(job, varying)),
+        column("job", "", job_name),
+        column("", "backend", lambda job: job.backend),
+        column("", "ranks", lambda job: job.cell.ranks),
+        column("", "sync", lambda job: str(job.cell.sync)),
+        column("step without it", "step_without_sync_s", median("job_step_without_sync_s"), duration),
+        column("exposed", "exposed_s", lambda job: job.interval(EXPOSED), _milliseconds, interval=True),
+        column("bytes per rank", "gradient_bytes", median("job_gradient_bytes"), size),
+        column("link", "link", lambda job: job.fact("job_link"), lambda link: str(link or "")),
+        column(
+            "bandwidth", "link_bytes_per_s", median("job_link_bytes_per_s"), lambda rate: f"{size(rate)}/s"
+        ),
+        column("", "link_latency_s", median("job_link_latency_s")),
+        column("ideal ring", "ring_bound_s", median("job_ring_bound_s"), duration),
+        column("exposed / ideal", "exposed_over_bound", median("job_exposed_over_bound")),
+        column("", "barrier_s", median("job_barrier_s")),
+        *_identity(lambda job: job),
+    ]
+    caption = f"{dataset_label(jobs[0])}: what the exchange of gradients costs"
+    marks = tuple(map(mark, jobs))
+    return _table("ranks-communication", caption, columns, jobs, marks=marks, notes=(_RING_NOTE,))
+
+
+def _milliseconds(found: Estimate | None) -> str:
+    return "" if found is None else f"{with_interval(found.scaled(1000))} ms"
+
+
+def _corner_table(found: Sequence[Corners]) -> Table:
+    varying = varying_fields(one.cell for one in found)
+    column: type[_Column[Corners]] = _Column
+    columns = [
+        column("setting", "", lambda one: setting_label(one.cell, varying)),
+        column("job", "", lambda one: job_name(one.cell)),
+        column("", "backend", lambda one: one.cell.backend),
+        column("part of a step", "part", lambda one: one.part),
+        column("loading alone", "loading_s", lambda one: one.loading, _milliseconds, interval=True),
+        column("exchange alone", "exchange_s", lambda one: one.exchange, _milliseconds, interval=True),
+        column(
+            "both, beyond the sum", "interaction_s", lambda one: one.interaction, _milliseconds, interval=True
+        ),
+        *_identity(lambda one: one.cell),
+    ]
+    caption = f"{dataset_label(found[0].cell)}: what loading and exchanging cost each other"
+    return _table("ranks-interference", caption, columns, found)
+
+
+def _tournament_table(found: Sequence[Tournament]) -> Table:
+    column: type[_Column[Tournament]] = _Column
+    columns = [
+        column("setting", "", lambda one: setting_label(one.cell)),
+        column("seed", "seed", lambda one: one.cell.fields["seed"]),
+        column("best trainer", "test_accuracy", lambda one: one.accuracy, percent),
+        column("without games", "test_accuracy_without", lambda one: one.control, percent),
+        column("games", "games", lambda one: one.games),
+        column("networks that moved", "moved", lambda one: one.moved),
+        *_identity(lambda one: one.cell),
+    ]
+    caption = f"{dataset_label(found[0].cell)}: trainers with tournaments beside the same trainers without"
+    return _table("tournaments", caption, columns, found)
+
+
+_FIGURES = (
+    ("samples/s", "samples_per_s", 1.0),
+    ("data wait, s", "data_wait_s", 1.0),
+    ("copy, s", "h2d_s", 1.0),
+    ("compute, s", "compute_s", 1.0),
+    ("overhead, s", "overhead_s", 1.0),
+    ("timed, s", "timed_s", 1.0),
+    ("fetch, s", "fetch_s", 1.0),
+    ("decode, s", "decode_s", 1.0),
+    ("prep, s", "prep_s", 1.0),
+    ("handoff, s", "handover_s", 1.0),
+    ("wait p99, ms", "data_wait_p99_ns", 1e-6),
+    ("first batch, s", "time_to_first_batch_s", 1.0),
+    ("open, s", "open_s", 1.0),
+    ("device reads, MiB", "device_read_bytes", 2.0**-20),
+    ("resident before", "resident_frac_before", 1.0),
+    ("resident after", "resident_frac_after", 1.0),
+    ("test accuracy", "test_accuracy", 1.0),
+)
+"""Head, metric and factor of each figure in the table of every cell."""
+
+
+def every_cell(cells: Sequence[CellSummary]) -> Table:
+    """Return the raw figures of every cell, medians over replicates."""
+
+    def figure(name: str, factor: float) -> Callable[[CellSummary], str]:
+        return lambda cell: "" if (value := cell.median(name)) is None else f"{value * factor:.5g}"
+
+    column: type[_Column[CellSummary]] = _Column
+    columns = [
+        column("dataset", "", dataset_label),
+        column("backend", "", lambda cell: backend_label(cell.backend)),
+        column("cache", "", state_label),
+        column("setting", "", setting_label),
+        *(column(head, "", figure(name, factor)) for head, name, factor in _FIGURES),
+        column("replicates", "", lambda cell: len(cell.values("whole_samples_per_s"))),
+        column("state", "", lambda cell: mark(cell) or "ok"),
+    ]
+    marks = tuple(map(mark, cells))
+    return _table("cells", f"{len(cells)} cells, medians over replicates", columns, cells, marks=marks)
+
+
+def matrix(panels: Sequence[Panel]) -> Table:
+    """Return stores by settings: the rate of each store in each panel, and in brackets times the base."""
+    backends = {cell.backend for panel in panels for cell in panel.stored}
+    several = len({panel.first.dataset_key for panel in panels}) > 1
+    columns = [{cell.backend: _matrix_cell(panel, cell) for cell in panel.stored} for panel in panels]
+    return Table(
+        caption="Samples/s of every store, and times the base: + faster, - slower, = within 10%, ? undecided",
+        head=("store", *(_matrix_head(panel, named=several) for panel in panels)),
+        rows=tuple(
+            (backend_label(name), *(column.get(name, "") for column in columns))
+            for name in sorted(backends, key=backend_rank)
+        ),
     )
 
 
-def ends(interval: Estimate | None) -> tuple[float | None, float | None, float | None]:
-    """Return a figure and the ends of its interval; None for unknown ones."""
-    return (interval.mid, interval.lo, interval.hi) if interval else (None, None, None)
+def _matrix_head(panel: Panel, *, named: bool) -> str:
+    cell = panel.first.cell
+    words = [dataset_label(panel.first).partition(",")[0]] if named else []
+    words += [condition_label(panel.speaker)]
+    words += ["training" if work_of(cell) is LoopWork.TRAINING else "loading"]
+    words += [number_of(cell.workers, "worker")] if cell.workers else []
+    words += [number_of(cell.ranks, "rank")] if cell.ranks > 1 else []
+    return ", ".join(words)
+
+
+def _matrix_cell(panel: Panel, cell: CellSummary) -> str:
+    rate, found = number(cell.median("samples_per_s")), panel.ratio(cell)
+    if found is None or found.mid is None:
+        return rate
+    sign = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.EQUAL: "="}.get(found.verdict, "?")
+    return f"{rate} ({number(found.mid, 2)}{sign})"

@@ -1,21 +1,41 @@
 """Results: the cell that was measured, and the record of one epoch of it with all its parts."""
 
-from storebench.results.cache import (
+from storebench.results.cell import BACKEND_FIELDS, CELL_FIELDS, DATA_FIELDS, Cell, CellFields
+from storebench.results.job import (
+    DataStoreFacts,
+    Game,
+    JobFacts,
+    LinkKind,
+    RankFacts,
+    TrainerFacts,
+    TrainersFacts,
+)
+from storebench.results.parts import (
     COLD_SHARES,
+    KEPT_AT_LEAST,
+    KEPT_BYTES,
+    MOST_ATTEMPTS,
+    OTHERS_MOST_FRAC,
+    STEADY_DRIFT,
     CacheFacts,
     CacheVerdict,
+    Ceilings,
+    CodeFacts,
     ColdRate,
+    Conditions,
+    Counters,
+    Coverage,
+    Digests,
+    Environment,
+    Loss,
+    Percentiles,
+    Portion,
     ResidencyPoint,
+    StoreFacts,
+    disturbance,
+    steady,
 )
-from storebench.results.cell import BACKEND_FIELDS, CELL_FIELDS, DATA_FIELDS, Cell, CellFields
-from storebench.results.conditions import MOST_ATTEMPTS, OTHERS_MOST_FRAC, Conditions, disturbance
-from storebench.results.counted import Ceilings, Counters
-from storebench.results.job import DataStoreFacts, JobFacts, LinkKind, RankFacts
-from storebench.results.portion import STEADY_DRIFT, Portion, steady
-from storebench.results.proof import KEPT_AT_LEAST, KEPT_BYTES, Coverage, Digests, Loss, Percentiles
 from storebench.results.record import SCHEMA_VERSION, Record, Status
-from storebench.results.subject import CodeFacts, Environment, StoreFacts
-from storebench.results.trainers import Game, TrainerFacts, TrainersFacts
 
 __all__ = [
     "BACKEND_FIELDS",

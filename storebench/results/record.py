@@ -1,20 +1,35 @@
-"""The record: one per replicate and epoch.
-
-How records are written and read is in `storebench.runs.records`.
-"""
+"""The record: one per replicate and epoch. How records are written and read is in `storebench.runs.records`."""
 
 import enum
 from dataclasses import dataclass, field
 
-from storebench.results.cache import CacheFacts, ColdRate
 from storebench.results.cell import Cell
-from storebench.results.conditions import Conditions
-from storebench.results.counted import Ceilings, Counters
 from storebench.results.job import JobFacts
-from storebench.results.portion import Portion
-from storebench.results.proof import Coverage, Digests, Loss, Percentiles
-from storebench.results.subject import CodeFacts, Environment, StoreFacts
+from storebench.results.parts import (
+    CacheFacts,
+    Ceilings,
+    CodeFacts,
+    ColdRate,
+    Conditions,
+    Counters,
+    Coverage,
+    Digests,
+    Environment,
+    Loss,
+    Percentiles,
+    Portion,
+    StoreFacts,
+)
 from storebench.settings.words import ComputeKind
+
+NO_ANSWER_AFTER = "no answer after"
+"""Followed by the time limit in seconds."""
+
+
+def ran_out_of_time(failure: str) -> bool:
+    """Return True if a failure means that the process was killed at its time limit."""
+    return NO_ANSWER_AFTER in failure
+
 
 SCHEMA_VERSION = 2
 

@@ -1,11 +1,4 @@
-"""The folder of a run: created, resumed, extended, and appended to, one complete replicate at a time.
-
-Each attempt at a replicate writes its step tables into a separate folder, ``steps/.unfinished-*``. When
-the replicate is complete, the tables get their final names, and then all its records are appended as
-one block. If the process is killed in between, the next one that resumes the run finds
-complete replicates and removes the rest. When all replicates are recorded, the tables move into one file
-(`storebench.runs.merging`). Only one process at a time may write to the folder (`storebench.runs.lock`).
-"""
+"""The folder of a run: created, resumed, extended, and appended to, one complete replicate at a time."""
 
 import contextlib
 import dataclasses
@@ -23,11 +16,8 @@ from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, 
 from storebench.fileio.json_lines import Row, append_lines, damaged_end, replace_lines, rows_of
 from storebench.filesystem import sync
 from storebench.results import Cell, Record, Status
-from storebench.rounds import Stop
-from storebench.runs.about import read_about, write_about
-from storebench.runs.entries import make_run_folders
 from storebench.runs.lock import claimed
-from storebench.runs.merging import merge_tables
+from storebench.runs.manifest import make_run_folders, read_about, write_about
 from storebench.runs.records import (
     LOGS_DIR,
     PAIRING_NAME,
@@ -42,16 +32,13 @@ from storebench.runs.records import (
     record_to_dict,
 )
 from storebench.runs.schedule import (
-    AddedRound,
     PendingReplicate,
     ReplicateKey,
-    added_rounds,
     is_whole,
     replicate_key,
-    round_of,
     schedule,
 )  # fmt: skip
-from storebench.runs.step_files import free_names, merged_names
+from storebench.runs.steps import free_names, merge_tables, merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
 from storebench.system.scratch import sweep
@@ -64,39 +51,19 @@ _TABLE = re.compile(r"[0-9a-f]{12}-r\d+-e\d+(-a\d+)?\.(parquet|tmp)")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run: its folder and its description.
-
-    Attributes
-    ----------
-    added
-        The rounds that it added beyond those of every cell, by the rule of its scenario.
-    stopped
-        Whether that rule has ended it, so that it gets no further round.
-    ended_after
-        The number of rounds after which its budget ended it; None if it has not.
-    """
+    """A run: its folder and its description."""
 
     folder: Path
     run_id: str
     scenario: Scenario
     cells: list[Cell]
-    added: tuple[AddedRound, ...] = ()
-    stopped: bool = False
     ended_after: int | None = None
 
     @classmethod
     def create(
         cls, scenario: Scenario, folder: Path, cells: Sequence[Cell], left_out: Sequence[LeftOut] = ()
     ) -> "Run":
-        """Make the folder of a new run; ``run.json`` names the cells that were left out, with the reason.
-
-        Raises
-        ------
-        OutputError
-            There is already a run, another process is creating one, or the folder cannot be written.
-        CorruptDataError
-            An entry of the folder has the name of a run's file or folder, but is of another kind.
-        """
+        """Make the folder of a new run; ``run.json`` names the cells that were left out, with the reason."""
         with claimed(folder):
             if (folder / RUN_NAME).exists():
                 raise OutputError(
@@ -111,7 +78,6 @@ class Run:
                 "created_utc": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 "storebench_version": __version__,
                 "scenario": scenario.model_dump(mode="json"),
-                "stopping": scenario.stopping and dataclasses.asdict(scenario.stopping),
                 "cells": [cell.fields() | {"cell_id": cell.cell_id} for cell in cells],
                 "left_out": [
                     {"cell_id": left.cell.cell_id, "backend": left.cell.backend.name, "reason": left.reason}
@@ -124,15 +90,7 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
-        """Return the run in `folder` without writing to it.
-
-        Raises
-        ------
-        DataNotFoundError
-            There is no run.
-        CorruptDataError
-            Its ``run.json`` is not valid.
-        """
+        """Return the run in `folder` without writing to it."""
         path = folder / RUN_NAME
         try:
             about = read_about(path)
@@ -153,31 +111,13 @@ class Run:
                 where=path,
                 hint="Another version of storebench wrote it: start a new run.",
             )
-        added, stopped = added_rounds(about), "stops" in about
         return cls(
-            folder=folder,
-            run_id=run_id,
-            scenario=scenario,
-            cells=cells,
-            added=added,
-            stopped=stopped,
-            ended_after=about.get("ended_after"),
+            folder=folder, run_id=run_id, scenario=scenario, cells=cells, ended_after=about.get("ended_after")
         )
 
     @classmethod
     def resume(cls, folder: Path) -> "Run":
-        """Resume the run in `folder` where it was interrupted.
-
-        Raises
-        ------
-        DataNotFoundError
-            There is no run.
-        UsageError
-            It is one side of a comparison with a revision, whose rounds belong to those of the other side.
-        CorruptDataError
-            Its ``run.json`` is invalid, an entry of the folder has the name of a run's file or folder but is of another
-            kind, or the file of its step tables cannot be read.
-        """
+        """Resume the run in `folder` where it was interrupted."""
         run = cls.read(folder)
         if (folder / PAIRING_NAME).exists():
             raise UsageError(
@@ -189,26 +129,7 @@ class Run:
         return run
 
     def extended(self, replicates: int) -> "Run":
-        """Return this run with more rounds. Recorded replicates stay, and earlier rounds keep their order.
-
-        Cells of a matrix with its own number of replicates keep that number.
-
-        Rounds may be added, or a budget lifted, because the earlier results were undecided, which biases them. ``run.json``
-        therefore stores the time (``extended_utc``), and intervals become wider.
-
-        Raises
-        ------
-        UsageError
-            It already has as many rounds or more, or its scenario adds rounds by a rule.
-        OutputError
-            Another process is running it.
-        """
-        if self.scenario.stopping is not None:
-            raise UsageError(
-                f"the run adds rounds until its ratios are as precise as its scenario wants, not {replicates} of them",
-                where=self.folder,
-                hint="Leave out --replicates, or start a new run with it.",
-            )
+        """Return this run with more rounds. Recorded replicates stay, and earlier rounds keep their order."""
         if replicates < self.scenario.replicates:
             raise UsageError(
                 f"the run has {self.scenario.replicates} planned replicates, which cannot become {replicates}",
@@ -231,64 +152,14 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds so far, those included that did not repeat every cell."""
-        return self._first_rounds + len(self.added)
-
-    @property
-    def _first_rounds(self) -> int:
-        return self.ended_after or self.scenario.least_replicates
-
-    def with_round(self, cell_ids: Sequence[str]) -> "Run":
-        """Return this run with another round of some cells; ``run.json`` names them before the first one runs.
-
-        Raises
-        ------
-        OutputError
-            The file cannot be written.
-        """
-        added = (*self.added, AddedRound(replicate=self.rounds, cell_ids=tuple(cell_ids)))
-        self._amend(added_rounds=[dataclasses.asdict(added_round) for added_round in added])
-        return dataclasses.replace(self, added=added)
-
-    def with_stops(self, stops: Sequence[Stop]) -> "Run":
-        """Return this run as one that gets no further round; ``run.json`` says why, panel by panel.
-
-        Raises
-        ------
-        OutputError
-            The file cannot be written.
-        """
-        self._amend(stops=[dataclasses.asdict(stop) for stop in stops])
-        return dataclasses.replace(self, stopped=True)
+        """The number of rounds: those of the scenario, or those that fitted into its budget."""
+        return self.ended_after or self.scenario.replicates
 
     def ended(self, rounds: int) -> "Run":
-        """Return this run as one that its budget ended after some rounds.
-
-        Raises
-        ------
-        OutputError
-            The file cannot be written.
-        """
-        self._amend(ended_after=rounds)
+        """Return this run as one that its budget ended after some rounds."""
+        with claimed(self.folder):
+            write_about(self.folder, read_about(self.folder / RUN_NAME) | {"ended_after": rounds})
         return dataclasses.replace(self, ended_after=rounds)
-
-    def going_on(self) -> "Run":
-        """Return this run as one whose rule decides again, because some of its replicates run once more.
-
-        Raises
-        ------
-        OutputError
-            The file cannot be written.
-        """
-        with claimed(self.folder):
-            about = read_about(self.folder / RUN_NAME)
-            about.pop("stops", None)
-            write_about(self.folder, about)
-        return dataclasses.replace(self, stopped=False)
-
-    def _amend(self, **changed: object) -> None:
-        with claimed(self.folder):
-            write_about(self.folder, read_about(self.folder / RUN_NAME) | changed)
 
     def discard(self) -> None:
         """Remove the folder of a run that measured nothing, because it would look like a result."""
@@ -304,15 +175,7 @@ class Run:
         return {replicate: records for replicate, records in self._grouped().items() if is_whole(records)}
 
     def left(self, *, retry_failed: bool = False) -> list[PendingReplicate]:
-        """Return the replicates that are not completely recorded, in the order of the schedule.
-
-        A disturbed replicate is not complete either where the scenario repeats such replicates.
-
-        Parameters
-        ----------
-        retry_failed
-            Include those with a failed record.
-        """
+        """Return the replicates that are not completely recorded, in the order of the schedule."""
         done = {
             replicate
             for replicate, records in self.recorded().items()
@@ -320,9 +183,7 @@ class Run:
             and not self.repeats(records)
         }
         scenario = self.scenario
-        work = schedule(self.cells, self._first_rounds, scenario.seed, scenario.fewer_replicates)
-        for added_round in self.added:
-            work += round_of(self.cells, added_round.replicate, scenario.seed, only=set(added_round.cell_ids))
+        work = schedule(self.cells, self.rounds, scenario.seed, scenario.fewer_replicates)
         return [pending for pending in work if pending.key not in done]
 
     def repeats(self, records: Sequence[Record]) -> bool:
@@ -331,19 +192,7 @@ class Run:
         return self.scenario.repeat_disturbed and conditions is not None and conditions.repeats
 
     def repair(self) -> None:
-        """Repair the folder after a killed process, so that only complete replicates stay recorded.
-
-        A damaged last line is cut off. Records of an incomplete replicate move to ``superseded.jsonl``. Unfinished step
-        tables, and those that no record names, are removed.
-
-        Raises
-        ------
-        OutputError
-            Another process is running it, or the folder cannot be written.
-        CorruptDataError
-            An entry of the folder has the name of a run's file or folder but is of another kind, or the file of its
-            step tables cannot be read.
-        """
+        """Repair the folder after a killed process, so that only complete replicates stay recorded."""
         with claimed(self.folder):
             _check(self.folder)
             parts = {key for key, records in self._grouped().items() if not is_whole(records)}
@@ -356,25 +205,13 @@ class Run:
                 raise from_os_error(error, error.filename or self.folder) from error
 
     def finish(self) -> None:
-        """Move the step tables into one file if every replicate is recorded and no round can follow.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            The file cannot be written; the tables stay as they were.
-        """
-        if not self.left() and (self.stopped or self.scenario.stopping is None):
+        """Move the step tables into one file if every replicate is recorded."""
+        if not self.left():
             merge_tables(self.folder)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[Path]:
-        """Make a folder for the step tables of one replicate, and remove it at the end.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            The folder cannot be made.
-        """
+        """Make a folder for the step tables of one replicate, and remove it at the end."""
         steps = self.folder.resolve() / STEPS_DIR
         try:
             folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=steps))
@@ -386,28 +223,7 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
 
     def record(self, records: Sequence[Record], tables: Path, *, again: bool = False) -> list[Record]:
-        """Record a finished replicate: give its step tables their names, then write all its records at once.
-
-        Parameters
-        ----------
-        records
-            Records of every epoch.
-        tables
-            Folder with the step tables that the records name.
-        again
-            Whether the replicate is already recorded. Its old records then move to ``superseded.jsonl``, and their
-            step tables stay.
-
-        Returns
-        -------
-        list of Record
-            The records as written; they name their step tables.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            A file cannot be written; then nothing of the replicate is recorded.
-        """
+        """Record a finished replicate: give its step tables their names, then write all its records at once."""
         try:
             named = self._with_tables(records, tables)
             if again:

@@ -1,8 +1,4 @@
-"""Only one process at a time writes to a run's folder: an advisory lock that the kernel releases with its holder.
-
-The lock is on the folder itself, so no lock file can be left behind. Readers (``report``,
-``validate``, ``trace``) do not take it.
-"""
+"""Only one process at a time writes to a run's folder: an advisory lock that the kernel releases with its holder."""
 
 import contextlib
 import errno
@@ -23,15 +19,7 @@ _claimed: set[tuple[int, int]] = set()
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Lock a run's folder against other processes; this process may claim it again while it holds the lock.
-
-    The folder is created if it is missing, and removed again if it stays empty.
-
-    Raises
-    ------
-    OutputError
-        Another process holds the lock, or the folder cannot be created.
-    """
+    """Lock a run's folder against other processes; this process may claim it again while it holds the lock."""
     is_new = not folder.exists()
     try:
         handle = _locked(folder)

@@ -1,23 +1,4 @@
-"""Records on disk: the files of a run's folder, and reading and writing them.
-
-A run's folder::
-
-    RUN/
-      run.json          run id, the resolved scenario, the versions
-      against.json      only in a side of a comparison with a revision: what pairs it with the other side
-      records.jsonl     one record per line; all records of a replicate are appended as one block and synced
-      superseded.jsonl  records that were replaced: of failed replicates that ran again, or parts of replicates
-      steps.parquet     one row per step, of all records of a finished run; one row group per record
-      steps/            one such file per record, until the run is finished
-      logs/             output of failed cells
-      probes/           measurements of the machine that the cells of a run share
-
-A step table gets its name before the record that names it is written. Records
-and step tables are never overwritten: a record that is replaced moves to
-`superseded.jsonl`, and its step table stays. When a run is finished, its step
-tables move into `steps.parquet` (`storebench.runs.merging`). `storebench.results`
-defines what a record is.
-"""
+"""Records on disk: the files of a run's folder, reading and writing them, and figures that no record can have."""
 
 import codecs
 import dataclasses
@@ -31,8 +12,69 @@ from storebench.fileio.json_lines import MOST_BYTES, append_lines, numbered_rows
 from storebench.fileio.json_text import brief, complaint, parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.results import SCHEMA_VERSION, Cell, Record
-from storebench.rounds import RunRounds
-from storebench.runs.ranges import impossible
+
+MOST_NUMBER = 1 << 63
+"""No count and no number of bytes is that large."""
+
+_MOST_SECONDS = 1e9
+_MOST_ROUNDS = 1 << 20
+
+_SIGNED = ("overhead_s", "counters", "loss", "job.exposed_communication_s", "job.exposed_over_bound")
+"""Fields of a record that may be negative, including their parts."""
+
+_UNBOUNDED = ("loss",)
+"""Fields that may be infinite or NaN, because a training may diverge."""
+
+_AT_LEAST_ONE = (
+    "store.image_shape",
+    "cell.batch_size",
+    "cell.epochs",
+    "cell.ranks",
+    "cell.trainers",
+    "job.ranks",
+    "job.nodes",
+)
+_FEW = ("replicate", "epoch", "cell.epochs")
+
+
+def impossible(record: Record) -> tuple[str, str] | None:
+    """Return the first impossible field and its problem; None if there is none."""
+    for path, value in _numbers(record, ""):
+        wrong = _wrong(path, value)
+        if wrong:
+            return path, wrong
+    return None
+
+
+def _wrong(path: str, value: float) -> str:
+    part, name = path.partition(".")[0], path.rpartition(".")[2]
+    if part not in _UNBOUNDED and not -MOST_NUMBER < value < MOST_NUMBER:
+        return f"{value} is not a finite number" if isinstance(value, float) else "the number is too large"
+    lasts = name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s"))
+    if lasts and abs(value) > _MOST_SECONDS:
+        return f"{value} is not a duration"
+    if path in _AT_LEAST_ONE and value < 1:
+        return f"{value} is less than 1"
+    if path in _FEW and value > _MOST_ROUNDS:
+        return f"{value} is too large"
+    if value < 0 and part not in _SIGNED and path not in _SIGNED:
+        return f"{value} is negative"
+    return ""
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Yield every number of a record with its path; the numbers of a list share the list's path."""
+    if isinstance(value, int | float):
+        if not isinstance(value, bool):
+            yield path, value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _numbers(item, path)
+    elif dataclasses.is_dataclass(value):
+        fields = value.fields() if isinstance(value, Cell) else vars(value)
+        for name, item in fields.items():
+            yield from _numbers(item, f"{path}.{name}" if path else name)
+
 
 RECORDS_NAME = "records.jsonl"
 SUPERSEDED_NAME = "superseded.jsonl"
@@ -64,15 +106,7 @@ def record_to_dict(record: Record) -> dict[str, Any]:
 
 
 class RecordError(CorruptDataError):
-    """A JSON value that should be a record is not valid.
-
-    Attributes
-    ----------
-    record
-        The record, if all fields are present and one has an impossible value; else None.
-    figure, wrong
-        Name of that field, and what is wrong with it.
-    """
+    """A JSON value that should be a record is not valid."""
 
     record: Record | None = None
     figure = wrong = ""
@@ -86,15 +120,7 @@ class RecordError(CorruptDataError):
 
 
 def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
-    """Build a record from JSON values and check every field.
-
-    Raises
-    ------
-    SchemaVersionError
-        The record has another schema version.
-    RecordError
-        A field is missing, misspelt, of the wrong type, or an impossible number; the message names it.
-    """
+    """Build a record from JSON values and check every field."""
     import pydantic
 
     version = raw.get("schema_version")
@@ -121,33 +147,12 @@ def json_schema() -> dict[str, Any]:
 
 
 def append_records(run: Path, records: Sequence[Record]) -> None:
-    """Append the records of a replicate to a run's folder: one write and one sync, all of them or none.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        The records cannot be written; the file is unchanged.
-    """
+    """Append the records of a replicate to a run's folder: one write and one sync, all of them or none."""
     append_lines(run / RECORDS_NAME, [record_to_dict(record) for record in records])
 
 
 def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
-    """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array.
-
-    An incomplete last line, as a killed run leaves it, is dropped. Any other line that is not a record is an error.
-
-    Parameters
-    ----------
-    parts
-        Also return the records of an incomplete replicate at the end of a ``records.jsonl``.
-
-    Raises
-    ------
-    DataNotFoundError
-        There are no records there.
-    SchemaVersionError, CorruptDataError
-        The file was not written by this version of storebench, or holds something other than records.
-    """
+    """Read the records of a run's folder, of a ``records.jsonl`` or of a ``--json`` array."""
     source = Path(path)
     source = source / RECORDS_NAME if source.is_dir() else source
     if not source.is_file():
@@ -171,10 +176,7 @@ def read_records(path: Path | str, *, parts: bool = False) -> list[Record]:
 
 
 def without_half_replicate(records: list[Record]) -> list[Record]:
-    """Return the records of a file without those of an incomplete replicate at its end.
-
-    The records of a replicate are written as one block, of which a kill or a power loss may leave only a part.
-    """
+    """Return the records of a file without those of an incomplete replicate at its end."""
     if not records:
         return records
     last = _replicate_of(records[-1])
@@ -192,13 +194,7 @@ def _replicate_of(record: Record) -> tuple[str, int, Cell]:
 
 
 def raw_records(file: Path) -> Iterator[tuple[str, dict[str, Any] | CorruptDataError]]:
-    """Yield the position of each JSON object in a file with the object, or with the reason why it cannot be read.
-
-    Raises
-    ------
-    CorruptDataError
-        The file begins like a JSON array but is not valid, so it cannot be read in part.
-    """
+    """Yield the position of each JSON object in a file with the object, or with the reason why it cannot be read."""
     content = read_small_file(file, most_bytes=MOST_BYTES)
     if content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         for number, raw in enumerate(_whole(content, file), start=1):
@@ -227,27 +223,6 @@ def run_looks(run: Path) -> int:
         return 1 + len(_about(run).get("extended_utc", ()))
     except (OSError, CorruptDataError, AttributeError, TypeError):
         return 1  # records that were moved out of their run's folder, or given as an array
-
-
-def run_rounds(run: Path) -> RunRounds | None:
-    """Return the rule by which a run added rounds, and why it stopped; None if it had a fixed number, or is unknown."""
-    try:
-        about = _about(run)
-        if about.get("stopping") is None:
-            return None
-        rounds: RunRounds = _rounds_adapter().validate_python(
-            {"rule": about["stopping"], "stops": about.get("stops") or ()}
-        )
-    except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
-        return None
-    return rounds
-
-
-@functools.cache
-def _rounds_adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(RunRounds)
 
 
 def _about(run: Path) -> Any:

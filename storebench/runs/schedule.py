@@ -1,12 +1,14 @@
-"""Which replicates a run has, and in which order: a pure function of its scenario and of the rounds that it added."""
+"""Which replicates a run has, in which order, and how long they took: a pure function of its scenario and records."""
 
 import random
+import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from storebench.results import Cell, Record
+from storebench.scenario import FEWEST_REPLICATES
 
 ReplicateKey = tuple[str, int]
 """Cell id and number of a replicate."""
@@ -35,56 +37,17 @@ class PendingReplicate:
         return self.cell.cell_id, self.replicate
 
 
-@dataclass(frozen=True, kw_only=True)
-class AddedRound:
-    """A round that a run added because ratios were not precise enough.
-
-    Attributes
-    ----------
-    replicate
-        Its number, which is that of its replicates.
-    cell_ids
-        The cells that it repeats.
-    """
-
-    replicate: int
-    cell_ids: tuple[str, ...]
-
-
-def added_rounds(about: Mapping[str, Any]) -> tuple[AddedRound, ...]:
-    """Return the rounds that a ``run.json`` lists beyond those of every cell."""
-    rows = about.get("added_rounds", ())
-    return tuple(AddedRound(replicate=row["replicate"], cell_ids=tuple(row["cell_ids"])) for row in rows)
-
-
 def schedule(
     cells: Sequence[Cell], replicates: int, seed: int, fewer: Mapping[Cell, int] | None = None
 ) -> list[PendingReplicate]:
-    """Return every replicate of every cell, round by round, each round in its own random order.
-
-    Parameters
-    ----------
-    fewer
-        The number of replicates of cells that have fewer; they run in the first rounds.
-    """
+    """Return every replicate of every cell, round by round, each round in its own random order."""
     numbers = fewer or {}
     work = [pending for replicate in range(replicates) for pending in round_of(cells, replicate, seed)]
     return [pending for pending in work if pending.replicate < numbers.get(pending.cell, replicates)]
 
 
-def round_of(
-    cells: Sequence[Cell], replicate: int, seed: int, only: Collection[str] | None = None
-) -> list[PendingReplicate]:
-    """Return one round in its random order.
-
-    Cells that differ only in the backend run one after the other, also in a random order. They are compared with each other,
-    so a machine that slows down during the round should slow all of them.
-
-    Parameters
-    ----------
-    only
-        Ids of the cells that run in it; None for all. They keep the order that they have in a round of all.
-    """
+def round_of(cells: Sequence[Cell], replicate: int, seed: int) -> list[PendingReplicate]:
+    """Return one round in its random order."""
     drawn = random.Random(f"{seed}:{replicate}")
     blocks: defaultdict[Any, list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -92,8 +55,26 @@ def round_of(
     drawn_blocks = list(blocks.values())
     drawn.shuffle(drawn_blocks)
     order = [cell for block in drawn_blocks for cell in drawn.sample(block, len(block))]
-    return [
-        PendingReplicate(cell=cell, replicate=replicate)
-        for cell in order
-        if only is None or cell.cell_id in only
-    ]
+    return [PendingReplicate(cell=cell, replicate=replicate) for cell in order]
+
+
+def durations(records: Iterable[Record]) -> dict[ReplicateKey, float]:
+    """Return the seconds of each replicate; both attempts at a repeated one count as long as the second."""
+    return {
+        replicate_key(record): record.conditions.wall_s * record.conditions.attempt
+        for record in records
+        if record.conditions is not None  # the same in each epoch of a replicate
+    }
+
+
+def round_s(took: Mapping[ReplicateKey, float], cell_ids: Iterable[str]) -> float:
+    """Return the seconds that a round of some cells should take: the sum of the medians so far."""
+    by_cell: defaultdict[str, list[float]] = defaultdict(list)
+    for (cell_id, _), seconds in took.items():
+        by_cell[cell_id].append(seconds)
+    return sum(statistics.median(by_cell[cell_id]) for cell_id in cell_ids if cell_id in by_cell)
+
+
+def has_time(done: int, spent_s: float, next_s: float, budget_s: float | None) -> bool:
+    """Return whether the next of a fixed number of rounds fits into a time budget; the first ones run in any case."""
+    return budget_s is None or done < FEWEST_REPLICATES or spent_s + next_s <= budget_s

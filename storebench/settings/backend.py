@@ -11,25 +11,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Format, codec, reader and the reader's options: one way to store and read images.
-
-    `storebench.formats.registry.parse_backend` reads one from its name.
-
-    Attributes
-    ----------
-    name
-        The shortest name that means it ("lmdb:get?readahead=off").
-    format
-        The container ("lmdb").
-    codec
-        How one image becomes bytes ("raw").
-    reader
-        The way in to the format ("get").
-    options
-        The reader's options, as sorted pairs.
-    codec_options
-        How payloads are decoded where that is not the default, as sorted pairs: "decoder" and "scale".
-    """
+    """Format, codec, reader and the reader's options: one way to store and read images."""
 
     name: str
     format: str

@@ -12,43 +12,7 @@ _ROW = "setting"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting of the loop: its key, its option, its field and its label.
-
-    Attributes
-    ----------
-    meaning
-        Description of the field, for the schema of records.
-    asked
-        Description of the key in a scenario, with its default where that follows from other settings; "" for `meaning`.
-    key
-        Key in a scenario and name of the option; "" for the name of the field.
-    text
-        Whether a scenario has a text ("400 MiB") instead of the number in the record.
-    axis
-        Position among the axes of a matrix, the slowest first; None if a matrix has one value.
-    least, most
-        Bounds of a number in a scenario, both allowed.
-    derived
-        Whether the default in a scenario follows from other settings.
-    option
-        Help of the option of ``storebench run``; "" if there is no option.
-    metavar
-        Name of the value in that help; None for the name of its type.
-    label
-        Label of a value in reports ("{} workers").
-    labels
-        Labels of single values ("1 worker"), before `label`.
-    always
-        Whether reports name the setting even if all cells share it.
-    added
-        Whether older records lack the setting: then it counts in the id of a cell only if it is set.
-    name
-        Name of the field; set by `rows_of`.
-    kind
-        Type of the field without None; set by `rows_of`.
-    default
-        Default of the field, or `...` if it has none; set by `rows_of`.
-    """
+    """One setting of the loop: its key, its option, its field and its label."""
 
     meaning: str
     asked: str = ""
@@ -73,10 +37,10 @@ class Setting:
         """The default in a scenario; None if it follows from other settings, `...` if the key is required."""
         return None if self.derived else self.default
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata of a dataclass field that carries the row."""
-        return {_ROW: self}
+
+def setting(*, default: Any = dataclasses.MISSING, **row: Any) -> Any:
+    """Return the field of a dataclass that carries a `Setting` of these values."""
+    return field(default=default, metadata={_ROW: Setting(**row)})
 
 
 def rows_of(settings: type) -> tuple[Setting, ...]:

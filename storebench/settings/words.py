@@ -29,13 +29,7 @@ class Split(Word):
 
     @classmethod
     def of(cls, text: str) -> "Split":
-        """Return the split called `text`.
-
-        Raises
-        ------
-        UnknownNameError
-            There is no such split.
-        """
+        """Return the split called `text`."""
         if text not in list(cls):
             raise UnknownNameError.of("split", text, [word.value for word in cls])
         return cls(text)
@@ -120,27 +114,7 @@ class ComputeKind(Word):
 
 
 class Compute(str):
-    """The compute of one training step: "real", "none" or "emulated:MILLISECONDS".
-
-    It is the text as a scenario and a record have it, read once.
-
-    Parameters
-    ----------
-    text
-        The text.
-
-    Attributes
-    ----------
-    kind
-        The part before the colon.
-    milliseconds
-        How long an emulated step takes; 0 for the other kinds.
-
-    Raises
-    ------
-    ValueError
-        The text is none of the three.
-    """
+    """The compute of one training step: "real", "none" or "emulated:MILLISECONDS"."""
 
     __slots__ = ("kind", "milliseconds")
 

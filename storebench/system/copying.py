@@ -1,19 +1,22 @@
-"""The compiled kernel: draw windows, cut them out of raw images, and copy whole samples, a whole batch per call, in C.
+"""The compiled kernel: draw windows, cut them out of raw images, and copy whole samples, a whole batch per call, in C."""
 
-numpy copies a mirrored row of interleaved pixels byte by byte, and torch's flip needs new memory for each image. This
-code mirrors five RGB pixels per instruction and writes straight into the batch. The source is a string, because the
-digest of the code that a record carries covers Python files.
-"""
-
+import contextlib
 import ctypes
 import functools
+import hashlib
+import os
+import platform
+import shlex
+import stat
 import struct
+import subprocess
+from pathlib import Path
 
 import numpy as np
 
 from storebench.arrays import Bytes, Integers
-from storebench.system.compiled import load_compiled
-from storebench.system.user_cache import user_cache_folder
+from storebench.errors import StorebenchError
+from storebench.system.scratch import scratch_folder, user_cache_folder
 
 SOURCE = r"""
 #include <stdint.h>
@@ -266,6 +269,10 @@ void storebench_draw(const draw *asked)
 }
 """
 
+_FLAGS = ("-O3", "-shared", "-fPIC", "-x", "c", "-")
+_TIMEOUT_S = 60
+_MODE = 0o755
+
 _ANYWHERE = 2**63 - 1
 """Bytes of a source that is the whole address space."""
 
@@ -302,21 +309,7 @@ class Kernel:
         image_shape: tuple[int, int, int],
         out: Bytes,
     ) -> int:
-        """Cut a window of each image into `out`, and return the number of windows before the first impossible one.
-
-        Parameters
-        ----------
-        source
-            uint8 [bytes]; None if the offsets are addresses.
-        offsets
-            int64 [n], where each image begins.
-        places
-            int64 [n, 3]: top, left, and 1 for a mirrored window.
-        image_shape
-            (H, W, C) of the images.
-        out
-            uint8 [n, h, w, C].
-        """
+        """Cut a window of each image into `out`, and return the number of windows before the first impossible one."""
         # The capsules hold what the kernel reads until it returns.
         held = None if source is None else source.__array_struct__
         offset, place, batch = offsets.__array_struct__, places.__array_struct__, out.__array_struct__
@@ -336,17 +329,7 @@ class Kernel:
         return cut
 
     def rows(self, source: Bytes, offsets: Integers, out: Bytes) -> int:
-        """Copy the sample at each of `offsets` into `out`, and return the number of samples before the first outside.
-
-        Parameters
-        ----------
-        source
-            uint8 [bytes].
-        offsets
-            int64 [n], where each sample begins.
-        out
-            uint8 [n, size].
-        """
+        """Copy the sample at each of `offsets` into `out`, and return the number of samples before the first outside."""
         held, offset, batch = source.__array_struct__, offsets.__array_struct__, out.__array_struct__
         copied: int = self._rows(
             _struct_in(held, None),
@@ -375,3 +358,54 @@ def load_kernel() -> Kernel | None:
     """Return the kernel, compiled by the first process that needs it; None if there is no working C compiler."""
     library = load_compiled(SOURCE, user_cache_folder())
     return None if library is None else Kernel(library)
+
+
+def load_compiled(source: str, folder: Path | None) -> ctypes.CDLL | None:
+    """Return the library that C source compiles to, from `folder` if it was compiled before."""
+    compiler = _compiler()
+    name = _name(source, compiler)
+    known = None if folder is None else _load(folder / name)
+    return known or _compile(source, compiler, folder, name)
+
+
+def _compiler() -> list[str]:
+    try:
+        return shlex.split(os.environ.get("CC") or "cc")
+    except ValueError:  # a quotation that does not end
+        return ["cc"]
+
+
+def _name(source: str, compiler: list[str]) -> str:
+    """Return a file name that changes with everything that decides the library's content."""
+    parts = "\0".join([source, *compiler, *_FLAGS, platform.machine()])
+    return f"kernel-{hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()}.so"
+
+
+def _load(path: Path) -> ctypes.CDLL | None:
+    """Load a library that only this user can have written."""
+    try:
+        about = path.stat()
+        private = about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return ctypes.CDLL(str(path)) if private else None
+    except OSError:
+        return None
+
+
+def _compile(source: str, compiler: list[str], folder: Path | None, name: str) -> ctypes.CDLL | None:
+    """Compile and load; keep the library in `folder` if that can be written and executed, or compile it for now."""
+    for parent in dict.fromkeys((folder, None)):
+        with contextlib.suppress(OSError, StorebenchError, subprocess.SubprocessError):
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            with scratch_folder("kept", parent) as scratch:
+                built = scratch / name
+                command = [*compiler, *_FLAGS, "-o", str(built)]
+                subprocess.run(
+                    command, input=source.encode(), capture_output=True, timeout=_TIMEOUT_S, check=True
+                )
+                built.chmod(_MODE)
+                library = ctypes.CDLL(str(built))
+                if parent is not None:
+                    built.replace(parent / name)
+                return library
+    return None

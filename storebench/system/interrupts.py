@@ -1,8 +1,4 @@
-"""Interrupts (Ctrl-C, SIGTERM, a closed terminal) from the program's first line to its last: one line, exit code 130.
-
-`install` runs before anything else is imported, so this module imports only modules that Python itself has loaded by
-then. A signal that was ignored when the program started (``nohup``) stays ignored.
-"""
+"""Interrupts (Ctrl-C, SIGTERM, a closed terminal) from the program's first line to its last: one line, exit code 130."""
 
 import _signal  # type: ignore[import-not-found]  # `signal` adds enumerations to it, which take two milliseconds
 import atexit
@@ -30,10 +26,7 @@ class _State:
 
 
 def install() -> None:
-    """End the process at once on an interrupt, with one line and exit code 130; there is nothing to clean up yet.
-
-    Within a `Raised` block, that block's handler applies instead. Calling this twice is harmless.
-    """
+    """End the process at once on an interrupt, with one line and exit code 130; there is nothing to clean up yet."""
     _handle(_leave)
     if not _State.installed:
         _State.installed = True
@@ -65,10 +58,7 @@ def was_announced() -> bool:
 
 
 class Raised:
-    """Raise `KeyboardInterrupt` on an interrupt inside a with statement, so that its work can clean up.
-
-    If other code swallows it, the block still ends with `KeyboardInterrupt`; a second interrupt is raised again.
-    """
+    """Raise `KeyboardInterrupt` on an interrupt inside a with statement, so that its work can clean up."""
 
     def __enter__(self) -> None:
         _State.announced = False
@@ -91,15 +81,7 @@ class Raised:
 
 
 class Held:
-    """Hold interrupts back for the time of a with statement that must not be cut in two, and is short.
-
-    The kernel may deliver a signal to a thread of a library, which blocks none; it is raised when the statement ends.
-
-    Parameters
-    ----------
-    numbers
-        The signals that this thread blocks, and every process that it starts meanwhile.
-    """
+    """Hold interrupts back for the time of a with statement that must not be cut in two, and is short."""
 
     def __init__(self, numbers: tuple[int, ...] = _NUMBERS) -> None:
         self._numbers = numbers

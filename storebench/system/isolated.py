@@ -9,8 +9,9 @@ import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 from storebench.errors import StorebenchError
 from storebench.system.interrupts import Held
@@ -25,26 +26,7 @@ class IsolatedError(Exception):
 
 
 def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) -> T:
-    """Call a function in a forked process, and return its result.
-
-    Parameters
-    ----------
-    work
-        The function. Its result, or its `StorebenchError`, is pickled. Standard error is discarded.
-    limit_s
-        Seconds after which the process is killed.
-    memory_bytes
-        Memory that it may allocate in addition to this process's; mappings of files do not count.
-
-    Raises
-    ------
-    StorebenchError
-        The function raised it.
-    RuntimeError
-        The function raised any other error; a note holds the traceback.
-    IsolatedError
-        The process crashed or took too long.
-    """
+    """Call a function in a forked process, and return its result."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
         target=_answer, args=(work, sender, receiver, memory_bytes), daemon=True
@@ -100,15 +82,10 @@ def _be_quiet() -> None:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    used = next(
-        (int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:")), None
-    )
-    if used is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = used + more_bytes
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    wanted = psutil.Process().memory_info().data + more_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _ending(code: int | None) -> str:

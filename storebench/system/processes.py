@@ -1,20 +1,20 @@
-"""Child processes: they die first when memory runs out, end with their parent, and can be found again.
-
-A process that is started for a temporary folder carries the folder's name in its environment (`MARK`), and so do its
-descendants. `end_processes` finds them by that name, even after the processes that started them have ended.
-"""
+"""Child processes: they die first when memory runs out, end with their parent, and can be found again."""
 
 import contextlib
-import ctypes
+import functools
+import gc
 import os
-import select
 import signal
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storebench.system.libc import LIBC
+
+if TYPE_CHECKING:
+    import psutil
 
 MARK = "STOREBENCH_SCRATCH"
 """Environment variable with the name of the temporary folder for which a process was started."""
@@ -25,19 +25,16 @@ _STARTER = "STOREBENCH_STARTER"
 EXPENDABLE = 500
 """Added to oom_score_adj: counts as half of the memory in addition to the process's own."""
 
+SETTLING_S = 1.0
+"""Longest wait for other threads before a fork; threads that never rest are the caller's own."""
+
 _MOST = 1000
 _ENDING_S = 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def expend(pid: int | None = None) -> None:
-    """Have the kernel kill a process, and those that it starts later, first when memory runs out.
-
-    Parameters
-    ----------
-    pid
-        The process; None is this one.
-    """
+    """Have the kernel kill a process, and those that it starts later, first when memory runs out."""
     path = Path("/proc", "self" if pid is None else str(pid), "oom_score_adj")
     # Any process may raise the value; without such a file the kernel chooses by size alone.
     with contextlib.suppress(OSError, ValueError):
@@ -63,10 +60,7 @@ def started_here(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal that ended a process, from its exit code, which is negative.
-
-    Real-time signals have no names of their own: they are counted from the first one, "SIGRTMIN+1".
-    """
+    """Return the name of the signal that ended a process, from its exit code, which is negative."""
     try:
         return signal.Signals(-code).name
     except ValueError:
@@ -74,10 +68,7 @@ def signal_name(code: int) -> str:
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot; None if there is no such process.
-
-    Process id and start time together identify a process permanently, although ids are reused.
-    """
+    """Return the start time of a process in clock ticks since boot; None if there is no such process."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -107,83 +98,67 @@ def marked(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
     return {**variables, MARK: folder.name}
 
 
-def mark_again(folder: Path) -> None:
-    """Mark this process, which was forked, as started for `folder` instead of the folder of the one that forked it.
-
-    The kernel shows others the environment with which a program started, so the mark is overwritten there. Names of temporary
-    folders of one kind have the same length.
-
-    Raises
-    ------
-    ValueError
-        The process carries no mark, or one of another length.
-    """
-    mark = f"{MARK}={folder.name}".encode()
-    for address in _environment():
-        variable = ctypes.string_at(address)
-        if variable.startswith(f"{MARK}=".encode()) and len(variable) == len(mark):
-            ctypes.memmove(address, mark, len(mark))
-            os.environ[MARK] = folder.name
-            return
-    raise ValueError(f"this process does not carry a mark as long as {folder.name}")
-
-
-def _environment() -> Iterator[int]:
-    """Return the addresses of the environment variables of this process, each "NAME=value"."""
-    variables = ctypes.POINTER(ctypes.c_void_p).in_dll(LIBC, "environ")
-    position = 0
-    while (address := variables[position]) is not None:
-        yield address
-        position += 1
-
-
 def end_processes(folders: Collection[Path]) -> list[int]:
-    """Kill every process of this user that was started for one of the folders, and wait until it has ended.
+    """Kill every process of this user that was started for one of the folders, and wait until it has ended."""
+    import psutil
 
-    This includes stopped processes. Returns their ids.
-    """
-    marks = {f"{MARK}={folder.name}".encode() for folder in folders}
-    ended: set[int] = set()
+    marks, ended = {folder.name for folder in folders}, set[int]()
     deadline = time.monotonic() + _ENDING_S
     # Repeat until none is left: a process may have forked just before it was killed.
-    while killed := {pid: handle for pid in _own_processes() if (handle := _kill(pid, marks)) is not None}:
-        ended |= killed.keys()
-        for handle in killed.values():
-            _wait(handle, deadline)
-            os.close(handle)
-        if time.monotonic() > deadline:
-            break
+    while (found := _marked_processes(marks)) and time.monotonic() < deadline:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                # Without memory, but still there, it holds its files and locks.
+                while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+                    time.sleep(0.005)
+        ended |= {process.pid for process in found}
     return sorted(ended)
 
 
-def _wait(handle: int, deadline: float) -> None:
-    """Wait until a process has ended; without memory, but still there, it holds its files and locks."""
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    poll.poll(max(0, round(1000 * (deadline - time.monotonic()))))
+def _marked_processes(marks: Collection[str]) -> list["psutil.Process"]:
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # it has ended, or this user may not inspect it
+            mine = process.pid != os.getpid() and process.uids().effective == os.geteuid()
+            if mine and process.environ().get(MARK) in marks:
+                found.append(process)
+    return found
 
 
-def _own_processes() -> Iterator[int]:
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if folder.stat().st_uid == os.geteuid():
-                    yield int(folder.name)
-
-
-def _kill(pid: int, marks: AbstractSet[bytes]) -> int | None:
-    """Kill a process if it carries one of the marks; return a handle of it, or None if it carries none."""
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Import without the garbage collector, and exempt everything that exists at the end from later collections."""
+    gc.disable()
     try:
-        # Through a handle, so that the inspected process is the one that is killed, even if it ends in between.
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return None
-    try:
-        variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
-        if not marks.isdisjoint(variables):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            return handle
-    except OSError:
-        pass  # it has ended, or this user may not inspect it
-    os.close(handle)
-    return None
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@functools.cache
+def fork_when_settled() -> None:
+    """From now on, let the other threads of this process finish what they are doing before each fork of it."""
+    os.register_at_fork(before=wait_for_other_threads)
+
+
+def wait_for_other_threads() -> None:
+    """Wait until no other thread of this process has run at two moments a millisecond apart, or for `SETTLING_S`."""
+    deadline = time.monotonic() + SETTLING_S
+    quiet = 0
+    while quiet < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)  # without the GIL, which such a thread may be waiting for
+        quiet = 0 if _another_thread_runs() else quiet + 1
+
+
+def _another_thread_runs() -> bool:
+    own = str(threading.get_native_id())
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            state = (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][:1]
+            if state == "R" and thread.name != own:
+                return True
+    return False

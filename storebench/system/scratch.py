@@ -1,9 +1,4 @@
-"""Temporary folders and shared memory that end with their owner; the next start removes those of killed processes.
-
-A process that uses one holds a file lock (``flock``) on it, which the kernel drops when the process ends for any
-reason. A process that gets the exclusive lock therefore knows that the folder is unused, and removes it together with
-the processes that were started for it. On a file system without such locks nothing is treated as abandoned.
-"""
+"""Temporary folders and shared memory that end with their owner; the next start removes those of killed processes."""
 
 import contextlib
 import fcntl
@@ -31,10 +26,7 @@ _PRIVATE = 0o700
 
 
 def temporary_place() -> Path:
-    """Return the folder for temporary files, the one that `tempfile` would choose.
-
-    To choose it, `tempfile` creates a file with a random name, which a kill would leave behind.
-    """
+    """Return the folder for temporary files, the one that `tempfile` would choose."""
     if tempfile.tempdir is None:
         named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
         places = [os.path.abspath(place) for place in (*named, "/tmp", "/var/tmp") if place]  # noqa: PTH100, S108
@@ -45,20 +37,7 @@ def temporary_place() -> Path:
 
 @contextmanager
 def scratch_folder(kind: str, parent: Path | None = None) -> Iterator[Path]:
-    """Make an empty, locked folder for the duration of a with statement, and remove abandoned ones.
-
-    Parameters
-    ----------
-    kind
-        One of the kinds that `sweep` knows.
-    parent
-        Folder in which to make it, hidden; None is the folder for temporary files.
-
-    Raises
-    ------
-    StorebenchError
-        The folder cannot be made.
-    """
+    """Make an empty, locked folder for the duration of a with statement, and remove abandoned ones."""
     try:
         folder, lock = locked_folder(kind, parent)
     except OSError as error:
@@ -91,10 +70,7 @@ def locked_folder(kind: str, parent: Path | None = None) -> tuple[Path, int]:
 
 
 def shared_folder(name: str) -> tuple[Path, int]:
-    """Return a folder for temporary files that all processes of this user share, created if needed, and its lock.
-
-    `remove_unused` gives it up.
-    """
+    """Return a folder for temporary files that all processes of this user share, created if needed, and its lock."""
     folder = temporary_place() / name
     while True:
         with contextlib.suppress(FileExistsError):
@@ -133,13 +109,7 @@ def remove_unused(path: Path, lock: int) -> None:
 
 
 def sweep(place: Path | None = None) -> list[Path]:
-    """Remove this user's folders in `place` whose owners have ended, and return them.
-
-    Parameters
-    ----------
-    place
-        None is the folder for temporary files.
-    """
+    """Remove this user's folders in `place` whose owners have ended, and return them."""
     abandoned: list[tuple[Path, int]] = []
     with contextlib.suppress(OSError), os.scandir(place or temporary_place()) as entries:
         for entry in entries:
@@ -159,10 +129,7 @@ def sweep(place: Path | None = None) -> list[Path]:
 
 @contextmanager
 def named_semaphores() -> Iterator[None]:
-    """Name the semaphores that `multiprocessing` makes inside a with statement after this process, so they can be swept.
-
-    Semaphores of spawned processes keep their names in the file system while they are in use.
-    """
+    """Name the semaphores that `multiprocessing` makes inside a with statement after this process, so they can be swept."""
     import multiprocessing
 
     config: dict[str, object] = multiprocessing.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001
@@ -221,3 +188,13 @@ def _lock_of_abandoned(folder: Path) -> int | None:
 def _has_processes(folder: Path) -> bool:
     match = _OURS.fullmatch(folder.name)
     return match is not None and match["kind"] in _WITH_PROCESSES
+
+
+def user_cache_folder() -> Path | None:
+    """Return the folder for this user's caches: ``storebench`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``."""
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "storebench"
+    try:
+        return Path.home() / ".cache" / "storebench"
+    except RuntimeError:
+        return None

@@ -26,10 +26,7 @@ def summary(error: BaseException) -> str:
 
 
 def unexpected_line(error: BaseException) -> str:
-    """Return the line for an unexpected error, and write its traceback to the file that the line names.
-
-    The file is in the temporary folder, readable by its owner only, and nothing removes it.
-    """
+    """Return the line for an unexpected error, and write its traceback to the file that the line names."""
     path = ""
     with contextlib.suppress(OSError):
         path = _kept(error)

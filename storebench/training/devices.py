@@ -9,20 +9,7 @@ from storebench.errors import UsageError
 
 
 def require_devices(devices: Iterable[str], *, ranks: int = 1) -> None:
-    """Refuse a CUDA device that is not there.
-
-    Parameters
-    ----------
-    devices
-        Devices as scenarios name them: "cpu", "cuda" or "cuda:NUMBER".
-    ranks
-        Most ranks of a cell on "cuda" that run on one node; each needs its own GPU.
-
-    Raises
-    ------
-    UsageError
-        Torch cannot use one of them here.
-    """
+    """Refuse a CUDA device that is not there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a driver that it cannot use; the error says so
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

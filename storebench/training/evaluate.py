@@ -22,16 +22,7 @@ def _nothing() -> None:
 def accuracy(
     step: CpuStep, augment: Augment, test_store: Path, *, after_batch: Callable[[], None] = _nothing
 ) -> tuple[float, int]:
-    """Return the share of the test store's samples that the network classifies correctly, and their number.
-
-    Parameters
-    ----------
-    augment
-        The preparation of training images, from which the size of test images follows. Images of one size are cropped
-        to their middle. Original image files are first resized by their short side.
-    after_batch
-        Called after each batch of test samples.
-    """
+    """Return the share of the test store's samples that the network classifies correctly, and their number."""
     with open_reader(test_store) as reader:
         total = len(reader.labels)
         right = count_right(step, augment, reader, np.arange(total), after_batch=after_batch)
@@ -46,17 +37,7 @@ def count_right(
     *,
     after_batch: Callable[[], None] = _nothing,
 ) -> int:
-    """Return the number of samples of a store that the network classifies correctly, without random augmentation.
-
-    Parameters
-    ----------
-    augment, after_batch
-        As in `accuracy`.
-    reader
-        The open store.
-    indices
-        The samples, int64 [n].
-    """
+    """Return the number of samples of a store that the network classifies correctly, without random augmentation."""
     step.network.eval()
     right = 0
     with torch.inference_mode():

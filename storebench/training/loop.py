@@ -12,12 +12,7 @@ from storebench.training.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Times of one step, by ``time.perf_counter_ns``: batch requested, received, copied, device done.
-
-    `copied_ns` is `got_ns` plus the duration of the copy by the device's own clock (0 on a CPU). `paused_ns` is the time
-    for which the loop then paused to keep samples for the proof and to read counters. It belongs neither to the step nor
-    to the overhead between two steps. `io` is what the kernel counted for the batch; None if it was not read.
-    """
+    """Times of one step, by ``time.perf_counter_ns``: batch requested, received, copied, device done."""
 
     asked_ns: int
     got_ns: int
@@ -39,14 +34,7 @@ def keep_nothing(_batch: LoadedBatch) -> bool:
 def run_epoch(
     batches: Iterator[LoadedBatch], step: Step, keep: Callable[[LoadedBatch], bool] = keep_nothing
 ) -> list[StepTimes]:
-    """Train on every batch and return the times of each step.
-
-    `keep` receives each batch after its step and returns whether that took time that is to count as a pause.
-
-    Nothing that costs time happens between the clock readings: no ``.item()``,
-    no printing, no writing. The loss of each step stays on the device until
-    the epoch is over, and the records are made then.
-    """
+    """Train on every batch and return the times of each step."""
     clock = time.perf_counter_ns
     rows: list[tuple[int, int, int, int, Spans, int, int, Indices, int, BatchIo | None]] = []
     while True:

@@ -1,10 +1,4 @@
-"""The networks: Caffe's LeNet, cifar10_quick and CaffeNet, ResNet-50, and a tiny one.
-
-Layers, initial weights and learning rates are those of the networks that ship
-with Caffe. `resnet50` follows He et al. (2016) with the stride in the 3x3
-convolution, as is usual today. Pixels arrive as uint8 [n, H, W, C] and are
-scaled on the device, to keep the copy to it as small as possible.
-"""
+"""The networks: Caffe's LeNet, cifar10_quick and CaffeNet, ResNet-50, and a tiny one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,21 +13,7 @@ from storebench.loading.augment import Augment
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A network and its training parameters.
-
-    Attributes
-    ----------
-    build
-        (input shape (H, W, C) after augmentation, classes) -> module on float [n, C, H, W].
-    batch_size
-        Caffe's training batch size.
-    augment
-        The augmentation of each image.
-    mean, scale
-        A pixel p enters the network as (p - mean) * scale.
-    lr, gamma, power
-        Caffe's "inv" policy: lr * (1 + gamma * step) ** -power; gamma 0 keeps it fixed.
-    """
+    """A network and its training parameters."""
 
     name: str
     build: Callable[[ImageShape, int], nn.Module]
@@ -68,12 +48,7 @@ class Network(nn.Module):
 
 
 def lenet(shape: ImageShape, classes: int) -> nn.Module:
-    """Caffe's LeNet: convolutions with 20 and 50 channels, a layer of 500, Xavier weights.
-
-    Two departures let any seed reach 98% on MNIST in one epoch (Caffe's own
-    ends between 97.8% and 98.3%): a rectifier after each pooling, and pixels
-    scaled to mean 0 and deviation 1 instead of only divided by 256.
-    """
+    """Caffe's LeNet: convolutions with 20 and 50 channels, a layer of 500, Xavier weights."""
     features = nn.Sequential(
         *(nn.Conv2d(shape[2], 20, 5), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(inplace=True)),
         *(nn.Conv2d(20, 50, 5), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU(inplace=True)),

@@ -1,7 +1,4 @@
-"""SGD with momentum by Caffe's rule, in place, with torch's arithmetic but without its optimizer classes.
-
-The first ``torch.optim.Optimizer`` of a process imports torch's compiler, which takes longer than importing torch.
-"""
+"""SGD with momentum by Caffe's rule, in place, with torch's arithmetic but without its optimizer classes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,17 +19,7 @@ class _Group:
 
 
 class CaffeSgd:
-    """Train a network's parameters; biases learn twice as fast as weights and do not decay.
-
-    Parameters
-    ----------
-    parameters
-        Parameters by name; names of biases end with "bias".
-    momentum
-        Share of the last update that is added to the next.
-    weight_decay
-        Share of each weight that is added to its gradient.
-    """
+    """Train a network's parameters; biases learn twice as fast as weights and do not decay."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], *, momentum: float, weight_decay: float
@@ -57,10 +44,7 @@ class CaffeSgd:
                 self._update(group, rate)
 
     def momentum(self) -> list[torch.Tensor]:
-        """Return the momentum of every parameter, of the same shape; zeros before the first update.
-
-        These are the tensors that `step` uses, in a fixed order. Writing to them changes the next update.
-        """
+        """Return the momentum of every parameter, of the same shape; zeros before the first update."""
         return [
             self._momentum_of(group, parameter) for group in self._groups for parameter in group.parameters
         ]

@@ -22,10 +22,7 @@ PREFETCHED_MOST_FRAC = 0.1
 
 
 def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_steps: int) -> StepTable:
-    """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise.
-
-    The kernel's counters are left out where they were not read for every step.
-    """
+    """Return the columns of an epoch's steps, int64 nanoseconds unless the name says otherwise."""
     table: StepTable = {
         "step": np.arange(len(times), dtype=np.int64),
         "warmup": _warm_up_flags(times, warmup_steps),
@@ -52,11 +49,7 @@ def step_table(times: Sequence["StepTimes"], losses: Sequence[float], *, warmup_
 
 
 def wall_ns(table: StepTable) -> int:
-    """Return the nanoseconds from requesting the first batch to the end of the last step, without pauses.
-
-    The pause after the last step is later than that end. The steps of a job have ends of their own
-    (`storebench.ranks.merging.job_steps`).
-    """
+    """Return the nanoseconds from requesting the first batch to the end of the last step, without pauses."""
     last = int(step_ends(table)[-1])
     paused = int(table["paused_ns"][:-1].sum()) if "paused_ns" in table else 0
     return last - int(table["start_ns"][0]) - paused
@@ -77,12 +70,7 @@ def step_ends(table: StepTable) -> Column:
 
 
 def _warm_up_flags(times: Sequence["StepTimes"], warmup_steps: int) -> Column:
-    """Return a flag per step: True for the warm-up steps, and for steps whose batch was begun during them.
-
-    Workers make batches ahead: samples begun before the clock count in the numerator of a rate, and part of their time does
-    not count in the denominator. If more than `PREFETCHED_MOST_FRAC` of the timed samples were begun before the first timed
-    request, the whole epoch is timed instead: nothing is begun before its first request.
-    """
+    """Return a flag per step: True for the warm-up steps, and for steps whose batch was begun during them."""
     steps = np.arange(len(times))
     if not 0 < warmup_steps < len(times):
         return steps < warmup_steps
@@ -105,11 +93,7 @@ def queue_depth(table: StepTable) -> Column:
 
 
 def handoff_ns(table: StepTable) -> Column:
-    """Return the handoff cost of each batch: the loop's wait after the batch was ready.
-
-    If a batch was ready before the loop asked, this is only the time to take it
-    out; for the loop's own batches it is the loader's overhead around the producer.
-    """
+    """Return the handoff cost of each batch: the loop's wait after the batch was ready."""
     got = table["start_ns"] + table["data_wait_ns"]
     moved: Column = np.maximum(got - np.maximum(table["ready_ns"], table["start_ns"]), 0)
     return moved
@@ -127,10 +111,7 @@ def write_steps(table: StepTable, path: Path) -> None:
 
 
 def _arrow(column: Column) -> Any:
-    """Return a column for Arrow; a column that is all NaN becomes a column of nulls.
-
-    It is made from the column's memory, because `pyarrow.array` imports pandas, which takes a tenth of a short cell's time.
-    """
+    """Return a column for Arrow; a column that is all NaN becomes a column of nulls."""
     import pyarrow as pa
 
     count = len(column)

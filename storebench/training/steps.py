@@ -16,12 +16,7 @@ from storebench.training.sgd import CaffeSgd
 
 
 class Step(ABC):
-    """Copy a batch to the device and compute on it.
-
-    `copy` and `compute` are called in turn; the loop reads the clock before and
-    after the pair. On a GPU `compute` ends with the only synchronisation of the
-    step, and `h2d_ns` then returns the duration of the copy.
-    """
+    """Copy a batch to the device and compute on it."""
 
     kind: ComputeKind = ComputeKind.NONE
 
@@ -112,10 +107,7 @@ class CpuStep(Step):
         self._optimizer.forget_gradients()
 
     def state(self) -> list[torch.Tensor]:
-        """Return the tensors that training changes, in a fixed order: weights, momentum, and statistics of the network.
-
-        They are not copies, so writing to them changes the training. Integer counters are left out.
-        """
+        """Return the tensors that training changes, in a fixed order: weights, momentum, and statistics of the network."""
         statistics = (buffer for buffer in self.network.buffers() if buffer.is_floating_point())
         weights = (parameter.detach() for parameter in self.network.parameters())
         return [*weights, *self._optimizer.momentum(), *statistics]
@@ -154,15 +146,7 @@ class CudaStep(CpuStep):
 def make_step(
     compute: Compute, spec: ModelSpec | None, shape: tuple[int, int, int], classes: int, device: str
 ) -> Step:
-    """Return the step that a cell requests.
-
-    Parameters
-    ----------
-    compute
-        The compute of the step.
-    shape
-        (H, W, C) of an image after augmentation.
-    """
+    """Return the step that a cell requests."""
     if compute.kind is ComputeKind.NONE:
         return NoStep()
     if compute.kind is ComputeKind.EMULATED:
@@ -177,13 +161,7 @@ def make_step(
 
 
 def warm_up(step: Step, shape: tuple[int, ...]) -> None:
-    """Let the libraries choose their kernels and allocate memory before the clock runs; no weight changes.
-
-    Parameters
-    ----------
-    shape
-        (N, H, W, C) of a batch.
-    """
+    """Let the libraries choose their kernels and allocate memory before the clock runs; no weight changes."""
     if not isinstance(step, CpuStep):
         return
     spans = Spans(start_ns=0, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=0)

@@ -1,18 +1,11 @@
-"""The program of a replicate's process: import everything, then run the job.
-
-``python -P -m storebench.worker JOB.json`` is a process for one job; in a job of ranks, torchrun starts one per rank. With
-``--wait REQUESTS.json`` instead of a job, the interpreter imports everything and forks a process for each place in the
-file, which says so on a socket and waits there for the name of its job. If the runner ends first, so do they.
-"""
+"""The program of a replicate's process: import everything, then run the job."""
 
 import atexit
 import contextlib
 import os
-import signal
 import sys
-from pathlib import Path
 
-from storebench.system.imports import uncollected
+from storebench.system.processes import uncollected
 
 
 def _leave(code: int) -> None:
@@ -25,20 +18,8 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    waits = sys.argv[1] == "--wait"
-    if waits and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to clean up yet, and nothing to say
     with uncollected():
         import pyarrow.parquet  # noqa: F401 - every job writes with it at its end, and each begins with the same memory
 
         from storebench.worker.replicate import main
-
-        if waits:  # every job needs these
-            from storebench.probes.code import running_checkout
-            from storebench.worker.forks import job_of_a_fork
-            from storebench.worker.job import job_reader
-
-            job_reader()
-            running_checkout()
-    job = job_of_a_fork(Path(sys.argv[2])) if waits else sys.argv[1]
-    _leave(main([job]) if job else 0)
+    _leave(main(sys.argv[1:]))

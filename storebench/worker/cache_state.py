@@ -6,7 +6,7 @@ from pathlib import Path
 
 from storebench.errors import CellFailedError
 from storebench.formats.registry import get_format, traits_of
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
     WARM_MIN_FRAC,
     Residency,
@@ -25,35 +25,7 @@ _WARM_TRIES = 3
 
 
 class StoreCache:
-    """The page cache of one store's files, in the state that one cell requests.
-
-    Parameters
-    ----------
-    requested
-        "cold", "warm", "limited" or "any".
-    backend
-        The backend that reads the store.
-    store
-        Its folder.
-    drops
-        Whether a cold cell also drops the whole machine's caches, including directory entries and inodes.
-    read_at_opening
-        Whether opening the store reads all samples into memory, although the reader itself does not.
-
-    Attributes
-    ----------
-    data_files
-        The files that hold samples.
-    drops
-        Whether caches are dropped for this cell.
-
-    Raises
-    ------
-    UsageError
-        Dropping the caches was requested and is not permitted.
-    CellFailedError
-        A link leads to samples on another file system than the store's, which is the one that a record names.
-    """
+    """The page cache of one store's files, in the state that one cell requests."""
 
     def __init__(
         self,
@@ -80,13 +52,7 @@ class StoreCache:
         return [*self.data_files, *self._reader.index_files(self._store)]
 
     def before_opening(self) -> CacheFacts | None:
-        """Prepare the cache for opening the readers.
-
-        Returns
-        -------
-        CacheFacts or None
-            The facts if all samples are in memory from then on; None otherwise, because the state is then per epoch.
-        """
+        """Prepare the cache for opening the readers."""
         if self._read_at_opening:
             facts = self.prepare("open")
             if facts.verdict is not CacheVerdict.FAILED:
@@ -97,17 +63,7 @@ class StoreCache:
         return None
 
     def prepare(self, applies_to: str, *, first: bool = True) -> CacheFacts:
-        """Bring the store's pages into the requested state and count them.
-
-        From the second epoch on a warm store stays as the previous epoch left it, because the reader maps it.
-
-        Parameters
-        ----------
-        applies_to
-            "epoch" or "open".
-        first
-            Whether this is the first epoch.
-        """
+        """Bring the store's pages into the requested state and count them."""
         requested, how = self._requested, "none"
         if self._traits.ready_made:
             reason = "nothing is read"
@@ -124,10 +80,7 @@ class StoreCache:
         return dataclasses.replace(facts, metadata=self._metadata())
 
     def drop(self) -> None:
-        """Drop the machine's caches if requested, as the last action before the first access.
-
-        Counting opens every file, so it comes earlier; from here to the first access no file may be opened.
-        """
+        """Drop the machine's caches if requested, as the last action before the first access."""
         if self.drops:
             drop_caches()
 

@@ -3,12 +3,10 @@
 import dataclasses
 
 from storebench.codecs import any_size
-from storebench.probes.device_rate import device_rates_once
-from storebench.probes.gather import gather_rate_once
+from storebench.probes.rates import device_rates_once, gather_rate_once
 from storebench.results import Ceilings
 from storebench.runs.records import PROBES_DIR
 from storebench.settings.words import ComputeKind
-from storebench.training.calibration import matrix_products_per_s
 from storebench.worker.setup import Setup
 
 GATHER_S = 0.5
@@ -25,15 +23,10 @@ DEVICE_ROUNDS = 20
 
 
 def measure_ceilings(setup: Setup) -> Ceilings:
-    """Return the ceilings of a cell that only loads, or the yardstick of one that trains; other cells have neither.
-
-    A scenario may leave them out.
-    """
+    """Return the ceilings of a cell that only loads; other cells have none."""
     cell, manifest = setup.cell, setup.manifest
     if not setup.job.ceilings:
         return Ceilings()
-    if cell.compute.kind is ComputeKind.REAL:
-        return Ceilings(matrix_products_per_s=matrix_products_per_s(cell.device))
     if cell.compute.kind is not ComputeKind.NONE or setup.traits.ready_made:
         return Ceilings()
     shape = manifest.dataset.image_shape

@@ -4,21 +4,182 @@ import dataclasses
 import functools
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from storebench.formats.base import Indices
-from storebench.loading.kept import SampleKeeper
-from storebench.probes.batch_io import IO_COLUMNS
+from storebench.formats.registry import get_format
+from storebench.loading.batch import LOOP_WORKER, LoadedBatch
+from storebench.loading.evidence import SampleKeeper
+from storebench.manifest import Manifest
+from storebench.probes.batch_io import IO_COLUMNS, METER
 from storebench.probes.counters import CounterProbe
-from storebench.probes.page_count import resident
-from storebench.results import CacheFacts, Counters, DataStoreFacts, Portion
+from storebench.probes.page_count import PAGE_BYTES, Residency, resident
+from storebench.probes.residency import ResidencyCurve, Sampler
+from storebench.results import CacheFacts, Cell, Counters, DataStoreFacts, Portion
+from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.loop import run_epoch
-from storebench.training.step_table import StepTable, step_table
-from storebench.worker.after_step import AfterStep
+from storebench.training.step_table import StepTable, step_ends, step_table
+from storebench.worker.figures import Judgement, residency_points, steady_portion
 from storebench.worker.setup import Setup
 from storebench.worker.tournament import Played, Tournament
-from storebench.worker.watch import ResidencyWatch
+
+
+class AfterStep:
+    """The work between two steps of one epoch, for `storebench.training.loop.run_epoch`."""
+
+    def __init__(
+        self,
+        keep: Callable[[LoadedBatch], bool],
+        paused: Callable[[int], None],
+        play: Callable[[], bool] | None = None,
+    ) -> None:
+        self._keep = keep
+        self._paused = paused
+        self._play = play
+        self.own_reads = 0
+
+    def __enter__(self) -> Self:
+        METER.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.own_reads = METER.end()
+
+    def __call__(self, batch: LoadedBatch) -> bool:
+        """Return whether the time that this took is a pause."""
+        kept, read = self._keep(batch), self._read(batch)
+        played = self._play is not None and self._played(self._play)
+        return kept or read or played
+
+    def _played(self, play: Callable[[], bool]) -> bool:
+        """Play a tournament if one is due; return True if it was."""
+        start = time.perf_counter_ns()
+        played = play()
+        if played:
+            self._paused(time.perf_counter_ns() - start)
+        return played
+
+    def _read(self, batch: LoadedBatch) -> bool:
+        """Read the counters if the loop made the batch; return True if it did."""
+        if batch.io is not None or batch.worker != LOOP_WORKER:
+            return False
+        start = time.perf_counter_ns()
+        batch.io = METER.read()
+        self._paused(time.perf_counter_ns() - start)
+        return True
+
+
+_IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"
+
+
+def ahead_frac(cell: Cell, manifest: Manifest) -> float:
+    """Return the share of a store that all readers of a cell read ahead, if they are told the order of the epoch."""
+    reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
+    options = reader.options_type.parse(cell.backend.options, cell.backend.name)
+    # Only one node's cache is watched; one reader there may read for all ranks.
+    readers = 1 if cell.share is Share.NODE else cell.ranks * max(1, cell.workers)
+    return min(1.0, readers * reader.ahead_bytes(options, manifest) / max(1, manifest.payload_bytes))
+
+
+class ResidencyWatch:
+    """Sample the residency of a store's files during an epoch of a cold or limited cell."""
+
+    def __init__(
+        self, cell: Cell, manifest: Manifest, files: Sequence[Path], *, served_from_store: bool, late: bool
+    ) -> None:
+        self._cell = cell
+        self._manifest = manifest
+        self._late = late
+        self._wanted = cell.cache in BOUNDED_STATES and served_from_store
+        # Read-ahead never crosses files, so only requested data is read from such a store; and sampling it opens files.
+        self._by_counts = late and len(files) >= manifest.count
+        sampled = self._wanted and not self._by_counts
+        self._sampler = Sampler(files, late=late, limit_bytes=cell.memory_bytes) if sampled else None
+        self._curve = ResidencyCurve(reason="residency was not sampled")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sampler is not None:
+            self._sampler.close()
+
+    def begin(self) -> None:
+        """Begin to sample, unless files must stay unopened until the first batch; call it before any rank begins to read."""
+        if self._sampler is not None and not self._late:
+            self._sampler.begin()
+
+    def over(self, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
+        """Return the batches; sampling begins with the first one if `begin` was too early for it."""
+        if self._sampler is None or not self._late:
+            return batches
+        return _with_call_after_first(batches, self._sampler)
+
+    def stop(self) -> None:
+        """End the sampling; call it right after the epoch."""
+        if self._sampler is not None:
+            self._curve = self._sampler.stop()
+
+    def judge(
+        self, cache: CacheFacts, after: Residency, table: StepTable, epoch: int
+    ) -> tuple[CacheFacts, Portion | None]:
+        """Return `cache` with the sampled residency, and the steady steps of a limited cell."""
+        cache = dataclasses.replace(cache, resident_frac_after=after.frac)
+        if not self._wanted or not len(table["step"]):
+            reason = cache.reason or (_IN_MEMORY if self._cell.cache in BOUNDED_STATES else "")
+            return dataclasses.replace(cache, reason=reason), None
+        if self._by_counts:
+            self._curve = _two_points(table, cache, after)
+        judged = Judgement() if self._cell.cache == CacheState.COLD else self._steady(after, table, epoch)
+        cache = dataclasses.replace(
+            cache,
+            curve=residency_points(table, self._curve, self._manifest.count),
+            sampling_cpu_s=self._curve.cpu_s,
+            resident_max_frac=max(self._curve.resident_frac, default=None),
+            sampling_error_frac=self._curve.error_frac,
+            recounts=self._curve.recounts,
+            reason=cache.reason or judged.reason,
+        )
+        return cache, judged.portion
+
+    def _steady(self, after: Residency, table: StepTable, epoch: int) -> Judgement:
+        return steady_portion(
+            table,
+            self._curve,
+            self._manifest.count,
+            after.pages_total * PAGE_BYTES,
+            epoch=epoch,
+            memory_bytes=self._cell.memory_bytes or 0,
+            ahead_frac=ahead_frac(self._cell, self._manifest),
+        )
+
+
+def _with_call_after_first(batches: Iterator[LoadedBatch], sampler: Sampler) -> Iterator[LoadedBatch]:
+    for batch in batches:
+        sampler.begin()
+        yield batch
+        break
+    yield from batches
+
+
+def _two_points(table: StepTable, cache: CacheFacts, after: Residency) -> ResidencyCurve:
+    if cache.resident_frac_before is None or after.frac is None:
+        return ResidencyCurve(reason=after.reason or "resident pages cannot be counted")
+    return ResidencyCurve(
+        at_ns=(int(table["start_ns"][0]) - 1, int(step_ends(table)[-1])),
+        resident_frac=(cache.resident_frac_before, after.frac),
+    )
+
+
+_GAMES = "tournaments between steps read and computed, too"
 
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 """Returns the facts of the page cache and the steady steps of a limited cell, from one row per step."""
@@ -26,27 +187,7 @@ Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class EpochMeasurement:
-    """The figures of an epoch, from which its record is made.
-
-    Attributes
-    ----------
-    cache
-        Residency at the epoch's start, during it and after it.
-    portion
-        The steady steps of a limited cell; None for others.
-    table
-        The times of every step.
-    counters
-        The kernel's counters of the epoch.
-    judge
-        For a rank: judges the page cache again from the steps of all ranks (`storebench.ranks.merging.job_steps`).
-    data_store
-        Facts of this rank's part of the data store; None without one.
-    barrier_ns
-        Time at which this process left the barrier before its first step, from `time.perf_counter_ns`.
-    played
-        Games and times of tournaments between steps.
-    """
+    """The figures of an epoch, from which its record is made."""
 
     cache: CacheFacts
     portion: Portion | None
@@ -60,19 +201,7 @@ class EpochMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """The data that an epoch leaves for its proof.
-
-    Attributes
-    ----------
-    served
-        The indices in each batch, int64, as the batch carried them.
-    losses
-        The loss of each step; empty if nothing was trained.
-    keeper
-        Holds the samples that were kept from the timed batches.
-    paused_s
-        Seconds for which the loop paused to keep them.
-    """
+    """The data that an epoch leaves for its proof."""
 
     served: list[Indices]
     losses: list[float]
@@ -81,15 +210,7 @@ class Evidence:
 
 
 def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeasurement, Evidence]:
-    """Train on every batch of an epoch, and return its figures and the evidence for its proof.
-
-    Nothing here may open a file of the store between dropping the machine's caches and the first step.
-
-    Parameters
-    ----------
-    cache
-        The facts of the cache as it was prepared for this epoch.
-    """
+    """Train on every batch of an epoch, and return its figures and the evidence for its proof."""
     from_memory = setup.from_memory
     batches = setup.batches(number)
     setup.progress.begin(f"epoch {number}", len(batches))
@@ -111,10 +232,12 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         payload_bytes = sum(step.payload_bytes for step in times)
-        own_reads = reported + after_step.own_reads + games.spending.own_reads
-        counters = games.spending.taken_out(probe.stop(payload_bytes, own_reads=own_reads), payload_bytes)
+        own_reads = reported + after_step.own_reads
+        counters = probe.stop(payload_bytes, own_reads=own_reads)
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
+    if games.due:
+        counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, _GAMES))
     data_store = setup.loader.close_epoch()
     after = resident(setup.pages.files) if setup.limit is None else setup.limit.count()
     setup.group.barrier()  # until no rank counts any more: the proofs read from the store

@@ -1,55 +1,28 @@
-"""The messages between the runner and a cell's process: the job, the answer, and the files that carry them."""
+"""The job of a replicate's process and its answer, and the files that carry them."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, write_message
-from storebench.names import name_of_text, text_of_name
-from storebench.ranks.stalls import MOST_WAIT_S
+from storebench.plain_text import name_of_text, text_of_name
+from storebench.ranks.launch import MOST_WAIT_S
 from storebench.results import Cell
+from storebench.system.unexpected import summary
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-WAIT = "--wait"
-"""Argument of an interpreter that forks processes that wait for their jobs."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """One replicate to run.
-
-    Attributes
-    ----------
-    run
-        The run's folder.
-    tables
-        Folder for the step tables of this replicate.
-    store, test_store
-        The training store, and the store of test samples; None if no test accuracy is measured.
-    out
-        The file for the answer: the records or the failure, as JSON.
-    check_pixels
-        Replay each epoch outside the timer and compare every sample's digest.
-    ceilings
-        Measure the ceilings of memory and device after the epochs.
-    drop_caches
-        Also drop the whole machine's caches for a cold cell (needs root).
-    memory_group
-        Control group that limits the page cache of a limited cell; None for other cells.
-    image
-        Image to mount on `store` in this process's own mount namespace; None if the store is read in place.
-    torchrun
-        Start even a single rank by torchrun, as several ranks are, to measure what that costs.
-    stall_s, timeout_s
-        Seconds without progress after which a rank counts as hanging, and seconds that the replicate may take.
-    nodes, node, rendezvous
-        How many nodes the ranks are on, the number of this one, and HOST:PORT at which they meet; "" for one node.
-    """
+    """One replicate to run."""
 
     cell: Cell
     replicate: int
@@ -59,7 +32,6 @@ class CellJob:
     store: Path
     test_store: Path | None = None
     out: Path
-    check_pixels: bool = True
     ceilings: bool = True
     drop_caches: bool = False
     memory_group: Path | None = None
@@ -84,7 +56,7 @@ class CellJob:
 
 @functools.cache
 def job_reader() -> "TypeAdapter[CellJob]":
-    """Return the validator of jobs. A waiting process builds it before its job arrives, because that takes 80 ms."""
+    """Return the validator of jobs. Building it takes 80 ms."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(CellJob)
@@ -117,3 +89,43 @@ def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
     except OSError:
         return EXIT_NOT_WRITTEN
     return exit_code
+
+
+_LESS_MEMORY = "Use fewer workers, smaller batches or a smaller --size."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedAnswer:
+    """Why a replicate failed."""
+
+    failure: str
+    exit_code: int
+    see_log: bool = False
+
+
+def answer_failure(job: CellJob, error: Exception) -> int:
+    """Write why a job failed as its answer, and return the exit code of its process."""
+    answer = failed_answer(job, error)
+    return write_answer(job, dataclasses.asdict(answer), answer.exit_code)
+
+
+def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
+    """Return why a job failed, and print the traceback of an unexpected error."""
+    if isinstance(error, StorebenchError):
+        return _expected(error)
+    if isinstance(error, MemoryError):
+        return _expected(CellFailedError("out of memory", hint=_LESS_MEMORY))
+    _print_traceback(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        return _expected(from_os_error(error, error.filename or job.run))
+    return FailedAnswer(failure=f"unexpected error: {summary(error)}", exit_code=EXIT_INTEGRITY, see_log=True)
+
+
+def _expected(error: StorebenchError) -> FailedAnswer:
+    return FailedAnswer(failure=str(error), exit_code=error.exit_code)
+
+
+def _print_traceback(error: Exception) -> None:
+    """Print the traceback into the log, unless the disk is full."""
+    with contextlib.suppress(OSError):
+        traceback.print_exception(error)

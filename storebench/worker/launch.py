@@ -1,37 +1,119 @@
-"""The process of one cell: it gets its job, gives its answer, and is explained if it failed.
+"""The process of one cell: started, waited for, ended with all of its descendants, and explained if it failed."""
 
-It never outlives the runner. The kernel signals it when the runner ends, and the runner locks the temporary folder that
-it works in, so the next start of storebench finds what a killed runner left and ends it (`storebench.system.scratch`).
-If memory runs out, the cell ends, not the runner.
-"""
-
+import contextlib
 import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, not_written
 from storebench.probes.cgroup import oom_kills
+from storebench.probes.code import cell_environment
 from storebench.probes.machine import read_text
 from storebench.ranks.launch import (
     RANKS_DIR,
     JobEnding,
     RankWatch,
+    Team,
     Tell,
     agent_command,
     collect_output,
     tell_nobody,
 )
 from storebench.ranks.progress import Position
-from storebench.ranks.team import Team
-from storebench.results.time_limit import NO_ANSWER_AFTER
+from storebench.results.record import NO_ANSWER_AFTER
 from storebench.surroundings import Surroundings
-from storebench.system.processes import signal_name
+from storebench.system.interrupts import Held
+from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
-from storebench.worker.cell_process import exit_code, program, started
 from storebench.worker.job import CellJob, write_job
-from storebench.worker.waiting import Waiting
+
+GRACE_S = 3.0
+"""Time for a process to end by itself before it is killed."""
+
+_SOCKET_PATH_BYTES = 107
+_SOCKET_NAME = "/pymp-12345678/listener-12345678"
+_SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where batch systems give jobs folders with long names
+
+
+def program(*arguments: str) -> list[str]:
+    """Return the arguments with which an interpreter becomes the process of a replicate."""
+    return ["-P", "-m", "storebench.worker", *arguments]
+
+
+@contextlib.contextmanager
+def started(
+    command: list[str],
+    scratch: Path,
+    log: Path,
+    around: Surroundings | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a cell's process. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            (around or Surroundings()).command(command),
+            env={**cell_environment(), **variables_of(scratch)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        expend(process.pid)
+        yield process
+    finally:
+        if process.poll() != 0:
+            with Held():
+                end(process)
+                end_processes([scratch])
+
+
+def exit_code(
+    process: subprocess.Popen[bytes],
+    timeout_s: float,
+    each_second: Callable[[], None] | None = None,
+) -> int | None:
+    """Return the exit code of a process once it has ended, None if it ran out of time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = max(0.0, deadline - time.monotonic())
+        try:
+            return process.wait(left_s if each_second is None else min(1.0, left_s))
+        except subprocess.TimeoutExpired:
+            if each_second is None or left_s <= 1.0:
+                return None
+            each_second()
+
+
+def end(process: subprocess.Popen[Any], grace_s: float = GRACE_S) -> None:
+    """Ask a process to end, even a stopped one, and kill it if it does not; a process that has ended is no error."""
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def variables_of(scratch: Path) -> dict[str, str]:
+    """Return the environment variables that differ between the processes that this one starts for temporary folders."""
+    variables = started_here(marked(scratch, {}))
+    # torch puts its sockets into the folder for temporary files, and the kernel accepts no longer path for one.
+    places = (str(scratch), os.environ.get("TMPDIR", ""), *_SHORT_PLACES)
+    short = (
+        place
+        for place in places
+        if place and len(os.fsencode(place)) + len(_SOCKET_NAME) <= _SOCKET_PATH_BYTES
+    )
+    if (place := next((place for place in short if os.access(place, os.W_OK | os.X_OK)), None)) is not None:
+        variables["TMPDIR"] = place
+    return variables
 
 
 def answer_of(
@@ -41,28 +123,11 @@ def answer_of(
     around: Surroundings,
     timeout_s: float,
     tell: Tell = tell_nobody,
-    waiting: Waiting | None = None,
 ) -> dict[str, Any]:
-    """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line.
-
-    On a node that does not have rank 0, the answer of a job that succeeds is empty.
-
-    Parameters
-    ----------
-    scratch
-        A folder for the process, including its temporary files.
-    log
-        File to which the process's output is appended.
-    timeout_s
-        Seconds after which the process and its descendants are killed.
-    tell
-        Called at least once per second with the positions of a job's ranks.
-    waiting
-        The process for the job, if it was started before; it has `scratch` and `log`.
-    """
+    """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line."""
     write_job(job, scratch / "job.json")
     memory = OomWatch(job.memory_group)
-    ending = _ending(job, scratch, log, around, timeout_s, tell, waiting)
+    ending = _ending(job, scratch, log, around, timeout_s, tell)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
     if "records" in answer:
         return answer
@@ -81,7 +146,6 @@ def _ending(
     around: Surroundings,
     timeout_s: float,
     tell: Tell,
-    waiting: Waiting | None,
 ) -> JobEnding:
     """Run a job in one process, or in as many as it has ranks, and return how that ended."""
     path = scratch / "job.json"
@@ -91,8 +155,6 @@ def _ending(
     def told() -> None:
         tell([Position.of(scratch, 0)])
 
-    if waiting is not None and waiting.takes(path):
-        return JobEnding(code=waiting.ended(timeout_s, told))
     return JobEnding(code=_fresh_process(path, log, around, timeout_s, told))
 
 
@@ -106,10 +168,7 @@ def _reported(ending: JobEnding, answer: dict[str, Any], log: Path) -> str | Non
 
 
 class OomWatch:
-    """Detect that the kernel killed a process because memory ran out.
-
-    It checks the control group of this process and the given one; if neither counts kills, the whole machine.
-    """
+    """Detect that the kernel killed a process because memory ran out."""
 
     def __init__(self, group: Path | None = None) -> None:
         self._groups = (None, group) if group is not None else (None,)

@@ -19,13 +19,7 @@ _LEFT_S = 10.0
 
 
 class Leader:
-    """The first node of a run.
-
-    Parameters
-    ----------
-    place, board
-        This node, and the board on which it tells the others what to run.
-    """
+    """The first node of a run."""
 
     def __init__(self, place: NodeAddress, board: Board) -> None:
         self._place = place
@@ -42,13 +36,7 @@ class Leader:
         return range(1, self._place.nodes)
 
     def wait_for_nodes(self, timeout_s: float) -> None:
-        """Wait until every other node has its stores.
-
-        Raises
-        ------
-        CellFailedError
-            A node cannot take part, or is not ready in time.
-        """
+        """Wait until every other node has its stores."""
         for node in self._others:
             answer = self._board.get(f"ready/{node}", timeout_s)
             if answer is None:

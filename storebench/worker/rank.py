@@ -1,8 +1,12 @@
-"""The process of one rank of a job: join the others, run the replicate with them, and say why if that fails."""
+"""The process of one rank: it joins the others, runs the replicate, and says why if that fails; and how processes end."""
 
 import contextlib
+import faulthandler
+import multiprocessing
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -10,31 +14,61 @@ from typing import NoReturn
 from storebench.errors import CellFailedError
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
-from storebench.ranks.endings import RankFailure
 from storebench.ranks.group import Group, join, lost_another
+from storebench.ranks.launch import TELL_STACKS, RankFailure
 from storebench.ranks.membership import Membership, membership
 from storebench.ranks.progress import RankProgress
 from storebench.results import Record
 from storebench.runs.records import record_to_dict
-from storebench.worker.answer import failed_answer
-from storebench.worker.job import CellJob, write_answer
+from storebench.system.processes import end_with_starter
+from storebench.worker.job import CellJob, failed_answer, write_answer
 from storebench.worker.setup import Setup, device_of
-from storebench.worker.stopping import end_at_once, tell_stacks_when_asked
+
+_PRODUCERS_END_S = 1.0
+"""Seconds that producers may take to end before they are killed."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def end_with_the_runner() -> None:
+    """Handle SIGTERM, SIGINT and SIGHUP by ending the producers first; the kernel sends SIGTERM if the runner is killed."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+    end_with_starter(signal.SIGTERM)
+
+
+def end_at_once() -> None:
+    """Let SIGTERM, SIGINT and SIGHUP end the process without a word, even while it waits for another rank in C code."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def tell_stacks_when_asked() -> None:
+    """Write the stacks of all threads when `TELL_STACKS` comes; producers that are forked from now on do so as well."""
+    faulthandler.register(TELL_STACKS, all_threads=True)
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    # Producers first: one in the middle of a batch would not notice that this process has ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error for each child that ends
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + _PRODUCERS_END_S
+    for child in children:
+        child.join(max(0.0, deadline - time.monotonic()))
+        child.kill()  # it is stopped or busy
+    sys.exit(128 + number)
+
 
 RunReplicate = Callable[[Setup], list[Record]]
 """Runs a replicate and returns its records; those of a job of ranks on rank 0, none on the others."""
 
 
 def run_rank(job: CellJob, folder: Path, replicate: RunReplicate) -> NoReturn:
-    """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer.
-
-    A rank that fails says why in the job's folder. Its agent ends the others.
-
-    Parameters
-    ----------
-    folder
-        The job's folder on this node.
-    """
+    """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer."""
     end_at_once()
     tell_stacks_when_asked()
     me = membership()

@@ -1,39 +1,161 @@
-"""Make the record of an epoch: its status and its figures; of a job of ranks, each rank makes its part."""
+"""An epoch becomes a record: its proof, its figures, and the facts of all ranks."""
 
+import dataclasses
+import os
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from storebench._version import __version__
+from storebench.digests import array_digest, set_digest
+from storebench.formats.base import Indices
+from storebench.loading.augment import round_seed
+from storebench.loading.evidence import TimedCheck, Truth, coverage, same_order
+from storebench.loading.order import order_digest
 from storebench.manifest import store_facts
 from storebench.probes.environment import environment
+from storebench.ranks.communication import Communication
 from storebench.ranks.membership import Membership
-from storebench.results import CacheFacts, CacheVerdict, Ceilings, Counters, DataStoreFacts, Record, Status
+from storebench.ranks.merging import (
+    ideal_ring_s,
+    job_steps,
+    merged_counters,
+    merged_table,
+    rank_tables,
+    rate_until_first_end,
+    set_to_first_node,
+    waits_for_slowest_s,
+)
+from storebench.ranks.trainers import Trainer
+from storebench.results import (
+    CacheFacts,
+    CacheVerdict,
+    Ceilings,
+    Cell,
+    Counters,
+    Coverage,
+    DataStoreFacts,
+    Digests,
+    JobFacts,
+    Portion,
+    RankFacts,
+    Record,
+    Status,
+    TrainersFacts,
+)
 from storebench.runs.records import STEPS_DIR
-from storebench.training.step_table import StepTable
-from storebench.worker.epoch import EpochMeasurement
-from storebench.worker.measure import epoch_record
-from storebench.worker.portion import with_cold_rates
-from storebench.worker.proof import Proof
+from storebench.settings.words import ComputeKind, Sync, TrainerData
+from storebench.stores.find import read_digest_table
+from storebench.training.step_table import StepTable, step_ends, timed_rows, write_steps
+from storebench.training.steps import CpuStep
+from storebench.units import number_of
+from storebench.worker.epoch import EpochMeasurement, Evidence, Judge
+from storebench.worker.figures import epoch_record, with_cold_rates
 from storebench.worker.setup import Setup
-from storebench.worker.trainer_parts import TrainerPart, trainer_part
+from storebench.worker.tournament import TrainerPart, trainer_part, trainers_facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was served in an epoch, by one rank or by all of a job, compared with what should have been."""
+
+    served: list[Indices]
+    timed: TimedCheck
+    coverage: Coverage
+    digests: Digests
+    weights: str | None = None
+    out_of_order: int | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """The reason why the epoch must not be used, in one line; None if all samples were right."""
+        served = self.coverage
+        if served.complete and self.out_of_order is None:
+            return None
+        if served.complete:
+            return f"rank {self.out_of_order} was not served the samples of its plan in the drawn order"
+        first = "" if self.timed.first_wrong is None else f", the first sample {self.timed.first_wrong}"
+        return (
+            f"wrong samples: {served.missing} missing, {served.duplicates} served twice; "
+            f"of {served.timed_checked} kept from the timed batches {served.timed_wrong} wrong{first}"
+        )
+
+
+def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
+    """Compare the kept samples with the store's digests, and count the served samples."""
+    # Draw the batches again: readers get the arrays of a plan and could write to them.
+    planned = setup.batches(number)
+    proof = _proof(
+        planned, evidence.served, _check_timed(setup, number, evidence), evidence.losses, evidence.paused_s
+    )
+    in_order = same_order(planned, evidence.served)
+    return dataclasses.replace(
+        proof, weights=_weights_digest(setup), out_of_order=None if in_order else setup.membership.rank
+    )
+
+
+def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Sequence[float]) -> Proof:
+    """Return the proof of a job's epoch from those of its ranks: over all samples of all ranks together."""
+    served = [batch for step in zip(*(proof.served for proof in proofs), strict=True) for batch in step]
+    timed = TimedCheck(
+        checked=sum(proof.timed.checked for proof in proofs),
+        wrong=sum(proof.timed.wrong for proof in proofs),
+        first_wrong=next((proof.timed.first_wrong for proof in proofs if proof.timed.wrong), None),
+    )
+    proof_s = sum(proof.coverage.proof_s for proof in proofs)
+    proof = _proof(setup.expected(number), served, timed, losses, proof_s)
+    out_of_order = next((proof.out_of_order for proof in proofs if proof.out_of_order is not None), None)
+    return dataclasses.replace(proof, out_of_order=out_of_order)
+
+
+def _proof(
+    planned: Sequence[Indices],
+    served: list[Indices],
+    timed: TimedCheck,
+    losses: Sequence[float],
+    proof_s: float,
+) -> Proof:
+    return Proof(
+        served=served,
+        timed=timed,
+        coverage=dataclasses.replace(coverage(planned, served, timed), proof_s=proof_s),
+        digests=Digests(
+            order=order_digest(served),
+            loss=array_digest(np.asarray(losses, dtype=np.float32)) if losses else None,
+        ),
+    )
+
+
+def _check_timed(setup: Setup, number: int, evidence: Evidence) -> TimedCheck:
+    """Compare the samples that were kept during the timed pass."""
+    if setup.traits.ready_made:
+        return TimedCheck()
+    truth = Truth(
+        store=setup.job.store,
+        backend=setup.cell.backend,
+        table=read_digest_table(setup.job.store, setup.manifest),
+        augment=setup.augment,
+        seed=round_seed(setup.cell.seed, setup.job.replicate),
+    )
+    return truth.check(evidence.keeper.kept, number)
+
+
+def _weights_digest(setup: Setup) -> str | None:
+    """Return the digest of this rank's weights if it trains its network together with other ranks."""
+    step = setup.step
+    if setup.trainer.ranks == 1 or setup.cell.sync is Sync.NONE or not isinstance(step, CpuStep):
+        return None
+    arrays = (parameter.detach().cpu().numpy() for parameter in step.network.parameters())
+    return set_digest(bytes.fromhex(array_digest(array)) for array in arrays)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One epoch of a replicate. It is neither timed nor proven if the cache state could not be reached.
-
-    Attributes
-    ----------
-    cache
-        The facts of the cache at its start and, if it was timed, after it.
-    measured
-        Its figures; None if it was not timed.
-    proof
-        The comparison of its samples; None if it was not timed.
-    accuracy
-        Share of test samples classified correctly, and their number; None if none were tested.
-    held_out_score
-        Share of a trainer's held-out samples classified correctly; None if it has none.
-    """
+    """One epoch of a replicate. It is neither timed nor proven if the cache state could not be reached."""
 
     number: int
     started_utc: str
@@ -58,23 +180,7 @@ def cache_failure(cache: CacheFacts | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RankEpoch:
-    """One rank's part of an epoch; of a process that is alone, all of it.
-
-    Attributes
-    ----------
-    record
-        Its record, which names a step table that is not written yet.
-    table
-        The times of its steps; None if the epoch was not timed. Losses are sums over the samples of a rank.
-    proof
-        The comparison of its samples; None if the epoch was not timed.
-    data_store
-        Facts of the rank's part of the data store; None without one.
-    barrier_ns
-        Time at which it left the barrier before its first step, by the clock of its machine; 0 if the epoch was not timed.
-    trainer
-        The rank's part in its trainer; None if all ranks train one network, or if the epoch was not timed.
-    """
+    """One rank's part of an epoch; of a process that is alone, all of it."""
 
     membership: Membership
     record: Record
@@ -86,13 +192,7 @@ class RankEpoch:
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> RankEpoch:
-    """Return this rank's part of an epoch.
-
-    Parameters
-    ----------
-    notes
-        Notes of the readers on how they read the store.
-    """
+    """Return this rank's part of an epoch."""
     job, cell, measured, proof = setup.job, setup.cell, epoch.measured, epoch.proof
     name = f"{cell.cell_id}-r{job.replicate}-e{epoch.number}.parquet"
     record = Record(
@@ -134,3 +234,240 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         barrier_ns=measured.barrier_ns if measured else 0,
         trainer=trainer,
     )
+
+
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""Environment variable of torchrun: how often it has started the ranks again."""
+
+
+def recorded(
+    setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge | None
+) -> Record:
+    """Write the step table of an epoch and return its record."""
+    part = parts[0] if len(parts) == 1 or judge is None else joined(setup, parts, cost, judge)
+    if part.table is not None and part.record.steps_file is not None:
+        write_steps(part.table, setup.job.tables / part.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
+    return part.record
+
+
+def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge) -> RankEpoch:
+    """Return the epoch of a job, which all ranks timed, as one part: its steps, counters, proof and facts over all ranks."""
+    first = parts[0]
+    tables = [part.table for part in parts if part.table is not None]
+    proofs = [part.proof for part in parts if part.proof is not None]
+    assert len(tables) == len(proofs) == len(parts)
+    nodes = [part.membership.node for part in parts]
+    table = merged_table(set_to_first_node(tables, nodes, [part.barrier_ns for part in parts]))
+    proof = joined_proof(setup, first.record.epoch, proofs, _losses(table))
+    records = [part.record for part in parts]
+    cache, portion = _judged(first.record.cache, judge, job_steps(table))
+    restarts = int(os.environ.get(_RESTARTS, "0"))
+    trainers = _trainers(parts)
+    failure = (
+        cache_failure(cache)
+        or _failed_elsewhere(parts)
+        or proof.failure
+        or _other_code(parts)
+        or _other_weights(parts, setup.cell.trainers)
+        or (f"the launcher started the ranks again ({number_of(restarts, 'time')})" if restarts else None)
+    )
+    record = dataclasses.replace(
+        first.record,
+        status=Status.OK if failure is None else Status.FAILED,
+        failure=failure,
+        started_utc=min(record.started_utc for record in records),
+        open_s=max(record.open_s for record in records),
+        digests=proof.digests,
+        coverage=proof.coverage,
+        cache=cache,
+        portion=portion,
+        counters=merged_counters(
+            [record.counters for record in records], nodes, int(table["payload_bytes"].sum())
+        ),
+        reader_notes={
+            name: text for record in reversed(records) for name, text in record.reader_notes.items()
+        },
+        test_accuracy=_accuracy_of_best(first.record.test_accuracy, trainers),
+    )
+    record = with_cold_rates(epoch_record(record, table), job_steps(table))
+    facts = (
+        job_facts(setup.cell, parts, table, proof, cost, restarts=restarts, trainers=trainers)
+        if record.timed_steps
+        else None
+    )
+    return dataclasses.replace(first, record=dataclasses.replace(record, job=facts), table=table, proof=proof)
+
+
+def _trainers(parts: Sequence[RankEpoch]) -> TrainersFacts | None:
+    """Return the facts about the trainers of a job; None if all ranks train one network."""
+    own = [part.trainer for part in parts if part.trainer is not None]
+    return trainers_facts(own) if own else None
+
+
+def _accuracy_of_best(own: float | None, trainers: TrainersFacts | None) -> float | None:
+    """Return the test accuracy of the best trainer, or of the only network."""
+    if trainers is None or trainers.best_trainer is None:
+        return own
+    return trainers.per_trainer[trainers.best_trainer].test_accuracy
+
+
+def _judged(
+    cache: CacheFacts | None, judge: Judge, steps: StepTable
+) -> tuple[CacheFacts | None, Portion | None]:
+    """Return the facts of a job's page cache with its curve, and its steady steps."""
+    curve_facts, portion = judge(steps)
+    if cache is None:
+        return None, portion
+    return dataclasses.replace(cache, curve=curve_facts.curve, reason=curve_facts.reason), portion
+
+
+def _failed_elsewhere(parts: Sequence[RankEpoch]) -> str | None:
+    """Return why a node after the first did not reach its cache state; None if all did."""
+    failures = (
+        (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
+    )
+    return next((f"node {node}: {failure}" for node, failure in failures if failure), None)
+
+
+def _other_code(parts: Sequence[RankEpoch]) -> str | None:
+    """Return which rank ran other code than rank 0, as nodes with an installation of their own may; None if none did."""
+    codes = [_code(part.record) for part in parts]
+    for part, code in zip(parts, codes, strict=True):
+        if code != codes[0]:
+            me, words = part.membership, [" and ".join(text[:12] for text in its) for its in (code, codes[0])]
+            return f"rank {me.rank} on node {me.node} ran other code than rank 0: {words[0]}, not {words[1]}"
+    return None
+
+
+def _code(record: Record) -> list[str]:
+    """Return the digests of storebench and of a plugin; commits are left out, because a node may have no git."""
+    code = record.code
+    return [] if code is None else [code.digest, *code.plugin.split()[-1:]]
+
+
+def _other_weights(parts: Sequence[RankEpoch], trainers: int) -> str | None:
+    """Return which rank has other weights than a rank with which it trains; None if there is none."""
+    first: dict[tuple[int, int], tuple[int, str]] = {}
+    for part in parts:
+        me, weights = part.membership, part.proof.weights if part.proof else None
+        if weights is None:
+            continue
+        rank, expected = first.setdefault((me.node, Trainer.of(me, trainers).number), (me.rank, weights))
+        if weights != expected:
+            return f"ranks {rank} and {me.rank} train one network, but have different weights after the epoch"
+    return None
+
+
+def _losses(table: StepTable) -> list[float]:
+    """Return the loss of each step of a job; none if nothing was trained."""
+    losses = job_steps(table)["loss"]
+    return [] if not len(losses) or np.isnan(losses).all() else [float(loss) for loss in losses]
+
+
+def job_facts(
+    cell: Cell,
+    parts: Sequence[RankEpoch],
+    table: StepTable,
+    proof: Proof,
+    cost: Communication | None,
+    *,
+    restarts: int,
+    trainers: TrainersFacts | None = None,
+) -> JobFacts:
+    """Return the facts about the ranks of a job for its record."""
+    nodes = 1 + max(part.membership.node for part in parts)
+    timed = timed_rows(table)
+    ranks = _rank_facts(cell, parts, timed, one_clock=nodes == 1)
+    rates, seconds = [rank.samples_per_s for rank in ranks], [rank.seconds for rank in ranks]
+    waits = [rank.wait_for_slowest_s for rank in ranks if rank.wait_for_slowest_s is not None]
+    cost = cost or Communication()
+    return JobFacts(
+        ranks=len(parts),
+        nodes=nodes,
+        sync=None if cell.compute.kind is ComputeKind.NONE else cell.sync,
+        global_batch_size=cell.batch_size * len(parts),
+        per_rank=ranks,
+        samples_per_s_min=min(rates),
+        samples_per_s_median=statistics.median(rates),
+        samples_per_s_max=max(rates),
+        skew=(max(seconds) - min(seconds)) / statistics.median(seconds),
+        barrier_exit_s=_exit_spread_s(parts),
+        samples_per_s_until_first_end=rate_until_first_end(timed),
+        wait_for_slowest_s=statistics.fmean(waits) if len(waits) == len(ranks) else None,
+        unique_samples=proof.coverage.unique,
+        total_samples=proof.coverage.served,
+        duplicates=_served_again(proof.served, times_served(cell)),
+        barrier_s=cost.barrier_s,
+        gradient_bytes=cost.gradient_bytes,
+        exposed_communication_s=cost.exposed_s,
+        step_without_sync_s=cost.step_s,
+        exposed_pairs=cost.pairs,
+        **_link_facts(cost, len(parts) // cell.trainers),
+        restarts=restarts,
+        trainers=trainers,
+    )
+
+
+def _link_facts(cost: Communication, ranks: int) -> dict[str, Any]:
+    """Return the fields of a job about the link between its ranks; empty if it was not measured."""
+    link, size = cost.link, cost.gradient_bytes
+    if link is None or size is None:
+        return {}
+    ring_s = ideal_ring_s(size, ranks, link.bytes_per_s, link.latency_s)
+    return {
+        "link": link.kind,
+        "link_bytes_per_s": link.bytes_per_s,
+        "link_latency_s": link.latency_s,
+        "ring_bound_s": ring_s,
+        "exposed_over_bound": cost.exposed_s / ring_s if ring_s and cost.exposed_s is not None else None,
+    }
+
+
+def _rank_facts(
+    cell: Cell, parts: Sequence[RankEpoch], timed: StepTable, *, one_clock: bool
+) -> tuple[RankFacts, ...]:
+    together = cell.compute.kind is not ComputeKind.NONE and cell.sync is not Sync.NONE
+    together = together and len(parts) > cell.trainers
+    waits = waits_for_slowest_s(timed, cell.trainers) if together and one_clock else [None] * len(parts)
+    tables = rank_tables(timed)
+    own = [epoch_record(part.record, steps) for part, steps in zip(parts, tables, strict=True)]
+    first = parts[0].membership.node
+    left_ns = min(part.barrier_ns for part in parts if part.membership.node == first)
+    return tuple(
+        RankFacts(
+            node=part.membership.node,
+            samples=record.timed_samples,
+            seconds=record.timed_s,
+            samples_per_s=record.samples_per_s,
+            data_wait_s=record.data_wait_s,
+            compute_s=record.compute_s,
+            wait_for_slowest_s=wait,
+            device_read_bytes=part.record.counters.device_read_bytes,
+            requested_bytes=record.payload_bytes,
+            data_store=part.data_store,
+            begin_s=(int(steps["start_ns"][0]) - left_ns) / 1e9,
+            end_s=(int(step_ends(steps)[-1]) - left_ns) / 1e9,
+            resident_frac_before=part.record.cache.resident_frac_before if part.record.cache else None,
+            resident_frac_after=part.record.cache.resident_frac_after if part.record.cache else None,
+        )
+        for part, record, wait, steps in zip(parts, own, waits, tables, strict=True)
+    )
+
+
+def _exit_spread_s(parts: Sequence[RankEpoch]) -> float:
+    """Return the seconds between the first and the last rank of a node leaving the barrier before the epoch; the worst node's."""
+    left_ns: dict[int, list[int]] = {}
+    for part in parts:
+        left_ns.setdefault(part.membership.node, []).append(part.barrier_ns)
+    return max(max(times) - min(times) for times in left_ns.values()) / 1e9
+
+
+def times_served(cell: Cell) -> int:
+    """Return the number of times that a job should serve each sample in an epoch."""
+    return (cell.passes or 1) * (cell.trainers if cell.trainer_data is TrainerData.REPLICATED else 1)
+
+
+def _served_again(served: Sequence[npt.NDArray[np.int64]], times: int) -> int:
+    """Return the number of samples that were served more than `times` times."""
+    _, counts = np.unique(np.concatenate(served), return_counts=True)
+    return int(np.maximum(counts - times, 0).sum())

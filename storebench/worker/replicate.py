@@ -1,21 +1,17 @@
-"""Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record.
-
-A replicate writes step tables into the job's folder, and its records, or why there are none, to the job's `out` file. In
-a job of ranks, `storebench.worker.rank` runs one per rank. `storebench.worker.__main__` is the process.
-"""
+"""Run one replicate of one cell in this process: prepare the cache, open, run epochs, count, prove, record."""
 
 import contextlib
 import dataclasses
 import datetime as dt
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from storebench.errors import StorebenchError
 from storebench.loading.loader import Loader
-from storebench.loading.process_settings import ProcessSettings
-from storebench.probes.cgroup import MemoryGroup
+from storebench.loading.producer import ProcessSettings
+from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
 from storebench.ranks.communication import Communication, Link
@@ -23,38 +19,76 @@ from storebench.ranks.launch import RANKS_DIR
 from storebench.ranks.progress import RankProgress
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
 from storebench.runs.records import record_to_dict
-from storebench.settings.words import ComputeKind
-from storebench.system.heap import keep_freed_memory
+from storebench.settings.words import CacheState, ComputeKind
+from storebench.system.libc import keep_freed_memory
 from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
-from storebench.worker.answer import answer_failure
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
-from storebench.worker.job import read_job, write_answer
-from storebench.worker.joining import recorded
-from storebench.worker.prepared import before_opening, prepare_cache
-from storebench.worker.proof import prove
-from storebench.worker.rank import run_rank
-from storebench.worker.record import Epoch, part_of
+from storebench.worker.job import answer_failure, read_job, write_answer
+from storebench.worker.rank import end_with_the_runner, run_rank
+from storebench.worker.record import Epoch, part_of, prove, recorded
 from storebench.worker.setup import Setup
-from storebench.worker.stopping import end_with_the_runner
 from storebench.worker.tournament import held_out_score
+
+
+def before_opening(setup: Setup) -> CacheFacts | None:
+    """Prepare the cache for opening the readers; see `StoreCache.before_opening`."""
+    setup.progress.begin("the preparation of the page cache")
+    return _once_per_node(setup, setup.pages.before_opening)
+
+
+def prepare_cache(setup: Setup, number: int) -> CacheFacts:
+    """Bring the cache into the cell's state for an epoch, and return the counts."""
+    if number and setup.cell.cache == CacheState.COLD and not setup.loader.filled:
+        setup.loader.close()
+        before_opening(setup)
+        setup.opened = setup.loader.open()
+    setup.progress.begin("the preparation of the page cache")
+    if setup.limit is not None:
+        return _limited(setup, setup.limit)
+    facts = _once_per_node(setup, lambda: _own_cache(setup, number))
+    assert facts is not None
+    return facts
+
+
+def _own_cache(setup: Setup, number: int) -> CacheFacts:
+    """Bring this node's cache into the state for an epoch; an epoch from memory has the state of the preceding reads."""
+    if not setup.loader.filled:
+        return setup.pages.prepare("epoch", first=not number)
+    facts = setup.pages.prepare("open", first=not number)
+    setup.pages.drop()
+    return facts
+
+
+def _limited(setup: Setup, limit: LimitedCache) -> CacheFacts:
+    """Bring all ranks of a node into its memory group, the first of them after it has evicted the store."""
+    facts = _once_per_node(setup, lambda: limit.prepare(setup.pids))
+    assert facts is not None
+    if facts.verdict is not CacheVerdict.FAILED:
+        limit.enter(setup.pids)
+    return dataclasses.replace(facts, metadata="hot")
+
+
+def _once_per_node(setup: Setup, prepare: Callable[[], CacheFacts | None]) -> CacheFacts | None:
+    """Prepare the cache on one rank of each node while the others wait, and return the facts of this rank's node."""
+    me = setup.membership
+    setup.group.barrier()
+    mine = {me.node: prepare()} if me.leads_node else {}
+    by_node = {node: facts for part in setup.group.exchange(mine) for node, facts in part.items()}
+    for node, facts in by_node.items():
+        if facts is not None and facts.verdict is CacheVerdict.FAILED:
+            named = f"node {node}: {facts.reason}" if len(by_node) > 1 else facts.reason
+            return dataclasses.replace(facts, reason=named)
+    return by_node[me.node]
+
 
 KEPT_MEMORY = {"freed_memory": "kept"}
 """Note of a record whose process kept the memory that it freed."""
 
 
 def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
-    """Run every epoch of a replicate, write its step tables and return its records.
-
-    In a job of ranks, rank 0 does so for all of them, and the others return none. A cell that is not in its cache state
-    fails and is not timed.
-
-    Parameters
-    ----------
-    owns_process
-        Whether this process ends with the replicate, so that its settings may be changed.
-    """
+    """Run every epoch of a replicate, write its step tables and return its records."""
     link = _link(setup)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
@@ -82,11 +116,7 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
 
 
 def _keeps_memory(setup: Setup) -> bool:
-    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does.
-
-    Its workers have been forked by now. They would copy what is kept, when the loop writes to it, in the first steps. A limit on
-    memory has to be charged for each step.
-    """
+    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does."""
     cell = setup.cell
     on_cpu = cell.compute.kind is ComputeKind.REAL and not cell.device.startswith("cuda")
     return on_cpu and setup.limit is None and keep_freed_memory()
@@ -112,10 +142,7 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
 
 
 def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
-    """Return the share of test samples classified correctly, and their number; None if nothing is trained.
-
-    Ranks that train together have the same weights, so only the first one tests.
-    """
+    """Return the share of test samples classified correctly, and their number; None if nothing is trained."""
     setup.progress.begin(f"the test of epoch {number}")
     store, step = setup.job.test_store, setup.step
     if store is None or setup.model is None or not isinstance(step, CpuStep) or not setup.trainer.leads:
@@ -128,7 +155,7 @@ def _link(setup: Setup) -> Link | None:
     """Measure the link between the ranks of a job, before its store is opened; None for a single process."""
     if setup.membership.alone:
         return None
-    from storebench.ranks.link import measure_link
+    from storebench.ranks.communication import measure_link
 
     setup.progress.begin("the measurement of the link")
     return measure_link(setup.step, setup.group)
@@ -138,7 +165,7 @@ def _communication(setup: Setup, link: Link | None) -> Communication | None:
     """Return the cost of communication in a job of several ranks, on rank 0; None elsewhere."""
     if setup.membership.alone:
         return None
-    from storebench.ranks.exposed import communication
+    from storebench.ranks.communication import communication
 
     setup.progress.begin("the measurement of communication")
     cost = communication(setup.step, setup.group, setup.cell.batch_size)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,17 +16,14 @@ from storebench.formats.base import Indices, Traits
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment, round_seed
-from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport
-from storebench.loading.empty import with_empty_batches
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import pass_orders, split_batches
 from storebench.manifest import Manifest
-from storebench.probes.cgroup import MemoryGroup
-from storebench.probes.limited import LimitedCache
+from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
-from storebench.ranks.membership import Membership
+from storebench.ranks.membership import Membership, dealt, global_sizes, shard_of
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
-from storebench.ranks.shards import dealt, global_sizes, shard_of
 from storebench.ranks.sharing import shared_loader
 from storebench.ranks.trainers import Trainer, TrainerSamples, parts_of, seed_of
 from storebench.results import Cell, CodeFacts
@@ -44,25 +40,7 @@ if TYPE_CHECKING:  # a single process does not import it
 
 @dataclass(kw_only=True)
 class Setup:
-    """The parts of one replicate, made from its job.
-
-    Attributes
-    ----------
-    pages
-        The page cache of the store's files.
-    limit
-        The limit on the page cache; None in cells that have none.
-    opened
-        Report of each producer on opening its reader; empty while the store is closed.
-    group
-        The ranks of the job; none but this process in most cells.
-    progress
-        Progress of this rank, for the launcher.
-    trainer
-        The trainer that this rank belongs to.
-    trainer_group
-        The process group of its ranks; None if it has all ranks of the job, or only one.
-    """
+    """The parts of one replicate, made from its job."""
 
     job: CellJob
     code: CodeFacts
@@ -82,13 +60,7 @@ class Setup:
 
     @classmethod
     def of(cls, job: CellJob, group: Group = ALONE, progress: RankProgress = NO_PROGRESS) -> Self:
-        """Make the parts, reading only the manifest of the store.
-
-        Raises
-        ------
-        StorebenchError
-            The store cannot be read, or the cell cannot run here.
-        """
+        """Make the parts, reading only the manifest of the store."""
         cell = job.cell
         code = code_facts(cell.backend.format)
         manifest = Manifest.read(job.store)
@@ -144,26 +116,21 @@ class Setup:
         """Process ids of the loop and of its workers."""
         return {os.getpid(), *(producer.pid for producer in self.opened)}
 
-    def batches(self, epoch: int, passes: int | None = None) -> list[Indices]:
-        """Return this rank's batches of an epoch, or of its first `passes` passes over the samples."""
-        return [batch for order in self._orders(epoch, passes) for batch in self._shard(order)]
+    def batches(self, epoch: int) -> list[Indices]:
+        """Return this rank's batches of an epoch."""
+        return [batch for order in self._orders(epoch) for batch in self._shard(order)]
 
-    def plan(
-        self, epoch: int, batches: list[Indices], *, passes: int | None = None, check: bool = False
-    ) -> EpochPlan:
-        """Return the plan of an epoch, or of its first `passes` passes, for this rank's `batches` of it."""
-        everyone = self._everyone(epoch, passes) if self.cell.share is Share.STORE else None
-        return EpochPlan(epoch=epoch, batches=batches, check=check, everyone=everyone)
+    def plan(self, epoch: int, batches: list[Indices]) -> EpochPlan:
+        """Return the plan of an epoch for this rank's `batches` of it."""
+        everyone = self._everyone(epoch) if self.cell.share is Share.STORE else None
+        return EpochPlan(epoch=epoch, batches=batches, everyone=everyone)
 
     def expected(self, epoch: int) -> list[Indices]:
-        """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass.
-
-        They follow only from the orders of the trainers, not from the shards of the ranks.
-        """
+        """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass."""
         cell, ranks, count = self.cell, self.trainer.ranks, self.samples
         most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
         whole = -(-count // ranks) * ranks if cell.pad else count
-        orders = (order for number in range(cell.trainers) for order in self._orders(epoch, trainer=number))
+        orders = (order for number in range(cell.trainers) for order in self._orders(epoch, number))
         return [np.resize(order, whole)[:most] for order in orders]
 
     def global_sizes(self) -> list[int]:
@@ -191,9 +158,7 @@ class Setup:
             return []
         return parts_of(self.manifest.count, trainers=cell.trainers, data=cell.trainer_data, seed=cell.seed)
 
-    def _orders(
-        self, epoch: int, passes: int | None = None, *, trainer: int | None = None
-    ) -> Iterator[Indices]:
+    def _orders(self, epoch: int, trainer: int | None = None) -> Iterator[Indices]:
         """Yield the order of each pass of a trainer; None stands for this rank's trainer."""
         cell = self.cell
         number = self.trainer.number if trainer is None else trainer
@@ -206,13 +171,13 @@ class Setup:
             replicate=self.job.replicate,
             shuffle=cell.shuffle,
         )
-        for order in itertools.islice(orders, passes):
+        for order in orders:
             yield self.parts[number].training[order] if self.parts else order
 
-    def _everyone(self, epoch: int, passes: int | None) -> Iterator[list[Indices]]:
+    def _everyone(self, epoch: int) -> Iterator[list[Indices]]:
         """Yield the batches of all ranks, step by step."""
         cell = self.cell
-        for order in self._orders(epoch, passes):
+        for order in self._orders(epoch):
             yield from dealt(
                 order,
                 ranks=self.membership.ranks,
@@ -255,11 +220,7 @@ class Setup:
 
 
 def augment_of(cell: Cell, manifest: Manifest, model: ModelSpec | None) -> Augment:
-    """Return the preparation of a cell's samples from the images of its store.
-
-    Image files as they are become squares of the size that the cell asks for, else of the network's, else of the size
-    of the dataset's other stores. Where a size was asked for, images of that size are served whole.
-    """
+    """Return the preparation of a cell's samples from the images of its store."""
     own, size = model.augment if model else Augment(), cell.data.image_size
     if any_size(manifest.codec):
         side = size or own.crop or min(manifest.dataset.image_shape[:2])
@@ -283,15 +244,7 @@ def _step(
     trainer: Trainer,
     together: "ProcessGroup | None",
 ) -> Step:
-    """Return the training step, with libraries warmed up. The weights depend only on the cell's seed and the trainer.
-
-    All ranks of a trainer have the same weights. All later random numbers differ between ranks.
-
-    Parameters
-    ----------
-    together
-        The process group of the ranks of the trainer; None for all ranks of the job.
-    """
+    """Return the training step, with libraries warmed up. The weights depend only on the cell's seed and the trainer."""
     dataset, device = manifest.dataset, device_of(cell, me)
     shape = augment.output_shape(dataset.image_shape)
     seed = cell.seed if trainer.trainers == 1 else seed_of(cell.seed, trainer.number)
@@ -316,7 +269,7 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> L
     if cell.share is Share.NONE:
         computes = cell.compute.kind is ComputeKind.REAL
         if cell.workers and cell.loader == LoaderKind.PROCESSES and not computes:
-            from storebench.loading.receiving import ReceivingLoader
+            from storebench.loading.loader import ReceivingLoader
 
             return ReceivingLoader(job, workers=cell.workers, pin=pin)
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)

@@ -1,6 +1,11 @@
-"""Tournaments between the trainers of a job, in the pauses after steps of an epoch, and scores on held-out samples."""
+"""Tournaments between the trainers of a job (LTFB), in the pauses after steps of an epoch; and who won."""
 
+import dataclasses
+import itertools
+import math
+import statistics
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -8,10 +13,9 @@ from typing import Self
 import numpy as np
 
 from storebench.formats.base import Indices, Reader
-from storebench.loading.kept import opened_again
-from storebench.probes.spending import Spending
-from storebench.ranks.trainers import partner_of, tournaments_in
-from storebench.results import Game
+from storebench.loading.evidence import opened_again
+from storebench.ranks.trainers import Trainer, partner_of, tournaments_in
+from storebench.results import Game, TrainerFacts, TrainersFacts
 from storebench.training.evaluate import count_right
 from storebench.training.steps import CpuStep
 from storebench.worker.setup import Setup
@@ -19,55 +23,23 @@ from storebench.worker.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """The tournaments of an epoch on one rank: games, times and reads.
-
-    Attributes
-    ----------
-    games
-        Its trainer's side of each game, with the seconds of this rank.
-    tournament_s
-        Wall time of each tournament, from the arrival of the last rank until all ranks continue.
-    wait_s
-        Time during which this rank waited for the others before tournaments.
-    samples
-        Samples that this rank requested from the reader of the store, which counts them.
-    device_read_bytes
-        Bytes that block devices delivered to this rank; None if not counted.
-    """
+    """The tournaments of an epoch on one rank: games, times and samples that games read."""
 
     games: tuple[Game, ...] = ()
     tournament_s: tuple[float, ...] = ()
     wait_s: float = 0.0
     samples: int = 0
-    device_read_bytes: int | None = None
 
 
 class HeldOut:
-    """The held-out samples, on which a trainer scores networks. Each of its ranks reads a part of them.
-
-    The reader is separate from those of the training. It is opened for the first score, and closed at the end of the with
-    statement.
-
-    Parameters
-    ----------
-    setup
-        The setup of a replicate with several trainers.
-
-    Attributes
-    ----------
-    samples
-        Number of the samples, over all ranks of the trainer.
-    own
-        The samples of this rank, int64.
-    """
+    """The held-out samples, on which a trainer scores networks. Each of its ranks reads a part of them."""
 
     def __init__(self, setup: Setup) -> None:
         trainer = setup.trainer
         held_out = setup.parts[trainer.number].held_out
         self._setup = setup
         self._reader: Reader | None = None
-        self._read_before = 0
-        self.samples = len(held_out)
+        self.samples, self.read = len(held_out), 0
         self.own: Indices = np.array_split(held_out, trainer.ranks)[trainer.rank]
 
     def __enter__(self) -> Self:
@@ -76,19 +48,8 @@ class HeldOut:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the reader if it is open."""
         if self._reader is not None:
-            self._read_before = self.read
             self._reader.close()
-            self._reader = None
-
-    @property
-    def read(self) -> int:
-        """Samples requested from the reader, which counts them."""
-        return self._read_before + (self._reader.asked_samples if self._reader else 0)
 
     def right(self, step: CpuStep) -> int:
         """Return the number of samples that the network classifies correctly. All ranks of the trainer call it together."""
@@ -99,35 +60,23 @@ class HeldOut:
         if self._reader is None:
             self._reader = opened_again(setup.job.store, setup.cell.backend)
         own = count_right(step, setup.augment, self._reader, self.own, after_batch=setup.progress.batch)
+        self.read = self._reader.asked_samples
         with setup.progress.waiting():
             return summed(own, setup.trainer, setup.trainer_group)
 
 
 class Tournament:
-    """The tournaments of one epoch, on one rank.
-
-    Every trainer scores its own network, sends it to its partner, scores the partner's network, and continues with the better
-    one: its weights, momentum and statistics. All ranks meet before and after the games, to separate the time of a
-    tournament from that of the training.
-
-    Parameters
-    ----------
-    setup
-        The setup of the replicate. It may have no tournaments.
-    epoch
-        Number of the epoch.
-    """
+    """The tournaments of one epoch, on one rank."""
 
     def __init__(self, setup: Setup, epoch: int) -> None:
         self._setup, self._epoch = setup, epoch
         every = setup.cell.tournament_steps if isinstance(setup.step, CpuStep) else 0
         steps = len(setup.global_sizes())
         # Step of the epoch -> the tournament after it.
-        self._due = {
+        self.due = {
             (number + 1) * every - epoch * steps: number for number in tournaments_in(epoch, steps, every)
         }
-        self._held_out = HeldOut(setup) if self._due else None
-        self._spending = Spending()
+        self._held_out = HeldOut(setup) if self.due else None
         self._steps = 0
         self._games: list[Game] = []
         self._tournament_s: list[float] = []
@@ -140,39 +89,14 @@ class Tournament:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._held_out is not None:
-            self._held_out.close()
+            self._held_out.__exit__(kind, error, trace)
 
     def __call__(self) -> bool:
         """Count a step, and play the tournament after it, if any; return True if there was one."""
         self._steps += 1
-        number, step = self._due.get(self._steps), self._setup.step
+        number, step = self.due.get(self._steps), self._setup.step
         if number is None or self._held_out is None or not isinstance(step, CpuStep):
             return False
-        self._play(number, step, self._held_out)
-        return True
-
-    @property
-    def due(self) -> bool:
-        """Whether the epoch has a tournament."""
-        return bool(self._due)
-
-    @property
-    def spending(self) -> Spending:
-        """Resources that this process used for games."""
-        return self._spending
-
-    @property
-    def played(self) -> Played:
-        """Games and times so far."""
-        return Played(
-            games=tuple(self._games),
-            tournament_s=tuple(self._tournament_s),
-            wait_s=self._wait_s,
-            samples=self._held_out.read if self._held_out else 0,
-            device_read_bytes=self._spending.device_read_bytes,
-        )
-
-    def _play(self, number: int, step: CpuStep, held_out: HeldOut) -> None:
         setup = self._setup
         setup.progress.begin(f"tournament {number}")
         arrived = time.perf_counter()
@@ -182,12 +106,22 @@ class Tournament:
             setup.trainer.number, number, trainers=setup.trainer.trainers, seed=setup.cell.seed
         )
         if partner is not None:
-            with self._spending.counted():
-                self._games.append(self._game(number, partner, step, held_out))
+            self._games.append(self._game(number, partner, step, self._held_out))
         setup.group.barrier()
         self._tournament_s.append(time.perf_counter() - begun)
         self._wait_s += begun - arrived
         setup.progress.begin(f"epoch {self._epoch}")
+        return True
+
+    @property
+    def played(self) -> Played:
+        """Games and times so far."""
+        return Played(
+            games=tuple(self._games),
+            tournament_s=tuple(self._tournament_s),
+            wait_s=self._wait_s,
+            samples=self._held_out.read if self._held_out else 0,
+        )
 
     def _game(self, number: int, partner: int, step: CpuStep, held_out: HeldOut) -> Game:
         """Play this trainer's side of a game."""
@@ -218,11 +152,65 @@ class Tournament:
 
 
 def held_out_score(setup: Setup) -> float | None:
-    """Return the share of a trainer's held-out samples that its network classifies correctly.
-
-    All ranks call it together. None if all ranks train one network, or if nothing is trained.
-    """
+    """Return the share of a trainer's held-out samples that its network classifies correctly."""
     if setup.cell.trainers == 1 or not isinstance(setup.step, CpuStep) or setup.traits.ready_made:
         return None
     with HeldOut(setup) as held_out:
         return held_out.right(setup.step) / held_out.samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerPart:
+    """One rank's part in an epoch of its trainer; only the first rank of a trainer knows the test accuracy."""
+
+    trainer: Trainer
+    facts: TrainerFacts
+    played: Played
+
+
+def trainer_part(
+    setup: Setup, played: Played, held_out_score: float | None, test_accuracy: float | None
+) -> TrainerPart | None:
+    """Return this rank's part in an epoch of its trainer; None if all ranks train one network."""
+    if not setup.parts:
+        return None
+    part = setup.parts[setup.trainer.number]
+    facts = TrainerFacts(
+        training_samples=len(part.training),
+        held_out_samples=len(part.held_out),
+        held_out_score=held_out_score,
+        test_accuracy=test_accuracy,
+    )
+    return TrainerPart(trainer=setup.trainer, facts=facts, played=played)
+
+
+def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
+    """Return the facts about the trainers of a job in an epoch, from the parts of all ranks in rank order."""
+    played = [part.played for part in parts]
+    leading = [part.facts for part in parts if part.trainer.leads]
+    by_rank = [tournaments.tournament_s for tournaments in played]
+    return TrainersFacts(
+        per_trainer=tuple(leading),
+        best_trainer=_best(leading),
+        tournaments=len(played[0].tournament_s),
+        games=tuple(_games(parts)),
+        tournament_s=math.fsum(max(seconds) for seconds in zip(*by_rank, strict=True)),
+        tournament_wait_s=statistics.fmean(tournaments.wait_s for tournaments in played),
+        tournament_samples=sum(tournaments.samples for tournaments in played),
+    )
+
+
+def _best(trainers: Sequence[TrainerFacts]) -> int | None:
+    """Return the number of the trainer with the highest held-out score, the first one in a tie."""
+    scores = [trainer.held_out_score for trainer in trainers]
+    known = [score for score in scores if score is not None]
+    return scores.index(max(known)) if known and len(known) == len(scores) else None
+
+
+def _games(parts: Sequence[TrainerPart]) -> Iterator[Game]:
+    """Yield every side of every game, with the seconds of the slowest rank, by tournament and trainer."""
+    sides = [game for part in parts for game in part.played.games]
+    sides.sort(key=lambda game: (game.number, game.trainer))
+    for _, game_sides in itertools.groupby(sides, key=lambda game: (game.number, game.trainer)):
+        of_ranks = list(game_sides)
+        yield dataclasses.replace(of_ranks[0], seconds=max(game.seconds for game in of_ranks))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 from tests.support.quick_cli import storebench
 
 SIZE = ("--dataset", "cifar10", "--limit", "64", "--synthetic")
@@ -58,11 +58,6 @@ def shift_the_labels(stores: Path) -> None:
     np.save(path, np.roll(np.load(path), 1))
 
 
-def empty_images(stores: Path) -> None:
-    for path in images(stores):
-        path.write_bytes(bytes(path.stat().st_size))
-
-
 def cut_one_short(stores: Path) -> None:
     path = images(stores)[7]
     path.write_bytes(path.read_bytes()[:-1])
@@ -80,27 +75,18 @@ def forge_the_digests(stores: Path) -> None:
     np.save(path, digests)
 
 
-def claim_fewer_samples(stores: Path) -> None:
-    path = stores / "files+raw" / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    manifest["count"] = 32
-    path.write_text(json.dumps(manifest), encoding="utf-8")
-
-
 ATTACKS: dict[str, Callable[[Path], None]] = {
     "a bit of one pixel": flip_a_bit,
     "two samples exchanged": exchange_two_samples,
     "one sample everywhere": serve_one_sample_everywhere,
     "labels shifted by one": shift_the_labels,
-    "images of zeros": empty_images,
     "a truncated image": cut_one_short,
     "a missing image": lose_one,
     "forged digests": forge_the_digests,
-    "half of the samples": claim_fewer_samples,
 }
 
 
-SEEN_BEFORE = {cut_one_short, lose_one, forge_the_digests, claim_fewer_samples}
+SEEN_BEFORE = {cut_one_short, lose_one, forge_the_digests}
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -128,14 +114,6 @@ def test_samples_on_another_file_system_fail_the_cell(
     done = storebench(tmp_path, "run", backend, *SIZE, *FROM_STORES, "--out", "run")
     assert done.returncode == 5, done.stderr
     assert f"a link to tmpfs on {mount_of(in_memory).point}, but the store is on " in done.stderr
-
-
-def test_a_link_within_a_file_system_is_no_fault(stores: Path, tmp_path: Path) -> None:
-    [path] = (stores / "memory+raw").glob("data.*")
-    path.rename(tmp_path / path.name)
-    path.symlink_to(tmp_path / path.name)
-    done = storebench(tmp_path, "run", "memory", *SIZE, *FROM_STORES, "--out", "run")
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_store_that_agrees_with_itself_disagrees_with_the_others(stores: Path, tmp_path: Path) -> None:

@@ -36,34 +36,3 @@ def help_of(*words: str) -> str:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"])
     assert result.exit_code == 0, result.output
     return result.output
-
-
-def positional(words: Sequence[str]) -> list[str]:
-    """Return the words that are arguments, without options and their values."""
-    command, _, rest = resolve(words)
-    flags = {
-        name
-        for param in command.params
-        if getattr(param, "is_flag", False)
-        for name in (*param.opts, *param.secondary_opts)
-    }
-    found = []
-    left = iter(rest)
-    for word in left:
-        if not word.startswith("-"):
-            found.append(word)
-        elif word not in flags and "=" not in word:
-            next(left, None)
-    return found
-
-
-def without(words: Sequence[str], *options: str) -> list[str]:
-    """Return the words without some options that take a value."""
-    kept = []
-    left = iter(words)
-    for word in left:
-        if word in options:
-            next(left, None)
-        elif not word.startswith(tuple(f"{option}=" for option in options)):
-            kept.append(word)
-    return kept

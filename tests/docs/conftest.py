@@ -2,11 +2,10 @@
 
 import pytest
 
-from tests.docs.doc_files import ROOT
 from tests.docs.sandbox import Sandbox, make_sandbox
 
 
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
     """Return a folder with small real files, a store and a run."""
-    return make_sandbox(tmp_path_factory.mktemp("documents"), ROOT)
+    return make_sandbox(tmp_path_factory.mktemp("documents"))

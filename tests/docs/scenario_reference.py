@@ -1,9 +1,8 @@
 """The reference page of scenario files, made from the model that validates them."""
 
-import inspect
 import json
 import typing
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import pydantic
@@ -12,7 +11,7 @@ from storebench.datasets.catalog import KNOWN
 from storebench.matrix import LEAST_MEMORY_BYTES, MODEL_BATCHES, Axis, Matrix
 from storebench.scenario import Scenario
 from storebench.units import format_bytes
-from tests.docs.schema_page import attribute_docs
+from tests.docs.schema_page import meanings
 
 INTRO = """# Scenario files
 
@@ -35,21 +34,15 @@ workers = [0, 2]
 
 Several keys of a matrix are axes: they take one value or a list. A matrix stands for every combination of the values of
 its axes and its backends. Here these are 4 x 2 x 2 = 16 cells, and each cell is measured in 3 fresh processes. A cell
-that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and how long
-they will take.
+that several matrices describe is measured once. `storebench bench FILE.toml --dry-run` prints the cells and their
+bytes.
 
-Instead of a fixed number of replicates, a scenario can state the precision that it wants:
+A scenario can state the time that it may take. The first 5 rounds run in any case, and then as many as fit:
 
 ```toml
-until = 0.1
-min_replicates = 5
-max_replicates = 12
+replicates = 12
 budget = "12 min"
 ```
-
-Every cell runs in 5 rounds. Then rounds are added until the interval of each ratio that matters is within 10%, of those
-cells alone whose ratios are not, up to 12 rounds or 12 minutes of measuring. [statistics.md](statistics.md#rounds-until-a-ratio-is-precise)
-says what this does to the intervals. `--rounds N` fixes the number on the command line.
 
 A key that is not on this page, a value that is not allowed, and a combination that makes no sense are refused with their
 line (exit code 2) before anything is built. Scenarios that name a format whose library is not installed run without
@@ -58,9 +51,7 @@ it, and say so.
 
 ALLOWED = {
     "name": "letters, digits, `-` and `_`",
-    "until": "more than 0, at most 1",
     "budget": "a time such as `12 min`",
-    "check_pixels": "`true`, `false`, `once`",
     "dataset": ", ".join(f"`{name}`" for name in KNOWN),
     "backends": "`FORMAT[+CODEC][:READER][?OPTION=VALUE]`; `storebench formats` lists them",
     "model": ", ".join(f"`{name}`" for name in MODEL_BATCHES),
@@ -72,89 +63,46 @@ ALLOWED = {
 """What a validator of the model allows, for the keys whose JSON schema does not say it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """One row of a table.
-
-    Attributes
-    ----------
-    values
-        The values that the JSON schema allows; empty where it names none.
-    least, most
-        Bounds of a number; None where there is none.
-    """
-
-    name: str
-    kind: str
-    axis: bool
-    default: str
-    meaning: str
-    values: tuple[str, ...] = ()
-    least: int | None = None
-    most: int | None = None
-
-    @property
-    def allowed(self) -> str:
-        """The allowed values in words."""
-        if self.name in ALLOWED:
-            return ALLOWED[self.name]
-        if self.values:
-            return ", ".join(f"`{value}`" for value in self.values)
-        if self.most is not None:
-            return f"{self.least:,} to {self.most:,}"
-        return "more than 0" if self.kind == "number" else "any"
-
-    def row(self) -> str:
-        """Return the key as a row of Markdown."""
-        kind = f"{self.kind}; axis" if self.axis else self.kind
-        return f"| `{self.name}` | {kind} | {self.default} | {self.allowed} | {self.meaning} |"
-
-
 def scenario_reference() -> str:
     """Return the text of docs/scenarios.md."""
-    top = [key for key in keys(Scenario) if key.name != "matrix"]
-    return "\n".join(
-        [
-            INTRO,
-            "## The file",
-            "",
-            *_table(top),
-            "",
-            "## Each `[[matrix]]`",
-            "",
-            "A file has at least one matrix.",
-            "",
-            *_table(keys(Matrix)),
-            "",
-        ]
-    )
+    head = ["| key | type | default | allowed | meaning |", "|---|---|---|---|---|"]
+    top = [row for row in _rows(Scenario) if not row.startswith("| `matrix`")]
+    matrix = [
+        "",
+        "## Each `[[matrix]]`",
+        "",
+        "A file has at least one matrix.",
+        "",
+        *head,
+        *_rows(Matrix),
+        "",
+    ]
+    return "\n".join([INTRO, "## The file", "", *head, *top, *matrix])
 
 
-def keys(model: type[pydantic.BaseModel]) -> list[Key]:
-    """Return the keys of a table of the file, in the order of the model."""
-    meanings = attribute_docs(inspect.getdoc(model) or "")
-    schema = model.model_json_schema()
-    return [_key(name, field, schema, meanings.get(name, "")) for name, field in model.model_fields.items()]
+def _rows(model: type[pydantic.BaseModel]) -> Iterator[str]:
+    told, schema = meanings(model), model.model_json_schema()
+    for name, field in model.model_fields.items():
+        about = _one_value(schema["properties"][name], schema)
+        text = told.get(name) or field.description or ""
+        meaning, _, default = text.replace("``", "`").partition(" Default: ")
+        kind = "list of strings" if name == "backends" else about["type"]
+        if _is_axis(field.rebuild_annotation()):
+            kind += "; axis"
+        default = default.rstrip(".") or _default(field)
+        yield f"| `{name}` | {kind} | {default} | {_allowed(name, about)} | {meaning} |"
 
 
-def _key(
-    name: str,
-    field: pydantic.fields.FieldInfo,
-    schema: dict[str, Any],
-    text: str,
-) -> Key:
-    meaning, _, default = text.partition(" Default: ")
-    value = _one_value(schema["properties"][name], schema)
-    return Key(
-        name=name,
-        kind="list of strings" if name == "backends" else value["type"],
-        axis=_is_axis(field.rebuild_annotation()),
-        default=default.rstrip(".") or _default(field),
-        meaning=meaning.replace("``", "`"),
-        values=_values(value),
-        least=value.get("minimum"),
-        most=value.get("maximum"),
-    )
+def _allowed(name: str, about: dict[str, Any]) -> str:
+    if name in ALLOWED:
+        return ALLOWED[name]
+    if about["type"] == "boolean":
+        return "`true`, `false`"
+    if "enum" in about:
+        return ", ".join(f"`{value}`" for value in about["enum"])
+    if {"minimum", "maximum"} <= about.keys():
+        return f"{about['minimum']:,} to {about['maximum']:,}"
+    return "more than 0" if about["type"] == "number" else "any"
 
 
 def _is_axis(hint: Any) -> bool:
@@ -174,12 +122,6 @@ def _one_value(about: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     return about
 
 
-def _values(value: dict[str, Any]) -> tuple[str, ...]:
-    if value["type"] == "boolean":
-        return ("true", "false")
-    return tuple(str(one) for one in value.get("enum", ()))
-
-
 def _default(field: pydantic.fields.FieldInfo) -> str:
     """Return a field's default as TOML."""
     if field.is_required():
@@ -187,8 +129,3 @@ def _default(field: pydantic.fields.FieldInfo) -> str:
     value = field.default
     one = value[0] if isinstance(value, list) and len(value) == 1 else value
     return f"`{json.dumps(one)}`"
-
-
-def _table(rows: list[Key]) -> list[str]:
-    head = ["| key | type | default | allowed | meaning |", "|---|---|---|---|---|"]
-    return [*head, *(key.row() for key in rows)]

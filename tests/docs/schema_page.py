@@ -1,9 +1,10 @@
 """Make docs/schema.md, the result schema in words, from the code (``make docs``)."""
 
+import ast
 import dataclasses
 import enum
 import inspect
-import re
+import textwrap
 import types
 import typing
 from typing import Any
@@ -59,8 +60,6 @@ _PLAIN = {
     "unique": "different samples among them",
     "duplicates": "samples that came again",
     "missing": "samples that never came",
-    "pixels_checked": "samples whose pixels were compared by digest",
-    "pixels_wrong": "samples whose pixels were not those of the dataset",
     "first": "of the first step",
     "last": "of the last step",
     "count": "samples in the store",
@@ -154,9 +153,6 @@ The counters are those of the process that made the batch, since its previous ba
 include computing, and threads that make batches at the same time share them. The record's totals also hold what the
 process of the loop read and touched beside worker processes. Reading the counters takes a few microseconds per batch and is
 in no span (`python -m benchmarks.overhead --only counters`).
-
-Older runs, with a file per record, are read by all commands. `storebench bench --resume` of a finished run merges them, and
-so does `storebench.runs.merging.merge_tables(Path("RUN"))` for any run.
 """
 
 
@@ -177,27 +173,25 @@ def _classes(kind: type) -> list[type]:
     return found
 
 
+def is_part(hint: Any) -> bool:
+    """Return whether a type has a section of its own."""
+    return dataclasses.is_dataclass(hint)
+
+
 def _class_part(kind: type) -> str:
-    doc = inspect.getdoc(kind) or ""
-    meanings = attribute_docs(doc)
+    told = meanings(kind)
     hints = typing.get_type_hints(kind)
-    rows = [
-        f"| `{field.name}` | {type_words(hints[field.name])} | {meanings.get(field.name) or _meaning(field.name, hints)} |"
-        for field in dataclasses.fields(kind)
-    ]
-    lead = doc.partition("Attributes\n---")[0].strip()
+    rows = []
+    for field in dataclasses.fields(kind):
+        held = [one for one in (hints[field.name], *typing.get_args(hints[field.name])) if is_part(one)]
+        other = (inspect.getdoc(held[0]) or "").partition("\n")[0] if held else _PLAIN.get(field.name, "")
+        meaning = told.get(field.name) or (METRICS[field.name].meaning if field.name in METRICS else other)
+        rows.append(f"| `{field.name}` | {type_words(hints[field.name])} | {meaning} |")
+    lead = (inspect.getdoc(kind) or "").partition("Attributes\n---")[0].strip()
     name = "One record" if kind is Record else f"`{kind.__name__}`"
     return "\n".join(
         [f"## {name}", "", lead, "", "| field | type | meaning |", "| --- | --- | --- |", *rows, ""]
     )
-
-
-def _meaning(name: str, hints: dict[str, Any]) -> str:
-    """Return what a field means where its class does not say: as a metric, or as the part that it holds."""
-    if name in METRICS:
-        return METRICS[name].meaning
-    parts = [one for one in (hints[name], *typing.get_args(hints[name])) if dataclasses.is_dataclass(one)]
-    return (inspect.getdoc(parts[0]) or "").partition("\n")[0] if parts else _PLAIN.get(name, "")
 
 
 def _steps_part() -> str:
@@ -206,18 +200,37 @@ def _steps_part() -> str:
     return "\n".join([_STEPS_LEAD, "| column | type | meaning |", "| --- | --- | --- |", *rows, ""])
 
 
-def attribute_docs(doc: str) -> dict[str, str]:
+def meanings(kind: type) -> dict[str, str]:
+    """Return what is said of each field: a string or a comment behind it, or a section of the docstring."""
+    found = _section(inspect.getdoc(kind) or "")
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except OSError:  # a class that is made of the settings
+        return found
+    [made] = ast.parse(source).body
+    lines = source.splitlines()
+    body = typing.cast("ast.ClassDef", made).body
+    for part, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(part, ast.AnnAssign) or not isinstance(part.target, ast.Name):
+            continue
+        text = lines[(part.end_lineno or part.lineno) - 1][part.end_col_offset :].partition("# ")[2]
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            text = " ".join(str(following.value.value).split())
+        if text:
+            found[part.target.id] = text.replace("|", "\\|")
+    return found
+
+
+def _section(doc: str) -> dict[str, str]:
     """Return what a numpydoc ``Attributes`` section says of each name; names that share a text each get it."""
-    body = doc.partition("Attributes\n----------\n")[2]
     found: dict[str, str] = {}
     names: list[str] = []
-    for line in body.splitlines():
+    for line in doc.partition("Attributes\n----------\n")[2].splitlines():
         if line and not line.startswith(" "):
             names = [name.strip() for name in line.split(",")]
-        elif line.strip():
-            for name in names:
-                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
-    return {name: re.sub(r"\|", "\\|", text) for name, text in found.items()}
+        for name in names if line.startswith(" ") else ():
+            found[name] = f"{found.get(name, '')} {line.strip()}".strip().replace("|", "\\|")
+    return found
 
 
 def type_words(hint: Any) -> str:

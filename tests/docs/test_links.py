@@ -1,4 +1,4 @@
-"""Links between documents lead somewhere, and the modules that guides name exist."""
+"""Links between documents lead somewhere, and the pages that are made from the code are what it makes now."""
 
 import re
 import unicodedata
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from storebench import errors
 from tests.docs.doc_files import DOCUMENTS, ROOT, name_of, prose
-from tests.docs.figures import DRAWN
+from tests.docs.generate import EXIT_CODES, GENERATED
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 
@@ -38,17 +39,6 @@ def test_links_resolve(document: Path) -> None:
             assert anchor in anchors(path), f"{document.name}: no {target}; there are {sorted(anchors(path))}"
 
 
-def test_the_index_names_every_document() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index]
-    assert missing == ["README.md"]
-
-
-def test_every_figure_is_one_that_make_figures_draws() -> None:
-    shown = {name for document in DOCUMENTS for name in re.findall(r"figures/([\w-]+)\.svg", prose(document))}
-    assert shown <= set(DRAWN)
-
-
 def test_no_document_names_a_path_of_one_machine() -> None:
     for document in DOCUMENTS:
         found = re.findall(
@@ -57,25 +47,10 @@ def test_no_document_names_a_path_of_one_machine() -> None:
         assert not found, f"{document.name}: {found}"
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/architecture.md"])
-def test_every_module_and_folder_that_a_guide_names_is_there(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    folders = ("storebench", "tests", "benchmarks", "docs", "scenarios")
-    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
-    known = {f"/{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}" for path in paths}
-    known |= {f"/{folder}/" for folder in folders}
-    named = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", text))
-    assert len(named) > 1
-    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in known)] == [
-        "formats/NAME/"
-    ] * (name == "docs/architecture.md")
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_document_is_up_to_date(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8") == GENERATED[name](), "run 'make docs'"
 
 
-def test_the_architecture_names_every_room_and_every_module_beside_them() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    package = ROOT / "storebench"
-    rooms = {path.parent for path in package.rglob("__init__.py")} - {package}
-    per_format = {path for path in rooms if path.parent == package / "formats" and path.name != "reads"}
-    missing = [room.name for room in rooms - per_format if not re.search(rf"\b{room.name}(/|`)", text)]
-    modules = [path.name for path in package.glob("*.py") if not path.name.startswith("_")]
-    assert sorted(missing + [name for name in modules if name not in text]) == []
+def test_every_exit_code_is_explained() -> None:
+    assert set(EXIT_CODES) == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}

@@ -1,14 +1,11 @@
-"""The library that lets operations fail, compiled once, and the sample of faults."""
+"""The library that lets operations fail, compiled once."""
 
 import os
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.engine import Library, hear_signals
-from tests.faults.sample import Sample
-from tests.support.quick_cli import CommandServer
 
 
 @pytest.fixture(scope="session")
@@ -17,10 +14,3 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
         pytest.skip("there is no C compiler, which tests/faults/faults.c needs")
     hear_signals()
     return Library.build(tmp_path_factory.mktemp("library"))
-
-
-@pytest.fixture(scope="session")
-def sample(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    server = CommandServer(LD_PRELOAD=str(library.path))
-    yield Sample(library, tmp_path_factory.mktemp("faults"), server)
-    server.close()

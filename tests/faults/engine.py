@@ -66,13 +66,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A folder of its own for one command: ``work`` is what it works in, and where its operations are counted.
-
-    Attributes
-    ----------
-    cache
-        A folder for caches that all places share (matplotlib's list of fonts, what storebench knows of the machine).
-    """
+    """A folder of its own for one command: ``work`` is what it works in, and where its operations are counted."""
 
     folder: Path
     cache: Path
@@ -97,23 +91,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a command ended.
-
-    Attributes
-    ----------
-    code
-        Its exit code, negative for a signal; None where it had to be ended.
-    calls, reads
-        The operations that change files, and those that read them, in order.
-    fired
-        Whether the fault happened.
-    in_main
-        Whether it happened in the process of the command itself, and not in one that it had started.
-    orphans
-        Command lines of processes that outlived it for too long.
-    segments
-        Segments of shared memory that it made.
-    """
+    """How a command ended."""
 
     code: int | None
     stdout: str
@@ -172,21 +150,7 @@ def run(
     variables: Mapping[str, str] | None = None,
     server: CommandServer | None = None,
 ) -> Ending:
-    """Run `command` in ``place.work`` and return how it ended, once all its processes have gone.
-
-    Parameters
-    ----------
-    library
-        Counts the operations; None runs the command as it is.
-    fault
-        What to let happen; None only counts.
-    exchange
-        False lets renameat2() refuse to exchange two names.
-    variables
-        Added to the environment.
-    server
-        Starts ``storebench`` as a copy of a process that has imported it, with the library; None starts an interpreter.
-    """
+    """Run `command` in ``place.work`` and return how it ended, once all its processes have gone."""
     token = f"FAULTS_TOKEN={uuid.uuid4().hex}"
     env = _environment(place, token) | dict(variables or {})
     (place.folder / "control").write_bytes(bytes(_CONTROL_BYTES))

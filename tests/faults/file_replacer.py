@@ -35,25 +35,10 @@ def unsynced() -> None:
     unfinished.replace(ANSWER)
 
 
-def two_renames() -> None:
-    """Move the older file aside and the new one into its place: for a moment there is no file."""
-    unfinished = _unfinished()
-    _write(unfinished, sync=True)
-    aside = Path("out", "aside.tmp")
-    ANSWER.rename(aside)
-    unfinished.rename(ANSWER)
-    aside.unlink()
-
-
 def silent() -> None:
     """Ignore errors."""
     with contextlib.suppress(OSError):
         whole()
-
-
-def loud() -> None:
-    """Write it well, and let errors become tracebacks."""
-    whole()
 
 
 def littering() -> None:
@@ -65,7 +50,7 @@ def littering() -> None:
 
 
 WAYS: dict[str, Callable[[], None]] = {
-    way.__name__: way for way in (whole, in_place, unsynced, two_renames, silent, loud, littering)
+    way.__name__: way for way in (whole, in_place, unsynced, silent, littering)
 }
 
 
@@ -96,7 +81,7 @@ def _stop(*_: object) -> None:
 
 
 def main(way: str) -> int:
-    """Replace the file in a `way`; an error becomes one line, except where that is the defect."""
+    """Replace the file in a `way`; an error becomes one line."""
     signal.signal(signal.SIGHUP, _stop)
     try:
         WAYS[way]()
@@ -104,8 +89,6 @@ def main(way: str) -> int:
         print("storebench: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        if way == "loud":
-            raise
         for path in ANSWER.parent.glob("*.tmp*"):
             path.unlink()
         full = "the disk is full" if error.errno == 28 else error.strerror

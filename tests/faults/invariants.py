@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from storebench.errors import EXIT_INTEGRITY, EXIT_INTERRUPTED, EXIT_USAGE, DataNotFoundError, StorebenchError
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Status
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, read_records
 from storebench.stores.verify import verify_store
@@ -29,15 +29,7 @@ NOISE = re.compile(r"Traceback|Exception ignored|Warning:|leaked|core dumped")
 
 
 def ending_problems(ending: Ending, fault: Fault, *, normal: int, complete: Iterable[str]) -> list[str]:
-    """Return what is wrong with how a command ended at which `fault` happened.
-
-    Parameters
-    ----------
-    normal
-        Its exit code without a fault.
-    complete
-        What its result lacks; a command that ends as if nothing had happened must have done all of its work.
-    """
+    """Return what is wrong with how a command ended at which `fault` happened."""
     if ending.code is None:
         return ["it hangs"]
     found = [f"it left the process {name!r}" for name in ending.orphans]
@@ -187,13 +179,7 @@ def failures_name_a_file(run: Path) -> list[str]:
 
 
 def file_problems(folder: Path, known: Mapping[str, list[bytes]]) -> list[str]:
-    """Return the files of `folder` that are not whole.
-
-    Parameters
-    ----------
-    known
-        Whole contents of files, by path in the folder: texts that have no end of their own are compared with them.
-    """
+    """Return the files of `folder` that are not whole."""
     return [
         f"{path.relative_to(folder.parent)} is not whole ({path.stat().st_size} bytes)"
         for path in sorted(folder.rglob("*"))

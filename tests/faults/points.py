@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,17 +41,7 @@ class Counted:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A fault that was planted.
-
-    Attributes
-    ----------
-    call
-        The operation, as the command made it without the fault.
-    ending
-        How the command ended; its ``fired`` is False where it ended before it came to that operation.
-    problems
-        What did not hold; empty where everything did.
-    """
+    """A fault that was planted."""
 
     verb: str
     fault: Fault
@@ -65,19 +55,7 @@ class Point:
 
 
 class Trials:
-    """Plant faults into commands, each in a folder of its own.
-
-    Parameters
-    ----------
-    library
-        What lets operations fail.
-    folder
-        Where the folders are made.
-    keep
-        Whether they are kept where something did not hold.
-    server
-        Starts the commands, one at a time, as copies of itself; None starts interpreters.
-    """
+    """Plant faults into commands, each in a folder of its own."""
 
     def __init__(
         self, library: Library, folder: Path, *, keep: bool = False, server: CommandServer | None = None
@@ -172,20 +150,15 @@ def _judged(judge: Callable[[], list[str]]) -> list[str]:
             return [f"{type(error).__name__}: {error}"]
 
 
-def chosen_kinds(verb: Verb, points: int, seed: int) -> list[str]:
-    """Return the kinds of a verb's faults in order: every kind as often as the others, give or take one."""
+def choose(verb: Verb, counted: Counted, points: int, seed: int) -> list[tuple[Fault, Call]]:
+    """Return `points` different faults with their operations, spread evenly; fewer where there are not as many."""
     rng = random.Random(f"{seed}:{verb.name}")
     kinds: list[str] = []
     while len(kinds) < points:
         kinds += rng.sample(verb.kinds, len(verb.kinds))
-    return kinds[:points]
-
-
-def choose(verb: Verb, counted: Counted, points: int, seed: int) -> list[tuple[Fault, Call]]:
-    """Return `points` different faults with their operations, spread evenly; fewer where there are not as many."""
     taken: set[Fault] = set()
     chosen: list[tuple[Fault, Call]] = []
-    for number, kind in enumerate(chosen_kinds(verb, points, seed)):
+    for number, kind in enumerate(kinds[:points]):
         calls = thinned(counted.of(kind))
         first = int((number * _GOLDEN) % 1 * len(calls))
         free = ((Fault(kind=kind, at=call.number), call) for call in (*calls[first:], *calls[:first]))
@@ -230,30 +203,17 @@ def plant_all(
         return counts, list(pool.map(plant, work))
 
 
-def table(verbs: Iterable[Verb], counts: dict[str, Counted], points: Sequence[Point]) -> str:
+def table(counts: dict[str, Counted], points: Sequence[Point]) -> str:
     """Return what was planted and what held, as a Markdown table."""
     lines = [
         "| command | operations that write | that read | points | not reached | broken |",
         "|---|---|---|---|---|---|",
     ]
-    for verb in verbs:
-        if verb.name not in counts:
-            continue
-        mine = [point for point in points if point.verb == verb.name]
-        counted = counts[verb.name]
-        lines.append(f"| `{verb.name}` | {len(counted.writes)} | {len(counted.reads)} | {_counts(mine)} |")
-    writes = sum(len(count.writes) for count in counts.values())
-    reads = sum(len(count.reads) for count in counts.values())
-    lines.append(f"| all | {writes} | {reads} | {_counts(points)} |")
-    kinds = sorted({point.fault.kind for point in points})
-    by_kind = ", ".join(f"{kind} {_reached(points, kind)}" for kind in kinds)
-    return "\n".join([*lines, "", f"By fault: {by_kind}."])
-
-
-def _reached(points: Sequence[Point], kind: str) -> int:
-    return sum(point.ending.fired for point in points if point.fault.kind == kind)
-
-
-def _counts(points: Sequence[Point]) -> str:
-    reached = sum(point.ending.fired for point in points)
-    return f"{reached} | {len(points) - reached} | {sum(bool(point.problems) for point in points)}"
+    for name, counted in counts.items():
+        mine = [point for point in points if point.verb == name]
+        reached = sum(point.ending.fired for point in mine)
+        broken = sum(bool(point.problems) for point in mine)
+        lines.append(
+            f"| `{name}` | {len(counted.writes)} | {len(counted.reads)} | {reached} | {len(mine) - reached} | {broken} |"
+        )
+    return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Let operations of convert, bench, report and check fail, one at a time: ``python -m tests.faults.run``.
 
 Prints a line per fault after which something did not hold, and a table of all; the exit code is 1 where there was one.
-``--sample`` plants the faults of the test suite. ``--only``, ``--kind`` and ``--at`` repeat one, and ``--keep`` keeps
+``--only``, ``--kind`` and ``--at`` repeat one, and ``--keep`` keeps
 its folder.
 """
 
@@ -21,7 +21,6 @@ from tests.faults.verbs import Verb, all_verbs
 def main() -> int:
     """Plant the faults that were asked for, print what did not hold, and return 1 where something did not."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", action="store_true", help="the faults of the test suite")
     parser.add_argument("--points", type=int, help="faults per command, in place of its own number")
     parser.add_argument(
         "--only", action="append", metavar="COMMAND", help="commands, by name; may be repeated"
@@ -33,10 +32,6 @@ def main() -> int:
     parser.add_argument(
         "--keep", metavar="FOLDER", type=Path, help="keep the folders of faults that broke something"
     )
-    parser.add_argument(
-        "--list", action="store_true", help="list the operations of the commands, and plant nothing"
-    )
-    parser.add_argument("--write", metavar="FILE", type=Path, help="put the table into this document")
     options = parser.parse_args()
     hear_signals()
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as scratch:
@@ -48,8 +43,6 @@ def main() -> int:
             parser.error(f"no command is called {', '.join(sorted(unknown))}; known: {', '.join(names)}")
         verbs = [verb for verb in verbs if not options.only or verb.name in options.only]
         trials = Trials(Library.build(folder), folder, keep=options.keep is not None)
-        if options.list:
-            return _list(trials, verbs)
         if options.kind and options.at:
             return _one(trials, verbs[0], Fault(kind=options.kind, at=options.at))
         return _many(trials, verbs, options)
@@ -57,7 +50,7 @@ def main() -> int:
 
 def _many(trials: Trials, verbs: list[Verb], options: argparse.Namespace) -> int:
     def points_of(verb: Verb) -> int:
-        return int(options.points or (verb.sample if options.sample else verb.points))
+        return int(options.points or verb.points)
 
     started = time.monotonic()
     done: list[Point] = []
@@ -72,20 +65,9 @@ def _many(trials: Trials, verbs: list[Verb], options: argparse.Namespace) -> int
     counts, points = plant_all(trials, verbs, points_of, seed=options.seed, jobs=options.jobs, tell=tell)
     broken = sum(bool(point.problems) for point in points)
     reached = sum(point.ending.fired for point in points)
-    text = table(verbs, counts, points)
-    print(text)
-    if options.write is not None:
-        _write(options.write, text)
+    print(table(counts, points))
     print(f"\n{reached} faults in {time.monotonic() - started:.0f} s, {broken} of them broke something")
     return int(broken > 0)
-
-
-def _write(document: Path, text: str) -> None:
-    """Put the table between its two marks in a document."""
-    begin, end = (f"<!-- {word}: make test-faults -->" for word in ("begin", "end"))
-    before, _, rest = document.read_text(encoding="utf-8").partition(begin)
-    _, _, after = rest.partition(end)
-    document.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def _one(trials: Trials, verb: Verb, fault: Fault) -> int:
@@ -94,15 +76,6 @@ def _one(trials: Trials, verb: Verb, fault: Fault) -> int:
     _print(point)
     print(f"exit code {point.ending.code}\n{point.ending.stderr}")
     return int(bool(point.problems))
-
-
-def _list(trials: Trials, verbs: list[Verb]) -> int:
-    for verb in verbs:
-        counted = trials.count(verb)
-        print(f"{verb.name}: {len(counted.writes)} operations that write, {len(counted.reads)} that read")
-        for call in counted.writes:
-            print(f"  {call.number:4} {call.pid} {call.name:9} {call.path}")
-    return 0
 
 
 def _print(point: Point) -> None:

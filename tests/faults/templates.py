@@ -1,4 +1,4 @@
-"""What commands under faults start from, made once by commands without faults: stores, a run, a report, a baseline."""
+"""What commands under faults start from, made once by commands without faults: stores, a run, a report."""
 
 import shutil
 import threading
@@ -43,15 +43,7 @@ def storebench(*words: str) -> list[str]:
 
 
 class Templates:
-    """What commands start from, made once by commands without faults: stores, a run, a report, a baseline.
-
-    Parameters
-    ----------
-    folder
-        Where they are kept.
-    server
-        Starts the commands as copies of itself; None starts interpreters.
-    """
+    """What commands start from, made once by commands without faults: stores, a run, a report."""
 
     def __init__(self, folder: Path, server: CommandServer | None = None) -> None:
         self._folder, self._server = folder, server
@@ -79,12 +71,6 @@ class Templates:
         made = self._made_from_run("report", storebench("report", "run", "--out", "report"))
         shutil.copytree(made / "report", work / "report")
         return work / "report"
-
-    def baseline(self, work: Path) -> Path:
-        """Put a baseline that was made of the run into `work` and return its folder."""
-        made = self._made_from_run("baseline", UPDATE)
-        shutil.copytree(made / "results", work / "results")
-        return work / BASELINE
 
     def _made_from_run(self, name: str, command: Sequence[str]) -> Path:
         self._work("run", bench_command(), scenario=scenario())
@@ -115,7 +101,3 @@ def scenario(more: str = 'backends = ["lmdb"]', replicates: int = 1, compute: st
 
 def bench_command(*words: str) -> list[str]:
     return storebench("bench", "scenario.toml", "--stores", "stores", "--out", "run", *words)
-
-
-BASELINE = Path("results", "baselines", "faults")
-UPDATE = storebench("check", str(BASELINE), "run", "--update", "--reason", "a test")

@@ -24,10 +24,3 @@ def test_digests_orders_and_crops_are_those_of_every_older_result(
     name: str, now: dict[str, Any], then: dict[str, Any]
 ) -> None:
     assert now[name] == then[name]
-
-
-@pytest.mark.parametrize("part", ["fields", "step_columns"])
-def test_a_schema_version_only_ever_gains_names(part: str, now: dict[str, Any], then: dict[str, Any]) -> None:
-    assert now["schema_version"] == then["schema_version"]
-    kept = {name: kind for name, kind in now[part].items() if name in then[part]}
-    assert kept == then[part]

@@ -1,15 +1,17 @@
 """A real run, real stores and the command line in this process, for files that are damaged on purpose."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from storebench.cli.main import app
-from tests.hostile.hostile_run import SAMPLES, Answer, Here
 from tests.support.quick_cli import storebench
 
+SAMPLES = "mnist-train-limit96-synthetic"
+BACKENDS = ("lmdb", "hdf5", "memory+png", "png", "leveldb")
 SCENARIO = """
 name = "hostile"
 test_limit = 0
@@ -26,19 +28,24 @@ epochs = 2
 backends = ["lmdb"]
 cache = "warm"
 """
-BACKENDS = ("lmdb", "hdf5", "hdf5+png", "memory", "memory+png", "png", "leveldb")
 
 
 @pytest.fixture(scope="session")
-def here() -> Here:
-    """Return the command line, run in this process: a hundred times as fast as a subprocess."""
-    runner = CliRunner()
+def here() -> Callable[..., int]:
+    """Run the command line in this process; success or one line is required, and the exit code returned."""
 
-    def run(*arguments: object) -> Answer:
-        done = runner.invoke(app, [*map(str, arguments)])
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise AssertionError(f"{arguments}: not caught: {done.exception!r}") from done.exception
-        return Answer(code=done.exit_code, out=done.stdout, err=done.stderr)
+    def run(change: str, *arguments: object) -> int:
+        done = CliRunner().invoke(app, [*map(str, arguments)])
+        told = f"{change}: {arguments}: exit code {done.exit_code}, {done.stderr[-2000:]}, {done.exception!r}"
+        assert done.exception is None or isinstance(done.exception, SystemExit), told
+        lines = [line for line in done.stderr.splitlines() if line.startswith("storebench: ")]
+        assert done.exit_code in range(6), told
+        assert "Traceback" not in done.stderr + done.stdout, told
+        assert "unexpected error" not in done.stderr, told
+        assert len(lines) <= 1, told
+        assert lines or done.stdout or done.exit_code == 0, told
+        assert all(len(line) < 3000 for line in done.stderr.splitlines()), told
+        return done.exit_code
 
     return run
 

@@ -7,14 +7,11 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from storebench._version import __version__
 from tests.support.installed import (
     ROOT,
     Built,
     Environment,
-    editable_environment,
     output_of,
 )
 
@@ -23,11 +20,6 @@ SMALL_RUN = (
     *("--dataset", "mnist", "--synthetic", "--limit", "32", "--batch-size", "16", "--max-steps", "1"),
     *("--model", "tiny", "--threads", "1", "--cache", "any"),
 )
-
-
-@pytest.fixture(scope="module")
-def editable(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return editable_environment(built.source, tmp_path_factory.mktemp("editable"))
 
 
 def package_files() -> set[str]:
@@ -99,12 +91,3 @@ def test_the_tests_run_the_wheel_and_not_the_checkout(installed: Environment, tm
     file, version = output_of([str(installed.python), "-c", code], cwd=tmp_path).split()
     assert Path(file).parent == installed.site_packages / "storebench"
     assert version == __version__
-
-
-@pytest.mark.full
-def test_an_editable_install_has_the_scenarios_of_the_checkout(
-    built: Built, editable: Environment, tmp_path: Path
-) -> None:
-    listed = json.loads(editable.run("storebench", "scenarios", "--json", cwd=tmp_path))
-    assert {Path(row["path"]) for row in listed} == {built.source / "scenarios" / name for name in SCENARIOS}
-    editable.run("storebench", "bench", "smoke", "--dry-run", cwd=tmp_path)

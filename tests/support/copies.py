@@ -20,15 +20,7 @@ _NOBODY = 65534
 
 
 class Copy:
-    """A copy of this process that does some work and ends, with an interface like `subprocess.Popen`.
-
-    Parameters
-    ----------
-    work
-        Runs in the copy, and returns its exit code.
-    session
-        Whether the copy leads a new session.
-    """
+    """A copy of this process that does some work and ends, with an interface like `subprocess.Popen`."""
 
     def __init__(self, work: Callable[[], int | None], *, session: bool = False) -> None:
         self.returncode: int | None = None
@@ -128,11 +120,6 @@ def run_code(
     """Run Python code in a copy, as ``python -c CODE ARGUMENTS`` would, and return how that ended.
 
     This is for code that needs a separate process, but not a fresh interpreter.
-
-    Parameters
-    ----------
-    first
-        Called in the copy before the code runs.
     """
     words = ["-c", *map(str, arguments)]
 
@@ -164,13 +151,7 @@ def run_storebench(
 
 
 def own_mounts(script: str) -> None:
-    """Give this process mounts of its own, and run a script for the shell that changes them.
-
-    Raises
-    ------
-    OSError
-        It may not have any.
-    """
+    """Give this process mounts of its own, and run a script for the shell that changes them."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_MOUNTS) or libc.mount(b"none", b"/", None, _PRIVATE, None):
         number = ctypes.get_errno()

@@ -35,7 +35,7 @@ def produced(loader: ProcessLoader, request: BatchRequest) -> LoadedBatch:
 
 def requests(plan: EpochPlan) -> list[BatchRequest]:
     return [
-        BatchRequest(epoch=plan.epoch, step=step, indices=indices, check=plan.check, plan=None)
+        BatchRequest(epoch=plan.epoch, step=step, indices=indices, plan=None)
         for step, indices in enumerate(plan.batches)
     ]
 
@@ -88,8 +88,6 @@ kept: list[LoadedBatch] = []
 
 def keeping(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
     """Serve the batches of the first epoch again in every epoch that has the same order."""
-    if plan.check:
-        return serve(loader, plan)
     if not kept:
         kept.extend(dataclasses.replace(batch, pixels=batch.pixels.clone()) for batch in serve(loader, plan))
     return iter([dataclasses.replace(batch) for batch in kept])
@@ -97,9 +95,6 @@ def keeping(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
 
 def late(loader: ProcessLoader, plan: EpochPlan) -> Iterator[LoadedBatch]:
     """Give batches to the loop before their pixels are there."""
-    if plan.check:
-        yield from serve(loader, plan)
-        return
     for batch in (produced(loader, request) for request in requests(plan)):
         right = batch.pixels.clone()
         batch.pixels.zero_()

@@ -17,7 +17,7 @@ import psutil
 from storebench.results import Cell, Record
 from storebench.runner import Silent, prepare
 from storebench.runs.records import PROBES_DIR, STEPS_DIR
-from storebench.runs.step_files import find_table, read_arrow
+from storebench.runs.steps import find_table, read_arrow
 from storebench.scenario import Scenario, make_scenario
 from storebench.worker.job import CellJob
 from storebench.worker.replicate import run as run_replicate

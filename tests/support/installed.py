@@ -20,17 +20,7 @@ _BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A checkout's archives.
-
-    Attributes
-    ----------
-    source
-        A copy of the checkout, as far as the build reads it.
-    sdist
-        The source archive.
-    wheel
-        The wheel, which pip built from the archive.
-    """
+    """A checkout's archives."""
 
     source: Path
     sdist: Path
@@ -103,14 +93,6 @@ def environment_with(wheel: Path, folder: Path) -> Environment:
     words = ["--python", str(made.python), "install", "--quiet", "--no-deps", str(wheel)]
     output_of([sys.executable, "-m", "pip", *words], cwd=folder)
     _borrow_libraries(made)
-    return made
-
-
-def editable_environment(source: Path, folder: Path) -> Environment:
-    """Return a fresh environment in `folder` into which a source folder is installed in place."""
-    made = _bare_environment(folder)
-    _borrow_libraries(made)
-    made.run("pip", "install", "--quiet", "--no-deps", "--editable", str(source), cwd=folder)
     return made
 
 

@@ -3,7 +3,6 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,31 +16,17 @@ SCOPES: dict[str, tuple[str, ...]] = {
         f"{HARNESS}cold_cells.py",
         f"{HARNESS}cache_cells.py",
         f"{HARNESS}limited_cells.py",
-        f"{HARNESS}leftovers.py",
         "tests/unit/formats_direct/test_planned_reads.py",
-        "tests/unit/check/test_confirm.py",
-        "tests/unit/check/test_benchmark_sessions.py",
         "tests/unit/formats/test_snapshot.py",
     ),
     "faults": ("tests/faults/",),
-    "a real run": ("tests/adversary/test_records.py", "tests/adversary/test_rounds.py"),
-    "revisions": ("tests/unit/check/test_against.py",),
-    "six backends": tuple(
-        f"{HARNESS}{name}.py" for name in ("same_training", "interruptions", "time_attribution", "timeline")
-    ),
-    "run folders": (f"{HARNESS}run_folder.py",),
     "documents": ("tests/docs/", "tests/packaging/"),
-    "ends of cells": (f"{HARNESS}cell_endings.py",),
     "loaders": ("tests/unit/loading/",),
     "hostile files": ("tests/hostile/",),
-    "failing stores": ("tests/unit/test_store_failures.py",),
     "contracts": ("tests/contracts/",),
-    "replaced stores": ("tests/unit/test_replacing.py",),
-    "proof": (f"{HARNESS}timed_proof.py", f"{HARNESS}epoch_coverage.py"),
 }
-"""What runs in one process, the longest first: tests that use the machine's page cache, or that share what is long in
-the making, and long files. Any other file is a scope of its own. Files with quiet tests are in the first scope: its quiet
-tests run in a row, before any other process has begun a long test for whose end they would wait."""
+"""What runs in one process, the longest first: tests that use the machine's page cache, or share what is long in the
+making. Any other file is a scope of its own."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -50,51 +35,21 @@ def scope_of(nodeid: str) -> str:
     return next((name for name, parts in SCOPES.items() if path.startswith(parts)), path)
 
 
-class Turn:
-    """Locks that the processes of one suite share: many tests side by side, or a quiet one alone.
-
-    Whoever waits for its turn holds the gate, so that a quiet test need not wait until nobody else has one.
-    """
-
-    def __init__(self, gate: Path, floor: Path) -> None:
-        self._gate, self._floor = (os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (gate, floor))
-        self._alone = False
-
-    def take(self, *, alone: bool) -> None:
-        """Wait for a turn; the next of several quiet tests has it already."""
-        if self._alone and alone:
-            return
-        fcntl.flock(self._gate, fcntl.LOCK_EX)
-        try:
-            fcntl.flock(self._floor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
-        self._alone = alone
-
-    def give(self, *, alone_next: bool) -> None:
-        """End the turn, unless another quiet test follows a quiet one."""
-        if self._alone and alone_next:
-            return
-        self._alone = False
-        # Not by closing: a forked process that outlived its test would keep the lock.
-        fcntl.flock(self._floor, fcntl.LOCK_UN)
+def is_quiet(item: pytest.Item) -> bool:
+    return item.get_closest_marker("quiet") is not None
 
 
-TURN = pytest.StashKey[Turn]()
-
-
-def is_quiet(item: pytest.Item | None) -> bool:
-    return item is not None and item.get_closest_marker("quiet") is not None
+LOCKS = pytest.StashKey[tuple[int, int]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """In a process that runs beside others, open the locks (pytest's settings, and their folder), and join the server."""
     if hasattr(config, "workerinput") and config.inipath is not None:
         SERVER.join(config.workerinput.get("commands", ""))
-        config.stash[TURN] = Turn(gate=config.inipath, floor=config.rootpath)
-        for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
-            # pytest-benchmark would measure nothing in the sessions of their own that tests start.
-            del os.environ[name]
+        gate, floor = (
+            os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (config.inipath, config.rootpath)
+        )
+        config.stash[LOCKS] = gate, floor
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -104,16 +59,20 @@ def pytest_configure_node(node: Any) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
-    """Run a test in its turn; waiting for it counts against no timeout."""
-    turn = item.config.stash.get(TURN, None)
-    if turn is None:
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Run tests side by side, but a quiet one alone; whoever waits holds the gate, so that a quiet one gets its turn."""
+    if LOCKS not in item.config.stash:
         return (yield)
-    turn.take(alone=is_quiet(item))
+    gate, floor = item.config.stash[LOCKS]
+    fcntl.flock(gate, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(floor, fcntl.LOCK_EX if is_quiet(item) else fcntl.LOCK_SH)
+    finally:
+        fcntl.flock(gate, fcntl.LOCK_UN)
     try:
         return (yield)
     finally:
-        turn.give(alone_next=is_quiet(nextitem))
+        fcntl.flock(floor, fcntl.LOCK_UN)  # not by closing: a process that outlived its test would keep it
 
 
 def in_order_of_scopes(items: list[pytest.Item]) -> None:

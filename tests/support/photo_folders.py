@@ -45,13 +45,7 @@ def size_of(number: int) -> tuple[int, int]:
 
 
 def write_photos(root: Path, *, classes: int = 2, each: int = 6, only: int | None = None) -> Path:
-    """Write class folders of photographs and return their folder.
-
-    Parameters
-    ----------
-    only
-        Index into `KINDS` of the only kind; None for all in turn.
-    """
+    """Write class folders of photographs and return their folder."""
     for label in range(classes):
         folder = root / f"class{label}"
         folder.mkdir(parents=True)

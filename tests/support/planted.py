@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from storebench.probes.batch_io import IO_COLUMNS
-from storebench.report.validation.order import seeded_order
+from storebench.report.checks.rules import seeded_order
 from storebench.results import (
     CELL_FIELDS,
     CacheFacts,
@@ -29,9 +29,9 @@ from storebench.results import (
     Record,
     StoreFacts,
 )
-from storebench.runs.conversions import ConversionRecord
 from storebench.runs.records import STEPS_DIR, append_records
-from storebench.worker.portion import with_cold_rates
+from storebench.settings.words import ComputeKind
+from storebench.worker.figures import with_cold_rates
 
 FORMATS = {
     "png": ("files", "png", "pillow"),
@@ -150,7 +150,9 @@ def make_record(
         "compute_s": steps * compute_ms / 1000,
         "overhead_s": steps * overhead_ms / 1000,
         "data_wait_frac": steps * wait_ms / 1000 / busy_s,
-        "accelerator_util_frac": steps * compute_ms / 1000 / timed_s,
+        "accelerator_util_frac": None
+        if cell.compute.kind is ComputeKind.NONE
+        else steps * compute_ms / 1000 / timed_s,
         "au_kind": cell.compute.kind,
         "fetch_s": steps * fetch_ms / 1000,
         "decode_s": steps * decode_ms / 1000,
@@ -158,15 +160,13 @@ def make_record(
         "handover_s": steps * handoff_ms / 1000,
         "data_wait_ns": Percentiles(p50=wait_ns, p95=wait_ns, p99=wait_ns, max=wait_ns),
         "time_to_first_batch_s": wait_ms / 1000,
-        "digests": Digests(samples="aa", order="", loss=f"loss-{epoch}"),
+        "digests": Digests(order="", loss=f"loss-{epoch}"),
         "coverage": Coverage(
             expected=samples,
             served=samples,
             unique=samples,
             duplicates=0,
             missing=0,
-            pixels_checked=samples,
-            pixels_wrong=0,
         ),
         "loss": Loss(first=6.9, last=5.0),
         "store": StoreFacts(
@@ -238,23 +238,6 @@ def cold_start(record: Record, **rates: tuple[float, float, float]) -> Record:
         for name, (rate, resident, excess) in rates.items()
     )
     return dataclasses.replace(record, cold_rates=cold_rates)
-
-
-def make_conversion(backend: str, replicate: int, seconds: float, **changes: Any) -> ConversionRecord:
-    """Return the record of a conversion of ImageNet's PNG files into the store of `backend`."""
-    fields: dict[str, Any] = {
-        "storebench_version": "0.1",
-        "run_id": "run-a",
-        "replicate": replicate,
-        "dataset": "imagenet",
-        "size": 4000,
-        "source": "files+png",
-        "target": "+".join(FORMATS[backend][:2]),
-        "started_utc": "2026-01-02T03:04:05Z",
-        "samples": 4000,
-        "seconds": seconds,
-    }
-    return ConversionRecord(**(fields | changes))
 
 
 def replicates(backend: str, waits_ms: list[float], **changes: Any) -> list[Record]:
@@ -371,7 +354,7 @@ PAPER_WAITS_MS = {
 }  # fmt: skip
 
 
-def paper_records(cache: str = "warm", rounds: int = 3, **changes: Any) -> list[Record]:
+def paper_records(cache: str = "warm", rounds: int = 5, **changes: Any) -> list[Record]:
     """Return the paper's six backends and null on one dataset, over some rounds with a little spread."""
     records = []
     for number in range(rounds):

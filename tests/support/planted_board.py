@@ -5,13 +5,7 @@ from typing import Any
 
 
 class PlantedBoard:
-    """A board on which the values of other nodes are planted; it keeps what this node tells.
-
-    Parameters
-    ----------
-    planted
-        Values by key, with "_" in place of "/": ``job_0`` for ``job/0``.
-    """
+    """A board on which the values of other nodes are planted; it keeps what this node tells."""
 
     def __init__(self, **planted: dict[str, Any]) -> None:
         self.planted = {key.replace("_", "/"): value for key, value in planted.items()}

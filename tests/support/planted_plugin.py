@@ -326,17 +326,6 @@ class PreloadReader(PastTheCacheReader):
         return [self._copy[int(index)] for index in indices]
 
 
-class PreloadAndTouchReader(PreloadReader):
-    """Do the same, and read a few pages of the store through the cache at the first fetch, as an index would be."""
-
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        if not self._copy:
-            with (self.store / "pixels.bin").open("rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-                file.read(4 * 4096)
-        return super()._fetch(indices)
-
-
 class HoardReader(PreloadReader):
     """Copy the whole store into memory of its own when it is first opened, before any clock or limit applies."""
 
@@ -402,7 +391,6 @@ class PlantedFormat(Format):
             "greedy": GreedyReader,
             "past-the-cache": PastTheCacheReader,
             "preload": PreloadReader,
-            "preload-and-touch": PreloadAndTouchReader,
             "hoard": HoardReader,
             "head-start": HeadStartReader,
         }

@@ -1,18 +1,15 @@
-"""Planted sides of a check: pytest-benchmark files and run folders whose figures are chosen."""
+"""Planted sides of a check: run folders whose figures are chosen."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from storebench.check.sides.benchmarks import EXTRA_VERSION, FAILED_KEY
 from storebench.results import (
     CacheFacts,
     CacheVerdict,
-    Ceilings,
     Cell,
     Counters,
     Environment,
@@ -20,69 +17,10 @@ from storebench.results import (
     Status,
     StoreFacts,
 )
-from storebench.runs.records import append_records
+from storebench.runs.records import PAIRING_NAME, append_records
 
-HERE: dict[str, Any] = {"key": "here", "match": {"cpu": "planted", "kernel": "6.8"}}
-ELSEWHERE = {"key": "elsewhere", "match": {"cpu": "another", "kernel": "6.8"}}
-CELLS = tuple(f"read/{name}/warm" for name in ("lmdb", "hdf5", "png", "leveldb", "memory"))
-COUNTERS = {
-    "samples_served": 1024,
-    "read_calls": 1024,
-    "bytes_on_disk": 4_000_000,
-    "payload_bytes": 3_145_728,
-}
-
-Factors = Mapping[str, float]
-
-
-def session(
-    number: int,
-    *,
-    cells: tuple[str, ...] = CELLS,
-    slower: Factors | None = None,
-    noise: float = 0.02,
-    seed: int = 0,
-    machine: Mapping[str, Any] | None = HERE,
-    scale: float = 1.0,
-    counters: Mapping[str, Mapping[str, float]] | None = None,
-    change: Callable[[dict[str, Any]], None] = lambda _extra: None,
-    rounds: int = 8,
-    shape: Callable[[str, list[float]], list[float]] = lambda _cell, seconds: seconds,
-) -> dict[str, Any]:
-    """Return one session's JSON.
-
-    `slower` multiplies a cell's time; `scale` multiplies every time and every calibration (a
-    slower machine); `change` edits each benchmark's extra_info; `shape` edits the seconds of a cell's rounds.
-    """
-    rng = np.random.default_rng((seed, number))
-    benchmarks = []
-    for position, cell in enumerate(cells):
-        own = np.exp(rng.normal(0, noise))  # what differs from process to process
-        beside = 1e-3 * scale * np.exp(rng.normal(0, 0.01, rounds))
-        factor = (slower or {}).get(cell, 1.0) * own * (position + 1)
-        extra = {
-            "schema_version": EXTRA_VERSION,
-            "cell_id": cell,
-            "samples": 1024,
-            "samples_of": "f00d",
-            "calibration": "memory",
-            "calibration_s": beside.tolist(),
-            "counters": {**COUNTERS, **(counters or {}).get(cell, {})},
-        }
-        change(extra)
-        data = shape(cell, (beside * factor).tolist())
-        node = f"benchmarks/suite/test_read.py::test[{cell}]"
-        benchmarks.append({"fullname": node, "name": cell, "extra_info": extra, "stats": {"data": data}})
-    info = {} if machine is None else {"storebench_environment": machine}
-    return {"machine_info": info, "benchmarks": benchmarks, FAILED_KEY: {}}
-
-
-def write_sessions(folder: Path, count: int = 5, **planted: Any) -> Path:
-    """Write a folder of sessions and return it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        (folder / f"session-{number}.json").write_text(json.dumps(session(number, **planted)))
-    return folder
+COSTS = {"lmdb": 1e-6, "hdf5": 2e-6, "png": 3e-6}
+"""Backend -> seconds per sample."""
 
 
 def record(
@@ -90,7 +28,6 @@ def record(
     replicate: int,
     seconds: float,
     *,
-    gather: float | None = 1e6,
     key: str = "here",
     **changes: Any,
 ) -> Record:
@@ -139,7 +76,6 @@ def record(
         store=store,
         cache=facts,
         counters=Counters(read_calls=1000, major_faults=0, device_read_bytes=3_072_000),
-        ceilings=Ceilings(gather_samples_per_s=gather, device_random_1_bytes_per_s=1e8),
         environment=Environment(key=key, match={"kernel": key}, notes={}),
     )
     return dataclasses.replace(planted, **changes)
@@ -159,20 +95,41 @@ def write_run(folder: Path, records: list[Record]) -> Path:
 
 def run_of(
     folder: Path,
-    seconds: Mapping[str, float],
+    seconds: Mapping[str, float] = COSTS,
     *,
-    replicates: int = 5,
+    replicates: int = 6,
     noise: float = 0.01,
     seed: int = 0,
+    change: Callable[[Record], Record | None] = lambda one: one,
     **more: Any,
 ) -> Path:
-    """Write a run with a chosen time per sample for each backend."""
+    """Write a run with a chosen time per sample for each backend; `change` edits or drops LMDB's records."""
     rng = np.random.default_rng(seed)
-    return write_run(
-        folder,
-        [
-            record(backend, number, cost * float(np.exp(rng.normal(0, noise))), **more)
-            for number in range(replicates)
-            for backend, cost in seconds.items()
-        ],
+    folder.mkdir(parents=True)
+    for number in range(replicates):
+        for backend, cost in seconds.items():
+            one = record(backend, number, cost * float(np.exp(rng.normal(0, noise))), **more)
+            changed = change(one) if backend == "lmdb" else one
+            write_run(folder, [changed] if changed else [])
+    return folder
+
+
+def paired(
+    place: Path, change: Callable[[Record], Record | None] = lambda one: one, **more: Any
+) -> tuple[Path, Path]:
+    """Write two runs of one pairing; `change` edits or drops the contender's records of LMDB."""
+    sides = (
+        run_of(place / "baseline", **more),
+        run_of(place / "contender", **({"seed": 1} | more), change=change),
     )
+    for folder in sides:
+        (folder / PAIRING_NAME).write_text('{"pairing": "same"}', encoding="utf-8")
+    return sides
+
+
+def slower(factor: float) -> Callable[[Record], Record]:
+    return lambda one: dataclasses.replace(one, samples_per_s=one.samples_per_s / factor)
+
+
+def with_(**changes: Any) -> Callable[[Record], Record]:
+    return lambda one: dataclasses.replace(one, **changes)

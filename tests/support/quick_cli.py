@@ -74,13 +74,7 @@ class Command:
 
 
 class CommandServer:
-    """A process that runs commands, each in a child of its own; started by the first one.
-
-    Parameters
-    ----------
-    variables
-        Variables of the server's own environment, beside those of this process.
-    """
+    """A process that runs commands, each in a child of its own; started by the first one."""
 
     def __init__(self, **variables: str) -> None:
         self._variables = variables
@@ -103,24 +97,7 @@ class CommandServer:
         largest_file: int | None = None,
         group: Path | None = None,
     ) -> CompletedText:
-        """Run ``storebench ARGUMENTS``.
-
-        Parameters
-        ----------
-        timeout
-            Seconds after which the command is killed.
-        more_memory
-            Bytes of address space that it may have beyond what is loaded; None for no limit.
-        largest_file
-            Bytes beyond which it can write no file; None for no limit.
-        group
-            Control group that it enters first; None for none.
-
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            It took longer.
-        """
+        """Run ``storebench ARGUMENTS``."""
         (out, child_out), (error, child_error) = os.pipe(), os.pipe()
         streams = child_out, child_error
         limits = {
@@ -154,17 +131,7 @@ class CommandServer:
         limits: Mapping[str, Any] | None = None,
         session: bool = False,
     ) -> Command:
-        """Start ``storebench ARGUMENTS``.
-
-        Parameters
-        ----------
-        streams
-            Descriptors of its standard output and its standard error.
-        limits
-            "more_memory", "largest_file" and "group", as `run` has them.
-        session
-            Whether it leads a session of its own.
-        """
+        """Start ``storebench ARGUMENTS``."""
         request = {
             "arguments": arguments,
             "cwd": str(cwd),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from storebench.ranks.group import ALONE, Group, TorchGroup
 from storebench.ranks.membership import Membership
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import Cell, JobFacts, Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.worker.job import CellJob

@@ -39,7 +39,7 @@ def _copy_cells():
 
     from storebench.probes.code import cell_environment
     from storebench.worker import launch
-    from storebench.worker.cell_process import variables_of
+    from storebench.worker.launch import variables_of
 
     def copied(job, variables, output):
         from storebench.worker import replicate

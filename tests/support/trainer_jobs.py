@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from storebench.ranks.games import packed
 from storebench.ranks.group import Group
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import Cell, JobFacts, Record, TrainersFacts
 from storebench.runs.records import RECORDS_NAME
 from storebench.training.steps import CpuStep

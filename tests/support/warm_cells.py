@@ -27,11 +27,10 @@ from storebench.probes.code import cell_environment
 from storebench.ranks import agent, board, nodes
 from storebench.ranks.launch import AGENT
 from storebench.surroundings import Surroundings
-from storebench.system.forking import fork_when_settled
 from storebench.system.interrupts import Held
-from storebench.system.processes import expend
-from storebench.worker import ahead, launch, replicate
-from storebench.worker.cell_process import GRACE_S, end, started, variables_of
+from storebench.system.processes import expend, fork_when_settled
+from storebench.worker import launch, replicate
+from storebench.worker.launch import GRACE_S, end, started, variables_of
 from tests.support.copies import Copy, become
 from tests.support.short_yardsticks import shorten
 
@@ -164,7 +163,6 @@ def warm_cells() -> Iterator[None]:
     """Let every cell of a run in this process run in a copy of it, and so every rank."""
     copying = types.SimpleNamespace(**vars(subprocess) | {"Popen": BoardProcess})
     with (
-        mock.patch.object(ahead, "MOST", 1),  # a copy has nothing to import
         mock.patch.object(launch, "_fresh_process", warm_process),
         mock.patch.object(launch, "started", warm_agent),
         mock.patch.object(nodes, "subprocess", copying),

@@ -10,13 +10,13 @@ from storebench.cli.main import app
 from storebench.datasets import synthetic
 from storebench.formats.origin import code_facts
 from storebench.probes.environment import environment
-from storebench.report.build import content_of
-from storebench.report.page import html
+from storebench.report.content import content_of
+from storebench.report.page import markdown
 from storebench.runs.records import record_from_dict
 from tests.support.kept_data import keep_real_data, read_real_data
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS = ROOT / "results" / "reference" / "conversion" / "records.jsonl"
+RECORDS = ROOT / "results" / "reference" / "codecs" / "records.jsonl"
 
 
 def warm_up() -> None:
@@ -28,7 +28,9 @@ def warm_up() -> None:
     read_real_data()
     lines = RECORDS.read_text(encoding="utf-8").splitlines()[:2]
     nowhere = Path("run") / RECORDS.name  # without step tables, whose readers take memory
-    html(content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), nowhere) for line in lines]))
+    markdown(
+        content_of([(record_from_dict(json.loads(line), where=str(RECORDS)), nowhere) for line in lines])
+    )
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(app)
 

@@ -2,13 +2,11 @@
 
 import dataclasses
 import time
-from collections import Counter
 
 import pytest
 
-from storebench.cli.bench_watch import Pace, StderrWatcher, ended_words, outcome
+from storebench.cli.progress import Pace, StderrWatcher, outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, Record
-from storebench.rounds import Why
 from storebench.runs.schedule import PendingReplicate
 from storebench.settings.words import CacheState
 
@@ -45,12 +43,6 @@ def test_a_rate_is_that_of_a_cold_start_or_of_the_steady_steps(portion: Portion 
     assert outcome(dataclasses.replace(RECORD, portion=portion)).startswith(said)
 
 
-def test_a_reader_that_holds_its_data_has_one_rate() -> None:
-    assert RECORD.cache is not None
-    held = dataclasses.replace(RECORD.cache, applies_to="open")
-    assert outcome(dataclasses.replace(RECORD, cache=held)).startswith("epoch 0: 1,900 samples/s, ")
-
-
 def lines_of(watcher: StderrWatcher, capsys: pytest.CaptureFixture[str], rounds: int) -> list[str]:
     """Return what is said at the start of each replicate of two cells."""
     said = []
@@ -85,13 +77,6 @@ def test_the_time_left_is_that_of_the_replicates_so_far() -> None:
     assert pace.left(30) == "; about 3 s left"
 
 
-def test_the_end_of_added_rounds_is_told_in_plain_words() -> None:
-    assert ended_words(8, Counter({Why.BUDGET: 2})) == (
-        "no further round after 8: another one would not fit into the time"
-    )
-    assert ended_words(5, Counter({Why.PRECISE: 3, Why.UNDECIDABLE: 1})) == (
-        "no further round after 5: for 3 of 4 comparisons, every ratio that matters is precise enough;"
-        " for 1 of 4 comparisons, more rounds would not decide what is open"
-    )
-    for why in Why:
-        assert ended_words(5, Counter({why: 1})).startswith("no further round after 5: ")
+def test_the_end_of_the_time_budget_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    StderrWatcher().ended(8)
+    assert "no further round after 8: another one would not fit into the time" in capsys.readouterr().err

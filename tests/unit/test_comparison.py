@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from storebench.comparison import Verdict, compare, median_interval, rounds_needed, t_quantile
+from storebench.comparison import Verdict, compare, estimate, rounds_needed, t_quantile
 from storebench.units import Better
 
 EVEN = [100.0, 101.0, 99.0, 100.5, 99.5]
@@ -68,10 +68,9 @@ def test_quantiles_and_intervals_against_scipy() -> None:
     for freedom in (1, 2, 3, 4, 9, 30):
         assert t_quantile(0.975, freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-9)
     low, high = scipy.stats.ttest_1samp(np.log(EVEN), 0).confidence_interval()
-    found = median_interval(EVEN)
-    assert found is not None
+    found = estimate(EVEN)
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
-    assert median_interval([1.0]) is None
+    assert (estimate([3.0]).mid, estimate([3.0]).low) == (3.0, None)
 
 
 def test_rounds_needed_reach_their_power() -> None:

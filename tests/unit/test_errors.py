@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storebench import errors
 from storebench.errors import StorebenchError, UnknownNameError, from_os_error
 from storebench.filesystem import file_system
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import mount_of
 
 KINDS = [
     kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, StorebenchError)

@@ -7,8 +7,8 @@ PACKAGE = "storebench"
 
 PARENTS = (
     "runner", "plan", "timeline", "following", "first_run.choice", "stores.convert", "report.build",
-    "report.validation.validate", "check.confirm", "check.against", "cli.main", "runs.folder", "worker.job",
-    "worker.launch", "worker.ahead",
+    "check.against", "check.against", "cli.main", "runs.folder", "worker.job",
+    "worker.launch",
 )  # fmt: skip
 
 

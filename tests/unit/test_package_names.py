@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from storebench.system.imports import uncollected
+from storebench.system.processes import uncollected
 
 PACKAGE = Path(__file__).resolve().parents[2] / "storebench"
 

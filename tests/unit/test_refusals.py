@@ -45,12 +45,6 @@ def test_an_address_in_a_variable_is_no_folder(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_reason_may_name_an_address(cli: Cli) -> None:
-    for words in (("--reason", "https://host/issues/3"), ("--reason=https://host/issues/3",)):
-        done = cli("check", "baseline", "run", "--update", *words)
-        assert "an address" not in done.stderr
-
-
 def test_workers_without_a_batch_are_told(cli: Cli) -> None:
     done = cli("run", "memory", *MNIST, "--compute", "none", "--workers", "2", "--batch-size", "256")
     assert "too few images" not in done.stderr

@@ -7,15 +7,12 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from storebench.datasets.base import DatasetSpec
 from storebench.errors import (
     CorruptDataError,
     CorruptStoreError,
@@ -25,7 +22,7 @@ from storebench.errors import (
 )
 from storebench.formats import parse_backend
 from storebench.manifest import MANIFEST_NAME
-from storebench.stores.convert import BuildOptions, Replace, convert, ensure_store
+from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.devices import ensure_image
 from storebench.stores.find import Store, open_store
 from storebench.stores.verify import verify_store
@@ -34,7 +31,6 @@ from tests.support.small_datasets import SPEC, Gradients
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
 
-FORMATS = ["png", "hdf5", "memory", "leveldb", "lmdb"]
 OLD, NEW = Gradients(fingerprint="old"), Gradients(fingerprint="new")
 FORCE = BuildOptions(replace=Replace.YES)
 HDF5 = parse_backend("hdf5")
@@ -189,14 +185,6 @@ def test_the_only_whole_copy_is_kept_until_there_is_another(old: Path) -> None:
     assert beside(old) == []
 
 
-def test_what_a_kill_left_goes_when_the_store_is_used(old: Path) -> None:
-    shutil.copytree(old, old.with_name(f".{old.name}.tmp-1-0a1b2c3d"))
-    shutil.copytree(old, old.with_name(".lmdb+raw.tmp-2-0a1b2c3d"))  # whole, and of another name
-    old.with_name(".memory+raw.lock").touch()
-    assert not build(OLD, old.parents[1]).built
-    assert beside(old) == ["lmdb+raw"]
-
-
 @contextlib.contextmanager
 def held(store: Path) -> Iterator[None]:
     """Hold a store as a converting process does."""
@@ -216,28 +204,12 @@ def test_what_a_living_process_has_in_hand_is_left_alone(old: Path) -> None:
     verify_store(old)
 
 
-def test_verify_finds_a_store_without_its_name(old: Path, cli: Cli) -> None:
-    hide(old, 1)
-    done = cli("verify", str(old))
-    assert done.returncode == 0, done.stderr
-    assert f"put {old} back" in done.stderr
-
-
 def test_convert_from_finds_a_store_without_its_name(old: Path, cli: Cli) -> None:
     hide(old, 1)
     done = cli("convert", "memory", "--from", str(old))
     assert done.returncode == 0, done.stderr
     assert f"put {old} back" in done.stderr
     assert age(old.with_name("memory+raw")) == "old"
-
-
-def test_verify_through_a_link_finds_the_store_as_well(old: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(old)
-    hide(old, 1)
-    verify_store(link)
-    assert age(old) == "old"
-    assert link.is_symlink()
 
 
 @pytest.mark.parametrize("change", [{"schema_version": 99}, {"format": "fancy"}], ids=["newer", "unknown"])
@@ -250,16 +222,6 @@ def test_what_cannot_be_judged_is_put_back(change: dict[str, object], old: Path)
     assert json.loads(manifest.read_text()).items() >= change.items()
 
 
-def test_a_store_that_may_not_be_put_back_is_named(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = hide(old, 1)
-    refused = OSError(errno.EROFS, "Read-only file system")
-    monkeypatch.setattr(os, "rename", Fault(os.rename, 1, refused, done=False))
-    with pytest.raises(OutputError, match=r"cannot be renamed \(Read-only") as told:
-        verify_store(old)
-    assert f"left it as {hidden}" in str(told.value)
-    assert hidden.is_dir()
-
-
 def test_an_image_without_its_name_is_put_back(old: Path) -> None:
     image = old.parent / ".devices" / old.name
     (image / "store").mkdir(parents=True)
@@ -270,71 +232,3 @@ def test_an_image_without_its_name_is_put_back(old: Path) -> None:
     assert ensure_image(old, said.append).image.read_bytes() == b"an image"
     assert [line.split()[0] for line in said] == ["put"]
     assert beside(image) == []
-
-
-# The same by the kernel's own hand.
-
-MNIST = DatasetSpec(name="mnist", limit=9, synthetic=True)
-INTERRUPTED = "error=EINTR:signal=INT"
-
-
-@pytest.fixture
-def mnist(tmp_path: Path) -> Path:
-    """Return a store that the command line can convert again."""
-    return ensure_store(MNIST, HDF5, tmp_path / "stores").path
-
-
-def convert_under_strace(store: Path, *injections: str) -> CompletedText:
-    """Convert `store` again with --force, while the kernel's answers about its renamings are tampered with."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
-    command = ["convert", store.name, "--dataset", "mnist", "--synthetic", "--limit", "9", "--force"]
-    done = subprocess.run(
-        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=rename"]
-        + [word for injection in injections for word in ("-e", f"inject={injection}")]
-        + [sys.executable, "-m", "storebench", *command, "--out", str(store.parents[1])],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        timeout=60,
-        check=False,
-    )
-    if "ptrace" in done.stderr.lower():
-        pytest.skip(f"strace may not trace here: {done.stderr.splitlines()[0]}")
-    return done
-
-
-def convert_again(store: Path) -> Store:
-    """Do what the next command does with the store."""
-    return ensure_store(MNIST, parse_backend(store.name), store.parents[1])
-
-
-@pytest.mark.parametrize("nth", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_a_kill_between_two_renamings_loses_neither(mnist: Path, nth: int) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, f"rename:signal=KILL:when={nth}")
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert mnist.exists() == (nth != 2)
-    assert len([name for name in beside(mnist) if ".tmp-" in name]) == (2 if nth == 2 else 1)
-    assert not convert_again(mnist).built
-    verify_store(mnist)
-    assert ((mnist / MANIFEST_NAME).read_bytes() == before) == (nth == 1)
-    assert beside(mnist) == []
-
-
-@pytest.mark.thinned
-@pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize(
-    ("fault", "exit_code"),
-    [("error=ENOSPC", 5), (INTERRUPTED, 130), ("error=ENOSPC:signal=INT", 130)],
-    ids=["full", "interrupted", "both"],
-)
-def test_an_error_between_two_renamings_puts_the_store_back(
-    mnist: Path, nth: int, fault: str, exit_code: int
-) -> None:
-    before = (mnist / MANIFEST_NAME).read_bytes()
-    done = convert_under_strace(mnist, f"rename:{fault}:when={nth}")
-    assert done.returncode == exit_code, done.stderr
-    assert (mnist / MANIFEST_NAME).read_bytes() == before
-    verify_store(mnist)
-    assert beside(mnist) == []

@@ -25,26 +25,11 @@ from storebench.results import (
 from storebench.runs.records import (
     RECORDS_NAME,
     append_records,
-    json_schema,
     read_records,
     record_from_dict,
     record_to_dict,
 )
 from storebench.settings.words import CacheState
-
-ISSUE_NAMES = {
-    "": "schema_version cell replicate epoch samples steps epoch_s samples_per_s payload_bytes_per_s data_wait_s "
-    "h2d_s compute_s overhead_s data_wait_frac fetch_s decode_s prep_s data_wait_ns time_to_first_batch_s "
-    "open_s digests loss test_accuracy store environment cache counters coverage",
-    "cell": "dataset split backend format codec reader workers batch_size model compute device seed",
-    "data_wait_ns": "p50 p95 p99 max",
-    "digests": "samples order loss",
-    "loss": "first last",
-    "store": "bytes_on_disk build_s",
-    "cache": "requested method resident_frac_before resident_frac_after verdict",
-    "counters": "device_read_bytes major_faults minor_faults read_calls voluntary_switches involuntary_switches "
-    "cpu_user_s cpu_system_s peak_rss_bytes read_amplification",
-}
 
 
 def make(replicate: int = 0, **more: Any) -> Record:
@@ -65,7 +50,7 @@ def make(replicate: int = 0, **more: Any) -> Record:
         replicate=replicate,
         epoch=0,
         started_utc="2026-01-01T00:00:00+00:00",
-        digests=Digests(samples="aa", order="bb", loss=None),
+        digests=Digests(order="bb", loss=None),
         loss=Loss(first=2.5, last=0.25),
         data_wait_ns=Percentiles(p50=1, p95=2, p99=3, max=4),
         cache=CacheFacts(
@@ -86,17 +71,6 @@ def test_a_record_survives_json_whole() -> None:
     assert copy == record
     assert copy.cell.cell_id == record.cell.cell_id
     assert copy.status is Status.FAILED
-
-
-@pytest.mark.parametrize("part", ISSUE_NAMES)
-def test_every_name_that_was_promised_is_in_the_schema(part: str) -> None:
-    schema = json_schema()
-    properties = schema["properties"]
-    if part:
-        target = properties[part]
-        reference = target.get("$ref") or next(one["$ref"] for one in target["anyOf"] if "$ref" in one)
-        properties = schema["$defs"][reference.rpartition("/")[2]]["properties"]
-    assert set(ISSUE_NAMES[part].split()) <= set(properties)
 
 
 def test_records_come_back_in_the_order_in_which_they_were_appended(tmp_path: Path) -> None:
@@ -140,19 +114,6 @@ def test_a_line_that_is_no_record_is_an_error_with_line_and_field(tmp_path: Path
         read_records(tmp_path)
 
 
-def test_an_array_that_was_cut_is_an_error_of_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "records.json"
-    path.write_text(json.dumps([record_to_dict(make())])[:-9])
-    with pytest.raises(CorruptDataError, match="not complete JSON"):
-        read_records(path)
-
-
-def test_lines_are_counted_as_they_stand_in_the_file(tmp_path: Path) -> None:
-    (tmp_path / RECORDS_NAME).write_text("\r\n" + json.dumps({"schema_version": 9}) + "\n")
-    with pytest.raises(SchemaVersionError, match=r"records\.jsonl:2: "):
-        read_records(tmp_path)
-
-
 @pytest.mark.parametrize("version", [None, 0, 3, "1.0"])
 def test_a_record_of_another_schema_is_refused_as_not_comparable(version: object) -> None:
     raw = record_to_dict(make()) | {"schema_version": version}
@@ -176,11 +137,6 @@ def test_no_records_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
         read_records(tmp_path)
 
 
-def test_records_cannot_be_changed() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        make().samples = 5  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("counts", "complete"),
     [((0, 0, 0), True), ((1, 0, 0), False), ((0, 1, 0), False), ((0, 0, 1), False)],
@@ -193,8 +149,7 @@ def test_coverage_is_complete_only_without_any_fault(counts: tuple[int, int, int
         unique=9,
         duplicates=duplicates,
         missing=missing,
-        pixels_checked=9,
-        pixels_wrong=wrong,
+        timed_wrong=wrong,
     )
     assert found.complete is complete
 

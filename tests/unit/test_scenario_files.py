@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.plan_lines import told_apart
+from storebench.cli.progress import told_apart
 from storebench.progress import mute
-from storebench.scenario import load_scenario
-from storebench.scenario_files import SHIPPED, shipped_scenarios
+from storebench.scenario import SHIPPED, load_scenario, shipped_scenarios
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 CHECKOUT = Path(__file__).parents[2] / "scenarios"

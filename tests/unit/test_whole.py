@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from storebench.runs.manifest import Whole, note_whole, whole_of
 from storebench.runs.records import RUN_NAME
-from storebench.runs.whole import Whole, note_whole, whole_of
 
 WHOLE = Whole(count=40_000, total_bytes=5 << 30, memory_bytes=24 << 30, fits=True)
 

@@ -26,8 +26,7 @@ from storebench.formats.lmdb.pages import (
     leaves,
     sub_databases,
 )
-from storebench.system.scratch import scratch_folder
-from storebench.system.user_cache import user_cache_folder
+from storebench.system.scratch import scratch_folder, user_cache_folder
 
 _VERSION = 1
 _HEADER_BYTES = 8 * 8 + 16

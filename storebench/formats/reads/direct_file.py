@@ -16,8 +16,7 @@ from storebench.arrays import ImageShape
 from storebench.errors import CorruptStoreError
 from storebench.formats.common import damaged
 from storebench.formats.windows import Batch, Windows
-from storebench.probes.machine import block_device
-from storebench.probes.mounts import mount_of
+from storebench.probes.machine import block_device, mount_of
 from storebench.probes.page_count import (
     NOT_ALLOWED,
     PAGE_BYTES,

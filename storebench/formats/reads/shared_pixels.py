@@ -19,7 +19,7 @@ from storebench.formats.base import Fetched, Reader
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.windows import Batch, Windows, check_range
 from storebench.manifest import Manifest
-from storebench.probes.gather import compiled
+from storebench.probes.rates import compiled
 from storebench.system.scratch import (
     SEGMENT_PREFIX,
     SEGMENTS,

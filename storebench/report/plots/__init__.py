@@ -1,1 +1,1 @@
-"""One module per plot: its question, its answer in words, and its drawing."""
+"""Plots of results, one question each."""

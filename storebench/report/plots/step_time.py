@@ -1,96 +1,37 @@
-"""The parts of a step's time: those of the loop as a stacked bar, and beside it those of the producers."""
+"""The parts of a step: those of the loop, of the producers, and in jobs of ranks those of communication."""
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.colors import to_hex
 
-from storebench import stats
-from storebench.report.cells import WORK_COLUMNS, CellSummary, as_cells
-from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection, drawable, ranked, with_count
+from storebench.report.cells import CellSummary, as_cells
+from storebench.report.labels import duration, percent
 from storebench.report.plots.style import (
+    MOST_CELLS,
     PART_COLOURS,
-    BackendStyle,
-    bar,
     beside,
-    legend_below,
-    make_room,
+    finish,
     name_rows,
     new_axes,
-    spaced_numbers,
+    plain_numbers,
+    row_names,
     styled,
-    title,
 )
-from storebench.report.texts.labels import backend_label, common_setting, duration, percent
-from storebench.settings.words import ComputeKind
+from storebench.report.ranks import job_name, step_parts
 
 QUESTION = "Where does a step's time go?"
 
-LOOP_PARTS = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
-PRODUCER_PARTS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "handoff": "handover_s"}
-
-
-def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot of the panel's cells in every cache state."""
-    if selection.measured:
-        cells = (*selection.alike("cache"), *selection.null)
-        answer = with_count(step_answer(selection.measured), cells)
-        draw = functools.partial(plot_step_time, drawable(cells))
-        yield Plot(name="step-time", question=QUESTION, answer=answer, draw=draw)
-
-
-def step_answer(cells: Sequence[CellSummary]) -> str:
-    """Return the shares of its time that the loop waits: the largest and the smallest."""
-    if cells and cells[0].cell.compute.kind is ComputeKind.NONE:
-        return _work_answer(cells)
-    waits = ranked(cells, "data_wait_frac")
-    if not waits:
-        return ""
-    (least, first), (most, last) = waits[0], waits[-1]
-    if first is last:
-        return f"With {backend_label(first.backend)} the loop waits {percent(least)} of its time."
-    return (
-        f"With {backend_label(last.backend)} the loop waits {percent(most)} of its time,"
-        f" with {backend_label(first.backend)} {percent(least)}."
-    )
-
-
-def _work_answer(cells: Sequence[CellSummary]) -> str:
-    """Return the largest part of the producers' work with the slowest backend and the fastest: a loop that computes nothing only waits."""
-    rates = ranked(cells, "samples_per_s")
-    shares = (
-        [words for _, cell in dict.fromkeys((rates[0], rates[-1])) if (words := _largest_part(cell))]
-        if rates
-        else []
-    )
-    listed = f": {', and '.join(shares)}" if shares else ""
-    return f"The loop computes nothing and waits for the producers{listed}."
-
-
-def _largest_part(cell: CellSummary) -> str:
-    """Return "decode is 76% of their work with PNG files"; "" if none of it was measured."""
-    parts = {name: metric for name, metric in PRODUCER_PARTS.items() if metric in WORK_COLUMNS}
-    shares = {
-        name: stats.median(list(found.values()))
-        for name, metric in parts.items()
-        if (found := cell.work_share(metric))
-    }
-    most = max(shares, key=shares.__getitem__, default="")
-    return (
-        f"{most} is {percent(shares[most])} of their work with {backend_label(cell.backend)}" if most else ""
-    )
+_LOOP = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
+_PRODUCERS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "handoff": "handover_s"}
 
 
 def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw where a step's time goes, per backend and cache state.
 
-    The upper bar of each pair is the training loop (its parts add up to the step),
-    the lower one the time that the producers worked for that step; with several
-    workers the producers' time is divided by their number, because they run side by side.
+    The upper bar of each pair is the training loop, whose parts add up to the step; the lower one the time that the
+    producers worked for that step, divided by the number of workers, because they run side by side.
 
     Parameters
     ----------
@@ -99,50 +40,60 @@ def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | 
     ax
         Axes to draw on; None makes a new figure.
     """
-    cells = _drawable(as_cells(results))
+    usable = [cell for cell in as_cells(results) if cell.usable]
+    null = [cell for cell in usable if cell.is_null][:1]  # null reads no store: one of its states is enough
+    cells = [*(cell for cell in usable if not cell.is_null), *null][:MOST_CELLS]
     with styled():
-        ax = new_axes(1.6 + 0.46 * len(cells), ax)
+        ax, _ = new_axes(1.4 + 0.46 * len(cells), ax)
         for position, cell in enumerate(cells):
-            _stack(ax, cell, LOOP_PARTS, position - 0.19, 1.0)
-            _stack(ax, cell, PRODUCER_PARTS, position + 0.19, 1.0 / max(cell.cell.workers, 1))
-        _finish(ax, cells)
+            loop = {name: cell.per_step(metric) for name, metric in _LOOP.items()}
+            workers = max(cell.cell.workers, 1)
+            producers = {name: cell.per_step(metric) / workers for name, metric in _PRODUCERS.items()}
+            end = _stack(ax, loop, position - 0.19, 0.34)
+            _stack(ax, producers, position + 0.19, 0.34)
+            waits = percent(cell.median("data_wait_frac"))
+            beside(ax, end, position - 0.19, f"{duration(end / 1000)}, {waits} waiting")
+        _finish(
+            ax, row_names(cells), [*_LOOP, *_PRODUCERS], cells, "Upper bar: the loop. Lower: the producers"
+        )
     return ax
 
 
-def _drawable(cells: Sequence[CellSummary]) -> list[CellSummary]:
-    # Nothing is read from a store for null, so one of its cache states is enough.
-    null = [cell for cell in cells if cell.is_null and cell.usable][:1]
-    return [cell for cell in cells if cell.usable and not cell.is_null] + null
+def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
+    """Draw the parts of a step, one bar per backend, number of ranks and moment of the exchange."""
+    cells = [cell for cell in as_cells(results) if cell.usable][:MOST_CELLS]
+    with styled():
+        ax, _ = new_axes(1.4 + 0.36 * len(cells), ax)
+        names: list[str] = []
+        for position, cell in enumerate(cells):
+            parts = step_parts(cell)
+            names = list(parts)
+            end = _stack(ax, parts, position, 0.6)
+            waits = parts["data wait"] * 1000 / (end or 1.0)
+            beside(ax, end, position, f"{duration(end / 1000)}, {percent(waits)} waiting for data")
+        _finish(ax, [job_name(cell) for cell in cells], names, cells, "")
+    return ax
 
 
-def _stack(ax: Axes, cell: CellSummary, parts: dict[str, str], position: float, share: float) -> None:
+def _stack(ax: Axes, parts: Mapping[str, float], position: float, height: float) -> float:
+    """Draw parts in seconds as one bar in milliseconds, and return its end."""
     left = 0.0
-    for name, metric in parts.items():
-        width = cell.per_step(metric) * share * 1000
-        if width > 0:
-            style = BackendStyle(colour=PART_COLOURS[name], hatch="", marker="", line="-")
-            bar(ax, position, width, style, height=0.34, left=left)
-        left += width
-    if parts is LOOP_PARTS:
-        least = "at least " if cell.at_most else ""
-        waits = percent(cell.median("data_wait_frac"))
-        beside(ax, left, position, f"{least}{duration(left / 1000)}, {waits} waiting")
+    for name, seconds in parts.items():
+        if seconds > 0:
+            ax.barh(position, 1000 * seconds, left=left, height=height, color=PART_COLOURS[name])
+        left += 1000 * seconds
+    return left
 
 
-def _finish(ax: Axes, cells: Sequence[CellSummary]) -> None:
-    name_rows(ax, cells)
+def _finish(
+    ax: Axes, rows: Sequence[str], parts: Sequence[str], cells: Sequence[CellSummary], note: str
+) -> None:
+    drawn = {to_hex(patch.get_facecolor()) for patch in ax.patches}
+    for name in parts:
+        if to_hex(PART_COLOURS[name]) in drawn:
+            ax.barh([0], [0], color=PART_COLOURS[name], label=name)
+    name_rows(ax, rows)
     ax.set_xlabel("time per step (ms)")
-    ax.set_xlim(0, 1.05 * max((_end(bar) for bar in ax.patches), default=1.0))
-    drawn = {patch.get_facecolor() for patch in ax.patches}
-    for name, colour in PART_COLOURS.items():
-        if to_rgba(colour) in drawn:
-            ax.barh(0, 0, color=colour, label=name)
-    legend_below(ax)
-    note = ". Upper bar: the training loop. Lower bar: the producers"
-    title(ax, QUESTION, common_setting(cells) + note, cells)
-    make_room(ax)
-    spaced_numbers(ax)
-
-
-def _end(bar: Patch) -> float:
-    return float(bar.get_x() + bar.get_width()) if isinstance(bar, Rectangle) else 0.0
+    ax.set_xlim(0, 1.5 * ax.get_xlim()[1])
+    plain_numbers(ax.xaxis)
+    finish(ax, QUESTION, cells, note)

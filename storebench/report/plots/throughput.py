@@ -1,95 +1,97 @@
-"""Samples per second of each backend, with its interval and the ceilings."""
+"""Samples per second of each backend, and against the size of its store."""
 
-import dataclasses
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from storebench.report.ceilings import ceilings
+from storebench.accelerators import Accelerator
+from storebench.comparison import Estimate
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.intervals import Estimate
-from storebench.report.plots.arrows import mark_cut
-from storebench.report.plots.plot import Plot
-from storebench.report.plots.selection import Selection, drawable, with_count
+from storebench.report.labels import backend_label, number, with_interval
 from storebench.report.plots.style import (
-    bar,
+    MOST_CELLS,
     beside,
-    ends_of,
-    legend_below,
-    look,
-    make_room,
+    finish,
+    looks,
     name_rows,
     new_axes,
-    noted,
-    shown_end,
-    spaced_numbers,
+    plain_numbers,
+    row_names,
     styled,
-    title,
     whiskers,
 )
-from storebench.report.texts.headline import panel_answer
-from storebench.report.texts.labels import common_setting, number, with_interval
 
-QUESTION = "How many images per second reach the network?"
-
-_NEAR = 2.5
-"""Ceilings above this multiple of the highest rate are not drawn: they would shorten the bars, and the page lists them."""
+QUESTION = "How many images per second?"
+SIZE_QUESTION = "What does speed cost in space?"
 
 
-def drawn(selection: Selection) -> Iterator[Plot]:
-    """Yield the plot of the dataset's main panel."""
-    if selection.panel is None:
-        return
-    cells = (*selection.measured, *selection.null)
-    sentence = panel_answer(selection.panel, selection.facts.claims)
-    yield Plot(
-        name="throughput",
-        question=QUESTION,
-        answer=with_count(sentence.text, cells),
-        claims=sentence.claims,
-        draw=functools.partial(plot_throughput, drawable(cells)),
-    )
+def plot_throughput(
+    results: pd.DataFrame | Sequence[CellSummary],
+    *,
+    accelerators: Sequence[Accelerator] = (),
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw samples per second of each backend with its 95% interval, and the null cell and accelerators as lines.
 
-
-def plot_throughput(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
-    """Draw samples per second of each backend with its interval, and the ceilings as lines.
-
-    Ceilings: compute alone (the null cell), the gather rate from memory, and the
-    device's random reads (1 and 16 at a time) where they were measured in the same run.
+    Parameters
+    ----------
+    results
+        The table that `storebench.load_results` returned, filtered to the cells to draw.
+    accelerators
+        Accelerators whose rates are marked, where they are near.
+    ax
+        Axes to draw on; None makes a new figure.
     """
     cells = [cell for cell in as_cells(results) if cell.usable]
-    shown = [cell for cell in cells if not cell.is_null]
+    shown = [cell for cell in cells if not cell.is_null][:MOST_CELLS]
+    rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in shown]
     with styled():
-        ax = new_axes(1.7 + 0.32 * len(shown), ax)
-        rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in shown]
-        highest = shown_end(rates)
-        lines = _ceilings(ax, cells, highest)
-        for position, (cell, rate) in enumerate(zip(shown, rates, strict=True)):
-            bar(ax, position, rate.mid, look(cell), height=0.62)
-            end = min(ends_of(rate)[1], highest)
-            drawn = dataclasses.replace(rate, hi=end) if rate.known else rate
-            ax.errorbar(rate.mid, position, xerr=whiskers([drawn]), color="black", capsize=3, linewidth=1)
-            beside(
-                ax,
-                end,
-                position,
-                ("at most " if cell.at_most else "") + with_interval(rate),
-            )
-        name_rows(ax, shown)
-        ax.set_xlabel("throughput (samples/s)")
-        ax.set_xlim(0, max([highest * 1.55, *(1.05 * line for line in lines)]))
-        cut = mark_cut(ax, range(len(shown)), rates, (0.0, highest), upright=False)
-        title(ax, QUESTION, noted(common_setting(cells), cut), cells)
-        make_room(ax)
-        spaced_numbers(ax)
+        ax, _ = new_axes(1.5 + 0.34 * len(shown), ax)
+        highest = max((rate.high or rate.mid for rate in rates), default=1.0) or 1.0
+        for position, (cell, rate, look) in enumerate(zip(shown, rates, looks(shown), strict=True)):
+            ax.barh(position, rate.mid, height=0.62, color=look.colour, hatch=look.hatch, edgecolor="white")
+            ax.errorbar(rate.mid, position, xerr=whiskers([rate]), color="black", capsize=3, linewidth=1)
+            most = "at most " if cell.at_most else ""
+            beside(ax, rate.high or rate.mid, position, most + with_interval(rate))
+        lines = [("compute alone", cell.median("samples_per_s")) for cell in cells if cell.is_null][:1]
+        lines += [(one.title, one.images_per_s) for one in accelerators]
+        for (name, value), line in zip(lines, ("-", "--", "-.", ":"), strict=False):
+            if value and value < 2 * highest:
+                ax.axvline(value, color="#9a4b00", linestyle=line, label=f"{name}: {number(value)}")
+        name_rows(ax, row_names(shown))
+        ax.set_xlabel("samples/s")
+        ax.set_xlim(0, 1.45 * highest)
+        plain_numbers(ax.xaxis)
+        finish(ax, QUESTION, shown)
     return ax
 
 
-def _ceilings(ax: Axes, cells: Sequence[CellSummary], highest: float) -> list[float]:
-    lines = {name: value for name, value in ceilings(cells).items() if value and value < _NEAR * highest}
-    for (name, value), dashes in zip(lines.items(), ("-", "--", "-.", ":"), strict=False):
-        ax.axvline(value, color="black", linestyle=dashes, linewidth=1.2, label=f"{name}: {number(value)}")
-    legend_below(ax, "ceilings and yardsticks, samples per second")
-    return list(lines.values())
+def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
+    """Draw samples per second against bytes on disk per sample."""
+    cells = [c for c in as_cells(results) if c.usable and not c.is_null and c.fact("bytes_on_disk")][
+        :MOST_CELLS
+    ]
+    with styled():
+        ax, _ = new_axes(3.4, ax)
+        for cell, look in zip(cells, looks(cells), strict=True):
+            rate = cell.interval("samples_per_s") or Estimate(mid=0.0)
+            ax.errorbar(
+                float(cell.fact("bytes_on_disk")) / int(cell.fact("store_count")) / 1024,
+                rate.mid,
+                yerr=whiskers([rate]),
+                color=look.colour,
+                marker=look.marker,
+                fillstyle="none" if look.hatch else "full",
+                linestyle="none",
+                capsize=3,
+                markersize=8,
+                label=backend_label(cell.backend) + (" (at most)" if cell.at_most else ""),
+            )
+        ax.set_xlabel("size on disk (KiB per sample)")
+        ax.set_ylabel("samples/s")
+        ax.set_xlim(left=0)
+        ax.set_ylim(bottom=0)
+        plain_numbers(ax.yaxis)
+        finish(ax, SIZE_QUESTION, cells)
+    return ax

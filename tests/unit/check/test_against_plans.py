@@ -18,7 +18,6 @@ def test_a_dry_run_plans_as_many_rounds_as_fit_into_the_budget() -> None:
     total = done.stdout.splitlines()[-1]
     assert " x 2 sides x 40 replicates, as many as fit into 4 min;" in total
     assert "MiB to convert, at most " in total
-    assert " about 4 min (" in total
     assert re.fullmatch(
         r"storebench in \S+: revision [0-9a-f]{12} against the working tree", done.stderr.splitlines()[0]
     )
@@ -46,9 +45,3 @@ def test_a_dry_run_refuses_what_is_not_for_a_comparison(words: tuple[str, ...], 
     assert (done.exit_code, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert error in line
-
-
-def test_a_dry_run_refuses_rounds_that_depend_on_results() -> None:
-    done = CliRunner().invoke(app, ["bench", "storage", "--dry-run", "--against", "HEAD"])
-    assert done.exit_code == 2
-    assert "rounds that depend on the results are not for a comparison" in done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.results import Cell
 from tests.support.harness_tools import Bench, cell_records, only_record, scenario
 from tests.support.leftovers import MEMORY, name_in_memory, remove

@@ -11,14 +11,13 @@ import torch
 
 from storebench import __version__
 from storebench.digests import array_digest
-from storebench.loading.checks import PixelCheck
-from storebench.loading.kept import TimedCheck
+from storebench.loading.evidence import TimedCheck
 from storebench.loading.order import epoch_order, order_digest, split_batches
 from storebench.probes.code import running_digest
 from storebench.results import CacheVerdict, Coverage, Digests, Record, Status
 from storebench.runs.records import STEPS_DIR
 from storebench.settings.words import CacheState
-from storebench.worker.proof import Proof
+from storebench.worker.record import Proof
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import Bench, cell_job, scenario, steps_of
@@ -37,7 +36,7 @@ MATRIX: dict[str, Any] = {
 
 def records_of(bench: Bench, run: Path, backend: str = "lmdb", **asked: Any) -> list[Record]:
     """Run a cell as replicate 4 of the run "some run", in this process."""
-    changes = {name: asked.pop(name) for name in ("check_pixels", "ceilings") if name in asked}
+    changes = {name: asked.pop(name) for name in ("ceilings",) if name in asked}
     test_limit = asked.pop("test_limit", 0)
     [cell] = scenario(**(MATRIX | {"backends": [backend]} | asked)).cells()
     job = cell_job(cell, bench.stores, run, test_limit)
@@ -80,7 +79,6 @@ def test_a_record_counts_the_work_and_its_warm_up(two: list[Record]) -> None:
         assert (one.cache.requested, one.cache.verdict) == (CacheState.WARM, CacheVerdict.VERIFIED)
         assert one.cache.resident_frac_after is not None
         assert one.portion is None
-        assert one.ceilings.matrix_products_per_s is not None
 
 
 def test_the_digest_of_losses_is_that_of_the_step_table(two: list[Record], run_folder: Path) -> None:
@@ -100,8 +98,6 @@ def test_a_record_proves_its_samples(two: list[Record]) -> None:
             unique=SAMPLES,
             duplicates=0,
             missing=0,
-            pixels_checked=SAMPLES,
-            pixels_wrong=0,
             timed_checked=SAMPLES - WARM_UP * BATCH,
             proof_s=one.coverage.proof_s,
         )
@@ -110,7 +106,6 @@ def test_a_record_proves_its_samples(two: list[Record]) -> None:
         order = epoch_order(SAMPLES, seed=SEED, epoch=number, replicate=one.replicate)
         assert one.digests is not None
         assert one.digests.order == order_digest(split_batches(order, BATCH))
-        assert one.digests.samples == one.store.samples_digest
     first, second = (one.digests for one in two)
     assert first is not None
     assert second is not None
@@ -141,7 +136,7 @@ def test_seed_order_and_limits_of_a_cell_are_those_of_its_batches(bench: Bench, 
     assert order[0].tolist() == order[1].tolist() == first
     batches = [batch for turn in order for batch in split_batches(turn, BATCH)]
     assert one.digests.order == order_digest(batches)
-    assert (one.steps, one.samples, one.coverage and one.coverage.pixels_checked) == (6, 48, 24)
+    assert (one.steps, one.samples, one.coverage and one.coverage.unique) == (6, 48, 24)
 
 
 def test_the_seed_decides_the_networks_weights(bench: Bench, run_folder: Path) -> None:
@@ -160,19 +155,10 @@ def test_a_cells_threads_are_those_that_compute(bench: Bench, run_folder: Path) 
     assert torch.get_num_threads() == 1
 
 
-def test_without_the_replay_only_the_kept_samples_are_compared(bench: Bench, run_folder: Path) -> None:
-    [one] = records_of(bench, run_folder, check_pixels=False)
-    assert one.coverage is not None
-    assert (one.coverage.pixels_checked, one.coverage.timed_checked) == (0, SAMPLES - WARM_UP * BATCH)
-    assert one.digests is not None
-    assert one.digests.samples is None
-    assert one.status is Status.OK
-
-
-def test_ready_made_batches_are_neither_kept_nor_replayed(bench: Bench, run_folder: Path) -> None:
+def test_ready_made_batches_are_not_kept(bench: Bench, run_folder: Path) -> None:
     [one] = records_of(bench, run_folder, "null")
     assert one.coverage is not None
-    assert (one.coverage.pixels_checked, one.coverage.timed_checked) == (0, 0)
+    assert one.coverage.timed_checked == 0
     assert (one.coverage.served, one.coverage.missing) == (SAMPLES, 0)
     assert one.cache is not None
     assert one.cache.reason == "nothing is read"
@@ -208,8 +194,8 @@ def test_a_cell_without_a_network_is_neither_trained_nor_tested(bench: Bench, ru
 
 
 def test_ceilings_are_left_out_where_none_are_asked_for(bench: Bench, run_folder: Path) -> None:
-    [one] = records_of(bench, run_folder, ceilings=False)
-    assert one.ceilings.matrix_products_per_s is None
+    [one] = records_of(bench, run_folder, model="none", compute="none", ceilings=False)
+    assert one.ceilings.gather_samples_per_s is None
     assert one.status is Status.OK
 
 
@@ -219,39 +205,30 @@ RIGHT = Coverage(
     unique=50,
     duplicates=0,
     missing=0,
-    pixels_checked=50,
-    pixels_wrong=0,
     timed_checked=9,
 )
-NO_DIGESTS = Digests(samples=None, order="", loss=None)
+NO_DIGESTS = Digests(order="", loss=None)
 
 
 @pytest.mark.parametrize(
-    ("changes", "pixels", "timed", "failure"),
+    ("changes", "timed", "failure"),
     [
-        ({}, PixelCheck(), TimedCheck(), None),
+        ({}, TimedCheck(), None),
         (
             {"missing": 2, "duplicates": 1},
-            PixelCheck(),
             TimedCheck(),
-            (
-                "wrong samples: 2 missing, 1 served twice, 0 of 50 with wrong pixels; "
-                "of 9 kept from the timed batches 0 wrong"
-            ),
+            "wrong samples: 2 missing, 1 served twice; of 9 kept from the timed batches 0 wrong",
         ),
         (
-            {"pixels_wrong": 3, "timed_wrong": 2},
-            PixelCheck(checked=50, wrong=3, first_wrong=7),
+            {"timed_wrong": 2},
             TimedCheck(checked=9, wrong=2, first_wrong=0),
             (
-                "wrong samples: 0 missing, 0 served twice, 3 of 50 with wrong pixels, the first sample 7; "
+                "wrong samples: 0 missing, 0 served twice; "
                 "of 9 kept from the timed batches 2 wrong, the first sample 0"
             ),
         ),
     ],
 )
-def test_what_was_wrong_is_one_line(
-    changes: dict[str, int], pixels: PixelCheck, timed: TimedCheck, failure: str | None
-) -> None:
+def test_what_was_wrong_is_one_line(changes: dict[str, int], timed: TimedCheck, failure: str | None) -> None:
     coverage = dataclasses.replace(RIGHT, **changes)
-    assert Proof(coverage=coverage, pixels=pixels, timed=timed, digests=NO_DIGESTS).failure == failure
+    assert Proof(served=[], coverage=coverage, timed=timed, digests=NO_DIGESTS).failure == failure

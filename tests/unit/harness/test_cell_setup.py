@@ -75,27 +75,23 @@ def test_the_batches_of_all_ranks_are_what_their_trainers_should_serve(
     assert not np.array_equal(shared[0].batches(0)[0], shared[0].batches(1)[0]), "each epoch has an order"
 
 
-@pytest.mark.parametrize(
-    ("changes", "passes"),
-    [({}, None), ({"pad": True}, None), ({"max_steps": 2}, None), ({"passes": 2}, None), ({"passes": 3}, 1)],
-)
+@pytest.mark.parametrize("changes", [{}, {"pad": True}, {"max_steps": 2}, {"passes": 2}])
 def test_a_data_store_is_told_the_batches_of_all_ranks_step_by_step(
-    changes: dict[str, Any], passes: int | None, bench: Bench, run_folder: Path
+    changes: dict[str, Any], bench: Bench, run_folder: Path
 ) -> None:
     setup, ranks = setup_of(bench, run_folder), 3
     shared = [as_rank(setup, rank, ranks, share=Share.STORE, **changes) for rank in range(ranks)]
     for epoch in (0, 1):
-        of_each = [rank.batches(epoch, passes) for rank in shared]
-        plan = shared[1].plan(epoch, of_each[1], passes=passes, check=True)
-        assert (plan.epoch, plan.batches, plan.check) == (epoch, of_each[1], True)
+        of_each = [rank.batches(epoch) for rank in shared]
+        plan = shared[1].plan(epoch, of_each[1])
+        assert (plan.epoch, plan.batches) == (epoch, of_each[1])
         assert plan.everyone is not None
         everyone = [[batch.tolist() for batch in step] for step in plan.everyone]
         assert everyone == [[batch.tolist() for batch in step] for step in zip(*of_each, strict=True)]
-        turns = passes or changes.get("passes", 1)
-        assert len(everyone) == turns * len(shared[0].global_sizes()) / changes.get("passes", 1)
+        assert len(everyone) == len(shared[0].global_sizes())
     alone = as_rank(setup, 1, ranks, **changes)
     plan = alone.plan(0, alone.batches(0))
-    assert (plan.check, plan.everyone) == (False, None), "other readers need to know their own batches only"
+    assert plan.everyone is None, "other readers need to know their own batches only"
 
 
 def test_a_rank_without_a_sample_in_a_step_is_served_an_empty_batch(bench: Bench, run_folder: Path) -> None:

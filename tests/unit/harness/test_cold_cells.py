@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from storebench.formats.registry import get_format
-from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.order import epoch_order
 from storebench.manifest import Manifest
-from storebench.probes.machine import block_device
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, block_device, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, drop_caches, evict, resident, warm
 from storebench.results import Cell
 from storebench.worker.replicate import run as run_replicate
@@ -57,30 +55,6 @@ def long_read_ahead(on_disk: None, bench: Bench) -> None:
         pytest.skip(f"the disk reads {found} KiB ahead: at least 1024 are needed to fill the cache early")
 
 
-def test_a_store_read_ahead_as_a_whole_shows_more_resident_than_requested(
-    plugged: None, on_disk: None, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(cold_cell("planted:greedy"), bench.stores, run_folder)
-    assert record.cache is not None
-    assert record.status == "ok", record.failure
-    assert record.cache.verdict == "verified"
-    rates = {rate.read_frac: rate for rate in record.cold_rates}
-    assert list(rates) == [0.05, 0.10, 0.25, 1.0]
-    assert (rates[1.0].excess_frac or 0) > 0.3
-    assert rates[1.0].resident_frac == pytest.approx(1.0, abs=0.01)
-
-
-def test_an_epoch_past_the_page_cache_shows_no_excess(
-    plugged: None, on_disk: None, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(cold_cell("planted:past-the-cache"), bench.stores, run_folder)
-    assert record.cold_rates[-1].samples_per_s == pytest.approx(record.samples_per_s)
-    assert [rate.excess_frac for rate in record.cold_rates] == [0.0] * 4
-    assert record.cache is not None
-    assert record.cache.resident_max_frac is not None
-    assert record.cache.resident_max_frac < 0.05
-
-
 @pytest.mark.parametrize("workers", [0, 2, 8])
 def test_a_long_read_ahead_leaves_rates_from_a_cold_start(
     workers: int, long_read_ahead: None, bench: Bench, run_folder: Path
@@ -96,35 +70,6 @@ def test_a_long_read_ahead_leaves_rates_from_a_cold_start(
         assert 0 < record.cache.sampling_cpu_s < 1
         assert record.cache.resident_max_frac == max(one.resident_frac for one in record.cache.curve)
         assert record.cache.metadata == "hot"
-
-
-def test_png_files_show_no_excess(on_disk: None, bench: Bench, run_folder: Path) -> None:
-    record = only_record(cold_cell("png", limit=2000, batch_size=100), bench.stores, run_folder)
-    assert record.cold_rates[-1].samples_per_s == pytest.approx(record.samples_per_s)
-    assert max(rate.excess_frac or 0 for rate in record.cold_rates) < 0.1
-    assert record.cache is not None
-    assert len(record.cache.curve) > 3
-
-
-@pytest.mark.parametrize(
-    ("backend", "cache", "reason"),
-    [
-        ("memory:native", "cold", "served from memory"),
-        ("lmdb", "warm", ""),
-        ("lmdb", "any", "no cache state was requested"),
-        ("null", "cold", "nothing is read"),
-    ],
-)
-def test_other_cells_have_no_rates_from_a_cold_start(
-    backend: str, cache: str, reason: str, on_disk: None, bench: Bench, run_folder: Path
-) -> None:
-    record = only_record(cold_cell(backend, cache=cache), bench.stores, run_folder)
-    assert record.cold_rates == ()
-    assert record.cache is not None
-    assert record.cache.curve == ()
-    assert record.cache.sampling_cpu_s is None
-    assert reason in record.cache.reason
-    assert bool(record.cache.reason) == bool(reason)
 
 
 def test_the_page_index_of_a_direct_reader_is_evicted_with_the_store(
@@ -237,23 +182,6 @@ def dropped(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return marker
 
 
-def mark_the_first_step(setup: Setup, marker: Path) -> None:
-    """Let a file be opened when the loop asks for the first batch of an epoch."""
-    marker.touch()
-    serve = setup.loader.epoch
-
-    def marked(plan: EpochPlan) -> Iterator[LoadedBatch]:
-        batches = serve(plan)
-
-        def begun() -> Iterator[LoadedBatch]:
-            marker.read_bytes()
-            yield from batches
-
-        return begun()
-
-    setup.loader.epoch = marked  # type: ignore[method-assign]
-
-
 @pytest.fixture
 def root() -> None:
     if os.geteuid() != 0:
@@ -286,29 +214,6 @@ def test_with_drop_caches_the_first_file_is_the_first_sample(
     assert record.cache.sampling_cpu_s is None
     assert [point.resident_frac for point in record.cache.curve] == [0, record.cache.resident_frac_after]
     assert [rate.read_frac for rate in record.cold_rates] == [0.10, 0.25, 1.0]
-
-
-@pytest.mark.root
-@pytest.mark.parametrize(
-    "backend", ["lmdb", *(pytest.param(name, marks=pytest.mark.full) for name in ("hdf5", "leveldb"))]
-)
-def test_with_drop_caches_no_format_opens_a_file_before_step_one(
-    backend: str, on_disk: None, bench: Bench, run_folder: Path, opens: Any, dropped: Path
-) -> None:
-    setup = Setup.of(cell_job(cold_cell(backend), bench.stores, run_folder, drop_caches=True))
-    begun = dropped.with_name("begun")
-    mark_the_first_step(setup, begun)
-    said = opens([dropped.parent, *sorted({path.parent for path in setup.pages.data_files})])
-    [record] = run_replicate(setup)
-    # In the order of the kernel's queue: when the watch reads it depends on who else is busy.
-    opened = [path for _, path in said() if path in {dropped, begun, *setup.pages.data_files}]
-    after = opened[opened.index(dropped) + 1 :]
-    assert after[0] == begun
-    assert set(after) > {begun}
-    assert record.cache is not None
-    assert record.cache.metadata == "cold"
-    assert len(record.cache.curve) > 2
-    assert record.cold_rates
 
 
 def test_the_sampler_is_gone_after_a_cell_and_after_one_that_failed(

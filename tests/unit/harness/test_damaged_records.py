@@ -10,7 +10,6 @@ import pytest
 
 from storebench.errors import CorruptDataError
 from storebench.report.analysis import load_results
-from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.records import RECORDS_NAME, SUPERSEDED_NAME
 from tests.support.harness_tools import SMALL_MATRIX, Bench, write_scenario
 
@@ -84,7 +83,7 @@ def test_a_damaged_line_before_the_last_ends_every_command_with_5(
     assert (run / RECORDS_NAME).read_bytes() == content
 
 
-@pytest.mark.parametrize("name", [SUPERSEDED_NAME, CONVERSIONS_NAME])
+@pytest.mark.parametrize("name", [SUPERSEDED_NAME])
 def test_a_damaged_line_in_another_file_of_a_run_is_an_error(
     name: str, bench: Bench, measured: Path, tmp_path: Path
 ) -> None:
@@ -124,32 +123,3 @@ def test_a_finished_run_without_its_last_line_is_whole_once_resumed(
     (aside,) = map(json.loads, (run / SUPERSEDED_NAME).read_text().splitlines())
     assert aside["steps_file"].endswith("-r2-e0.parquet")
     assert (run / RECORDS_NAME).read_bytes().count(b"\n") == 3
-
-
-def test_a_byte_order_mark_before_toml_and_json_is_skipped(
-    bench: Bench, measured: Path, tmp_path: Path
-) -> None:
-    timed = {
-        "fullname": "t.py::t",
-        "name": "t",
-        "stats": {"median": 0.5, "data": [0.5, 0.51, 0.49, 0.5, 0.52]},
-    }
-    machine = {"machine": "x86_64", "cpu": {"count": 2}}
-    texts = {
-        "scenario.toml": (bench.root / "damaged.toml").read_text(encoding="utf-8"),
-        "policy.toml": "max_inconclusive_frac = 0.5\r\n",
-        "session.json": json.dumps({"machine_info": machine, "benchmarks": [timed]}),
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_bytes(codecs.BOM_UTF8 + text.encode())
-    run = shutil.copytree(measured, tmp_path / "run")
-    (run / "run.json").write_bytes(codecs.BOM_UTF8 + (run / "run.json").read_bytes())
-    session = tmp_path / "session.json"
-    for command, code in (
-        (("bench", tmp_path / "scenario.toml", "--dry-run"), 0),
-        (("check", session, session, "--policy", tmp_path / "policy.toml"), 0),
-        (("validate", run), bench.cli("validate", measured).returncode),
-        (benching(bench, run, "--resume"), 0),
-    ):
-        done = bench.cli(*command)
-        assert done.returncode == code, done

@@ -11,11 +11,11 @@ from storebench.errors import CorruptDataError
 from storebench.formats.base import Indices
 from storebench.loading import loader as loader_module
 from storebench.loading.batch import EpochPlan, LoadedBatch
-from storebench.loading.checks import PixelCheck, ServedPixels, coverage, joined_pixels
+from storebench.loading.evidence import TimedCheck, coverage
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.order import epoch_order, order_digest
-from storebench.report.validation.findings import Rule
-from storebench.report.validation.record import check_record
+from storebench.report.checks.findings import Rule
+from storebench.report.checks.rules import check_record
 from storebench.results import Cell, Status
 from tests.support.harness_tools import Bench, only_record, scenario
 
@@ -45,10 +45,7 @@ def test_the_last_partial_batch_is_served_and_every_sample_came_once(
     served = record.coverage
     assert (served.expected, served.served, served.unique) == (SAMPLES, SAMPLES, SAMPLES)
     assert (served.duplicates, served.missing) == (0, 0)
-    assert (served.pixels_checked, served.pixels_wrong) == (SAMPLES, 0)
-    assert record.digests is not None
-    assert record.store is not None
-    assert record.digests.samples == record.store.samples_digest
+    assert (served.timed_checked, served.timed_wrong) == (SAMPLES, 0)
 
 
 def test_with_max_steps_no_sample_comes_twice(bench: Bench, run_folder: Path) -> None:
@@ -71,10 +68,7 @@ def test_one_wrong_bit_in_one_pixel_fails_the_record_and_names_the_sample(
     record = only_record(small_cell("planted:wrong", workers=workers), bench.stores, run_folder)
     assert record.status is Status.FAILED
     assert record.failure is not None
-    assert "1 of 50 with wrong pixels, the first sample 7" in record.failure
-    assert record.digests is not None
-    assert record.store is not None
-    assert record.digests.samples != record.store.samples_digest
+    assert "of 50 kept from the timed batches 1 wrong, the first sample 7" in record.failure
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -84,7 +78,7 @@ def test_a_sample_served_in_the_place_of_another_is_named(
     record = only_record(small_cell("planted:swapped", workers=workers), bench.stores, run_folder)
     assert record.status is Status.FAILED
     assert record.failure is not None
-    assert "1 of 50 with wrong pixels, the first sample 5" in record.failure
+    assert "of 50 kept from the timed batches 1 wrong, the first sample 5" in record.failure
 
 
 def test_the_third_partys_own_right_reader_passes(plugged: None, bench: Bench, run_folder: Path) -> None:
@@ -99,7 +93,7 @@ class RepeatingLoader(ProcessLoader):
         first, *_, last = plan.batches
         batches = [first, *plan.batches[:-1]]
         assert len(last)
-        yield from super().epoch(EpochPlan(epoch=plan.epoch, batches=batches, check=plan.check))
+        yield from super().epoch(EpochPlan(epoch=plan.epoch, batches=batches))
 
 
 def test_a_loader_that_serves_a_batch_twice_fails_the_record(
@@ -134,21 +128,21 @@ def indices(*numbers: int) -> Indices:
 
 def test_missing_and_repeated_samples_are_counted() -> None:
     found = coverage(
-        [indices(0, 1, 2), indices(3, 4)], [indices(0, 1, 1), indices(1, 4)], PixelCheck(checked=5, wrong=1)
+        [indices(0, 1, 2), indices(3, 4)], [indices(0, 1, 1), indices(1, 4)], TimedCheck(checked=5, wrong=1)
     )
     assert (found.expected, found.served, found.unique) == (5, 5, 3)
     assert (found.duplicates, found.missing) == (2, 2)
-    assert (found.pixels_checked, found.pixels_wrong) == (5, 1)
+    assert (found.timed_checked, found.timed_wrong) == (5, 1)
     assert not found.complete
 
 
 def test_of_several_passes_each_sample_has_to_come_once_per_pass() -> None:
     planned = [indices(0, 1, 2), indices(2, 0, 1)]
-    right = coverage(planned, [indices(2, 1, 0), indices(0, 1, 2)], PixelCheck())
+    right = coverage(planned, [indices(2, 1, 0), indices(0, 1, 2)], TimedCheck())
     assert (right.expected, right.served, right.unique, right.duplicates, right.missing) == (6, 6, 3, 0, 0)
-    wrong = coverage(planned, [indices(2, 1, 0), indices(2, 1, 2)], PixelCheck())
+    wrong = coverage(planned, [indices(2, 1, 0), indices(2, 1, 2)], TimedCheck())
     assert (wrong.duplicates, wrong.missing) == (1, 1)
-    unplanned = coverage(planned, [indices(0, 1, 2), indices(0, 1, 7)], PixelCheck())
+    unplanned = coverage(planned, [indices(0, 1, 2), indices(0, 1, 7)], TimedCheck())
     assert (unplanned.duplicates, unplanned.missing) == (0, 1)
 
 
@@ -162,41 +156,12 @@ def test_several_passes_are_one_record_with_an_order_each(
     assert (record.status, record.samples, record.steps) == (Status.OK, 3 * SAMPLES, 3 * 7)
     assert record.coverage is not None
     assert record.coverage.complete
-    assert (record.coverage.unique, record.coverage.pixels_checked) == (SAMPLES, SAMPLES)
+    assert record.coverage.unique == SAMPLES
     assert record.digests is not None
     orders = [epoch_order(SAMPLES, seed=cell.seed, epoch=turn) for turn in range(3)]
     assert record.digests.order == order_digest(orders)
-    assert [finding for finding in check_record(record) if finding.kind is Rule.COVERAGE] == []
-
-
-def test_samples_of_ranks_are_joined_and_identical_copies_count_once() -> None:
-    def part(*samples: tuple[int, int], difference: int | None = None) -> ServedPixels:
-        table = np.array(samples, np.int64).reshape(-1, 2)
-        digests = np.repeat(table[:, 1:], 16, axis=1).astype(np.uint8)
-        return ServedPixels(indices=table[:, 0], digests=digests, difference=difference)
-
-    apart = joined_pixels([part((3, 30), (1, 10)), part(), part((2, 20), difference=4)])
-    assert apart.indices.tolist() == [3, 1, 2]
-    assert apart.digests[:, 0].tolist() == [30, 10, 20]
-    assert apart.difference == 4
-    copies = joined_pixels([part((3, 30), (1, 10)), part((1, 10), (3, 31), (2, 20))])
-    assert copies.indices.tolist() == [3, 1, 3, 2], "a copy with other pixels is one more sample"
-    assert copies.digests[:, 0].tolist() == [30, 10, 31, 20]
-
-
-def test_digests_of_prepared_pixels_are_joined_in_the_same_order() -> None:
-    def part(*samples: int, prepared: bool = True) -> ServedPixels:
-        digests = np.repeat(np.array(samples, np.uint8)[:, None], 16, axis=1)
-        return ServedPixels(
-            indices=np.array(samples, np.int64), digests=digests, prepared=digests + 100 if prepared else None
-        )
-
-    joined = joined_pixels([part(3, 1), part(1, 2)])
-    assert joined.prepared is not None
-    assert joined.indices.tolist() == [3, 1, 2]
-    assert joined.prepared[:, 0].tolist() == [103, 101, 102]
-    assert joined_pixels([part(3, prepared=False), part(1, prepared=False)]).prepared is None
+    assert [finding for finding in check_record(record, None) if finding.kind is Rule.COVERAGE] == []
 
 
 def test_an_epoch_that_served_nothing_is_not_complete() -> None:
-    assert not coverage([indices(0)], [], PixelCheck()).complete
+    assert not coverage([indices(0)], [], TimedCheck()).complete

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import signal
 import subprocess
@@ -19,8 +18,8 @@ from storebench.errors import UsageError
 from storebench.formats.reads.planned import Turns
 from storebench.probes.cgroup import find_controller
 from storebench.runs.records import RECORDS_NAME
-from storebench.system.processes import MARK, end_processes, started_ticks
-from storebench.system.scratch import PREFIX, SEGMENTS, scratch_folder, sweep
+from storebench.system.processes import MARK, end_processes
+from storebench.system.scratch import PREFIX, SEGMENTS
 from tests.support.harness_tools import SMALL, Bench, alive, busy_run, score, started, survivors, wait_for
 
 SEGMENT = "-".join((f"{PREFIX}pixels", str(os.getuid())))
@@ -191,65 +190,6 @@ def test_control_groups_of_killed_runs_go_at_the_next_start(here: Bench) -> None
     assert not group.exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["storebench-other", "storebench-replicate", "storebench-replicate-Notes!", "replicate-abcdefgh"]
-)
-def test_folders_of_other_names_stay(name: str, temporary: Path) -> None:
-    (temporary / name).mkdir(mode=0o700)
-    assert sweep(temporary) == []
-    assert (temporary / name).is_dir()
-
-
-def test_a_folder_that_is_open_to_others_stays(temporary: Path) -> None:
-    """Somebody made it by hand: ours are private."""
-    (temporary / "storebench-replicate-results").mkdir(mode=0o755)
-    assert sweep(temporary) == []
-    assert (temporary / "storebench-replicate-results").is_dir()
-
-
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user's")
-def test_a_folder_of_another_user_stays(temporary: Path) -> None:
-    folder = temporary / "storebench-replicate-abcdefgh"
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 65534, 65534)
-    assert sweep(temporary) == []
-    os.chown(folder, 0, 0)
-    assert sweep(temporary) == [folder]
-
-
-def test_several_starts_at_once_sweep_the_same_folders(here: Bench, temporary: Path) -> None:
-    for number in range(200):
-        folder = temporary / f"storebench-replicate-{number:08d}"
-        folder.mkdir(mode=0o700)
-        (folder / "out.json").write_text("{}")
-    starts = [
-        subprocess.Popen(
-            here.command("formats"), env=dict(here.env), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        for _ in range(4)
-    ]
-    for process in starts:
-        _, error = process.communicate(timeout=60)
-        assert process.returncode == 0, error
-        assert error == b""
-    assert list(temporary.iterdir()) == []
-
-
-def test_a_folder_in_use_is_found_in_use_by_its_lock(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with scratch_folder("replicate") as folder:
-        assert sweep(temporary) == []
-        assert folder.is_dir()
-        handle = os.open(folder, os.O_RDONLY)
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(handle)
-    assert list(temporary.iterdir()) == []
-
-
 SLEEP = [sys.executable, "-c", "import time; print('there', flush=True); time.sleep(600)"]
 
 
@@ -287,19 +227,6 @@ def test_a_process_that_was_ended_holds_nothing_any_more(tmp_path: Path) -> None
         assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_process_is_named_by_id_and_start() -> None:
-    ticks = started_ticks(os.getpid())
-    assert ticks is not None
-    assert (
-        abs(ticks / os.sysconf("SC_CLK_TCK") - (time.clock_gettime(time.CLOCK_BOOTTIME) - process_age())) < 2
-    )
-    assert started_ticks(2**22 + 1) is None
-
-
-def process_age() -> float:
-    return time.time() - psutil.Process().create_time()
-
-
 def semaphores_of(pid: int) -> list[Path]:
     return list(SEGMENTS.glob(f"sem.storebench-*-{pid}-*"))
 
@@ -331,11 +258,3 @@ def test_stopped_encoders_of_a_killed_conversion_are_gone(here: Bench, tmp_path:
                 one.kill()
             here.cli("formats")
             assert not semaphores_of(process.pid)
-
-
-def test_a_run_removes_what_a_killed_conversion_round_left(here: Bench, tmp_path: Path) -> None:
-    left = tmp_path / "stores" / "mnist-train-limit16-synthetic" / ".storebench-conversion-abcd1234"
-    left.mkdir(parents=True, mode=0o700)
-    done = here.cli("run", "null", *SMALL, "--stores", tmp_path / "stores", "--out", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    assert not left.exists()

@@ -11,7 +11,7 @@ from storebench.results import Cell, Percentiles, Record
 from storebench.settings.words import ComputeKind
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import StepTable, handoff_ns, queue_depth, step_table
-from storebench.worker.measure import epoch_record
+from storebench.worker.figures import epoch_record
 
 MS = 1_000_000
 BATCHES = (10, 10, 10, 4)

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +17,9 @@ import pytest
 from storebench.errors import CellFailedError, UsageError
 from storebench.ranks.membership import Membership
 from storebench.ranks.nodes import Board, NodeAddress, place_of
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, read_records
-from tests.support import quick_cli
 from tests.support.harness_tools import Bench, wait_for
 from tests.support.quick_cli import Command
 from tests.support.rank_cells import NAMED_S
@@ -40,7 +37,6 @@ threads = 1
 ranks = {ranks}
 backends = ["{backend}"]
 """
-PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 
 
 def slurm(node: int, nodes: int = 2) -> dict[str, str]:
@@ -305,119 +301,3 @@ def test_the_place_of_a_node_comes_from_its_launcher() -> None:
     place = place_of(2, "[::1]:29400", None, member)
     assert place == NodeAddress(node=1, nodes=2, host="::1", port=29400)
     assert [place.rendezvous(job) for job in range(3)] == ["[::1]:29401", "[::1]:29402", "[::1]:29401"]
-
-
-SRUN = """#!/bin/bash
-[ "$1" = --cpus-per-task=2 ] || exit 9
-shift
-for node in 0 1; do
-    export SLURM_PROCID=$node SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NODEID=$node SLURM_TASKS_PER_NODE="1(x2)"
-    SLURM_TMPDIR=$SLURM_TMPDIR/$node "$@" &
-    children+=($!)
-done
-code=0
-for child in "${children[@]}"; do wait "$child" || code=$?; done
-exit $code
-"""
-
-
-@pytest.fixture
-def installed(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Return the bin folder of an environment with storebench, beside the scenario that the page names.
-
-    Commands are copies of a process that has imported everything; with --full, interpreters of their own.
-    """
-    quick = f"-SE {quick_cli.__file__} ask {bench.commands.address}"
-    how = "-m storebench" if request.config.getoption("--full") else quick
-    folder = tmp_path / "shared" / "storebench" / "bin"
-    program = (
-        f'#!/bin/sh\nenv -u OMP_NUM_THREADS nproc >> {tmp_path}/cores\nexec {sys.executable} {how} "$@"\n'
-    )
-    write_program(folder / "storebench", program)
-    write_program(folder / "activate", f'PATH="{folder}:$PATH"\n')
-    (tmp_path / "cluster.toml").write_text(SCENARIO.format(ranks=2, backend="lmdb"))
-    return folder
-
-
-def write_program(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-
-
-def made_by(script: str, folder: Path, variables: Mapping[str, str]) -> Record:
-    """Return the only record that a shell script of the page makes in a folder."""
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=folder,
-        env={**variables, "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    [record] = read_records(folder / "run")
-    assert validate([folder / "run"]) == []
-    return record
-
-
-def test_the_batch_script_of_the_page_runs(bench: Bench, tmp_path: Path, port: int, installed: Path) -> None:
-    [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    slurms = tmp_path / "bin"
-    write_program(slurms / "srun", SRUN)
-    write_program(slurms / "scontrol", "#!/bin/sh\nprintf '127.0.0.1\\nnode1\\n'\n")
-    variables = {
-        "PATH": f"{slurms}{os.pathsep}{bench.env['PATH']}",
-        "SLURM_CPUS_PER_TASK": "2",
-        "SLURM_JOB_ID": str(3_000 + (port - 20_000) // 3),
-        "SLURM_JOB_NODELIST": "node[0-1]",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_SUBMIT_DIR": str(tmp_path),
-        "SLURM_TMPDIR": str(tmp_path / "local"),
-    }
-    record = made_by(script.replace("/shared/", f"{tmp_path}/shared/"), tmp_path, bench.env | variables)
-    assert not record.failed
-    assert record.cell.ranks == 2
-
-
-REMOTE_SHELL = """#!/bin/sh
-echo "$1" >> {log}
-shift
-exec sh -c "$*"
-"""
-
-
-def open_mpi() -> bool:
-    """Return True if `mpirun` is that of Open MPI."""
-    try:
-        done = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
-    except OSError:
-        return False
-    return "Open MPI" in done.stdout
-
-
-def test_the_mpirun_line_of_the_page_runs(bench: Bench, tmp_path: Path, port: int, installed: Path) -> None:
-    """Open MPI starts its daemon on each of two nodes by a remote shell that stays on this machine."""
-    if not open_mpi():
-        pytest.skip("there is no mpirun of Open MPI here (Debian: apt-get install openmpi-bin)")
-    [line] = re.findall(r"```text\n(mpirun .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert "node0:29400" in line
-    write_program(tmp_path / "remote", REMOTE_SHELL.format(log=tmp_path / "reached"))
-    (tmp_path / "nodes").write_text("node0 slots=1\nnode1 slots=1\n")
-    variables = {
-        "PATH": f"{installed}{os.pathsep}{bench.env['PATH']}",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_orte_default_hostfile": str(tmp_path / "nodes"),
-        "OMPI_MCA_plm_rsh_agent": str(tmp_path / "remote"),
-        # Two daemons on one machine share a map of its cores, and one that finds its address taken crashes.
-        "OMPI_MCA_rtc": "^hwloc",
-    }
-    record = made_by(line.replace("node0:29400", f"127.0.0.1:{port}"), tmp_path, bench.env | variables)
-    assert sorted((tmp_path / "reached").read_text().split()) == ["node0", "node1"]
-    assert not record.failed
-    assert record.job is not None
-    assert (record.cell.ranks, record.job.nodes) == (2, 2)
-    cores = (tmp_path / "cores").read_text().split()
-    assert cores == [str(len(os.sched_getaffinity(0)))] * 2, "the ranks of a node share a core"

@@ -1,7 +1,6 @@
 """A round has an order and an augmentation of its own, which all of its cells share; networks start from the seed alone."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,6 @@ def digests(run: Path, name: str, *backends: str) -> list[set[str]]:
         ("order", ()),
         ("loss", ("png", "lmdb")),
         ("loss", ("original", "lmdb+original")),
-        ("prepared", ("original", "lmdb+original")),
     ],
 )
 def test_the_cells_of_a_round_share_what_rounds_differ_in(
@@ -78,24 +76,6 @@ def test_the_kept_samples_of_every_round_are_right(run: Path) -> None:
     for record in records_of(run):
         assert record["coverage"]["timed_checked"] > 0
         assert record["coverage"]["timed_wrong"] == 0
-
-
-@pytest.mark.parametrize(
-    ("changed", "code"), [((), 0), ((1,), 5), ((0, 1, 2), 5)], ids=["none", "one", "all"]
-)
-def test_the_order_of_another_round_is_a_finding(
-    changed: tuple[int, ...], code: int, run: Path, bench: Bench, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "run"))
-    orders = dict(zip(EPOCHS, (found for [found] in digests(run, "order")), strict=True))
-    records = records_of(run)
-    for record in records:
-        if record["replicate"] in changed:
-            record["digests"]["order"] = orders[(record["replicate"] + 1) % 3, record["epoch"]]
-    (copy / RECORDS_NAME).write_text("".join(json.dumps(record) + "\n" for record in records))
-    done = bench.cli("validate", copy)
-    assert done.returncode == code, done.stdout
-    assert ("digests.order" in done.stdout) == bool(changed)
 
 
 def test_the_network_starts_the_same_in_every_round(bench: Bench, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.runs.records import RECORDS_NAME
 from tests.support.harness_tools import Bench, only_record, scenario
 

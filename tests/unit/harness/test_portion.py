@@ -9,10 +9,10 @@ import pytest
 from storebench.loading.batch import Spans
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.probes.residency import ResidencyCurve
-from storebench.results.portion import STEADY_DRIFT
+from storebench.results.parts import STEADY_DRIFT
 from storebench.training.loop import StepTimes
 from storebench.training.step_table import StepTable, step_table
-from storebench.worker.portion import (
+from storebench.worker.figures import (
     KEPT_POINTS,
     asked_frac,
     residency_points,

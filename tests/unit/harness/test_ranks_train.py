@@ -15,14 +15,12 @@ import pytest
 from storebench.formats.base import Indices
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.loading.loader import ProcessLoader
-from storebench.ranks import exposed
-from storebench.ranks.communication import Communication, ideal_ring_s
+from storebench.ranks import communication as exposed
+from storebench.ranks.communication import Communication
 from storebench.ranks.group import Group
-from storebench.ranks.progress import RankProgress
-from storebench.ranks.shards import shard_of
-from storebench.report.validation.validate import validate_records
-from storebench.results import CacheVerdict, Cell, JobFacts, LinkKind, Record
-from storebench.runs.records import RECORDS_NAME
+from storebench.ranks.membership import shard_of
+from storebench.ranks.merging import ideal_ring_s
+from storebench.results import CacheVerdict, Cell, LinkKind, Record
 from storebench.settings.words import Sync
 from storebench.training.step_table import step_ends
 from storebench.training.steps import CpuStep
@@ -75,7 +73,6 @@ def trained(cell: Cell, bench: Bench, run: Path, work: RankWork = rank) -> RankR
 def assert_same_training(found: RankRun, whole: RankRun) -> None:
     assert found.record.digests is not None
     assert whole.record.digests is not None
-    assert found.record.digests.samples == whole.record.digests.samples
     assert found.record.digests.order == whole.record.digests.order
     model = found.record.cell.model
     assert_same_losses(found.losses, whole.losses, model)
@@ -111,7 +108,7 @@ def test_lenet_trains_in_ranks_as_in_one_process_from(backend: str, whole: RankR
     assert_same_training(found, whole)
     assert_sound(found, run)
     assert found.record.coverage is not None
-    assert found.record.coverage.pixels_checked == found.record.coverage.unique == SAMPLES
+    assert found.record.coverage.unique == SAMPLES
     assert found.record.coverage.timed_checked >= 64
     assert (found.record.samples, found.record.steps) == (SAMPLES, 7)
 
@@ -204,61 +201,6 @@ def test_a_record_says_what_each_rank_did(bench: Bench, run_folder: Path) -> Non
     assert table["step"].tolist() == sorted([*range(7)] * 3)
 
 
-FORGED: dict[str, Any] = {
-    "job.samples_per_s_until_first_end": lambda job: replace(
-        job, samples_per_s_until_first_end=10 * job.samples_per_s_until_first_end
-    ),
-    "job.per_rank[1].samples_per_s": lambda job: with_rates(job, 100.0),
-    "job.per_rank[0].samples": lambda job: with_samples_moved(job, 3),
-    "job.wait_for_slowest_s": lambda job: replace(job, wait_for_slowest_s=50.0),
-    "job.global_batch_size": lambda job: replace(job, global_batch_size=7),
-    "job.nodes": lambda job: replace(job, nodes=5),
-    "job.per_rank[1].begin_s": lambda job: with_rank(job, 1, begin_s=3600.0),
-    "job.per_rank[2].end_s": lambda job: with_rank(job, 2, end_s=3600.0),
-    "job.per_rank[0].end_s": lambda job: with_rank(job, 0, begin_s=-1.0),
-    "job.per_rank": lambda job: with_rank(job, 1, end_s=None),
-    "job.sync": lambda job: replace(job, sync=Sync.AFTER),
-    "job.ring_bound_s": lambda job: replace(job, ring_bound_s=2 * job.ring_bound_s),
-    "job.exposed_over_bound": lambda job: replace(job, exposed_over_bound=0.0),
-}
-
-
-def with_rank(job: JobFacts, rank: int, **changes: Any) -> JobFacts:
-    ranks = list(job.per_rank)
-    ranks[rank] = replace(ranks[rank], **changes)
-    return replace(job, per_rank=tuple(ranks))
-
-
-def with_rates(job: JobFacts, factor: float) -> JobFacts:
-    """Return the facts of a job whose ranks all claim a rate `factor` times as high, with a spread that agrees."""
-    ranks = tuple(replace(one, samples_per_s=factor * one.samples_per_s) for one in job.per_rank)
-    spread = {name: factor * getattr(job, name) for name in ("samples_per_s_min", "samples_per_s_max")}
-    return replace(job, per_rank=ranks, samples_per_s_median=factor * job.samples_per_s_median, **spread)
-
-
-def with_samples_moved(job: JobFacts, count: int) -> JobFacts:
-    first, second, *others = job.per_rank
-    moved = (replace(first, samples=first.samples - count), replace(second, samples=second.samples + count))
-    return replace(job, per_rank=(*moved, *others))
-
-
-def test_facts_of_ranks_that_their_steps_contradict_are_found(plain: Plain) -> None:
-    found, run = plain("lmdb")
-    assert_sound(found, run)
-    for figure, forge in FORGED.items():
-        forged = replace(found.record, job=forge(found.job))
-        findings = validate_records([(forged, run / RECORDS_NAME)])
-        assert figure in {finding.figure for finding in findings}, figure
-
-
-def test_a_job_that_claims_less_time_than_its_steps_is_found(plain: Plain) -> None:
-    found, run = plain("lmdb")
-    for factor in (0.5, 2.0):
-        forged = replace(found.record, timed_s=factor * found.record.timed_s)
-        findings = validate_records([(forged, run / RECORDS_NAME)])
-        assert "timed_s" in {finding.figure for finding in findings}, factor
-
-
 def ahead_on_a_second_node(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
     """Put the last rank alone on a second node whose clock is a day ahead."""
     last = group.membership.rank == group.membership.ranks - 1
@@ -346,7 +288,7 @@ def late_rank(group: Group, *, job: CellJob) -> tuple[list[Record], Weights]:
 
     def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in serve(plan):
-            time.sleep(0 if plan.check else LATE_S)
+            time.sleep(LATE_S)
             yield batch
 
     if group.membership.rank == 1:
@@ -427,34 +369,3 @@ def test_the_rates_of_a_job_from_a_cold_start_are_those_of_all_ranks(bench: Benc
     last = found.record.cold_rates[-1]
     assert last.read_frac == 1.0
     assert last.samples_per_s == pytest.approx(found.record.samples_per_s)
-
-
-class Noting(RankProgress):
-    """Note the phases of a job, by the names with which one that hangs is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.phases: list[str] = []
-
-    def begin(self, phase: str, batches: int = 0) -> None:
-        self.phases.append(phase)
-
-
-def noting_phases(group: Group, *, job: CellJob) -> tuple[list[Record], list[str]]:
-    progress = Noting()
-    return run_replicate(Setup.of(job, group=group, progress=progress)), progress.phases
-
-
-def test_every_phase_of_a_job_has_a_name(bench: Bench, run_folder: Path) -> None:
-    found = trained(cell_of("lmdb", cache="any", max_steps=2), bench, run_folder, noting_phases)
-    phases = list(dict.fromkeys(found.notes[1]))
-    assert phases == [
-        "the measurement of the link",
-        "the preparation of the page cache",
-        "the opening of the store",
-        "epoch 0",
-        "the check of epoch 0",
-        "the test of epoch 0",
-        "the measurement of communication",
-        "the measurement of ceilings",
-    ]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import CorruptDataError
-from storebench.runs.conversions import CONVERSIONS_NAME
 from storebench.runs.folder import Run
 from storebench.runs.records import (
     LOGS_DIR,
@@ -62,7 +61,6 @@ KINDS = [
     pytest.param(RECORDS_NAME, os.mkfifo, "a FIFO", id="records is a FIFO"),
     pytest.param(RECORDS_NAME, Path.mkdir, "a folder", id="records is a folder"),
     pytest.param(SUPERSEDED_NAME, os.mkfifo, "a FIFO", id="superseded is a FIFO"),
-    pytest.param(CONVERSIONS_NAME, os.mkfifo, "a FIFO", id="conversions is a FIFO"),
     pytest.param(STEPS_NAME, os.mkfifo, "a FIFO", id="steps.parquet is a FIFO"),
     pytest.param(STEPS_NAME, link, "a symbolic link", id="steps.parquet is a link"),
 ]

@@ -17,15 +17,13 @@ from pathlib import Path
 import pytest
 
 from storebench.errors import DataNotFoundError, OutputError
-from storebench.report.validation.findings import Finding, Rule
-from storebench.report.validation.validate import validate
+from storebench.report.checks.findings import Finding, Rule
+from storebench.report.checks.records import validate
 from storebench.results import Record, Status
-from storebench.runner import execute
-from storebench.runs.conversions import read_conversions
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
-from storebench.runs.merging import merge_tables
 from storebench.runs.records import RECORDS_NAME, STEPS_DIR, SUPERSEDED_NAME, read_records
+from storebench.runs.steps import merge_tables
 from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support import replay_run
@@ -209,36 +207,6 @@ def test_a_fault_at_any_file_operation_leaves_whole_replicates(
     assert (folder / RECORDS_NAME).read_bytes() == content, "a finished run was changed"
 
 
-@pytest.mark.parametrize("place", ["at the end", "in the middle"])
-def test_part_of_a_replicate_that_an_older_release_left_is_set_aside(
-    place: str, runs: Runs, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(runs.measured, tmp_path / "run")
-    first, second, *others = (folder / RECORDS_NAME).read_bytes().splitlines(keepends=True)
-    rest = [second[:100]] if place == "at the end" else others
-    (folder / RECORDS_NAME).write_bytes(first + b"".join(rest))
-    if place == "at the end":
-        assert findings(folder) == []
-        assert records_in(folder) == []
-    before = shutil.copytree(folder, tmp_path / "before")
-    run = Run.resume(folder)
-    run.repair()
-    assert lines(folder / SUPERSEDED_NAME) == [first.strip()]
-    assert len(run.left()) == {"at the end": 2, "in the middle": 1}[place]
-    # What is measured again may come after replicates that were measured later: only the order differs.
-    replay_run.replay(runs.measured, folder)
-    assert Counter((record.replicate, record.epoch) for record in read_records(folder)) == ALL_EPOCHS
-    check_merged(folder)
-    table = json.loads(first)["steps_file"]
-    assert all_tables(folder)[table].equals(all_tables(before)[table])
-    again = [
-        record.steps_file
-        for record in read_records(folder)
-        if record.replicate == json.loads(first)["replicate"]
-    ]
-    assert sorted(map(str, again)) == [table.replace("-e0", f"-e{epoch}-a2") for epoch in (0, 1)]
-
-
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Let another process hold a run's folder."""
@@ -359,16 +327,3 @@ def test_retrying_failed_cells_needs_a_run_to_resume(bench: Bench, tmp_path: Pat
     assert done.returncode == 2
     assert "--retry-failed needs --resume" in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-def test_conversions_that_are_left_are_made_though_every_cell_is_recorded(
-    bench: Bench, tmp_path: Path
-) -> None:
-    of = scenario(**(MATRIX | {"epochs": 1}), backends=["png", "lmdb"]).model_copy(update={"conversions": 1})
-    run = Run.create(of, tmp_path / "run", of.cells())
-    measure(run, bench.stores)
-    assert execute(run, bench.stores) == []
-    [conversion] = read_conversions(run.folder)
-    assert (conversion.status, conversion.target) == (Status.OK, "lmdb+raw")
-    execute(run, bench.stores)
-    assert read_conversions(run.folder) == [conversion]

@@ -16,7 +16,7 @@ from storebench.formats.reads.planned import Turns
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.system.scratch import SEGMENTS
@@ -77,7 +77,7 @@ def test_losses_are_bit_identical_to_those_of_a_reader_per_rank(
     assert shared.losses.tobytes() == alone.losses.tobytes()
     assert shared.record.digests == alone.record.digests
     assert shared.record.coverage is not None
-    assert shared.record.coverage.pixels_checked == shared.record.coverage.unique == SAMPLES
+    assert shared.record.coverage.unique == SAMPLES
     assert shared.record.coverage.timed_checked >= 64
     whole = alone.record.payload_bytes
     assert requested(shared) == [whole, 0, 0]
@@ -175,9 +175,8 @@ def watching(group: Group, *, job: CellJob) -> tuple[list[Record], tuple[set[str
 
     def watched(plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in serve(plan):
-            if not plan.check:
-                held.update(held_of(job.store) - inherited)
-                sizes.add(mapped_bytes())
+            held.update(held_of(job.store) - inherited)
+            sizes.add(mapped_bytes())
             yield batch
 
     setup.loader.epoch = watched  # type: ignore[method-assign]
@@ -217,7 +216,7 @@ def late_guest(group: Group, *, job: CellJob) -> tuple[list[Record], None]:
     def late(plan: EpochPlan) -> Iterator[LoadedBatch]:
         for batch in serve(plan):
             yield batch
-            time.sleep(0 if plan.check else LATE_S)
+            time.sleep(LATE_S)
 
     if group.membership.rank == RANKS - 1:
         setup.loader.epoch = late  # type: ignore[method-assign]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +18,9 @@ from storebench.errors import CellFailedError
 from storebench.manifest import Manifest
 from storebench.probes.page_count import Residency, resident
 from storebench.ranks.group import Group, lost_another
+from storebench.ranks.memory import check_room, needed_bytes
 from storebench.ranks.progress import Position
-from storebench.ranks.room import check_room, needed_bytes
-from storebench.report.texts.labels import setting_label
-from storebench.report.validation.validate import validate_records
+from storebench.report.checks.records import validate_records
 from storebench.results import CacheVerdict, Cell, DataStoreFacts, Record
 from storebench.runs.records import RECORDS_NAME, read_records
 from storebench.worker.job import CellJob
@@ -30,7 +28,6 @@ from storebench.worker.replicate import run as run_replicate
 from storebench.worker.setup import Setup
 from tests.support.harness_tools import SAMPLES, SMALL, Bench, cell_job, scenario, steps_of, wait_for
 from tests.support.photo_folders import write_photos
-from tests.support.planted import with_part
 from tests.support.rank_cells import NAMED_S
 from tests.support.rank_processes import in_ranks
 
@@ -114,7 +111,7 @@ def assert_same_training(found: Epochs, alone: Epochs) -> None:
     for mine, theirs in zip(found.records, alone.records, strict=True):
         assert mine.digests == theirs.digests
         assert mine.coverage is not None
-        assert mine.coverage.pixels_checked == mine.coverage.unique == SAMPLES
+        assert mine.coverage.unique == SAMPLES
         assert mine.coverage.timed_checked >= 64
 
 
@@ -259,26 +256,6 @@ def test_waiting_for_another_rank_is_data_wait(bench: Bench, run_folder: Path) -
     assert late.data_store.waited_s < 0.5 * prompt.data_store.waited_s
 
 
-def test_facts_of_a_data_store_that_contradict_each_other_are_found(bench: Bench, run_folder: Path) -> None:
-    found = run_epochs(cell_of(share="store", compute="none", model="none"), bench, run_folder)
-    record = found.records[1]
-    told = found.facts(1)[0]
-    changes: dict[str, dict[str, Any]] = {
-        "data_store.held_samples": {"held_samples": told.held_samples + 1},
-        "data_store.held_bytes": {"held_bytes": 2 * told.held_bytes},
-        "data_store.sent_bytes": {"sent_bytes": told.sent_bytes + 1},
-        "data_store.from_store": {"from_store": 3, "from_memory": told.from_memory - 3},
-        "data_store.from_memory": {"from_memory": told.from_memory + 1},
-        "data_store.waited_s": {"waited_s": told.exchange_s + 1},
-    }
-    for figure, change in changes.items():
-        findings = validate_records([(with_part(record, 0, **change), run_folder / RECORDS_NAME)])
-        assert figure in {finding.figure for finding in findings}, figure
-    read = dataclasses.replace(record.counters, device_read_bytes=64 << 20)
-    findings = validate_records([(dataclasses.replace(record, counters=read), run_folder / RECORDS_NAME)])
-    assert "device_read_bytes" in {finding.figure for finding in findings}
-
-
 def leaving_rank(group: Group, *, job: CellJob) -> str:
     """Run a rank; the process of rank 1 ends in the middle of the second epoch, and rank 0 says what it notices."""
     setup = Setup.of(job, group=group)
@@ -405,19 +382,3 @@ def refused_rank(group: Group, *, job: CellJob, why: str) -> None:
     setup = Setup.of(job, group=group)
     with pytest.raises(CellFailedError, match=f"the data store {why}"):
         run_replicate(setup)
-
-
-def test_a_data_store_is_named_in_records_and_labels(bench: Bench, tmp_path: Path) -> None:
-    words = ("run", "lmdb", *SMALL, *STORE, "--store-fill", "first-epoch", "--json")
-    done = bench.cli(*words, "--stores", bench.stores, "--out", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    records = json.loads(done.stdout)
-    assert [record["cell"]["store_fill"] for record in records] == ["first-epoch"] * 2
-    origins = [
-        [rank["data_store"][name] for name in ("from_store", "from_memory", "from_ranks")]
-        for rank in records[1]["job"]["per_rank"]
-    ]
-    assert [sum(origin) for origin in origins] == [8, 8]
-    assert all(origin[0] == 0 for origin in origins)
-    [cell, _] = [record.cell for record in read_records(tmp_path / "run")]
-    assert "data store of the ranks, filled in the first epoch" in setting_label(cell)

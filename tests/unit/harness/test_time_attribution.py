@@ -14,7 +14,7 @@ from torch import nn
 from storebench.arrays import ImageShape
 from storebench.formats.registry import open_reader
 from storebench.loading.order import epoch_order
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Cell, Record
 from storebench.training.models import MODELS, ModelSpec, Network, tiny
 from tests.support.harness_tools import Bench, only_record, scenario, steps_of
@@ -101,8 +101,6 @@ def test_a_sleep_in_the_network_is_compute_and_nothing_else(
     for name in ("data_wait", "h2d", "fetch", "decode", "prep"):
         assert times[name] < SMALL_NS, name
     assert record.ceilings.gather_samples_per_s is None
-    assert record.ceilings.matrix_products_per_s is not None
-    assert 1 < record.ceilings.matrix_products_per_s < 1e6
     assert record.overhead_s < STEPS * SLEEP_S / 10
 
 
@@ -127,7 +125,6 @@ def test_without_compute_the_loop_only_waits_and_ceilings_are_measured(
     assert spans == pytest.approx(record.timed_s, rel=1e-6)
     assert record.ceilings.gather_samples_per_s is not None
     assert record.ceilings.gather_samples_per_s > 0
-    assert record.ceilings.matrix_products_per_s is None
 
 
 @pytest.mark.parametrize("compute", ["none", "real"])

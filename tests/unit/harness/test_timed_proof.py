@@ -1,25 +1,18 @@
 """What was timed is what is proven: faults that only the timed pass has fail the cell, with every loader."""
 
-import copy
-import json
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from storebench.errors import CorruptDataError
-from storebench.formats import parse_backend
-from storebench.loading import kept as kept_module
+from storebench.loading import evidence
 from storebench.loading import loader as loader_module
-from storebench.loading.augment import Augment
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, Spans
-from storebench.loading.kept import Kept, SampleKeeper, TimedCheck, Truth
+from storebench.loading.evidence import SampleKeeper
 from storebench.loading.loader import ProcessLoader
 from storebench.loading.producer import Producer
 from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, Cell, Coverage, Record, Status
@@ -85,7 +78,7 @@ def test_a_fault_in_the_timed_pass_alone_fails_the_cell(
     cell = small_cell(f"planted:{fault}", loader=loader, workers=workers)
     record = only_record(cell, bench.stores, run_folder)
     served = coverage_of(record)
-    assert (served.missing, served.duplicates, served.pixels_wrong) == (0, 0, 0)
+    assert (served.missing, served.duplicates) == (0, 0)
     assert wrong <= served.timed_wrong <= served.timed_checked == SAMPLES
     assert record.status is Status.FAILED
     assert record.failure is not None
@@ -102,9 +95,7 @@ def test_indices_come_from_the_producer_that_read_them(
         zero = np.zeros_like(request.indices)
         batch: LoadedBatch = right(
             producer,
-            BatchRequest(
-                epoch=request.epoch, step=request.step, indices=zero, check=request.check, plan=request.plan
-            ),
+            BatchRequest(epoch=request.epoch, step=request.step, indices=zero, plan=request.plan),
         )
         return batch
 
@@ -122,15 +113,14 @@ def test_a_producer_that_serves_one_sample_and_says_another_is_found(
 ) -> None:
     def lie(right: Any, producer: Producer, request: BatchRequest) -> LoadedBatch:
         batch: LoadedBatch = right(producer, request)
-        if not request.check:
-            batch.pixels[:] = batch.pixels[:1].clone()
+        batch.pixels[:] = batch.pixels[:1].clone()
         return batch
 
     produce(lie)
     cell = small_cell("planted", loader=loader, workers=workers)
     record = only_record(cell, bench.stores, run_folder)
     served = coverage_of(record)
-    assert (served.missing, served.pixels_wrong, served.timed_wrong) == (0, 0, SAMPLES - 7)
+    assert (served.missing, served.timed_wrong) == (0, SAMPLES - 7)
     assert record.status is Status.FAILED
 
 
@@ -145,13 +135,13 @@ def test_a_reader_that_changes_the_indices_it_was_given_is_found(
 
 
 class YesterdaysLoader(ProcessLoader):
-    """Serve each batch with the pixels of the batch before; the replay is right."""
+    """Serve each batch with the pixels of the batch before."""
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         before = None
         for batch in super().epoch(plan):
             now = batch.pixels.clone()
-            if before is not None and not plan.check:
+            if before is not None:
                 batch.pixels = before[: len(now)]
             before = now
             yield batch
@@ -164,7 +154,7 @@ def test_a_loader_that_serves_yesterdays_buffer_is_found(
     monkeypatch.setitem(loader_module.LOADERS, "processes", "storebench.loading.loader:planted")
     record = only_record(small_cell("lmdb"), bench.stores, run_folder)
     assert record.status is Status.FAILED
-    assert (coverage_of(record).pixels_wrong, coverage_of(record).timed_wrong) == (0, SAMPLES - BATCH)
+    assert coverage_of(record).timed_wrong == SAMPLES - BATCH
 
 
 class ShortLoader(ProcessLoader):
@@ -184,42 +174,6 @@ def test_rows_that_a_batch_does_not_have_are_wrong(
     record = only_record(small_cell("lmdb", compute="none"), bench.stores, run_folder)
     assert (coverage_of(record).timed_checked, coverage_of(record).timed_wrong) == (SAMPLES, 7)
     assert record.status is Status.FAILED
-
-
-class DamagedReader:
-    """Stands for a store whose payloads no longer decode; its labels are right."""
-
-    image_shape = (2, 2, 1)
-    payload_codec = "png"
-    labels = np.zeros(3, np.int64)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read_into(self, _indices: Any, _out: Any) -> None:
-        raise CorruptDataError("not an image")
-
-
-@pytest.mark.parametrize("index", [0, -1, 3])
-def test_a_sample_that_the_store_does_not_have_is_wrong(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module, "opened_again", lambda *_: DamagedReader())
-    truth = Truth(
-        store=Path("nowhere"),
-        backend=parse_backend("lmdb+png"),
-        table=np.zeros((3, 16), np.uint8),
-        augment=Augment(),
-        seed=0,
-    )
-    one = Kept(
-        pixels=np.zeros((1, 2, 2, 1), np.uint8),
-        labels=np.zeros(1, np.int64),
-        indices=np.array([index]),
-        absent=0,
-    )
-    assert truth.check(one, 0) == TimedCheck(checked=1, wrong=1, first_wrong=index)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +209,6 @@ def test_a_kernel_that_mirrors_nothing_fails_the_cell(
     cell = small_cell(backend, compute="none", batch_size=4, **matrix)
     record = only_record(cell, bench.stores, run_folder)
     assert record.status is Status.FAILED
-    assert coverage_of(record).pixels_wrong == 0
     assert 0 < coverage_of(record).timed_wrong < 12
 
 
@@ -265,39 +218,6 @@ def test_every_epoch_is_proven_with_its_own_augmentation(bench: Bench, run_folde
     records = cell_records(cell, bench.stores, run_folder)
     assert [record.status for record in records] == [Status.OK] * 2
     assert [coverage_of(record).timed_checked for record in records] == [12, 12]
-
-
-def test_without_the_replay_the_timed_samples_are_compared_all_the_same(
-    plugged: None, bench: Bench, tmp_path: Path
-) -> None:
-    path = tmp_path / "unchecked.toml"
-    path.write_text(
-        'name = "unchecked"\nquestion = "?"\ncheck_pixels = false\ntest_limit = 0\nreplicates = 1\n[[matrix]]\n'
-        'dataset = "mnist"\nsynthetic = true\nlimit = 50\nbatch_size = 8\nmodel = "tiny"\n'
-        'backends = ["planted:constant"]\n'
-    )
-    done = bench.cli("bench", path, "--stores", bench.stores, "--out", tmp_path / "run", "--json")
-    assert done.returncode == 5, done.stderr
-    [record] = json.loads(done.stdout)
-    assert (record["coverage"]["pixels_checked"], record["coverage"]["timed_wrong"]) == (0, SAMPLES - 1)
-
-
-def test_with_one_replay_per_cell_the_other_replicates_are_valid(bench: Bench, tmp_path: Path) -> None:
-    path, run = tmp_path / "once.toml", tmp_path / "run"
-    path.write_text(
-        'name = "once"\ncheck_pixels = "once"\ntest_limit = 0\nreplicates = 2\n[[matrix]]\ndataset = "mnist"\n'
-        'synthetic = true\nlimit = 50\nbatch_size = 8\nmodel = "none"\ncompute = "none"\nbackends = ["png"]\n'
-    )
-    done = bench.cli("bench", path, "--stores", bench.stores, "--out", run, "--json")
-    assert done.returncode == 0, done.stderr
-    records = sorted(json.loads(done.stdout), key=lambda record: record["replicate"])
-    assert [record["coverage"]["pixels_checked"] for record in records] == [SAMPLES, 0]
-    assert bench.cli("validate", run).returncode == 0
-    records[0]["coverage"]["pixels_checked"] = 0
-    (run / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    done = bench.cli("validate", run)
-    assert done.returncode == 5
-    assert "no sample of the timed batches was compared with the dataset" in done.stdout
 
 
 def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Bench, tmp_path: Path) -> None:
@@ -319,7 +239,7 @@ def test_a_cold_reader_that_copies_nothing_fails_on_the_command_line(bench: Benc
     [record] = records
     assert record["status"] == "failed"
     checked = record["coverage"]["timed_checked"]
-    assert KEPT_AT_LEAST <= checked <= kept_module.KEPT_SAMPLES
+    assert KEPT_AT_LEAST <= checked <= evidence.KEPT_SAMPLES
     assert record["coverage"]["timed_wrong"] == checked
     assert f"of {checked} kept from the timed batches {checked} wrong, the first sample " in done.stderr
 
@@ -356,16 +276,6 @@ def test_the_time_that_keeping_takes_is_in_no_span_and_in_no_sum(
     assert (steps["ready_ns"] <= ends).all()
 
 
-def late_looks(sizes: Sequence[int]) -> list[bool]:
-    """Return whether each step was looked at, of those that come once enough samples are kept."""
-    keeper, looks = SampleKeeper(sizes, (1, 1, 1)), []
-    for size in sizes:
-        late = len(keeper.kept.indices) >= KEPT_AT_LEAST
-        looked = keeper(made(0, size))
-        looks += [looked] if late else []
-    return looks
-
-
 def kept_steps(sizes: Sequence[int], first_step: int = 0) -> list[int]:
     """Return how many samples are kept of each step."""
     keeper = SampleKeeper(sizes, (1, 1, 1), first_step=first_step)
@@ -379,13 +289,13 @@ def kept_steps(sizes: Sequence[int], first_step: int = 0) -> list[int]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pauses take as long as they like: how long they take depends on who else is computing."""
-    monkeypatch.setattr(kept_module, "PAUSED_FRAC", 1e9)
+    monkeypatch.setattr(evidence, "PAUSED_FRAC", 1e9)
 
 
 @pytest.mark.usefixtures("unhurried")
 def test_what_is_kept_is_bounded_drawn_anew_and_after_the_warm_up() -> None:
     first, second = (kept_steps([64] * 100, first_step=10) for _ in range(2))
-    assert sum(first) == sum(second) == kept_module.KEPT_SAMPLES
+    assert sum(first) == sum(second) == evidence.KEPT_SAMPLES
     assert first[:10] == [0] * 10
     assert first != second
     assert kept_steps([3, 2], first_step=1) == [0, 2]
@@ -396,40 +306,8 @@ def test_what_is_kept_is_bounded_drawn_anew_and_after_the_warm_up() -> None:
 def test_every_sample_has_the_same_chance() -> None:
     counts = np.sum([kept_steps([16] * 32) for _ in range(200)], axis=0)
     # 800 of each step are expected; their standard deviation is 23.
-    assert counts.sum() == 200 * kept_module.KEPT_SAMPLES
+    assert counts.sum() == 200 * evidence.KEPT_SAMPLES
     assert (abs(counts - 800) < 160).all()
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_what_is_kept_is_not_in_memory_before_its_batch() -> None:
-    keeper, foreseen = SampleKeeper([64] * 100, (1, 1, 1)), []
-    for step in range(100):
-        spied = copy.deepcopy(keeper)  # all that a spy in this process could read
-        foreseen.append(spied(made(step, 64)) == keeper(made(step, 64)))
-    assert foreseen.count(False) > 10
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_step_after_the_last_one_needed_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module, "KEPT_SAMPLES", 1)
-    trials, looked_at = 4000, Counter[tuple[bool, bool]]()
-    for _ in range(trials):
-        keeper = SampleKeeper([1, 1], (1, 1, 1))
-        looked_at[keeper(made(0, 1)), keeper(made(1, 1))] += 1
-        assert len(keeper.kept.indices) == 1
-    # The second step is looked at in half of the cases in which the first one sufficed; the standard deviation is below 32.
-    expected = {(True, False): trials / 4, (True, True): trials / 4, (False, True): trials / 2}
-    assert looked_at.keys() == expected.keys()
-    assert all(abs(looked_at[case] - expected[case]) < 160 for case in expected)
-
-
-@pytest.mark.parametrize("size", [1, 4])
-def test_one_late_step_in_twenty_is_looked_at(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module, "PAUSED_FRAC", 0.0)  # every step is late once enough samples are kept
-    looks = [look for _ in range(20) for look in late_looks([size] * 1000)]
-    assert len(looks) > 5000
-    deviation = math.sqrt(kept_module.LATE_FRAC * (1 - kept_module.LATE_FRAC) / len(looks))
-    assert abs(np.mean(looks) - kept_module.LATE_FRAC) < 5 * deviation
 
 
 def test_large_images_are_kept_in_bounded_memory() -> None:
@@ -470,5 +348,5 @@ def test_where_there_is_time_all_that_was_drawn_is_kept() -> None:
     keeper = SampleKeeper([4] * 40, (1, 1, 1))
     for step in range(40):
         keeper(made(step))
-    assert len(keeper.kept.indices) == kept_module.KEPT_SAMPLES
+    assert len(keeper.kept.indices) == evidence.KEPT_SAMPLES
     assert keeper.kept.absent == 0

@@ -8,7 +8,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from storebench.errors import DataNotFoundError, UsageError
@@ -209,19 +208,6 @@ def test_counters_beside_the_spans_are_those_of_the_steps(
     fetched = [event["args"] for event in events if event["name"] == "fetch"]
     for column in COUNTERS.values():
         assert [one[column] for one in fetched] == steps[column].tolist(), column
-
-
-def test_a_table_of_an_earlier_release_is_drawn_without_counters(
-    traced: tuple[Path, Record], tmp_path: Path
-) -> None:
-    run, record = traced
-    name = str(record.steps_file)
-    older = pq.read_table(run / name).drop_columns([*list(COUNTERS.values())[1:], "paused_ns"])
-    (tmp_path / name).parent.mkdir()
-    pq.write_table(older, tmp_path / name)
-    names = {event["name"] for event in trace_events(record, tmp_path)}
-    assert {"compute", "fetch", "payload per step"} <= names
-    assert not set(list(COUNTERS)[1:]) & names
 
 
 def test_two_cells_stand_side_by_side_in_one_trace(

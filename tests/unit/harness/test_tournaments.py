@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.loading.kept import opened_again
+from storebench.loading.evidence import opened_again
 from storebench.ranks.trainers import parts_of
-from storebench.report.validation.validate import validate_records
 from storebench.results import Game, TrainersFacts
-from storebench.runs.records import RECORDS_NAME, record_from_dict, record_to_dict
+from storebench.runs.records import record_from_dict, record_to_dict
 from storebench.training import evaluate
 from storebench.training.step_table import step_ends
 from storebench.worker import tournament
@@ -35,9 +34,7 @@ def played(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def untimed(facts: TrainersFacts) -> TrainersFacts:
     """Return facts without the parts that differ between any two runs."""
     games = tuple(replace(game, seconds=0.0) for game in facts.games)
-    return replace(
-        facts, games=games, tournament_s=0.0, tournament_wait_s=0.0, tournament_device_read_bytes=None
-    )
+    return replace(facts, games=games, tournament_s=0.0, tournament_wait_s=0.0)
 
 
 def assert_states_are_those_of_the_winners(found: Trained, before: Trained) -> None:
@@ -107,7 +104,6 @@ def test_the_control_has_the_same_partition_and_plays_no_game(
     assert control.record.digests is not None
     assert found.record.digests is not None
     assert control.record.digests.order == found.record.digests.order
-    assert control.record.digests.samples == found.record.digests.samples
     losses = [steps_of(one.record, one.run)["loss"][: STEPS * TRAINERS].tobytes() for one in (found, control)]
     assert losses[0] == losses[1], "until the first tournament both train alike"
     sizes = [(trainer.training_samples, trainer.held_out_samples) for trainer in control.trainers.per_trainer]
@@ -173,34 +169,6 @@ def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
     }
 
 
-def score_others(setup: Setup) -> None:
-    """Let the second trainer score networks on samples that it does not hold out."""
-    part = setup.parts[setup.trainer.number]
-    if setup.trainer.number == 1:
-        setup.parts[1] = replace(part, held_out=part.training[: len(part.held_out)])
-
-
-def score_half(setup: Setup) -> None:
-    """Let every trainer score networks on half of the samples that it says."""
-    count = evaluate.count_right
-
-    def half(step: Any, augment: Any, reader: Reader, indices: Indices, **named: Any) -> int:
-        return count(step, augment, reader, indices[::2], **named)
-
-    setattr(tournament, "count_right", half)  # noqa: B010 - this process is a copy that ends with its job
-
-
-@pytest.mark.parametrize(
-    ("prepare", "figure"), [(score_others, "own_score"), (score_half, "tournament_samples")]
-)
-def test_scores_on_other_samples_than_are_held_out_are_found(
-    prepare: Callable[[Setup], None], figure: str, bench: Bench, run_folder: Path
-) -> None:
-    cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=300)
-    found = trained(cell, bench, run_folder, prepare=prepare)
-    assert [finding for finding in found.findings() if figure in finding]
-
-
 def require_own_samples(setup: Setup) -> None:
     """Fail a rank that scores networks on other samples than its part of what its trainer holds out."""
     cell, me = setup.cell, setup.membership
@@ -257,114 +225,6 @@ def test_the_time_of_games_is_in_no_span_and_no_rate(bench: Bench, run_folder: P
     without_games_s = whole_ns / 1e9 - 2 * SLOW_S * facts.tournaments
     assert found.record.epoch_s <= without_games_s
     assert max(rank.seconds for rank in found.job.per_rank) <= without_games_s
-
-
-@pytest.mark.still_pages
-def test_what_games_read_is_apart_from_what_training_reads(bench: Bench, run_folder: Path) -> None:
-    asked: dict[str, Any] = {"ranks": 2, "trainers": 2, "limit": 200, "batch_size": 15, "cache": "cold"}
-    found = trained(trainers_cell("png", **asked), bench, run_folder)
-    control = trained(trainers_cell("png", **asked, tournament_steps=0), bench, run_folder)
-    assert found.findings() == control.findings() == []
-    facts = found.trainers
-    assert facts.tournament_samples == 2 * 20 * facts.tournaments == 80
-    own, apart = control.record.counters.device_read_bytes, facts.tournament_device_read_bytes
-    if own is None:
-        pytest.skip("the kernel does not count reads here")
-    assert apart
-    assert found.record.counters.device_read_bytes == pytest.approx(own, rel=0.1)
-    assert apart == pytest.approx(own * 20 / 180, rel=0.3), "once from the device, then from the page cache"
-    assert found.record.counters.block_device_read_bytes is None
-    assert "block_device_read_bytes" in found.record.counters.reasons
-
-
-def forged_game(number: int, **changes: Any) -> Callable[[TrainersFacts], TrainersFacts]:
-    def forge(facts: TrainersFacts) -> TrainersFacts:
-        games = list(facts.games)
-        games[number] = replace(games[number], **changes)
-        return replace(facts, games=tuple(games))
-
-    return forge
-
-
-def forged_trainer(**changes: Any) -> Callable[[TrainersFacts], TrainersFacts]:
-    return lambda facts: replace(
-        facts, per_trainer=(replace(facts.per_trainer[0], **changes), *facts.per_trainer[1:])
-    )
-
-
-FORGED: dict[str, tuple[str, Callable[[TrainersFacts], TrainersFacts]]] = {
-    "a score above 1": ("own_score", forged_game(0, own_score=1.25)),
-    "a score that is no share of the samples": ("partner_score", forged_game(1, partner_score=0.1)),
-    "a score that is no number": ("own_score", forged_game(0, own_score=float("nan"))),
-    "a winner against the scores": (
-        "winner",
-        lambda facts: forged_game(2, winner=next(n for n in range(TRAINERS) if n != facts.games[2].winner))(
-            facts
-        ),
-    ),
-    "a pair that the seed does not make": (
-        "job.trainers.games",
-        lambda facts: forged_game(0, partner=facts.games[0].partner % 3 + 1)(facts),
-    ),
-    "a step without a tournament": ("job.trainers.games", forged_game(3, step=2)),
-    "a game that is left out": (
-        "job.trainers.tournaments",
-        lambda facts: replace(facts, games=facts.games[1:]),
-    ),
-    "other samples than are held out": ("samples", forged_game(0, samples=8)),
-    "fewer bytes than the network has": ("sent_bytes", forged_game(0, sent_bytes=100)),
-    "a game longer than its pause": ("seconds", forged_game(0, seconds=1e3)),
-    "a shorter tournament than its games": (
-        "job.trainers.tournament_s",
-        lambda facts: replace(facts, tournament_s=-1.0),
-    ),
-    "a wait longer than the pauses": (
-        "job.trainers.tournament_wait_s",
-        lambda facts: replace(facts, tournament_wait_s=1e3),
-    ),
-    "a wait that is no time": (
-        "job.trainers.tournament_wait_s",
-        lambda facts: replace(facts, tournament_wait_s=-0.1),
-    ),
-    "fewer samples than the games scored": (
-        "job.trainers.tournament_samples",
-        lambda facts: replace(facts, tournament_samples=3),
-    ),
-    "a larger part": ("job.trainers.per_trainer", forged_trainer(training_samples=60)),
-    "a held-out score above 1": (
-        "job.trainers.per_trainer[0].held_out_score",
-        forged_trainer(held_out_score=1.5),
-    ),
-    "another best trainer": (
-        "job.trainers.best_trainer",
-        lambda facts: replace(facts, best_trainer=((facts.best_trainer or 0) + 1) % TRAINERS),
-    ),
-    "a trainer less": (
-        "job.trainers",
-        lambda facts: replace(facts, per_trainer=facts.per_trainer[1:]),
-    ),
-}
-
-
-def test_games_that_cannot_have_been_played_are_found(played: Trained) -> None:
-    found = played
-    assert found.findings() == []
-    for name, (figure, forge) in FORGED.items():
-        job = replace(found.job, trainers=forge(found.trainers))
-        figures = [
-            finding.figure
-            for finding in validate_records([(replace(found.record, job=job), found.run / RECORDS_NAME)])
-        ]
-        assert any(one.endswith(figure) for one in figures), (name, figures)
-
-
-def test_a_cell_of_trainers_whose_record_lacks_them_is_found(bench: Bench, run_folder: Path) -> None:
-    found = trained(trainers_cell(ranks=2, trainers=2, limit=40), bench, run_folder)
-    lacking = replace(found.record, job=replace(found.job, trainers=None))
-    cells = [replace(found.record, cell=replace(found.record.cell, trainers=wrong)) for wrong in (0, 1, 3)]
-    for record in (lacking, *cells):
-        findings = validate_records([(record, run_folder / RECORDS_NAME)])
-        assert "job.trainers" in {finding.figure for finding in findings}
 
 
 def test_a_record_keeps_its_games_when_it_is_read_back(bench: Bench, run_folder: Path) -> None:

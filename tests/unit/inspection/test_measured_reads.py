@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident, warm
 from storebench.stores.inspection import inspect
 from tests.support.foreign_files import jpegs, numbered, write_lmdb, write_per_image, write_vlen

@@ -63,11 +63,9 @@ def make_job(store_of: Callable[[str], SmallStore]) -> MakeJob:
 def make_plan() -> MakePlan:
     """Shuffle the small stores' samples into batches."""
 
-    def make_plan(
-        epoch: int = 0, batch_size: int = 10, max_steps: int | None = None, *, check: bool = False
-    ) -> EpochPlan:
+    def make_plan(epoch: int = 0, batch_size: int = 10, max_steps: int | None = None) -> EpochPlan:
         order = epoch_order(COUNT, seed=5, epoch=epoch)
-        return EpochPlan(epoch=epoch, batches=split_batches(order, batch_size, max_steps), check=check)
+        return EpochPlan(epoch=epoch, batches=split_batches(order, batch_size, max_steps))
 
     return make_plan
 

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from storebench.digests import sample_digest
 from storebench.errors import CellFailedError, CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.base import Batch, Indices
 from storebench.formats.registry import PAPER_BACKENDS
-from storebench.loading import ready
+from storebench.loading import producer as ready
 from storebench.loading.augment import Augment
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob
 from storebench.loading.lanes import SLOTS
-from storebench.loading.loader import LOADERS, Loader, get_loader
+from storebench.loading.loader import LOADERS, RECEIVED, Loader, ReceivingLoader, get_loader
 from storebench.loading.order import epoch_order
-from storebench.loading.ready import READY_BATCHES
-from storebench.loading.receiving import RECEIVED, ReceivingLoader
+from storebench.loading.producer import READY_BATCHES
 from storebench.testing.stores import COUNT, SHAPE, SmallStore
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
 
@@ -99,19 +97,6 @@ class TestEveryLoader:
             for batch in drained(loader, make_plan()):
                 payloads = store_of("png").payloads
                 assert batch.payload_bytes == sum(len(payloads[index]) for index in batch.indices)
-
-    def test_digests_are_those_of_the_samples_before_augmentation(
-        self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
-    ) -> None:
-        small = store_of("lmdb")
-        expected = [sample_digest(*pair) for pair in zip(small.pixels, small.labels.tolist(), strict=True)]
-        with kind(make_job(augment=Augment(crop=24, mirror=True)), workers=workers) as loader:
-            loader.open()
-            assert all(batch.digests is None for batch in drained(loader, make_plan()))
-            for batch in drained(loader, make_plan(check=True)):
-                assert batch.digests is not None
-                assert batch.digests.shape == (len(batch.indices), 16)
-                assert [row.tobytes() for row in batch.digests] == [expected[i] for i in batch.indices]
 
     def test_augmented_pixels_are_the_same_from_every_producer(
         self, kind: type[Loader], workers: int, make_job: MakeJob, make_plan: MakePlan, store_of: StoreOf
@@ -447,7 +432,7 @@ class TestReceivingAhead:
 
         with ReceivingLoader(make_job(), workers=2) as loader:
             loader.open()
-            monkeypatch.setattr("storebench.loading.receiving.np.copyto", full)
+            monkeypatch.setattr("storebench.loading.loader.np.copyto", full)
             with pytest.raises(MemoryError, match="no room for a copy"):
                 drained(loader, make_plan())
             monkeypatch.undo()

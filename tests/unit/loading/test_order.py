@@ -61,9 +61,9 @@ def test_shares_are_dealt_in_turn_and_come_with_the_first_request(
     count: int, size: int, producers: int
 ) -> None:
     batches = split_batches(epoch_order(count, seed=0, epoch=0), size)
-    requests = requests_of(EpochPlan(epoch=4, batches=batches, check=True), producers)
+    requests = requests_of(EpochPlan(epoch=4, batches=batches), producers)
     assert [request.step for request in requests] == list(range(len(batches)))
-    assert all(request.check and request.epoch == 4 for request in requests)
+    assert all(request.epoch == 4 for request in requests)
     for producer in range(producers):
         own = requests[producer::producers]
         share = share_of(batches, producer, producers)

@@ -23,8 +23,8 @@ from tests.support.loading_tools import MakeJob
 StoreOf = Callable[[str], SmallStore]
 
 
-def request_for(*numbers: int, check: bool = False) -> BatchRequest:
-    return BatchRequest(epoch=0, step=0, indices=np.array(numbers, dtype=np.int64), check=check)
+def request_for(*numbers: int) -> BatchRequest:
+    return BatchRequest(epoch=0, step=0, indices=np.array(numbers, dtype=np.int64))
 
 
 def test_the_spans_add_up_to_the_time_that_passed(make_job: MakeJob) -> None:
@@ -102,7 +102,6 @@ def test_scratch_memory_grows_with_the_batch(make_job: MakeJob, store_of: StoreO
 def test_windows_need_no_scratch_batch_where_the_reader_serves_them(
     backend: str, direct: bool, make_job: MakeJob, store_of: StoreOf
 ) -> None:
-    """In the timed pass; the replay needs whole images for their digests, and has the same pixels."""
     augment, numbers, small = Augment(crop=20, mirror=True), [3, 60, 3, 0], store_of(backend)
     producer = Producer(make_job(backend, augment=augment))
     producer.open()
@@ -111,11 +110,8 @@ def test_windows_need_no_scratch_batch_where_the_reader_serves_them(
     expected = np.empty((4, 20, 20, 3), np.uint8)
     augment.apply_without_kernel(small.pixels[numbers], np.array(numbers), expected, seed=5, epoch=0)
     np.testing.assert_array_equal(timed.pixels.numpy(), expected)
-    replayed = producer.produce(request_for(*numbers, check=True))
     producer.close()
-    np.testing.assert_array_equal(replayed.pixels.numpy(), expected)
-    assert replayed.digests is not None
-    assert timed.payload_bytes == replayed.payload_bytes == sum(len(small.payloads[n]) for n in numbers)
+    assert timed.payload_bytes == sum(len(small.payloads[n]) for n in numbers)
 
 
 def resident_frac(memory: np.ndarray) -> float:

@@ -244,7 +244,7 @@ from pathlib import Path
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.loader import get_loader
-from storebench.loading.receiving import ReceivingLoader
+from storebench.loading.loader import ReceivingLoader
 
 kind = ReceivingLoader if sys.argv[2] == "receiving" else get_loader(sys.argv[2])
 job = LoadJob(store=Path(sys.argv[1]), backend=parse_backend("lmdb"))

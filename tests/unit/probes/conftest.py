@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.probes.mounts import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, mount_of
 from tests.support.disks import FILE_BYTES
 from tests.support.leftovers import MEMORY, name_in_memory, remove
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storebench.probes import checkup
-from storebench.probes.checkup import CheckStatus
-from storebench.probes.mounts import mount_of
+from storebench.probes import doctor
+from storebench.probes.doctor import CheckStatus
+from storebench.probes.machine import mount_of
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -40,8 +40,8 @@ def test_a_core_that_slows_down_is_a_reason_to_expect_wide_intervals(
     slow_s: float, state: CheckStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether this machine's cores are steady now is not for a test to say, so the loops are drawn."""
-    monkeypatch.setattr(checkup, "loops", lambda cores, _: dict.fromkeys(cores, [0.03] * 4 + [slow_s]))
-    (check,) = checkup._speed()
+    monkeypatch.setattr(doctor, "loops", lambda cores, _: dict.fromkeys(cores, [0.03] * 4 + [slow_s]))
+    (check,) = doctor._speed()
     assert check.state is state
     assert ("wide intervals" in check.advice) == (state is CheckStatus.NOTE)
 

@@ -20,15 +20,14 @@ import psutil
 import pytest
 
 from storebench.ranks import agent
-from storebench.ranks.launch import JobEnding, RankWatch, Tell, collect_output, tell_nobody
+from storebench.ranks.launch import JobEnding, RankWatch, Team, Tell, collect_output, tell_nobody
 from storebench.ranks.progress import Position
-from storebench.ranks.team import Team
 from tests.support.quick_cli import RANKS, import_now
 
 RANK = """
 import json, os, signal, sys, time
 from pathlib import Path
-from storebench.ranks.endings import RankFailure
+from storebench.ranks.launch import RankFailure
 from storebench.ranks.membership import membership
 from storebench.ranks.progress import RankProgress
 

@@ -15,11 +15,10 @@ import torch.distributed as dist
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
-from storebench.ranks.communication import Communication
+from storebench.ranks.communication import Communication, communication
 from storebench.ranks.data_parallel import Exchanging, RankStep, make_rank_step
-from storebench.ranks.exposed import communication
 from storebench.ranks.group import Group
-from storebench.ranks.shards import global_sizes, shard_of
+from storebench.ranks.membership import global_sizes, shard_of
 from storebench.settings.words import Compute, Sync
 from storebench.training.models import MODELS
 from storebench.training.steps import CpuStep, NoStep, make_step, warm_up

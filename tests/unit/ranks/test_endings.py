@@ -3,9 +3,8 @@
 import signal
 from pathlib import Path
 
-from storebench.ranks.endings import RankFailure, failure_of, read_failures, write_exits
+from storebench.ranks.launch import RankFailure, Team, failure_of, read_failures, write_exits
 from storebench.ranks.membership import Membership
-from storebench.ranks.team import Team
 
 TEAM = Team(ranks=3)
 

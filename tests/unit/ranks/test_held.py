@@ -5,7 +5,7 @@ import pytest
 
 from storebench.arrays import Indices
 from storebench.errors import CellFailedError
-from storebench.ranks.held import HeldPayloads, HeldPixels, cut, joined_sizes
+from storebench.ranks.data_store import HeldPayloads, HeldPixels, cut, joined_sizes
 
 SHAPE = (2, 3, 1)
 OWN = np.array([3, 5, 8], np.int64)

@@ -7,8 +7,8 @@ from typing import TypeVar, cast
 import pytest
 
 from storebench.ranks.group import Group, LostRankError, TorchGroup, lost_another
-from storebench.ranks.lines import Line, connect_node
 from storebench.ranks.membership import Membership
+from storebench.ranks.node_loader import Line, connect_node
 from tests.support.rank_processes import in_ranks
 
 NODES, EACH = 2, 3

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from storebench.ranks.communication import Link, ideal_ring_s
+from storebench.ranks.communication import Link, long_enough, measure_link
 from storebench.ranks.data_parallel import make_rank_step
 from storebench.ranks.group import Group
-from storebench.ranks.link import long_enough, measure_link
+from storebench.ranks.merging import ideal_ring_s
 from storebench.results import LinkKind
 from storebench.settings.words import Compute, Sync
 from tests.support.rank_processes import in_ranks

@@ -21,7 +21,7 @@ from storebench.ranks.merging import (
 from storebench.results import Cell, Counters, Record
 from storebench.settings.words import ComputeKind
 from storebench.training.step_table import StepTable, wall_ns
-from storebench.worker.measure import epoch_record
+from storebench.worker.figures import epoch_record
 
 MS = 1_000_000
 # Per step of each rank in milliseconds: asked, got, done, and how long it paused then.

@@ -9,9 +9,8 @@ from storebench.formats.registry import get_format, parse_backend
 from storebench.loading.batch import LoadJob
 from storebench.ranks import node_loader
 from storebench.ranks.group import LostRankError, TorchGroup
-from storebench.ranks.lines import Line
 from storebench.ranks.membership import Membership
-from storebench.ranks.node_loader import NodeLoader
+from storebench.ranks.node_loader import Line, NodeLoader
 from storebench.testing.stores import build_small_store
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from storebench.formats.base import Indices
 from storebench.loading.order import epoch_order
-from storebench.ranks.owners import NOBODY, Owners, block_owners, first_owners, transfer_of
-from storebench.ranks.shards import dealt, shard_of
+from storebench.ranks.data_store import NOBODY, Owners, block_owners, first_owners, transfer_of
+from storebench.ranks.membership import dealt, shard_of
 from tests.support.drawn_deals import any_deal, batches_drawn, counts, ranks_drawn
 
 

@@ -6,7 +6,7 @@ from storebench.errors import UsageError
 from storebench.probes import cgroup
 from storebench.probes.cgroup import MemoryGroup, memory_group, memory_room_bytes
 from storebench.probes.machine import memory_bytes
-from storebench.ranks.room import available_bytes, needed_bytes, refusal
+from storebench.ranks.memory import available_bytes, needed_bytes, refusal
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from torch.utils.data import DistributedSampler
 
 from storebench.formats.base import Indices
 from storebench.loading.order import epoch_order, split_batches
-from storebench.ranks.shards import global_sizes, shard_of
+from storebench.ranks.membership import global_sizes, shard_of
 from tests.support.drawn_deals import any_deal, batches_drawn, counts, ranks_drawn
 
 RANKS = (1, 2, 3, 4)

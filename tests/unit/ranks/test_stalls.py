@@ -10,9 +10,8 @@ import psutil
 import pytest
 
 from storebench.errors import CellFailedError
+from storebench.ranks.launch import MEET_S, START_PHASES, START_S, StallWatch, Team
 from storebench.ranks.progress import NO_PROGRESS, Position, RankProgress
-from storebench.ranks.stalls import START_PHASES, START_S, StallWatch
-from storebench.ranks.team import MEET_S, Team
 from tests.support.harness_tools import wait_for
 
 

@@ -1,7 +1,5 @@
 """Trainers of a job: their ranks, their samples and their pairs, from numbers that every rank knows."""
 
-import dataclasses
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +17,7 @@ from storebench.ranks.trainers import (
 )
 from storebench.results import Game, TrainerFacts
 from storebench.settings.words import TrainerData
-from storebench.worker.tournament import Played
-from storebench.worker.trainer_parts import TrainerPart, trainers_facts
+from storebench.worker.tournament import Played, TrainerPart, trainers_facts
 
 PARTITIONED, REPLICATED = TrainerData.PARTITIONED, TrainerData.REPLICATED
 
@@ -141,9 +138,7 @@ def part_of_rank(number: int, rank: int, *, seconds: float, score: float) -> Tra
     return TrainerPart(
         trainer=Trainer(number=number, trainers=2, rank=rank, ranks=2),
         facts=TrainerFacts(training_samples=72, held_out_samples=8, held_out_score=score),
-        played=Played(
-            games=(game,), tournament_s=(2 * seconds,), wait_s=seconds, samples=16, device_read_bytes=4
-        ),
+        played=Played(games=(game,), tournament_s=(2 * seconds,), wait_s=seconds, samples=16),
     )
 
 
@@ -157,13 +152,5 @@ def test_the_slowest_rank_counts_in_games_and_tournaments() -> None:
     assert [(game.trainer, game.seconds) for game in facts.games] == [(0, 3.0), (1, 2.0)]
     assert facts.tournament_s == 6.0
     assert facts.tournament_wait_s == sum(seconds.values()) / 4
-    assert (facts.tournament_samples, facts.tournament_device_read_bytes) == (64, 16)
+    assert facts.tournament_samples == 64
     assert facts.best_trainer == 1
-
-
-def test_reads_of_games_are_unknown_if_one_rank_did_not_count_them() -> None:
-    parts = [part_of_rank(number, 0, seconds=1.0, score=0.5) for number in range(2)]
-    uncounted = dataclasses.replace(parts[1].played, device_read_bytes=None)
-    facts = trainers_facts([parts[0], dataclasses.replace(parts[1], played=uncounted)])
-    assert facts.tournament_device_read_bytes is None
-    assert facts.best_trainer == 0, "the first one in a tie"

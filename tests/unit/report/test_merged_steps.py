@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import storebench
 from storebench.cli.main import app
 from storebench.errors import CorruptDataError, OutputError
-from storebench.report.validation.validate import validate
+from storebench.report.checks.records import validate
 from storebench.results import Record
-from storebench.runs.merging import merge_tables
 from storebench.runs.records import append_records, read_records
+from storebench.runs.steps import merge_tables
 from tests.support.planted import make_record, paper_records, steps_table, write_run
 from tests.support.step_tables import LABELS, all_tables, merged_tables, own_tables
 
@@ -123,7 +123,7 @@ def test_the_steps_of_one_record_are_read_without_those_of_the_others(split: Pat
         storebench.load_steps(results.tail(1))
     [found] = validate(merged)
     assert found.figure == "steps_file"
-    assert "steps/00003.parquet cannot be read from steps.parquet" in found.message
+    assert "steps/00003.parquet cannot be read: " in found.message
 
 
 def test_a_merge_adds_what_is_new_and_repeats_nothing(merged: Path) -> None:
@@ -150,15 +150,6 @@ def test_a_merge_that_was_killed_before_it_removed_the_tables_goes_on(split: Pat
     assert merge_tables(split) == 2
     assert (split / "steps.parquet").read_bytes() == before
     assert not (split / "steps").exists()
-
-
-def test_a_table_that_differs_from_the_merged_one_is_kept_and_counts(merged: Path) -> None:
-    table = steps_table(RECORDS[0]).assign(samples=1)
-    (merged / "steps").mkdir()
-    table.to_parquet(merged / "steps" / "00000.parquet")
-    assert merge_tables(merged) == 0
-    assert list(own_tables(merged)) == ["steps/00000.parquet"]
-    assert set(storebench.load_steps(storebench.load_results(merged).head(1))["samples"]) == {1}
 
 
 def test_tables_of_an_earlier_release_merge_with_those_of_this_one(split: Path) -> None:

@@ -22,7 +22,7 @@ from storebench.training.loop import run_epoch
 from storebench.training.models import MODELS
 from storebench.training.step_table import step_table, write_steps
 from storebench.training.steps import CpuStep, Step, make_step
-from storebench.worker.after_step import AfterStep
+from storebench.worker.epoch import AfterStep
 
 
 def batches(count: int, wait_s: float = 0.0, worker: int = LOOP_WORKER) -> Iterator[LoadedBatch]:

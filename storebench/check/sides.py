@@ -1,0 +1,261 @@
+"""The two sides of a check: run folders of ``storebench bench``, as a cost and counters for each replicate of a cell."""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.errors import CorruptDataError, DataNotFoundError, IntegrityError, NotComparableError
+from storebench.fileio.json_text import parse_json
+from storebench.fileio.reading import read_small_file
+from storebench.results import CacheVerdict, Cell, Environment, Record, Status
+from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, read_records
+from storebench.runs.steps import find_table, read_arrow
+from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
+from storebench.worker.figures import epoch_record
+
+_PAIRING_WORDS = ("pairing", "commit", "repository")
+_SLOWEST_PER_S = 1e-9
+"""A slower rate is no measurement, and its inverse might not be finite."""
+
+_LONGEST = ("open_s", "time_to_first_batch_s", "warmup_s")
+_RECOMPUTED = (
+    "samples",
+    "timed_samples",
+    "timed_s",
+    "samples_per_s",
+    "epoch_s",
+    "data_wait_s",
+    "time_to_first_batch_s",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicate:
+    """Seconds per sample and counters of one replicate; equal numbers of interleaved sides ran next to each other."""
+
+    number: int
+    seconds: float
+    counters: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellData:
+    """What one side knows of a cell."""
+
+    cell_id: str
+    label: str
+    replicates: tuple[Replicate, ...]
+    environment: Environment | None
+    """None where it is unknown, or differs between the replicates."""
+    samples_of: str
+    """Digest of the samples; "" if unknown."""
+    samples: int | None
+    failure: str
+    """Why the cell could not be measured as asked; "" if it was."""
+    disagreement: str
+    """Where its records say something else than their step tables; "" if nowhere."""
+    round_s: float
+    """Seconds of one replicate, preparation and proof included; 0 if unknown."""
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """All cells of a baseline or contender; `pairing` is equal for two sides that ran interleaved, and otherwise ""."""
+
+    cells: Mapping[str, CellData]
+    pairing: str = ""
+
+
+def read_side(path: Path, *, baseline: bool) -> Side:
+    """Read one side; a baseline without records is not comparable, and a contender without records is a failure."""
+    problem = "nothing was measured"
+    try:
+        records = read_records(path)
+    except DataNotFoundError:
+        records = []  # a run that was killed before its first record measured nothing
+        if not path.exists():
+            problem = "no such file or folder"
+        elif path.is_dir() and not (path / RECORDS_NAME).is_file():
+            problem = "there are no records in this folder"
+    if not records and baseline:
+        hint = "Name a folder that 'storebench bench' wrote."
+        raise NotComparableError(f"no baseline: {problem}", where=path, hint=hint)
+    if not records:
+        hint = "Find out why the run before this check wrote no figures."
+        raise IntegrityError(problem, where=path, hint=hint)
+    grouped: dict[str, list[Record]] = {}
+    for record in records:
+        grouped.setdefault(record.cell.cell_id, []).append(record)
+    about = read_pairing(path)
+    digest, run = about.get("code", {}).get("digest", ""), path if path.is_dir() else path.parent
+    return Side(
+        cells={cell_id: _cell(own, digest, run) for cell_id, own in grouped.items()},
+        pairing=str(about.get("pairing", "")),
+    )
+
+
+def read_pairing(folder: Path) -> dict[str, Any]:
+    """Return the pairing that ``bench --against`` wrote into a side's folder; empty for any other run."""
+    path = folder / PAIRING_NAME
+    if not path.is_file():
+        return {}
+    about = parse_json(read_small_file(path), path)
+    code = about.get("code", {}) if isinstance(about, dict) else None
+    words = [about.get(name, "") for name in _PAIRING_WORDS] if isinstance(about, dict) else [None]
+    words += [code.get("digest", "")] if isinstance(code, dict) else [None]
+    if not all(isinstance(word, str) for word in words):
+        raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
+    pairing: dict[str, Any] = about
+    return pairing
+
+
+def same_code(baseline: Path, contender: Path) -> bool:
+    """Return whether ``bench --against`` made these two folders and found nothing to compare."""
+    first, second = read_pairing(baseline), read_pairing(contender)
+    return bool(first.get("same")) and first.get("pairing") == second.get("pairing")
+
+
+def label_of(cell: Cell) -> str:
+    """Return a readable label of a cell, also used for a policy's patterns."""
+    parts = [
+        cell.data.name,
+        cell.backend.name,
+        cell.cache,
+        f"{cell.loader}-{cell.workers}",
+        f"batch-{cell.batch_size}",
+    ]
+    drained = cell.compute.kind is ComputeKind.NONE
+    compute = cell.compute if drained else f"{cell.model}-{cell.compute}"
+    parts += [compute, *([cell.device] if cell.device != "cpu" else [])]
+    parts += [f"ranks-{cell.ranks}-{cell.sync}"] if cell.ranks > 1 else []
+    parts += [f"share-{cell.share}"] if cell.share is not Share.NONE else []
+    parts += [f"fill-{cell.store_fill}"] if cell.store_fill is not Fill.PRELOAD else []
+    apart = f"trainers-{cell.trainers}-{cell.trainer_data}-every-{cell.tournament_steps}"
+    return "/".join([*parts, *([apart] if cell.trainers > 1 else [])])
+
+
+def _cell(records: list[Record], code: str, run: Path) -> CellData:
+    cell = records[0].cell
+    usable = [
+        record for record in records if record.status is Status.OK and record.samples_per_s > _SLOWEST_PER_S
+    ]
+    failed = next((record for record in records if record not in usable), None)
+    environments = {record.environment.key: record.environment for record in usable if record.environment}
+    store = next((record.store for record in records if record.store), None)
+    rows: dict[tuple[int, str], list[Record]] = {}
+    for record in usable:
+        rows.setdefault((record.replicate, record.run_id), []).append(record)
+    rounds = [rows[key] for key in sorted(rows)]
+    walls = [epochs[0].conditions.wall_s for epochs in rounds if epochs[0].conditions]
+    return CellData(
+        cell_id=cell.cell_id,
+        label=label_of(cell),
+        replicates=tuple(map(_replicate, rounds)),
+        environment=next(iter(environments.values())) if len(environments) == 1 else None,
+        samples_of=store.samples_digest if store else "",
+        samples=store.count if store else None,
+        failure=(failed.failure or "no step was timed" if failed else "")
+        or _code_failure(usable, code)
+        or _cache_failure(usable)
+        or _proof_failure(usable),
+        disagreement=next(filter(None, (_disagreement(record, run) for record in usable)), ""),
+        round_s=statistics.fmean(walls) if walls else 0.0,
+        settings=json.loads(json.dumps(cell.fields())),
+    )
+
+
+def _replicate(epochs: Sequence[Record]) -> Replicate:
+    """Return one replicate: its mean cost, medians of its counters, and its longest durations before the timed steps.
+
+    The cost is a geometric mean over the epochs: a median of three or four would not show that one of them was slow, and
+    an arithmetic mean would not show that all but a long first one were.
+    """
+    counted = [_counters(record) for record in epochs]
+    names = set.intersection(*(set(counters) for counters in counted))
+    return Replicate(
+        number=epochs[0].replicate,
+        seconds=statistics.geometric_mean(1 / record.samples_per_s for record in epochs),
+        counters={
+            # Readers open only before the first epoch, and any epoch may begin late.
+            name: (max if name in _LONGEST else statistics.median)(counters[name] for counters in counted)
+            for name in sorted(names)
+        },
+    )
+
+
+def _counters(record: Record) -> dict[str, float]:
+    counters: dict[str, float | None] = {
+        "samples_served": record.coverage.served if record.coverage else record.samples,
+        "payload_bytes": record.payload_bytes,
+        "bytes_on_disk": record.store.bytes_on_disk if record.store else None,
+        "read_calls": record.counters.read_calls,
+        "major_faults": record.counters.major_faults,
+        "open_s": record.open_s,
+        "time_to_first_batch_s": record.time_to_first_batch_s,
+        # With workers it includes the steps whose batches were made ahead, and their number varies.
+        "warmup_s": None if record.cell.workers else max(0.0, record.epoch_s - record.timed_s),
+        "cpu_s_per_sample": record.cpu_s_per_sample,
+    }
+    cache = record.cache
+    if cache and cache.requested in BOUNDED_STATES and cache.verdict is CacheVerdict.VERIFIED:
+        counters["device_read_bytes"] = record.counters.device_read_bytes
+    return {name: value for name, value in counters.items() if value is not None}
+
+
+def _disagreement(record: Record, run: Path) -> str:
+    """Return where a record says something else than its step table, or ""; the code that ran is not asked."""
+    if record.steps_file is None:
+        return "a record names no step table" if record.steps else ""
+    try:
+        path = find_table(run, record.steps_file)
+        if path is None:
+            return f"its step table {record.steps_file} is not there"
+        columns = read_arrow(path, record.steps_file)
+        table = {name: columns.column(name).to_numpy(zero_copy_only=False) for name in columns.column_names}
+        right = epoch_record(record, table)
+    except (CorruptDataError, KeyError, ValueError) as error:
+        return f"its step table {record.steps_file} cannot be read: {error}"
+    for name in _RECOMPUTED:
+        recorded, own = getattr(record, name), getattr(right, name)
+        if not math.isclose(recorded, own, rel_tol=1e-6, abs_tol=1e-9):
+            return f"{name} is {recorded:.6g} in a record of replicate {record.replicate}, but its steps give {own:.6g}"
+    if record.data_wait_ns != right.data_wait_ns:
+        return f"data_wait_ns of replicate {record.replicate} is not that of its steps"
+    return ""
+
+
+def _code_failure(records: Sequence[Record], wanted: str) -> str:
+    """Return why records were not made by one code, or by that of their side; "" if they were."""
+    digests = {record.code.digest for record in records if record.code}
+    plugins = {record.code.plugin.rpartition(" ")[2] for record in records if record.code}
+    other = sorted(digests - {wanted}) if wanted else []
+    if other:
+        return f"it ran other code than its side: digest {other[0]}, not {wanted}"
+    return "its records are of different code" if len(digests) > 1 or len(plugins) > 1 else ""
+
+
+def _cache_failure(records: Sequence[Record]) -> str:
+    """Return why a cell was not shown to be in its requested cache state, or ""."""
+    for record in records:
+        facts = record.cache
+        if record.cell.cache in BOUNDED_STATES and (
+            facts is None or facts.verdict is not CacheVerdict.VERIFIED
+        ):
+            why = facts.reason if facts else "it was not checked"
+            return f"the cache was not verified to be {record.cell.cache}: {why}"
+    return ""
+
+
+def _proof_failure(records: Sequence[Record]) -> str:
+    """Return why it was not shown that a cell served the dataset's samples, or ""."""
+    for record in records:
+        if record.code is None or record.cell.backend.is_null:
+            continue
+        if record.coverage is None or not record.coverage.timed_checked:
+            return "no sample of its timed batches was compared with the dataset"
+    return ""

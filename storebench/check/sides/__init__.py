@@ -1,1 +1,0 @@
-"""One side of a check: its model, and the readers of each source."""

@@ -1,0 +1,440 @@
+"""Verbs of stores: convert, verify and inspect."""
+
+import dataclasses
+import functools
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from storebench.cli.common import (
+    dataset_named,
+    exit_codes,
+    progress,
+    put,
+    put_json,
+    say,
+    stores_dir,
+    writes_into,
+)
+from storebench.cli.options import (
+    DatasetOption,
+    LimitOption,
+    ListOption,
+    SizeOption,
+    SkipUnreadableOption,
+    SplitOption,
+    SyntheticOption,
+    about,
+)
+from storebench.errors import UsageError
+from storebench.settings.words import Split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storebench.datasets.base import DatasetSpec
+    from storebench.formats import Backend
+    from storebench.stores.convert import BuildOptions
+    from storebench.stores.find import Store
+    from storebench.stores.inspection import Inspection, Reads, SampleSet
+
+
+MOST_PROCESSES = 256
+
+
+def convert(
+    backends: Annotated[
+        list[str],
+        typer.Argument(metavar="BACKEND...", help="FORMAT[+CODEC], such as png, hdf5 or lmdb+jpeg."),
+    ],
+    dataset: DatasetOption = None,
+    listed: ListOption = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="STORE", help="Convert this store instead of a dataset."),
+    ] = None,
+    split: SplitOption = "train",
+    size: SizeOption = None,
+    limit: LimitOption = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Side of the square images, for folders and ImageNet. [default: 256]"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of derived and synthetic samples.")] = 0,
+    synthetic: SyntheticOption = None,
+    skip_unreadable: SkipUnreadableOption = False,
+    decode: Annotated[
+        bool,
+        typer.Option(
+            "--decode/--no-decode",
+            help="For original, decode each image file once as a check, or check only header and end of JPEG and PNG.",
+        ),
+    ] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of all stores. [default: STOREBENCH_STORES or ./stores]")
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes that encode; threads for original. [default: chosen by a short trial]"
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing store or folder.")] = False,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Convert N times, into folders that are removed, and print the median."
+        ),
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> None:
+    """Write a dataset into stores, and read every sample back.
+
+    There is one store per BACKEND. An existing store of these samples is left unchanged. With --from, the samples are
+    read from another store, and the new one is written beside it.
+    """
+    with exit_codes():
+        from storebench.datasets.base import DatasetSpec
+        from storebench.stores.convert import BuildOptions, Replace
+
+        writes_into(out or stores_dir())
+        if [dataset, listed, source].count(None) != 2:
+            raise UsageError("name the samples with exactly one of --dataset, --list and --from")
+        if processes is not None and processes > MOST_PROCESSES:
+            raise UsageError(
+                f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
+            )
+        wanted = _one_a_store(backends)
+        if not decode:
+            _refuse_no_decode(wanted, skip_unreadable)
+        options = BuildOptions(
+            processes=processes,
+            replace=Replace.YES if force else Replace.NEVER,
+            decode=decode,
+            progress=progress,
+            say=say,
+        )
+        if source is not None:
+            _refuse_choice(
+                split=split,
+                size=size,
+                limit=limit,
+                seed=seed,
+                synthetic=synthetic,
+                image_size=image_size,
+                skip_unreadable=skip_unreadable,
+            )
+            made = _from_store(source, wanted, out, options, repeat)
+        else:
+            made = _from_dataset(
+                DatasetSpec(
+                    name=dataset_named(dataset, listed),
+                    split=Split.of(split),
+                    size=size,
+                    limit=limit,
+                    seed=seed,
+                    synthetic=synthetic,
+                    image_size=image_size,
+                    skip_unreadable=skip_unreadable,
+                ),
+                wanted,
+                out or stores_dir(),
+                options,
+                repeat,
+            )
+        done = []
+        for store, seconds in made:
+            done.append(_facts(store) | ({"repeated_s": seconds} if repeat > 1 else {}))
+            if not as_json:
+                put(_line(store) + (f"; {_median(seconds)}" if repeat > 1 else ""))
+        if as_json:
+            put_json(done)
+
+
+def _refuse_choice(**options: Any) -> None:
+    """Refuse options that choose samples: a store is converted whole."""
+    defaults = {"split": "train", "seed": 0, "skip_unreadable": False}
+    given = [name.replace("_", "-") for name, value in options.items() if value != defaults.get(name)]
+    if given:
+        raise UsageError(
+            f"--{given[0]} chooses samples of a dataset, but --from converts a whole store",
+            hint=f"Leave out --{given[0]}.",
+        )
+
+
+def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
+    """Refuse ``--no-decode`` where every image is decoded all the same."""
+    from storebench.codecs import any_size
+
+    decoding = [str(backend) for backend in wanted if not any_size(backend.codec)]
+    if decoding:
+        raise UsageError(
+            f"every image is decoded for {decoding[0]}",
+            where="--no-decode",
+            hint="Name only backends with the codec original, such as lmdb+original.",
+        )
+    if skip_unreadable:
+        raise UsageError(
+            "--skip-unreadable decodes every file", where="--no-decode", hint="Leave out one of the two."
+        )
+
+
+def _from_dataset(
+    spec: "DatasetSpec", wanted: "list[Backend]", stores: Path, options: "BuildOptions", repeat: int
+) -> "Iterator[tuple[Store, list[float]]]":
+    from storebench.datasets import open_dataset
+    from storebench.datasets.listing import listings_in
+    from storebench.stores.convert import convert as convert_dataset
+
+    opened = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
+
+    def build(backend: "Backend", folder: Path) -> "Store":
+        return convert_dataset(opened, spec, backend, folder, options=options)
+
+    for backend in wanted:
+        store = build(backend, stores)
+        yield store, _repeated(store, functools.partial(build, backend), repeat)
+
+
+def _from_store(
+    source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions", repeat: int
+) -> "Iterator[tuple[Store, list[float]]]":
+    """Convert a store into others beside it, or into the folder of the same name in `out`."""
+    from storebench.formats.registry import store_name_of
+    from storebench.stores.convert import convert_to
+    from storebench.stores.find import StoreSamples, restore_store
+
+    restore_store(source, options.say)
+    samples = StoreSamples(source)
+    folder = source.resolve().parent
+    folder = folder if out is None else out / folder.name
+    for backend in wanted:
+        if (folder / store_name_of(backend)).resolve() == source.resolve():
+            raise UsageError(
+                f"{store_name_of(backend)} is the store itself", where=source, hint="Name another backend."
+            )
+        build = functools.partial(convert_to, samples, backend, options=options)
+        store = build(folder / store_name_of(backend))
+        yield store, _repeated(store, build, repeat)
+    samples.close()
+
+
+def _repeated(store: "Store", build: "Callable[[Path], Store]", repeat: int) -> list[float]:
+    """Return the seconds of `repeat` conversions; all but that of the store itself are removed again."""
+    from storebench.system.scratch import scratch_folder
+
+    seconds = [store.manifest.build_s] if store.built else []
+    while len(seconds) < repeat > 1:
+        with scratch_folder("conversion", store.path.parent) as scratch:
+            seconds.append(build(scratch / "store").manifest.build_s)
+    return seconds
+
+
+def _median(seconds: list[float]) -> str:
+    return f"median of {len(seconds)} conversions {statistics.median(seconds):.2f} s"
+
+
+def _one_a_store(names: list[str]) -> "list[Backend]":
+    """Return the backends in order, without those that share a store with an earlier one (memory:python, :native)."""
+    from storebench.formats.registry import parse_backend, store_name_of
+
+    with about("BACKEND"):
+        backends = [parse_backend(name) for name in names]
+    return list({store_name_of(backend): backend for backend in backends}.values())
+
+
+def _facts(store: "Store") -> dict[str, Any]:
+    manifest = store.manifest
+    return {
+        "path": str(store.path),
+        "built": store.built,
+        "dataset": manifest.dataset.name,
+        "split": manifest.dataset.split,
+        "origin": str(manifest.dataset.provenance.origin),
+        "derived_frac": manifest.dataset.provenance.derived_frac,
+        "skipped_files": manifest.dataset.provenance.skipped_files,
+        "count": manifest.count,
+        "image_shape": list(manifest.dataset.image_shape),
+        "format": manifest.format,
+        "codec": manifest.codec,
+        "lossless": manifest.lossless,
+        "payload_bytes": manifest.payload_bytes,
+        "file_bytes": manifest.file_bytes,
+        "bytes_on_disk": manifest.bytes_on_disk,
+        "build_s": manifest.build_s,
+        "samples_digest": manifest.samples_digest,
+    }
+
+
+def _line(store: "Store") -> str:
+    from storebench.codecs import any_size
+
+    manifest = store.manifest
+    info = manifest.dataset
+    shape = "x".join(map(str, info.image_shape))
+    held = "image files as they are" if any_size(manifest.codec) else f"samples of {shape}"
+    built = f"built in {manifest.build_s:.1f} s" if store.built else "there already"
+    return (
+        f"{store.path}: {manifest.count:,} {info.provenance.origin} {held}, "
+        f"{manifest.bytes_on_disk / 2**20:,.1f} MiB on disk for {manifest.payload_bytes / 2**20:,.1f} MiB, "
+        f"{built}, digest {manifest.samples_digest}"
+    )
+
+
+def verify(
+    store: Annotated[Path, typer.Argument(help="The store's folder, as 'convert' printed it.")],
+    reader: Annotated[
+        str | None, typer.Option(help="Reader, such as get. [default: the format's default]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Read a store's samples back, and compare their digests.
+
+    Every sample is decoded, and its digest is compared with the one from writing. The first sample that differs is
+    named; the exit code is then 5.
+    """
+    with exit_codes():
+        from storebench.stores.verify import verify_store
+
+        verified = verify_store(store, reader, progress=progress, say=say)
+        if as_json:
+            facts = {
+                "path": str(verified.store),
+                "backend": verified.backend,
+                "count": verified.count,
+                "samples_digest": verified.manifest.samples_digest,
+                "seconds": verified.seconds,
+            }
+            put_json(facts)
+        else:
+            put(
+                f"{verified.store}: {verified.count:,} samples read back through {verified.backend} in "
+                f"{verified.seconds:.1f} s, all as written, digest {verified.manifest.samples_digest}"
+            )
+
+
+_MOST_SHOWN = 8
+_SAMPLES = 200
+_IMAGE_FILES = ("JPEG", "PNG", "WebP")
+_NEXT = (
+    "to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
+    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 3"
+)
+
+
+def inspect(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.",
+        ),
+    ],
+    database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000,
+            metavar="N",
+            help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
+        ),
+    ] = _SAMPLES,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Report what random reads of LMDB or HDF5 cost.
+
+    The file may be of any program. Random samples are read through the format's own library for a few seconds, first
+    with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how
+    to reduce it. Nothing is written to the file.
+    """
+    with exit_codes():
+        from storebench.stores import inspection
+
+        inspected = inspection.inspect(path, database=database, samples=samples)
+        if as_json:
+            put_json(_findings(inspected))
+        else:
+            put(*_lines(inspected))
+
+
+def _findings(inspection: "Inspection") -> dict[str, object]:
+    parts = [{**dataclasses.asdict(part), "amplification": part.amplification} for part in inspection.parts]
+    main = inspection.main.name if inspection.main else None
+    return {**dataclasses.asdict(inspection), "path": str(inspection.path), "parts": parts, "main": main}
+
+
+def _lines(inspection: "Inspection") -> list[str]:
+    frac = inspection.resident_frac
+    cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
+    lines = [f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}"]
+    for part in inspection.parts[:_MOST_SHOWN]:
+        lines += [f"  {line}" for line in _part_lines(part, inspection)]
+    if len(inspection.parts) > _MOST_SHOWN:
+        lines.append(f"  {len(inspection.parts) - _MOST_SHOWN} smaller parts: --json lists them")
+    lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
+    if inspection.main is not None and any(kind in inspection.main.content for kind in _IMAGE_FILES):
+        lines.append(f"  {_NEXT}")
+    return [*lines, _summary(inspection)]
+
+
+def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
+    about = "" if part.exact else "about "
+    lines = [f"{_named(part)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"]
+    if part.touched_bytes is not None and part.amplification is not None and part.samples:
+        lines.append(
+            f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
+            f"{part.amplification:,.2f} times the sample's own"
+        )
+    if part.unread:
+        lines.append(f"  not read: {part.unread}")
+    if part.warm is not None and part is not inspection.main:  # whose costs are in the last line
+        lines.append(f"  measured: {_costs(part)}")
+    if part.advice:
+        lines.append(f"  {part.advice}")
+    return lines
+
+
+def _named(part: "SampleSet") -> str:
+    return part.name or "the unnamed database"
+
+
+def _samples_word(part: "SampleSet") -> str:
+    return f"samples ({part.content})" if part.content else "samples"
+
+
+def _sizes(part: "SampleSet") -> str:
+    if part.sample_bytes is None or not part.samples:
+        return ""
+    shortest, median, longest = part.sample_bytes
+    if shortest == longest:
+        return f", {median:,} bytes each"
+    return f", {shortest:,} to {longest:,} bytes, median {median:,}"
+
+
+def _summary(inspection: "Inspection") -> str:
+    """Return the last line: bytes and time of one random sample here, cold and warm."""
+    part = inspection.main
+    if part is None or not part.samples:
+        return "a random sample here: there are no samples in it"
+    if part.sample_bytes is None or part.warm is None:
+        return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
+    return f"a random sample here ({_named(part)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
+
+
+def _costs(part: "SampleSet") -> str:
+    return f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
+
+
+def _cost(reads: "Reads | None") -> str:
+    if reads is None or reads.median_s is None:
+        return f"not measured ({reads.reason})" if reads else "not measured"
+    read = f"{reads.read_bytes:,.0f} bytes read in " if reads.read_bytes else ""
+    doubt = "" if reads.verified else f" (not verified: {reads.reason})"
+    return f"{read}{_time(reads.median_s)}{doubt}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

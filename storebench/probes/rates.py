@@ -1,0 +1,442 @@
+"""The rates of this machine: copying samples in memory, O_DIRECT reads of the device, and how steady its cores are."""
+
+import contextlib
+import ctypes
+import dataclasses
+import itertools
+import json
+import math
+import mmap
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import psutil
+
+from storebench.arrays import Indices, Pixels
+from storebench.errors import CorruptDataError
+from storebench.fileio.json_text import parse_json
+from storebench.fileio.reading import read_small_file
+from storebench.fileio.whole_files import made_folder, write_whole
+from storebench.probes.machine import IN_MEMORY, mount_of
+from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
+from storebench.system.copying import load_kernel
+
+SEQUENTIAL_BYTES = 4 << 20
+DEPTHS = (1, 4, 16, 32)
+SEQUENTIAL_DEPTHS = (1, 4, 16)
+
+LARGE_BYTES = 64 << 20
+"""Files of at least this size represent the device; in smaller ones the extents would be measured."""
+SCRATCH_BYTES = 128 << 20
+
+SEQUENTIAL = "device_sequential_bytes_per_s"
+BEST = "device_best_bytes_per_s"
+KEYS = (*(f"device_random_{depth}_bytes_per_s" for depth in DEPTHS), SEQUENTIAL, BEST)
+
+MAX_ARRAY_BYTES = 256 << 20
+ROUNDS = 4
+
+Way = Callable[[Pixels, Indices, Pixels], object]
+"""Function that copies the samples at some indices of an array into a batch of as many."""
+
+YARDSTICK = "numpy.take"
+
+
+def take(array: Pixels, indices: Indices, out: Pixels) -> None:
+    """Gather with numpy in its default mode, which copies twice."""
+    np.take(array, indices, axis=0, out=out)
+
+
+def take_once(array: Pixels, indices: Indices, out: Pixels) -> None:
+    """Gather with numpy in clip mode, which writes into the batch directly."""
+    np.take(array, indices, axis=0, out=out, mode="clip")
+
+
+def rows(array: Pixels, indices: Indices, out: Pixels) -> None:
+    """Gather with one memcpy per sample, the fastest method for large samples and the slowest for small ones."""
+    length = array.itemsize * math.prod(array.shape[1:])
+    start, target = array.ctypes.data, out.ctypes.data
+    for place, index in enumerate(indices.tolist()):
+        ctypes.memmove(target + place * length, start + index * length, length)
+
+
+def compiled(array: Pixels, indices: Indices, out: Pixels) -> None:
+    """Gather with the compiled kernel, which asks memory for the samples ahead; as `take_once` without a C compiler."""
+    kernel = load_kernel()
+    if kernel is None:
+        take_once(array, indices, out)
+        return
+    length = array.itemsize * math.prod(array.shape[1:])
+    # As many bytes of any type are copied, so their type is of no importance.
+    flat, batch = array.view(np.uint8).reshape(-1), out.view(np.uint8).reshape(len(out), length)
+    if kernel.rows(flat, indices * length, batch) < len(indices):
+        raise IndexError("an index is not in the array")
+
+
+WAYS: dict[str, Way] = {
+    YARDSTICK: take,
+    "numpy.take(mode='clip')": take_once,
+    "one memcpy per sample": rows,
+    "compiled, asking ahead": compiled,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherRate:
+    """Rates that one thread of this process reached."""
+
+    samples_per_s: float
+    copy_ceiling_samples_per_s: float
+    copy_method: str
+    memory_bytes_per_s: float
+
+
+def gather_rate(
+    sample_shape: tuple[int, ...],
+    batch_size: int,
+    *,
+    count: int | None = None,
+    max_bytes: int = MAX_ARRAY_BYTES,
+    limit_s: float = 0.5,
+    seed: int = 0,
+    shuffle: bool = True,
+) -> GatherRate:
+    """Gather uint8 samples, in a shuffled order or in that of the array, into one batch buffer with one thread, for `limit_s` in all."""
+    sample_bytes = math.prod(sample_shape)
+    held = max(1, max_bytes // sample_bytes)
+    held = held if count is None else max(1, min(held, count))
+    array = np.ones((held, *sample_shape), np.uint8)
+    out = np.ones((batch_size, *sample_shape), np.uint8)
+    rng = np.random.default_rng(seed)
+    places = -(-held // batch_size) * batch_size
+    order = (rng.permutation(places) if shuffle else np.arange(places)).reshape(-1, batch_size) % held
+    best = dict.fromkeys(WAYS, 0.0)
+    slice_s = limit_s / ROUNDS / len(WAYS)
+    for _ in range(ROUNDS):  # in turn, so that a slow moment affects all of them
+        for name, way in WAYS.items():
+            best[name] = max(best[name], batch_size * _batches_per_s(way, array, order, out, slice_s))
+    fastest = max(best, key=lambda name: best[name])
+    return GatherRate(
+        samples_per_s=best[YARDSTICK],
+        copy_ceiling_samples_per_s=best[fastest],
+        copy_method=fastest,
+        memory_bytes_per_s=best[fastest] * sample_bytes,
+    )
+
+
+def gather_rate_once(
+    sample_shape: tuple[int, ...],
+    batch_size: int,
+    *,
+    count: int,
+    kept: Path,
+    replicate: int,
+    limit_s: float = 0.5,
+    shuffle: bool = True,
+) -> GatherRate:
+    """Return `gather_rate`, measured once per shape, batch size, number and order of samples, and replicate."""
+    samples = f"{count} samples {'shuffled' if shuffle else 'in order'}"
+    name = f"{'x'.join(map(str, sample_shape))}, batch {batch_size}, {samples}, replicate {replicate}"
+    return _once(
+        kept,
+        name,
+        GatherRate,
+        lambda: gather_rate(sample_shape, batch_size, count=count, limit_s=limit_s, shuffle=shuffle),
+    )
+
+
+def _batches_per_s(way: Way, array: Pixels, order: Indices, out: Pixels, limit_s: float) -> float:
+    done = 0
+    started = time.perf_counter()
+    while True:
+        way(array, order[done % len(order)], out)
+        done += 1
+        took_s = time.perf_counter() - started
+        if took_s >= limit_s:
+            return done / took_s
+
+
+Request = tuple[int, int]
+"""Open file and offset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivered:
+    """Result of some reads: bytes, and seconds from the first request to the last answer."""
+
+    bytes: int
+    seconds: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes over seconds."""
+        return self.bytes / self.seconds
+
+
+def read_direct(
+    requests: Sequence[Request], size: int, in_flight: int, limit_s: float | None = None
+) -> Delivered:
+    """Read `size` bytes per request, `in_flight` at a time, each in a thread; with a limit, again and again until then."""
+    in_flight = min(in_flight, len(requests))
+    shares = [requests[number::in_flight] for number in range(in_flight)]
+    with ThreadPoolExecutor(in_flight) as threads:
+        started = time.perf_counter()
+        totals = list(threads.map(lambda share: _one_by_one(share, size, limit_s), shares))
+        return Delivered(bytes=sum(totals), seconds=time.perf_counter() - started)
+
+
+def _one_by_one(requests: Sequence[Request], size: int, limit_s: float | None) -> int:
+    done = 0
+    started = time.perf_counter()
+    with mmap.mmap(-1, size) as buffer:  # O_DIRECT needs aligned memory
+        for fd, offset in requests if limit_s is None else itertools.cycle(requests):
+            done += os.preadv(fd, [buffer], offset)
+            if limit_s is not None and time.perf_counter() - started >= limit_s:
+                break
+    return done
+
+
+@contextlib.contextmanager
+def opened_direct(files: Sequence[str]) -> Iterator[list[int]]:
+    """Open files for reading past the page cache."""
+    with contextlib.ExitStack() as stack:
+        fds = []
+        for path in files:
+            fds.append(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC))
+            stack.callback(os.close, fds[-1])
+        yield fds
+
+
+_TRIAL_S = 0.1
+_MAX_REQUESTS = 100_000
+_MAX_FILES = 1000
+_FROM_MEMORY = "reads with O_DIRECT were not served by a block device"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceRates:
+    """Rates in bytes per second, named as in `storebench.results.Ceilings`; None with a reason by name."""
+
+    device_random_1_bytes_per_s: float | None = None
+    device_random_4_bytes_per_s: float | None = None
+    device_random_16_bytes_per_s: float | None = None
+    device_random_32_bytes_per_s: float | None = None
+    device_sequential_bytes_per_s: float | None = None
+    device_best_bytes_per_s: float | None = None
+    device_method: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+class _NoRateError(Exception):
+    """The device cannot be measured; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """The files to read, and a description of them."""
+
+    fds: list[int]
+    words: str
+
+
+def device_rates(
+    paths: Iterable[Path | str],
+    request_bytes: int,
+    *,
+    limit_s: float = 0.5,
+    scratch: Path | None = None,
+    seed: int = 0,
+) -> DeviceRates:
+    """Measure the device of the files: `limit_s` seconds per rate, after short trials."""
+    rng = np.random.default_rng(seed)
+    size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
+    try:
+        with _target([str(path) for path in paths], scratch, rng) as target:
+            return _measured(target, size, limit_s, rng)
+    except _NoRateError as error:
+        why = str(error)
+    except OSError as error:
+        why = f"reads with O_DIRECT do not work here: {error.strerror}"
+    return DeviceRates(reasons=dict.fromkeys(KEYS, why))
+
+
+def device_rates_once(
+    paths: Sequence[Path | str],
+    request_bytes: int,
+    *,
+    kept: Path,
+    replicate: int,
+    limit_s: float = 0.5,
+    scratch: Path | None = None,
+) -> DeviceRates:
+    """Return `device_rates`, measured once per device, request size and replicate of a run."""
+    place = paths[0] if paths else scratch
+    device = mount_of(place).device if place else None
+    name = f"device {device}, {-(-request_bytes // PAGE_BYTES)} pages, replicate {replicate}"
+    return _once(
+        kept, name, DeviceRates, lambda: device_rates(paths, request_bytes, limit_s=limit_s, scratch=scratch)
+    )
+
+
+T = TypeVar("T")
+
+
+def _once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
+    """Return the rates called `name` in the JSON file that the cells of a run share, measured now if they are not in it."""
+    known: Any = {}
+    with contextlib.suppress(OSError, CorruptDataError):
+        known = parse_json(read_small_file(kept), kept)
+    with contextlib.suppress(KeyError, TypeError):
+        return kind(**known[name])
+    rates = measured()
+    known = known if isinstance(known, dict) else {}
+    with contextlib.suppress(OSError), made_folder(kept.parent):
+        write_whole(kept, json.dumps(known | {name: dataclasses.asdict(rates)}))  # type: ignore[call-overload]
+    return rates
+
+
+def _measured(target: _Target, size: int, limit_s: float, rng: np.random.Generator) -> DeviceRates:
+    at_random = _at_random(target.fds, size, rng)
+    if not at_random:
+        raise _NoRateError("the files are empty")
+    every = ((fd, at) for fd in target.fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
+    in_a_row = _ReadPlan(list(itertools.islice(every, _MAX_REQUESTS)), SEQUENTIAL_BYTES, SEQUENTIAL_DEPTHS)
+    plans = {key: _ReadPlan(at_random, size, (depth,)) for key, depth in zip(KEYS, DEPTHS, strict=False)}
+    rates: dict[str, float] = {}
+    methods: set[str] = set()
+    for key, plan in (plans | {SEQUENTIAL: in_a_row}).items():
+        rates[key], method = _rate(plan, limit_s)
+        methods.add(method)
+    rates[BEST] = max(rates.values())
+    return DeviceRates(**rates, device_method=f"{', '.join(sorted(methods))}; {target.words}")  # type: ignore[arg-type]
+
+
+class _ReadPlan(NamedTuple):
+    """Reads of one size, and the allowed numbers in flight, of which the best counts."""
+
+    requests: Sequence[Request]
+    size: int
+    depths: Sequence[int]
+
+
+def _rate(reads: _ReadPlan, limit_s: float) -> tuple[float, str]:
+    """Return the rate at the depth that won a short trial, and the method's name."""
+    depth = reads.depths[0]
+    if len(reads.depths) > 1:
+        trials = [_read(reads, depth, min(_TRIAL_S, limit_s / 2)).bytes_per_s for depth in reads.depths]
+        depth = reads.depths[trials.index(max(trials))]
+    delivered = _read(reads, depth, limit_s)
+    return delivered.bytes_per_s, "threads" if depth > 1 else "one read at a time"
+
+
+def _read(reads: _ReadPlan, depth: int, limit_s: float) -> Delivered:
+    before = _device_bytes()
+    reading = read_direct(reads.requests, reads.size, depth, limit_s)
+    after = _device_bytes()
+    # tmpfs, ZFS and others accept O_DIRECT but serve from memory.
+    if before is not None and after is not None and after - before < reading.bytes / 2:
+        raise _NoRateError(_FROM_MEMORY)
+    return reading
+
+
+def _device_bytes() -> int | None:
+    with contextlib.suppress(
+        AttributeError, psutil.Error
+    ):  # psutil has no such method where the kernel counts nothing
+        return psutil.Process().io_counters().read_bytes
+    return None
+
+
+@contextlib.contextmanager
+def _target(files: Sequence[str], scratch: Path | None, rng: np.random.Generator) -> Iterator[_Target]:
+    sizes = [Path(path).stat().st_size for path in files]
+    large = max(sizes, default=0)
+    fds: list[int] = []
+    with contextlib.ExitStack() as stack:
+        if large >= LARGE_BYTES:
+            path = files[sizes.index(large)]
+            fds = stack.enter_context(opened_direct([path]))
+            yield _Target(fds=fds, words=f"{Path(path).name} of the store, {large >> 20} MiB")
+            return
+        if scratch is not None and all(
+            Path(path).stat().st_dev == scratch.stat().st_dev for path in files[:1]
+        ):
+            if mount_of(scratch).fstype in IN_MEMORY:
+                raise _NoRateError(_FROM_MEMORY)
+            with contextlib.suppress(OSError):
+                fds = stack.enter_context(_scratch(scratch))
+        if fds:
+            yield _Target(fds=fds, words=f"a scratch file of {SCRATCH_BYTES >> 20} MiB")
+            return
+        # As many of the files as this process may keep open at once.
+        limit = min(_MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        chosen = rng.choice(len(files), size=min(len(files), limit), replace=False)
+        fds = stack.enter_context(opened_direct([files[index] for index in np.sort(chosen).tolist()]))
+        yield _Target(fds=fds, words=f"{len(fds)} of the store's files, none of them large")
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[list[int]]:
+    """Open a new file past the page cache, with bytes that no device can compress; none if there is little room."""
+    if shutil.disk_usage(folder).free < 4 * SCRATCH_BYTES:
+        yield []
+        return
+    rng = np.random.default_rng()
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(SCRATCH_BYTES // SEQUENTIAL_BYTES):
+            os.write(file.fileno(), rng.bytes(SEQUENTIAL_BYTES))
+        os.fsync(file.fileno())
+        ask_to_evict(file.fileno())
+        with opened_direct([f"/proc/self/fd/{file.fileno()}"]) as fds:
+            yield fds
+
+
+def _at_random(fds: Sequence[int], size: int, rng: np.random.Generator) -> list[Request]:
+    """Return requests of `size` bytes, no two for the same place; a smaller file is one request."""
+    sizes = np.array([os.fstat(fd).st_size for fd in fds], np.int64)
+    counts = np.where(sizes > 0, np.maximum(1, sizes // size), 0)
+    ends = np.cumsum(counts)
+    total = int(counts.sum())
+    chosen = rng.choice(total, size=min(total, _MAX_REQUESTS), replace=False)
+    owners = np.searchsorted(ends, chosen, side="right")
+    offsets = (chosen - (ends - counts)[owners]) * size
+    return [(fds[owner], offset) for owner, offset in zip(owners.tolist(), offsets.tolist(), strict=True)]
+
+
+STEADY_MOST = 1.2
+"""Most that the slowest tenth of loops on a steady machine takes, in units of the fastest tenth."""
+
+_ADDITIONS = 1_000_000
+"""Of one loop, which takes some hundredths of a second."""
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """Return the time that nine in ten loops of one core stay below over the time that one in ten stays below."""
+    fast, slow = np.quantile(seconds, [0.1, 0.9])
+    return float(slow / fast)
+
+
+def loops(cores: Sequence[int], seconds: float) -> dict[int, list[float]]:
+    """Run the loop on the cores in turn for so long, at least twice on each, and return the seconds of each loop by core."""
+    took: dict[int, list[float]] = {core: [] for core in cores}
+    allowed, end = os.sched_getaffinity(0), time.perf_counter() + seconds
+    try:
+        while len(took[cores[-1]]) < 2 or time.perf_counter() < end:
+            for core in cores:
+                os.sched_setaffinity(0, {core})
+                start, total = time.perf_counter(), 0
+                for number in range(_ADDITIONS):
+                    total += number
+                took[core].append(time.perf_counter() - start)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return took

@@ -1,0 +1,376 @@
+"""The rules for one record: its work is that of its cell, its samples were all served, and its rates are possible."""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from storebench.loading.order import order_digest, pass_orders, split_batches
+from storebench.matrix import MODEL_CROPS
+from storebench.probes.cgroup import LIMIT_HEADROOM
+from storebench.probes.page_cache import COLD_MAX_FRAC, WARM_MIN_FRAC
+from storebench.probes.residency import SAMPLING_ERROR_FRAC
+from storebench.report.checks.findings import Finding, Rule, agree, finding
+from storebench.results import KEPT_AT_LEAST, KEPT_BYTES, CacheVerdict, Cell, Record
+from storebench.settings.words import CacheState, ComputeKind, Fill, Share, TrainerData
+from storebench.training.step_table import PREFETCHED_MOST_FRAC
+from storebench.units import format_bytes, number_of
+
+_OVERHEAD_FRAC, _OVERHEAD_STEP_S, _OVERHEAD_EPOCH_S = 0.05, 50e-6, 10e-3
+"""Unexplained time is a finding beyond a share, the cost of clock readings, and one or two preemptions."""
+
+_WARM_LEFT_FRAC = 0.9
+"""Least share of a store that a warm epoch may leave resident; the kernel reclaims pages that are idle."""
+
+_SLEEP_FRAC = 0.01
+_SPANS_FRAC, _SPANS_STEP_S = 0.02, 50e-6
+_DECODE_STEP_S, _DECODE_SAMPLE_S = 2e-6, 1e-7
+"""Decoding takes longer than this, per batch and per sample; without any, two clock readings lie between its ends."""
+
+_HEADROOM, _CPU_HEADROOM, _CPU_BESIDE_S = 1.25, 1.1, 0.1
+"""Ceilings are measured for half a second, in which the machine may be slower; CPU seconds include start and end."""
+
+_WARM_MOST_FRAC, _WARM_MOST_BYTES, _WARM_OTHER_BYTES = 0.05, 16 << 20, 2 << 20
+"""What a warm epoch may take from a device: the machine may reclaim pages, and read its libraries."""
+
+
+def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Finding]:
+    """Return the findings about one usable record, whose machine copies so many bytes per second at best."""
+    checks = (_work, _spans, _decoded, _payload, _prefetched, _order, _coverage, _kept, _cache, _reads, _job)
+    found = [problem for check in checks for problem in check(record)]
+    if not record.cell.backend.is_null:
+        found += [*_cpu_ceiling(record), *_memory_ceiling(record, memory_bytes_per_s)]
+    return found
+
+
+def _work(record: Record) -> Iterator[Finding]:
+    """Find an accelerator that is not the cell's, and time that is explained by nothing."""
+    compute = record.cell.compute
+    if record.au_kind != compute.kind:
+        yield finding(Rule.ARITHMETIC, record, "au_kind", f"{record.au_kind}, but {compute} was asked for")
+    if compute.kind is ComputeKind.EMULATED:
+        least_s = record.timed_steps * compute.milliseconds / 1000
+        if record.compute_s < least_s * (1 - _SLEEP_FRAC):
+            message = (
+                f"{record.compute_s:.6g} s, but {record.timed_steps} steps of {compute} take {least_s:.6g} s"
+            )
+            yield finding(Rule.ARITHMETIC, record, "compute_s", message)
+    most_s = max(_OVERHEAD_EPOCH_S, _OVERHEAD_STEP_S * record.timed_steps, _OVERHEAD_FRAC * record.timed_s)
+    if compute.kind is ComputeKind.NONE and record.cell.ranks == 1 and record.compute_s > most_s:
+        message = f"{record.compute_s:.6g} s, but a cell that only loads computes nothing"
+        yield finding(Rule.ARITHMETIC, record, "compute_s", message)
+    ranks = record.job.per_rank if record.job else ()
+    idle_s = record.timed_s - sum(rank.seconds for rank in ranks) / len(ranks) if ranks else 0.0
+    unexplained_s = abs(record.overhead_s - idle_s)
+    if unexplained_s > most_s:
+        message = f"{unexplained_s * 1000:.3g} ms of {record.timed_s:.4g} s are explained by nothing"
+        yield finding(Rule.ARITHMETIC, record, "overhead_s", message)
+
+
+def _spans(record: Record) -> Iterator[Finding]:
+    """Find a wait that is shorter than the producer's work in the same process."""
+    elsewhere = record.cell.workers or record.cell.share is Share.NODE
+    if elsewhere or record.timed_steps != record.steps or record.cell.backend.is_null:
+        return
+    worked = record.fetch_s + record.decode_s + record.prep_s
+    if worked > record.data_wait_s * (1 + _SPANS_FRAC) + _SPANS_STEP_S * record.steps:
+        message = (
+            f"{record.data_wait_s:.4g} s, but fetch, decode and prep in the same process took {worked:.4g} s"
+        )
+        yield finding(Rule.ARITHMETIC, record, "data_wait_s", message)
+
+
+def decodes(record: Record) -> bool:
+    """Return whether every sample of the epoch had to be decoded: neither its opening nor a data store decoded it."""
+    cell, cache = record.cell, record.cache
+    by_opening = cache is None or cache.applies_to == "open"
+    return not (
+        cell.backend.codec == "raw" or cell.backend.is_null or cell.share is Share.STORE or by_opening
+    )
+
+
+def _decoded(record: Record) -> Iterator[Finding]:
+    """Find samples that took no time to decode: kept from an earlier time, or decoded within a fetch."""
+    least_s = _DECODE_STEP_S * record.timed_steps + _DECODE_SAMPLE_S * record.timed_samples
+    if decodes(record) and record.timed_samples and record.decode_s < least_s:
+        message = (
+            f"{record.decode_s:.2g} s for {record.timed_samples} samples stored as {record.cell.backend.codec}: the reader"
+            " keeps decoded pixels, or does not report its decoding"
+        )
+        yield finding(Rule.ARITHMETIC, record, "decode_s", message)
+
+
+def _payload(record: Record) -> Iterator[Finding]:
+    """Find a payload that the store cannot have served."""
+    store, seen = record.store, record.coverage
+    if store is None or not store.count or record.cell.backend.is_null:
+        return
+    whole = seen is not None and seen.complete and record.samples == store.count
+    if record.cell.backend.codec != "raw" and not whole:
+        return
+    expected = record.samples * store.payload_bytes / store.count
+    pixels = record.samples * math.prod(store.image_shape)
+    if not (agree(record.payload_bytes, expected) or record.payload_bytes == pixels):
+        message = (
+            f"{record.payload_bytes} bytes, but {record.samples} samples of this store are {expected:.0f}"
+        )
+        yield finding(Rule.ARITHMETIC, record, "payload_bytes", message)
+
+
+def _prefetched(record: Record) -> Iterator[Finding]:
+    """Find a rate that rests on nothing, or on samples that were begun before the clock."""
+    if record.timed_s <= 0 or record.timed_samples <= 0:
+        yield finding(Rule.ARITHMETIC, record, "timed_samples", "no sample was timed, so there is no rate")
+    elif record.prefetched_samples > PREFETCHED_MOST_FRAC * record.timed_samples:
+        share = record.prefetched_samples / record.timed_samples
+        message = (
+            f"{share:.0%} of the timed samples had been begun before the clock: serve more samples per epoch"
+        )
+        yield finding(Rule.ARITHMETIC, record, "prefetched_samples", message)
+
+
+def _order(record: Record) -> Iterator[Finding]:
+    """Find samples that were served in another order than the seed, the epoch and the replicate decide."""
+    if (
+        record.digests is None
+        or record.store is None
+        or record.cell.ranks != 1
+        or record.cell.backend.is_null
+    ):
+        return
+    expected = seeded_order(record.cell, record.store.count, record.epoch, record.replicate)
+    # The committed reference runs of November 2026 gave every replicate the order of the first.
+    if record.digests.order not in {expected, seeded_order(record.cell, record.store.count, record.epoch, 0)}:
+        message = (
+            f"{record.digests.order}, but seed {record.cell.seed} gives {expected} in epoch {record.epoch} of replicate"
+            f" {record.replicate}"
+        )
+        yield finding(Rule.COVERAGE, record, "digests.order", message)
+
+
+def seeded_order(cell: Cell, count: int, epoch: int, replicate: int) -> str:
+    """Return the digest of the order in which one process serves the `count` samples of a store in an epoch."""
+    drawn = {"seed": cell.seed, "epoch": epoch, "replicate": replicate, "passes": cell.passes or 1}
+    return _digest(count, cell.batch_size, cell.max_steps, shuffle=cell.shuffle, **drawn)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest(count: int, batch_size: int, max_steps: int | None, **drawn: Any) -> str:
+    orders = pass_orders(count, **drawn)
+    return order_digest([batch for order in orders for batch in split_batches(order, batch_size, max_steps)])
+
+
+def _coverage(record: Record) -> Iterator[Finding]:
+    seen = record.coverage
+    if seen is None:
+        yield finding(Rule.COVERAGE, record, "coverage", "nothing says which samples were served")
+        return
+    if seen.served != record.samples:
+        message = f"{seen.served} indices came, {record.samples} samples are counted"
+        yield finding(Rule.COVERAGE, record, "samples", message)
+    # Samples are served several times by several passes, by trainers with all samples, and by padding.
+    cell = record.cell
+    again = cell.passes or cell.pad or cell.trainer_data is TrainerData.REPLICATED
+    counted = seen.expected if again else seen.unique + seen.duplicates
+    if not seen.complete or counted != seen.served or seen.missing < 0:
+        message = (
+            f"{seen.duplicates} duplicates, {seen.missing} missing, {seen.timed_wrong} with wrong pixels"
+            f" among {seen.served} served"
+        )
+        yield finding(Rule.COVERAGE, record, "coverage", message)
+
+
+def _kept(record: Record) -> Iterator[Finding]:
+    """Find records in which too few samples of the timed batches were compared with the store's digests."""
+    seen = record.coverage
+    if seen is None or record.code is None or record.cell.backend.is_null:
+        return
+    shape = record.store.image_shape if record.store else (1, 1, 1)
+    fewest = min(KEPT_AT_LEAST, record.timed_samples, max(1, KEPT_BYTES // max(1, math.prod(shape))))
+    if not seen.timed_checked:
+        message = "no sample of the timed batches was compared with the dataset"
+        yield finding(Rule.COVERAGE, record, "coverage", message)
+    elif seen.timed_checked < fewest:
+        message = (
+            f"{seen.timed_checked} samples of the timed batches were compared with the dataset, where {fewest} are kept"
+            " whatever that takes"
+        )
+        yield finding(Rule.COVERAGE, record, "coverage.timed_checked", message)
+
+
+def _cache(record: Record) -> Iterator[Finding]:
+    """Find a cache state that the counted pages do not show, on any node."""
+    cache, cell = record.cache, record.cell
+    if cache is None:
+        if cell.cache != CacheState.ANY and not cell.backend.is_null:
+            message = f"the cell is {cell.cache}, but no resident pages were counted"
+            yield finding(Rule.CACHE, record, "cache", message)
+        return
+    if cache.verdict is CacheVerdict.FAILED:
+        message = "the cache state failed, but the record is not failed"
+        yield finding(Rule.CACHE, record, "cache.verdict", message)
+    if record.portion is not None and cell.cache != CacheState.LIMITED:
+        message = f"steady steps in a cell whose cache state is {cell.cache}"
+        yield finding(Rule.CACHE, record, "portion", message)
+    if cell.cache == CacheState.LIMITED:
+        yield from _limited(record)
+    if cache.verdict is not CacheVerdict.VERIFIED or cache.applies_to == "open":
+        return
+    others = [rank.resident_frac_before for rank in (record.job.per_rank if record.job else ()) if rank.node]
+    before = [cache.resident_frac_before, *(value for value in others if value is not None)]
+    if None in before:
+        yield finding(Rule.CACHE, record, "resident_frac_before", "called verified, but nothing was counted")
+        return
+    known = [value for value in before if value is not None]
+    after = cache.resident_frac_after
+    if cell.cache == CacheState.COLD and max(known) > COLD_MAX_FRAC:
+        yield finding(
+            Rule.CACHE, record, "resident_frac_before", f"called cold with {max(known):.1%} resident"
+        )
+    elif cell.cache == CacheState.WARM and min(known) < WARM_MIN_FRAC:
+        yield finding(
+            Rule.CACHE, record, "resident_frac_before", f"called warm with {min(known):.1%} resident"
+        )
+    elif cell.cache == CacheState.WARM and after is not None and after < _WARM_LEFT_FRAC:
+        message = f"called warm, but {after:.1%} was resident after the epoch"
+        yield finding(Rule.CACHE, record, "resident_frac_after", message)
+
+
+def _limited(record: Record) -> Iterator[Finding]:
+    """Find a limited page cache that held more of the store than its limit."""
+    cache, limit = record.cache, record.cell.memory_bytes
+    assert cache is not None
+    if cache.verdict is CacheVerdict.VERIFIED and (limit is None or cache.limit_bytes != limit):
+        forced = "no limit" if cache.limit_bytes is None else format_bytes(cache.limit_bytes)
+        asked = "nothing" if limit is None else format_bytes(limit)
+        message = f"called limited to {asked}, but {forced} was in force"
+        yield finding(Rule.CACHE, record, "cache.limit_bytes", message)
+        return
+    if limit is None or record.store is None or cache.applies_to == "open":
+        return
+    stored = record.store.file_bytes
+    ends = max(cache.resident_frac_before or 0.0, cache.resident_frac_after or 0.0) * stored
+    sampled = max([*(point.resident_frac for point in cache.curve), cache.resident_max_frac or 0.0]) * stored
+    error = min(cache.sampling_error_frac, SAMPLING_ERROR_FRAC) * stored
+    if ends > LIMIT_HEADROOM * limit or sampled > LIMIT_HEADROOM * limit + error:
+        held = format_bytes(round(max(ends, sampled)))
+        message = f"{held} of the store were resident, above the limit of {format_bytes(limit)}"
+        yield finding(Rule.CACHE, record, "resident_max_frac", message)
+
+
+def _reads(record: Record) -> Iterator[Finding]:
+    """Find a warm epoch, or one from a full data store, that read its store from a device."""
+    read, store, cell = record.counters.device_read_bytes, record.store, record.cell
+    if read is None or cell.backend.is_null:
+        return
+    most = max(_WARM_MOST_BYTES, _WARM_MOST_FRAC * record.payload_bytes)
+    held = cell.share is Share.STORE and not (cell.store_fill is Fill.FIRST_EPOCH and record.epoch == 0)
+    if store is not None and cell.cache == CacheState.WARM:
+        nodes = record.job.nodes if record.job else 1
+        on_disk = max(store.bytes_on_disk, store.file_bytes)
+        most = min(most, nodes * (_WARM_OTHER_BYTES + _WARM_MOST_FRAC * on_disk))
+    if (cell.cache == CacheState.WARM or held) and read > most:
+        called = "warm" if cell.cache == CacheState.WARM else "served from memory"
+        message = f"called {called}, but the device delivered {format_bytes(read)}, and {format_bytes(round(most))} are permitted"
+        yield finding(Rule.CACHE, record, "device_read_bytes", message)
+
+
+def _job(record: Record) -> Iterator[Finding]:
+    """Find ranks that are missing, began again, read for nothing, or left samples of a data store out."""
+    job, cell = record.job, record.cell
+    if job is None:
+        if cell.ranks > 1 and record.timed_steps:
+            message = f"the cell has {cell.ranks} ranks, but the record has no facts about them"
+            yield finding(Rule.SCHEMA, record, "job", message)
+        return
+    if not job.ranks == len(job.per_rank) == cell.ranks:
+        message = f"{job.ranks} ranks, of which {len(job.per_rank)} are described, in a cell of {cell.ranks}"
+        yield finding(Rule.ARITHMETIC, record, "job.ranks", message)
+        return
+    if job.restarts:
+        message = f"the ranks were started again ({number_of(job.restarts, 'time')})"
+        yield finding(Rule.RUN, record, "job.restarts", message)
+    if sum(rank.samples for rank in job.per_rank) != record.timed_samples:
+        message = f"the ranks served other samples in timed steps than the job's {record.timed_samples}"
+        yield finding(Rule.ARITHMETIC, record, "job.per_rank", message)
+    if job.duplicates and not cell.pad:
+        message = f"{job.duplicates} samples were served again, but the cell has no padding"
+        yield finding(Rule.COVERAGE, record, "job.duplicates", message)
+    seen: set[int] = set()
+    for rank in job.per_rank:
+        if cell.share is Share.NODE and rank.node in seen and rank.requested_bytes:
+            message = f"{rank.requested_bytes} bytes, but the first rank of node {rank.node} reads for it"
+            yield finding(Rule.ARITHMETIC, record, "job.per_rank.requested_bytes", message)
+        seen.add(rank.node)
+    yield from _data_store(record)
+
+
+def _data_store(record: Record) -> Iterator[Finding]:
+    """Find samples of a data store with two owners or none, lost messages, and reads after it was filled."""
+    held = [rank.data_store for rank in (record.job.per_rank if record.job else ())]
+    parts = [facts for facts in held if facts is not None]
+    if (record.cell.share is Share.STORE) is not (len(parts) == len(held) > 0):
+        yield finding(Rule.SCHEMA, record, "job.per_rank.data_store", "its facts do not fit its cell")
+    if not parts:
+        return
+    count = record.store.count if record.store else 0
+    if record.store is not None and (own := sum(part.held_samples for part in parts)) != count:
+        message = f"the ranks hold {own} samples, but the store has {count}"
+        yield finding(Rule.COVERAGE, record, "data_store.held_samples", message)
+    sent, received = sum(part.sent_bytes for part in parts), sum(part.received_bytes for part in parts)
+    if sent != received:
+        message = f"{sent} bytes were sent, but {received} received"
+        yield finding(Rule.ARITHMETIC, record, "data_store.sent_bytes", message)
+    late = sum(part.from_store for part in parts)
+    if late and not (record.cell.store_fill is Fill.FIRST_EPOCH and record.epoch == 0):
+        message = f"{late} samples were read from the store after the data store was filled"
+        yield finding(Rule.CACHE, record, "data_store.from_store", message)
+
+
+def _cpu_ceiling(record: Record) -> Iterator[Finding]:
+    """Find a rate at which the epoch's CPU seconds per sample would need more cores than there are."""
+    cores, spent_s = _cores(record), record.counters.cpu_s
+    if cores is None or spent_s is None:
+        return
+    cpu_s = spent_s - _CPU_BESIDE_S * record.cell.ranks * (1 + record.cell.workers)
+    nodes = record.job.nodes if record.job else 1
+    most = nodes * cores * record.samples / cpu_s if cpu_s > 0 else math.inf
+    if record.samples_per_s > most * _CPU_HEADROOM:
+        each_ms = 1000 * cpu_s / record.samples
+        message = f"{record.samples_per_s:.4g}, but {number_of(nodes * cores, 'core')} do {most:.4g} at {each_ms:.3g} ms each"
+        yield finding(Rule.CEILING, record, "samples_per_s", message)
+
+
+def _memory_ceiling(record: Record, ceiling: float | None) -> Iterator[Finding]:
+    """Find more bytes per second than the producers' threads can copy into memory; readers may copy only the crop."""
+    if ceiling is None:
+        return
+    cell, cores, side = record.cell, _cores(record), MODEL_CROPS.get(record.cell.model)
+    shape = record.store.image_shape if record.store else (1, 1)
+    frac = 1.0 if side is None else min(1.0, side / shape[0]) * min(1.0, side / shape[1])
+    copiers = max(1, cell.workers) * cell.threads * cell.ranks
+    together = ceiling * _HEADROOM * min(copiers, cores or copiers)
+    if record.payload_bytes_per_s * frac > together:
+        message = (
+            f"{format_bytes(round(record.payload_bytes_per_s * frac))} per second, above the {format_bytes(round(together))}"
+            " that memory can give"
+        )
+        yield finding(Rule.CEILING, record, "payload_bytes_per_s", message)
+        return
+    readers = record.job.nodes if cell.share is Share.NODE and record.job else cell.ranks
+    busy_s = (record.fetch_s + record.decode_s) * readers
+    side_by_side = busy_s * max(1, min(cell.threads, cores or cell.threads))
+    cpu_s = record.counters.cpu_s
+    copying_s = side_by_side if cpu_s is None else min(side_by_side, max(cpu_s, busy_s))
+    if busy_s and record.payload_bytes * frac > ceiling * _HEADROOM * copying_s:
+        found, most = (record.payload_bytes * frac / busy_s, ceiling * _HEADROOM * copying_s / busy_s)
+        message = (
+            f"{format_bytes(round(found))} per second of fetching and decoding, above the {format_bytes(round(most))} that"
+            " memory can give there"
+        )
+        yield finding(Rule.CEILING, record, "payload_bytes_per_s", message)
+
+
+def _cores(record: Record) -> int | None:
+    cores = record.environment.match.get("cores") if record.environment else None
+    return cores if isinstance(cores, int) else None

@@ -1,0 +1,224 @@
+"""The rules for a record and its step table: every figure follows from the steps, and producers keep to their epoch."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.errors import CorruptDataError
+from storebench.ranks.merging import RANK, job_steps, rank_count, rank_tables
+from storebench.report.checks.findings import ROUNDING, Finding, Rule, agree, finding
+from storebench.report.checks.rules import decodes
+from storebench.results import Record
+from storebench.runs.steps import find_table, read_arrow
+from storebench.settings.words import CacheState, ComputeKind, Share
+from storebench.training.step_table import StepTable, timed_rows
+from storebench.worker.figures import epoch_record, portion_sums, still_filling, with_cold_rates
+
+DECODE_MOST_RATIO, DECODE_LEAST_S = 5.0, 0.1
+"""Decoding a sample takes as long in each epoch and pass of a process; a busy machine explains less than this."""
+
+_FOLLOWS = (
+    "samples", "steps", "epoch_s", "timed_samples", "timed_steps", "timed_s", "samples_per_s", "payload_bytes",
+    "payload_bytes_per_s", "data_wait_s", "h2d_s", "compute_s", "overhead_s", "data_wait_frac", "accelerator_util_frac",
+    "fetch_s", "decode_s", "prep_s", "handover_s", "time_to_first_batch_s", "prefetched_samples",
+)  # fmt: skip
+"""Figures of a record that its steps determine."""
+
+_NO_COMPUTE_NS = 20_000
+"""Most of the usual compute of steps that compute nothing: two readings of the clock."""
+
+_BEGIN_FRAC, _BEGIN_S = 0.05, 0.05
+"""The first rank may begin this much after the barrier: a share of the job, and a few preemptions."""
+
+
+def check_steps(record: Record, run: Path) -> list[Finding]:
+    """Return the findings about a usable record and its step table in a run's folder."""
+    if record.steps_file is None:
+        none = "nothing shows the steps that the sums are of"
+        return [finding(Rule.STEPS, record, "steps_file", none)] if record.steps and record.code else []
+    try:
+        table = step_columns(run, record.steps_file)
+        ranks = rank_count(table)
+        right = figures(record, table)
+    except (CorruptDataError, KeyError, ValueError, IndexError) as error:
+        what = error.what if isinstance(error, CorruptDataError) else repr(error)
+        return [finding(Rule.STEPS, record, "steps_file", f"{record.steps_file} cannot be read: {what}")]
+    if ranks != record.cell.ranks:
+        message = f"its steps are those of {ranks} ranks, not of {record.cell.ranks}"
+        return [finding(Rule.STEPS, record, "steps_file", message)]
+    found = [
+        finding(Rule.STEPS, record, name, f"{recorded}, but its steps give {own}")
+        for name, recorded, own in differences(record, right)
+    ]
+    return [
+        *found,
+        *_producers(record, table),
+        *_passes(record, table),
+        *_computing(record, table),
+        *_portion(record, table),
+        *_begin(record, table),
+    ]
+
+
+def step_columns(run: Path, name: str) -> StepTable:
+    """Return the columns of a step table; raises CorruptDataError if it is missing or no such table."""
+    path = find_table(run, name)
+    if path is None:
+        raise CorruptDataError("it is not there", where=run / name)
+    arrow = read_arrow(path, name)
+    return {column: arrow.column(column).to_numpy(zero_copy_only=False) for column in arrow.column_names}
+
+
+def figures(record: Record, table: StepTable) -> Record:
+    """Return a record with every figure that follows from its steps, as the worker that wrote it computes them."""
+    right = epoch_record(record, table)
+    whole = job_steps(table) if RANK in table else table
+    right = with_cold_rates(dataclasses.replace(right, cold_rates=()), whole)
+    part = record.portion
+    if part is not None:
+        cut = slice(part.first_step, part.first_step + part.steps)
+        sums = portion_sums({key: column[cut] for key, column in whole.items()}, part.edge_steps)
+        right = dataclasses.replace(right, portion=dataclasses.replace(part, **sums))
+    return right
+
+
+def differences(record: Record, right: Record) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, recorded, computed) for each figure of a record that its steps contradict."""
+    for name in _FOLLOWS:
+        if not agree(getattr(record, name), getattr(right, name)):
+            yield name, getattr(record, name), getattr(right, name)
+    if record.data_wait_ns != right.data_wait_ns:
+        yield "data_wait_ns", record.data_wait_ns, right.data_wait_ns
+    pairs = list(zip(record.cold_rates, right.cold_rates, strict=False))
+    same = all(_close(dataclasses.astuple(a), dataclasses.astuple(b)) for a, b in pairs)
+    if len(record.cold_rates) != len(right.cold_rates) or not same:
+        yield "cold_rates", record.cold_rates, right.cold_rates
+    if record.portion is not None and right.portion is not None:
+        for field in dataclasses.fields(record.portion):
+            recorded, own = getattr(record.portion, field.name), getattr(right.portion, field.name)
+            if not _close((recorded,), (own,)):
+                yield f"portion.{field.name}", recorded, own
+
+
+def _close(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return all(
+        a is b or (a is not None and b is not None and abs(a - b) <= ROUNDING * max(1.0, abs(b)))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _producers(record: Record, table: StepTable) -> Iterator[Finding]:
+    """Find batches that were made before their epoch, or were not ready when the loop had them."""
+    asked_ns, begun_ns = table["start_ns"], table["fetch_start_ns"]
+    if not len(asked_ns):
+        return
+    late_ns = table["ready_ns"] - asked_ns - table["data_wait_ns"]
+    yield from _first(record, "ready_ns", late_ns, "was ready {} after the loop had it")
+    early_ns = _first_asked_ns(record, table) - begun_ns
+    yield from _first(record, "fetch_start_ns", early_ns, "was begun {} before the epoch")
+    if record.cell.share is not Share.NONE:
+        return  # a rank may get pieces of batches that the loop of another rank made
+    unasked_ns = np.where((table["worker"] < 0) & (early_ns <= 0), asked_ns - begun_ns, 0)
+    yield from _first(
+        record, "fetch_start_ns", unasked_ns, "was made by the loop, but begun {} before it was requested"
+    )
+    if len(table["worker"]) and int(table["worker"].max()) >= record.cell.workers:
+        message = f"producer {int(table['worker'].max())} made a batch, but the cell has {record.cell.workers} workers"
+        yield finding(Rule.STEPS, record, "worker", message)
+
+
+def _first_asked_ns(record: Record, table: StepTable) -> npt.NDArray[np.int64]:
+    """Return for each row when its rank requested its first batch; the first rank's where ranks share readers."""
+    asked_ns: npt.NDArray[np.int64] = table["start_ns"]
+    if RANK not in table or record.cell.share is not Share.NONE:
+        return np.full(len(asked_ns), asked_ns.min())
+    first_ns: npt.NDArray[np.int64] = np.full(int(table[RANK].max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, table[RANK], asked_ns)
+    return first_ns[table[RANK]]
+
+
+def _first(record: Record, figure: str, excess_ns: npt.NDArray[np.int64], message: str) -> Iterator[Finding]:
+    rows = np.flatnonzero(excess_ns > 0)
+    if len(rows):
+        words = message.format(f"{int(excess_ns[rows[0]]) / 1e6:.3g} ms")
+        yield finding(Rule.STEPS, record, figure, f"the batch in row {rows[0]} of its steps {words}")
+
+
+def _passes(record: Record, table: Mapping[str, npt.NDArray[Any]]) -> Iterator[Finding]:
+    """Find a pass over the samples whose pixels an earlier pass of the same epoch had decoded."""
+    passes = record.cell.passes or 1
+    if passes == 1 or record.cell.ranks > 1 or not decodes(record) or len(table["decode_ns"]) % passes:
+        return
+    decoded_s = table["decode_ns"].reshape(passes, -1).sum(axis=1) / 1e9
+    slowest, fastest = int(decoded_s.argmax()), int(decoded_s.argmin())
+    if decoded_s[slowest] >= DECODE_LEAST_S and decoded_s[slowest] > DECODE_MOST_RATIO * decoded_s[fastest]:
+        message = (
+            f"decoding took {decoded_s[slowest]:.3g} s in pass {slowest} of the epoch and {decoded_s[fastest]:.3g} s in pass"
+            f" {fastest}: the reader keeps decoded pixels"
+        )
+        yield finding(Rule.ARITHMETIC, record, "decode_s", message)
+
+
+def _computing(record: Record, table: StepTable) -> Iterator[Finding]:
+    """Find steps of a cell that only loads in which something was computed. Ranks wait for each other within a step."""
+    compute_ns = timed_rows(table)["compute_ns"]
+    if record.cell.compute.kind is not ComputeKind.NONE or record.cell.ranks > 1 or not len(compute_ns):
+        return
+    # A busy machine interrupts half of two steps easily.
+    usual_ns = float(np.quantile(compute_ns, 0.25 if len(compute_ns) < 20 else 0.5, method="lower"))
+    if usual_ns > _NO_COMPUTE_NS:
+        message = (
+            f"its steps computed for {usual_ns / 1000:.3g} µs, but a cell that only loads computes nothing"
+        )
+        yield finding(Rule.STEPS, record, "compute_s", message)
+
+
+def _portion(record: Record, table: StepTable) -> Iterator[Finding]:
+    """Find steady steps that are not the last timed ones, or in which the cache still filled."""
+    part, cache, limit = record.portion, record.cache, record.cell.memory_bytes
+    if part is None:
+        return
+    steps = job_steps(table) if RANK in table else table
+    timed = np.flatnonzero(~steps["warmup"].astype(bool))
+    last = part.first_step + part.steps - 1
+    if not len(timed) or not timed[0] <= part.first_step <= last == timed[-1]:
+        message = f"steps {part.first_step} to {last} are called steady, which are not the last timed ones"
+        yield finding(Rule.STEPS, record, "portion.steps", message)
+    elif record.epoch and part.first_step != timed[0]:
+        message = f"steady from step {part.first_step} on, but all timed steps of a later epoch count"
+        yield finding(Rule.STEPS, record, "portion.first_step", message)
+    if cache is None or not cache.curve:
+        message = "steady steps are claimed, but no residency was sampled during the epoch"
+        yield finding(Rule.CACHE, record, "cache.curve", message)
+    elif record.cell.cache == CacheState.LIMITED and limit and record.store:
+        filling = still_filling(dict(steps), cache.curve, part.first_step, record.store.file_bytes, limit)
+        if filling:
+            yield finding(Rule.CACHE, record, "portion.first_step", f"called steady, but {filling}")
+
+
+def _begin(record: Record, table: StepTable) -> Iterator[Finding]:
+    """Find ranks whose figures their steps contradict, and a job that was at work before its first requests."""
+    job = record.job
+    if job is None or RANK not in table or len(job.per_rank) != record.cell.ranks:
+        return
+    timed = timed_rows(table)
+    for number, (rank, own) in enumerate(zip(job.per_rank, rank_tables(timed), strict=False)):
+        right = epoch_record(dataclasses.replace(record, job=None), own)
+        for name, value in (
+            ("samples", right.timed_samples),
+            ("seconds", right.timed_s),
+            ("data_wait_s", right.data_wait_s),
+        ):
+            if not agree(getattr(rank, name), value):
+                message = f"{getattr(rank, name)}, but its steps give {value}"
+                yield finding(Rule.STEPS, record, f"job.per_rank[{number}].{name}", message)
+    begin_s = job.per_rank[0].begin_s
+    if begin_s is not None and len(timed["start_ns"]):
+        first_s = begin_s + (int(table["start_ns"].min()) - int(timed["start_ns"][0])) / 1e9
+        if first_s > max(_BEGIN_S, _BEGIN_FRAC * record.timed_s):
+            message = f"the first rank began {first_s:.6g} s after the barrier, which is in no rate"
+            yield finding(Rule.STEPS, record, "job.per_rank.begin_s", message)

@@ -1,0 +1,115 @@
+"""Samples per second against the number of workers and of ranks, and over LMDBIO's ladder."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from storebench.comparison import Estimate
+from storebench.report.cells import CellSummary, as_cells
+from storebench.report.labels import backend_label, number, state_label
+from storebench.report.ladder import Ladder
+from storebench.report.plots.style import (
+    MOST_LINES,
+    beside,
+    finish,
+    looks,
+    looks_of,
+    name_rows,
+    new_axes,
+    plain_numbers,
+    plain_ticks,
+    styled,
+    whiskers,
+)
+from storebench.report.ranks import job_name
+
+WORKERS = "Do more workers help?"
+RANKS = "What do more ranks deliver?"
+LADDER = "What does each rung of LMDBIO's ladder gain?"
+
+
+def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
+    """Draw samples per second against the number of workers, one line per backend, cache state and loader."""
+    cells = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
+    return _lines(cells, "workers", "worker processes", WORKERS, ax)
+
+
+def plot_ranks(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
+    """Draw samples per second against the number of ranks, one line per backend and way to share the work.
+
+    The dotted lines are the ideal: the first point times the number of ranks.
+    """
+    cells = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
+    return _lines(cells, "ranks", "ranks", RANKS, ax)
+
+
+def _lines(cells: Sequence[CellSummary], field: str, axis: str, question: str, ax: Axes | None) -> Axes:
+    groups: dict[tuple[str, ...], list[CellSummary]] = {}
+    for cell in cells:
+        groups.setdefault(_line_key(cell, field), []).append(cell)
+    lines = {key: group for key, group in groups.items() if len(group) > 1} or groups
+    varying = [len({key[place] for key in lines}) > 1 for place in range(4)]
+    counts = sorted({int(cell.fields[field]) for group in lines.values() for cell in group})
+    with styled():
+        ax, _ = new_axes(3.6, ax)
+        styles = looks([group[0] for group in lines.values()])
+        for (key, group), look in list(zip(lines.items(), styles, strict=True))[:MOST_LINES]:
+            group.sort(key=lambda cell: int(cell.fields[field]))
+            rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in group]
+            own = [int(cell.fields[field]) for cell in group]
+            words = [word for word, varies in zip(key[1:], varying[1:], strict=True) if varies and word]
+            ax.errorbar(
+                own,
+                [rate.mid for rate in rates],
+                yerr=whiskers(rates),
+                color=look.colour,
+                marker=look.marker,
+                linestyle=look.line,
+                capsize=3,
+                label=", ".join([backend_label(key[0]), *words]),
+            )
+            if field == "ranks" and own[0]:
+                ideal = [rates[0].mid * count / own[0] for count in own]
+                ax.plot(own, ideal, color=look.colour, linestyle=":", linewidth=0.9)
+        plain_ticks(ax.xaxis, counts)
+        ax.set_xlabel(axis)
+        ax.set_ylabel("samples/s")
+        ax.set_yscale("log")
+        plain_numbers(ax.yaxis)
+        finish(ax, question, cells)
+    return ax
+
+
+def _line_key(cell: CellSummary, field: str) -> tuple[str, ...]:
+    own = cell.cell
+    shared = "" if own.share == "none" else f"share {own.share}"
+    ways = [
+        shared,
+        "global batch" if own.global_batch_size else "",
+        "" if own.sync == "overlapped" else own.sync,
+    ]
+    loader = own.loader if field == "workers" else ", ".join(way for way in ways if way)
+    model = "" if own.compute.kind == "none" else str(own.model)
+    return cell.backend, state_label(cell), loader, model
+
+
+def plot_ladder(ladder: Ladder, *, ax: Axes | None = None) -> Axes:
+    """Draw the rate of each rung of a ladder, with what it gained over the rung below."""
+    steps = ladder.steps
+    with styled():
+        ax, _ = new_axes(1.6 + 0.32 * len(steps), ax)
+        (look,) = looks_of([("lmdb", "lmdb", "raw")])
+        for position, step in enumerate(steps):
+            ax.barh(position, step.rate.mid, height=0.6, color=look.colour)
+            ax.errorbar(
+                step.rate.mid, position, xerr=whiskers([step.rate]), color="black", capsize=3, linewidth=1
+            )
+            gain = "" if step.gain is None else f", {number(step.gain.mid)} times the rung below"
+            beside(ax, step.rate.high or step.rate.mid, position, number(step.rate.mid) + gain)
+        name_rows(ax, [step.rung.label for step in steps])
+        ax.set_xlabel("samples/s")
+        ax.set_xlim(0, 1.9 * max((step.rate.high or step.rate.mid) for step in steps))
+        plain_numbers(ax.xaxis)
+        finish(ax, LADDER, [step.cell for step in steps], f"First rung: {job_name(ladder.first)}")
+    return ax

@@ -1,0 +1,174 @@
+"""Jobs of ranks: what more of them deliver, where their steps go, what the exchange costs, and who wins tournaments."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from storebench.comparison import Estimate, estimate
+from storebench.report.cells import (
+    RANK_COLUMNS,
+    SHARE_COLUMNS,
+    CellSummary,
+    Row,
+    ceiling_key,
+    key_without,
+)
+from storebench.report.labels import backend_label
+from storebench.settings.words import Share, Sync
+
+EXPOSED = "job_exposed_communication_s"
+
+_CORNER_PARTS = {"step": "timed_s", "data wait": "data_wait_s", "compute": "compute_s"}
+
+
+def job_name(cell: CellSummary) -> str:
+    """Return the backend of a cell, its ranks, and how they share and exchange."""
+    ranks, sync = cell.cell.ranks, cell.cell.sync
+    words = [backend_label(cell.backend), "1 process" if ranks == 1 else f"{ranks} ranks"]
+    if ranks > 1 and sync is not Sync.OVERLAPPED:
+        words.append("exchange after" if sync is Sync.AFTER else "no exchange")
+    words += ["global batch"] if cell.cell.global_batch_size is not None else []
+    words += [f"share {cell.cell.share}"] if cell.cell.share is not Share.NONE else []
+    return ", ".join(words)
+
+
+def alone_of(job: CellSummary, cells: Iterable[CellSummary]) -> CellSummary | None:
+    """Return the cell of one process that does the work of a job: as many samples per step as each rank, or as all."""
+    key = (job.backend, *key_without(job, *RANK_COLUMNS))
+    batch = job.cell.global_batch_size or job.cell.batch_size
+    return next(
+        (
+            cell
+            for cell in cells
+            if cell.cell.ranks == 1
+            and cell.cell.batch_size == batch
+            and (cell.backend, *key_without(cell, *RANK_COLUMNS)) == key
+            and cell.median("samples_per_s")
+        ),
+        None,
+    )
+
+
+def sharing_base(job: CellSummary, cells: Iterable[CellSummary]) -> CellSummary | None:
+    """Return the job whose ranks read for themselves and that is like this one otherwise."""
+    key = (job.backend, *key_without(job, *SHARE_COLUMNS))
+    return next(
+        (
+            cell
+            for cell in cells
+            if cell.cell.share is Share.NONE and (cell.backend, *key_without(cell, *SHARE_COLUMNS)) == key
+        ),
+        None,
+    )
+
+
+def step_parts(cell: CellSummary) -> dict[str, float]:
+    """Return the mean seconds of each part of a step; they add up to the time of the loop."""
+    compute_s = cell.per_step("whole_compute_s")
+    slowest_s = min(cell.per_step("whole_job_wait_for_slowest_s"), compute_s)
+    exposed_s = min(max(0.0, cell.median(EXPOSED) or 0.0), compute_s - slowest_s)
+    return {
+        "data wait": cell.per_step("whole_data_wait_s"),
+        "copy": cell.per_step("whole_h2d_s"),
+        "compute": compute_s - slowest_s - exposed_s,
+        "exposed communication": exposed_s,
+        "wait for the slowest rank": slowest_s,
+    }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corners:
+    """What loading and exchanging add to a part of a job's step, alone and together beyond their sum, in seconds."""
+
+    cell: CellSummary
+    part: str
+    loading: Estimate
+    exchange: Estimate
+    interaction: Estimate
+
+
+def corners(cells: Iterable[CellSummary]) -> list[Corners]:
+    """Return the effects of each job that was also measured without loading (`null`), without exchange, and without both."""
+    jobs = [cell for cell in cells if cell.cell.ranks > 1 and cell.values("samples_per_s")]
+    nulls = {ceiling_key(cell): cell for cell in jobs if cell.is_null}
+    silent = {
+        (cell.backend, *key_without(cell, "sync")): cell
+        for cell in jobs
+        if not cell.is_null and cell.cell.sync is Sync.NONE
+    }
+    found = []
+    for both in jobs:
+        loading = silent.get((both.backend, *key_without(both, "sync")))
+        exchange = nulls.get(ceiling_key(both))
+        neither = None if loading is None else nulls.get(ceiling_key(loading))
+        if both.is_null or both.cell.sync is Sync.NONE or not (loading and exchange and neither):
+            continue
+        for part, column in _CORNER_PARTS.items():
+            sides = [cell.rounds_per(column, "timed_steps") for cell in (both, loading, exchange, neither)]
+            rounds = [key for key in sides[0] if all(key in side for side in sides)]
+            if rounds:
+                b, lo, ex, no = ([side[key] for key in rounds] for side in sides)
+                found.append(
+                    Corners(
+                        cell=both,
+                        part=part,
+                        loading=estimate([x - y for x, y in zip(lo, no, strict=True)]),
+                        exchange=estimate([x - y for x, y in zip(ex, no, strict=True)]),
+                        interaction=estimate(
+                            [w - x - y + z for w, x, y, z in zip(b, lo, ex, no, strict=True)]
+                        ),
+                    )
+                )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tournament:
+    """Trainers with tournaments beside the same trainers without: test accuracy of the best one, as shares."""
+
+    cell: CellSummary
+    accuracy: float
+    control: float | None
+    games: int
+    moved: int
+    """Games after which a trainer continued with its partner's network."""
+
+
+def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
+    """Return every cell with tournaments, with its control: the same trainers without games."""
+    controls = {
+        key_without(cell, "tournament_steps"): cell
+        for cell in cells
+        if cell.cell.trainers > 1 and not cell.cell.tournament_steps
+    }
+    found = []
+    for cell in cells:
+        if not cell.cell.tournament_steps or (accuracy := _last_accuracy(cell)) is None:
+            continue
+        games = [game for row in cell.usable for game in games_of(row)]
+        control = controls.get(key_without(cell, "tournament_steps"))
+        found.append(
+            Tournament(
+                cell=cell,
+                accuracy=accuracy,
+                control=None if control is None else _last_accuracy(control),
+                games=len(games),
+                moved=sum(game.winner != game.trainer for game in games),
+            )
+        )
+    return found
+
+
+def games_of(row: Row) -> tuple:  # type: ignore[type-arg]
+    """Return the games of one epoch of a job of trainers."""
+    return tuple(row["job_trainers"].games) if row["job_trainers"] is not None else ()
+
+
+def _last_accuracy(cell: CellSummary) -> float | None:
+    """Return the test accuracy after the last epoch, the mean over replicates."""
+    last: dict[object, Row] = {}
+    for row in cell.usable:
+        key = (row["run_id"], row["replicate"])
+        if row["test_accuracy"] is not None and (key not in last or row["epoch"] > last[key]["epoch"]):
+            last[key] = row
+    return statistics.fmean(row["test_accuracy"] for row in last.values()) if last else None

@@ -1,1 +1,0 @@
-"""The sentences of a report, each derived from facts."""

@@ -1,1 +1,0 @@
-"""The rules that results must keep: within one record, within a run, and between records."""

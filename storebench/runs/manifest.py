@@ -1,0 +1,240 @@
+"""The folder of a run and its run.json: read, checked and written; and the command that continues the run."""
+
+import dataclasses
+import functools
+import json
+import os
+import shlex
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from storebench.errors import CorruptDataError, StorebenchError, from_os_error
+from storebench.fileio.json_text import complaint, parse_json
+from storebench.fileio.reading import kind_of, read_small_file
+from storebench.fileio.whole_files import write_whole
+from storebench.plain_text import plain
+from storebench.runs.records import (
+    LOGS_DIR,
+    MOST_NUMBER,
+    MOST_RUN_BYTES,
+    RECORDS_NAME,
+    RUN_NAME,
+    STEPS_DIR,
+    STEPS_NAME,
+    SUPERSEDED_NAME,
+)
+from storebench.scenario import Scenario, shipped_scenarios
+
+_FOLDERS = (STEPS_DIR, LOGS_DIR)
+_MAY_BE_LINKS = (RECORDS_NAME, SUPERSEDED_NAME)
+
+
+def make_run_folders(folder: Path) -> None:
+    """Make the folders of a run, which may exist already; a copy of a run may lack those that were empty."""
+    check_entries(folder)
+    try:
+        for name in _FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise from_os_error(error, folder) from error
+
+
+def check_entries(folder: Path) -> None:
+    """Refuse entries of a run's folder that a run would not have there."""
+    try:
+        for name in _FOLDERS:
+            _check_folder(folder / name)
+        for name in _MAY_BE_LINKS:
+            _check_file(folder / name, follow_links=True)
+        _check_file(folder / STEPS_NAME, follow_links=False)
+    except OSError as error:
+        raise from_os_error(error, folder) from error
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a link, even one to a folder, because a run would remove files of another folder."""
+    if not os.path.lexists(path):
+        return
+    mode = path.lstat().st_mode
+    if not stat.S_ISDIR(mode):
+        raise CorruptDataError(
+            f"{_kind(mode)}, but a run needs its own folder here",
+            where=path,
+            hint="Replace it with a folder, or name another --out.",
+        )
+
+
+def _check_file(path: Path, *, follow_links: bool) -> None:
+    try:
+        mode = path.stat(follow_symlinks=follow_links).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise CorruptDataError(
+            f"{_kind(mode)}, not a regular file",
+            where=path,
+            hint="Replace it with the file of the run, or name another --out.",
+        )
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    if stat.S_ISREG(mode):
+        return "a file"
+    return "a folder" if stat.S_ISDIR(mode) else kind_of(mode)
+
+
+_HINT = "Start a new run."
+_Text = pydantic.StrictStr
+
+
+class _Cell(pydantic.BaseModel):
+    cell_id: _Text
+
+
+class _Asked(pydantic.BaseModel):
+    replicates: pydantic.StrictInt = 1
+    budget: _Text | None = None
+    matrix: list[dict[str, Any]] = []
+
+
+class _About(pydantic.BaseModel):
+    """The keys that storebench needs; a file may hold more."""
+
+    run_id: _Text
+    cells: list[_Cell]
+    scenario: _Asked = _Asked()
+    extended_utc: list[_Text] = []
+    ended_after: pydantic.StrictInt | None = None
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """Return the content of a ``run.json``, with all its keys."""
+    try:
+        about: dict[str, Any] = parse_json(read_small_file(path, most_bytes=MOST_RUN_BYTES), path)
+        _About.model_validate(about)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"not a run ({error.what})", where=path, hint=_HINT) from None
+    except pydantic.ValidationError as error:
+        raise CorruptDataError(f"not a run ({complaint(error)})", where=path, hint=_HINT) from None
+    return about
+
+
+def fewer_replicates(about: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the number of replicates of each cell that has fewer than its scenario, by the cell's id."""
+    scenario = about.get("scenario", {})
+    if not any(matrix.get("replicates") for matrix in scenario.get("matrix", ())):
+        return {}
+    try:
+        numbers = Scenario.model_validate(scenario).fewer_replicates
+    except (StorebenchError, ValueError):
+        return None
+    return {cell.cell_id: number for cell, number in numbers.items()}
+
+
+def cut_short(run: Path) -> tuple[int, int] | None:
+    """Return the rounds of a run that its budget cut short, and those that were planned for its cells; None otherwise."""
+    try:
+        about = read_about(run / RUN_NAME)
+        fewer, most = fewer_replicates(about), about["scenario"]["replicates"]
+    except (OSError, CorruptDataError, TypeError, KeyError):
+        return None
+    if fewer is None or about.get("ended_after") is None:
+        return None
+    planned = max((fewer.get(cell["cell_id"], most) for cell in about["cells"]), default=most)
+    return about["ended_after"], planned
+
+
+def rounds_within_budget(about: Mapping[str, Any], planned: int) -> int:
+    """Return the number of rounds that a run has of those that were planned: fewer if its budget ran out before all of them."""
+    ended_after = about.get("ended_after")
+    return planned if ended_after is None else min(planned, ended_after)
+
+
+def write_about(folder: Path, about: Mapping[str, object]) -> None:
+    """Write the ``run.json`` of a folder, completely or not at all."""
+    try:
+        write_whole(folder / RUN_NAME, json.dumps(about, indent=2) + "\n")
+    except OSError as error:
+        raise from_os_error(error, folder) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """The whole dataset, of which a part was measured, and the memory that it would have to fit into."""
+
+    count: int
+    total_bytes: int
+    memory_bytes: int
+    fits: bool
+
+
+def note_whole(run: Path, whole: Whole) -> None:
+    """Describe the whole dataset in the ``run.json`` of a run that measures a part of it."""
+    write_about(run, read_about(run / RUN_NAME) | {"whole": dataclasses.asdict(whole)})
+
+
+def whole_of(run: Path) -> Whole | None:
+    """Return the whole dataset of a run that chose its backends; None for other runs, and if ``run.json`` is not valid."""
+    try:
+        described = read_about(run / RUN_NAME).get("whole")
+        whole: Whole | None = None if described is None else _adapter().validate_python(described)
+    except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
+        return None  # validation reports a file that cannot be read
+    numbers = () if whole is None else (whole.count, whole.total_bytes, whole.memory_bytes)
+    return whole if all(0 <= number < MOST_NUMBER for number in numbers) else None
+
+
+def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
+    """Return the whole dataset that several runs describe; None if one of them describes none, or another one."""
+    distinct = set(wholes)
+    if len({whole and (whole.count, whole.fits) for whole in distinct}) != 1:
+        return None
+    return min(filter(None, distinct), key=dataclasses.astuple, default=None)
+
+
+@functools.cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Whole)
+
+
+NAMED_BACKENDS = "run"
+"""Name of the scenario of a ``storebench run`` that names its backends."""
+
+CHOSEN_BACKENDS = "first"
+"""Name of the scenario of a ``storebench run`` that chooses its backends."""
+
+_ANY_FILE = "SCENARIO.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """How a run was begun, as far as its folder does not tell."""
+
+    file: str = ""
+    stores: Path | None = None
+    drop_caches: bool = False
+    nodes: Sequence[str] = ()
+
+
+def resume_command(
+    folder: Path, scenario: str, begun: Begun | None = None, *, retry_failed: bool = False
+) -> str:
+    """Return the command that continues a run, as one line of plain text."""
+    begun = begun or Begun()
+    end = ["--resume", *(["--retry-failed"] if retry_failed else []), "--out", str(folder)]
+    end += [] if begun.stores is None else ["--stores", str(begun.stores)]
+    end += ["--drop-caches"] if begun.drop_caches else []
+    end += begun.nodes
+    if not begun.file and scenario in (NAMED_BACKENDS, CHOSEN_BACKENDS):
+        return plain(shlex.join(["storebench", "run", *end]))
+    known = scenario if scenario in shipped_scenarios() else _ANY_FILE
+    return plain(shlex.join(["storebench", "bench", begun.file or known, *end]))

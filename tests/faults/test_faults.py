@@ -1,0 +1,55 @@
+"""Kill commands and fill the disk at chosen file operations: stores and outputs are whole or absent, records stay.
+
+A sample of the faults of ``make test-faults``, in copies of a process that has imported everything.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.engine import Call, Fault, Library
+from tests.faults.points import Trials, choose
+from tests.faults.templates import Templates
+from tests.faults.verbs import Verb, all_verbs
+from tests.support.quick_cli import CommandServer
+
+KINDS = ("kill", "full")
+SIZES = {verb.name: verb.sample for verb in all_verbs(Templates(Path()))}
+NAMES = [(name, number) for name, size in SIZES.items() for number in range(size)]
+
+
+class Sample:
+    """The sample; a command's operations are counted when its first fault is planted."""
+
+    def __init__(self, library: Library, folder: Path, server: CommandServer) -> None:
+        self.trials = Trials(library, folder, server=server)
+        self.verbs = {verb.name: verb for verb in all_verbs(Templates(folder / "templates", server))}
+        self._chosen: dict[str, list[tuple[Fault, Call]]] = {}
+
+    def of(self, name: str, number: int) -> tuple[Verb, Fault, Call]:
+        """Return a fault of a command."""
+        verb = self.verbs[name]
+        verb.kinds = KINDS
+        if name not in self._chosen:
+            self._chosen[name] = choose(verb, self.trials.count(verb), verb.sample, seed=0)
+        return (verb, *self._chosen[name][number])
+
+
+@pytest.fixture(scope="module")
+def sample(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    server = CommandServer(LD_PRELOAD=str(library.path))
+    yield Sample(library, tmp_path_factory.mktemp("faults"), server)
+    server.close()
+
+
+def test_the_sample_has_60_faults_or_more() -> None:
+    assert len(NAMES) >= 60
+
+
+@pytest.mark.parametrize(("name", "number"), NAMES)
+def test_everything_is_whole_or_absent_and_the_command_goes_on(
+    name: str, number: int, sample: Sample
+) -> None:
+    point = sample.trials.plant(*sample.of(name, number))
+    assert not point.problems, f"{point}:\n" + "\n".join(point.problems)

@@ -1,0 +1,303 @@
+"""The verdict on each cell: who lacks it, whether both did the same work, its counters, and the times of paired rounds."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storebench.check.judge import CellState, CounterResult
+from storebench.comparison import compare
+from storebench.results import Counters, Record
+from storebench.runs.records import PAIRING_NAME
+from storebench.units import Better
+from tests.support.checked import check, run
+from tests.support.planted_sides import failed, paired, record, run_of, slower, with_, write_run
+
+Change = Callable[[Record], Record | None]
+
+
+def in_rounds(*factors: float) -> Change:
+    return lambda one: slower(factors[one.replicate % len(factors)])(one)
+
+
+VERDICTS: dict[str, tuple[Change, dict[str, Any], CellState, str]] = {
+    # name: (what is changed of LMDB, the policy, its state, words of its reason)
+    "half as fast again": (slower(1.5), {}, CellState.WORSE, "% slower"),
+    "twice as fast": (slower(0.5), {}, CellState.BETTER, "% less time"),
+    "the same": (slower(1.0), {}, CellState.WITHIN_NOISE, ""),
+    "6% slower": (slower(1.06), {}, CellState.WITHIN_NOISE, ""),
+    "6% slower, where 3% matter": (slower(1.06), {"practical_frac": 0.03}, CellState.WORSE, "% slower"),
+    "12% faster": (slower(0.91), {}, CellState.WITHIN_NOISE, "no slow-down of 10%; it may be faster"),
+    "50% slower, where 80% matter": (
+        slower(1.5), {"practical_frac": 0.8}, CellState.WITHIN_NOISE, "",
+    ),
+    "50% slower, where 60% matter in this cell": (
+        slower(1.5), {"cells": [{"match": "*/lmdb/*", "practical_frac": 0.6}]}, CellState.WITHIN_NOISE, "",
+    ),
+    "50% slower, in a cell whose time is not gated": (
+        slower(1.5), {"cells": [{"match": "*/lmdb/*", "gate_time": False}]}, CellState.NOT_GATED, "",
+    ),
+    "sometimes ten times as slow": (in_rounds(1, 10), {}, CellState.INCONCLUSIVE, "a slow-down of 10% is not ruled"),
+    "sometimes a quarter slower": (
+        in_rounds(1, 1.25), {}, CellState.INCONCLUSIVE, "more replicates on each side would decide it",
+    ),
+    "erratic": (in_rounds(1, 30, 2, 1.2), {}, CellState.INCONCLUSIVE, "200 replicates on each side would not decide"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_interleaved_times_get_a_verdict(name: str, tmp_path: Path) -> None:
+    change, policy, state, reason = VERDICTS[name]
+    found = check(*paired(tmp_path, change, noise=0.005), **policy)
+    assert (found["lmdb"].state, reason in found["lmdb"].reason) == (state, True), found["lmdb"]
+    assert {found["hdf5"].state, found["png"].state} == {CellState.WITHIN_NOISE}
+
+
+def test_a_verdict_is_that_of_the_one_comparison_of_paired_rounds(tmp_path: Path) -> None:
+    """The machine changes a lot from round to round, for both sides alike."""
+    rng = np.random.default_rng(0)
+    drift, noise = np.exp(rng.normal(0, 1.0, 6)), np.exp(rng.normal(0, 0.01, 6))
+    costs = (1e-6 * drift, 1.2e-6 * drift * noise)
+    for name, side in zip("ab", costs, strict=True):
+        records = [record("lmdb", number, float(cost)) for number, cost in enumerate(side)]
+        (write_run(tmp_path / name, records) / PAIRING_NAME).write_text('{"pairing": "p"}')
+    result = check(tmp_path / "a", tmp_path / "b")["lmdb"]
+    expected = compare(*costs, better=Better.LOWER)
+    assert expected.low is not None
+    assert expected.high is not None
+    assert (result.state, result.level) == (CellState.WORSE, 0.95)
+    figures = (expected.mid, expected.low, expected.high)
+    assert (result.ratio, result.low, result.high) == pytest.approx(figures)
+    assert result.visible_frac == pytest.approx(1.1 * math.sqrt(expected.high / expected.low) - 1)
+    (tmp_path / "b" / PAIRING_NAME).write_text('{"pairing": "another"}')
+    assert check(tmp_path / "a", tmp_path / "b")["lmdb"].state is CellState.INCONCLUSIVE
+
+
+def test_fewer_than_five_rounds_decide_nothing(tmp_path: Path) -> None:
+    for count, more in ((4, 1), (3, 2), (1, 4)):
+        found = check(*paired(tmp_path / str(count), slower(3.0), replicates=count))["lmdb"]
+        assert (found.state, found.more_rounds) == (CellState.INCONCLUSIVE, more)
+        assert f"a verdict needs 5; {more} more replicate" in found.reason
+
+
+def test_separate_runs_give_a_ratio_and_no_verdict_on_time(tmp_path: Path) -> None:
+    first = run_of(tmp_path / "a")
+    for number, factor in enumerate((1.0, 1.5, 0.5)):
+        second = run_of(tmp_path / f"b{number}", seed=1, change=slower(factor))
+        found = check(first, second)["lmdb"]
+        assert (found.state, found.low, found.more_rounds) == (CellState.INCONCLUSIVE, None, None)
+        assert found.ratio == pytest.approx(factor, rel=0.02)
+        assert "the two runs were not interleaved; 'storebench bench --against' compares" in found.reason
+        assert run(first, second)[0] == 4
+
+
+def test_separate_runs_pass_by_their_counters_if_no_time_is_asked_for(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[cells]]\nmatch = "*"\ngate_time = false\n')
+    first, second = run_of(tmp_path / "a"), run_of(tmp_path / "b", seed=1, change=slower(3.0))
+    code, text = run(first, second, "--policy", policy)
+    assert (code, "no regression in 3 cells (3 not gated)" in text) == (0, True), text
+    assert " not gated  3.0" in text
+    more = run_of(tmp_path / "c", change=with_(counters=Counters(read_calls=2000, major_faults=0)))
+    assert run(first, more, "--policy", policy)[0] == 1
+    sides = paired(tmp_path)
+    code, text = run(*sides, "--policy", policy)
+    assert (code, "gate_time: this policy compares the time of no cell" in text) == (2, True), text
+
+
+def edited(one: Record, part: str, **changes: Any) -> Record:
+    return dataclasses.replace(one, **{part: dataclasses.replace(getattr(one, part), **changes)})
+
+
+NOT_COMPARABLE: dict[str, tuple[Change, str]] = {
+    "other samples": (
+        lambda one: edited(one, "store", samples_digest="beef"), "the two sides read different samples",
+    ),
+    "unknown samples": (
+        lambda one: edited(one, "store", samples_digest=""), "the contender does not say which samples it read",
+    ),
+    "fewer samples": (
+        lambda one: edited(one, "store", count=10),
+        "a round of the baseline serves 1000 samples, of the contender 10",
+    ),
+    "another machine": (
+        lambda one: edited(one, "environment", key="there", match={"kernel": "there"}),
+        "another environment: kernel here -> there",
+    ),
+    "an unknown machine": (with_(environment=None), "the environment of one side is unknown or not unique"),
+    "a lost replicate": (
+        lambda one: None if one.replicate == 2 else one,
+        "the contender lacks replicate 2, although it has later ones",
+    ),
+    "other replicates": (
+        lambda one: with_(replicate=one.replicate + 7)(one),
+        "no replicate ran on both sides: the baseline has 0, 1, 2, 3, 4, the contender 7, 8, 9, 10, 11",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_COMPARABLE)
+def test_what_is_not_the_same_work_on_one_machine_is_not_compared(name: str, tmp_path: Path) -> None:
+    change, reason = NOT_COMPARABLE[name]
+    sides = paired(tmp_path, change)
+    found = check(*sides)["lmdb"]
+    assert (found.state, found.reason, found.ratio) == (CellState.NOT_COMPARABLE, reason, None)
+    code, text = run(*sides)
+    assert (code, text.splitlines()[-1].startswith("not comparable, 1 of 3 cells: cifar10/lmdb/")) == (
+        3,
+        True,
+    )
+
+
+def test_a_side_that_was_interrupted_is_compared_by_what_both_have(tmp_path: Path) -> None:
+    found = check(*paired(tmp_path, lambda one: None if one.replicate == 5 else one))["lmdb"]
+    assert (found.state, found.replicates) == (CellState.WITHIN_NOISE, (6, 5))
+
+
+def counted(**values: Any) -> Change:
+    return with_(counters=Counters(**({"read_calls": 1000, "major_faults": 0} | values)))
+
+
+COUNTED: dict[str, tuple[Change, bool]] = {
+    # At most 1% and 16 calls more.
+    "26 read calls more": (counted(read_calls=1026), False),
+    "27 read calls more": (counted(read_calls=1027), True),
+    "hardly a read call": (counted(read_calls=10), False),
+    "1% more on disk": (lambda one: edited(one, "store", bytes_on_disk=4_040_000), False),
+    "5% more on disk": (lambda one: edited(one, "store", bytes_on_disk=4_200_000), True),
+    "a byte of payload more": (with_(payload_bytes=3_072_001), True),
+    "a byte of payload less": (with_(payload_bytes=3_071_999), True),
+    "a sample less": (with_(samples=999, timed_samples=999), True),
+    "a late first batch": (with_(time_to_first_batch_s=2.0), True),
+    "a slow opening": (with_(open_s=3.0), True),
+    "a slightly slower opening": (with_(open_s=0.4), False),
+    "a slow warm-up": (with_(epoch_s=3.0, timed_s=1.0), True),
+    "three times the processor time": (counted(cpu_user_s=0.08, cpu_system_s=0.01), True),
+    "a little more processor time": (counted(cpu_user_s=0.04, cpu_system_s=0.01), False),
+}
+BEFORE: dict[str, Any] = {
+    "open_s": 0.01,
+    "time_to_first_batch_s": 0.05,
+    "epoch_s": 1.1,
+    "timed_s": 1.0,
+    "counters": Counters(read_calls=1000, major_faults=0, cpu_user_s=0.02, cpu_system_s=0.01),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_counter_outside_its_band_is_a_regression(name: str, tmp_path: Path) -> None:
+    change, worse = COUNTED[name]
+    kept = {**BEFORE["counters"].__dict__}
+
+    def changed(one: Record) -> Record:
+        new = change(one)
+        assert new is not None
+        given = {key: value for key, value in new.counters.__dict__.items() if value is not None}
+        return dataclasses.replace(new, counters=Counters(**(kept | given)))
+
+    sides = paired(tmp_path, changed, **BEFORE)
+    found = check(*sides)
+    assert [one.state is CellState.WORSE for one in found.values()] == [worse, False, False]
+    assert run(*sides)[0] == int(worse)
+
+
+def test_a_counter_that_the_contender_lacks_fails_its_cell(tmp_path: Path) -> None:
+    found = check(*paired(tmp_path, with_(counters=Counters())))["lmdb"]
+    assert (found.state, found.reason) == (
+        CellState.FAILED,
+        "the baseline counted read_calls, major_faults, the contender did not",
+    )
+
+
+def test_the_baselines_own_spread_widens_a_band_once(tmp_path: Path) -> None:
+    """One replicate of 1,100 read calls among five of 1,000: at most 1,000 + 10 + 16 + 100 pass."""
+
+    def some(one: Record) -> Record:
+        return edited(one, "counters", read_calls=1100 if one.replicate == 1 else 1000)
+
+    first = run_of(tmp_path / "a", change=some)
+    states = []
+    for calls in (1126, 1127):
+        second = run_of(tmp_path / str(calls), change=counted(read_calls=calls))
+        states.append(check(first, second)["lmdb"].state is CellState.WORSE)
+    assert states == [False, True]
+
+
+def test_counters_of_another_machine_count_where_they_mean_the_same(tmp_path: Path) -> None:
+    first = run_of(tmp_path / "a")
+    calls = run_of(tmp_path / "b", key="there", change=counted(read_calls=2000))
+    assert check(first, calls)["lmdb"].state is CellState.NOT_COMPARABLE
+    served = check(first, run_of(tmp_path / "c", key="there", change=with_(samples=999)))["lmdb"]
+    assert served.state is CellState.WORSE
+    assert served.reason == (
+        "samples_served 1,000 -> 999 (-0.1%); time not comparable: another environment: kernel here -> there"
+    )
+
+
+def test_a_worse_counter_stays_worse_beside_any_time(tmp_path: Path) -> None:
+    def change(one: Record) -> Record:
+        return slower(0.5)(edited(one, "counters", read_calls=2000))
+
+    found = check(*paired(tmp_path, change))["lmdb"]
+    assert (found.state, found.reason) == (CellState.WORSE, "read_calls 1,000 -> 2,000 (+100.0%)")
+    assert found.ratio == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "sentence"),
+    [
+        ("bytes_on_disk", 4e6, 5e6, "bytes_on_disk 4,000,000 -> 5,000,000 bytes (+25.0%)"),
+        ("read_calls", 0.0, 12.0, "read_calls 0 -> 12"),
+        ("open_s", 0.5, 1.25, "open_s 0.5 -> 1.25 s (+150.0%)"),
+    ],
+)
+def test_a_counter_is_told_with_its_unit_and_its_change(
+    name: str, before: float, after: float, sentence: str
+) -> None:
+    told = CounterResult(name=name, baseline=before, contender=after, allowed=0.0, worse=True)
+    assert told.sentence == sentence
+
+
+def test_missing_cells_fail_unless_they_are_allowed_to_be(tmp_path: Path) -> None:
+    sides = paired(tmp_path, lambda _: None)
+    label = check(*sides)["lmdb"].label
+    code, text = run(*sides)
+    assert (code, "missing, 1 of 3 cells" in text, "--allow-missing" in text) == (5, True, True)
+    for name in (label, "*/lmdb/*", next(iter(check(*sides).values())).cell_id):
+        code, text = run(*sides, "--allow-missing", name)
+        assert (code, "(1 missing)" in text) == (0, True), name
+    assert run(*sides, "--allow-missing", label, "--strict")[0] == 5
+    code, text = run(*sides, "--allow-missing", f"{label}x")
+    assert (code, f"Did you mean '{label}'" in text) == (2, True)
+
+
+def test_new_cells_are_told_and_fail_only_a_strict_check(tmp_path: Path) -> None:
+    second, first = paired(tmp_path, lambda _: None)
+    code, text = run(first, second)
+    assert (code, "(1 new)" in text) == (0, True), text
+    assert run(first, second, "--strict")[0] == 3
+
+
+def test_a_changed_cell_is_missing_and_says_what_was_changed(tmp_path: Path) -> None:
+    first = run_of(tmp_path / "a", cell={"limit": 2000})
+    code, text = run(first, run_of(tmp_path / "b", cell={"limit": 50}))
+    assert (code, "the contender has it with limit 2000 -> 50" in text) == (5, True)
+
+
+def test_sides_without_a_common_cell_never_pass(tmp_path: Path) -> None:
+    first, second = run_of(tmp_path / "a", {"lmdb": 1e-6}), run_of(tmp_path / "b", {"hdf5": 1e-6})
+    assert run(first, second)[0] == 5
+    assert run(first, second, "--allow-missing", "*")[0] == 3
+
+
+def test_a_cell_that_failed_on_one_side_is_told_with_its_reason(tmp_path: Path) -> None:
+    sound = run_of(tmp_path / "a")
+    broken = run_of(tmp_path / "b", change=lambda one: failed(one, "wrong samples: 3 missing"))
+    code, text = run(sound, broken)
+    assert (code, "wrong samples: 3 missing" in text) == (5, True)
+    code, text = run(broken, sound)
+    assert (code, "it failed in the baseline: wrong samples: 3 missing" in text) == (3, True)

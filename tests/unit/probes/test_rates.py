@@ -1,0 +1,204 @@
+"""Ceilings measured on the real device and in real memory."""
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storebench.probes import page_cache
+from storebench.probes.rates import (
+    KEYS,
+    STEADY_MOST,
+    WAYS,
+    DeviceRates,
+    GatherRate,
+    device_rates,
+    device_rates_once,
+    gather_rate,
+    gather_rate_once,
+    loops,
+    opened_direct,
+    read_direct,
+    spread,
+)
+from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
+
+pytestmark = pytest.mark.still_pages
+
+LIMIT_S = 0.15
+
+
+def test_the_device_is_read_at_random_and_in_a_row_within_the_time(big_file: Path) -> None:
+    started = time.perf_counter()
+    rates = device_rates([big_file], 3072, limit_s=LIMIT_S)
+    assert time.perf_counter() - started < 10 * LIMIT_S + 5
+    if rates.reasons:
+        pytest.skip(next(iter(rates.reasons.values())))
+    *each, best = (getattr(rates, key) for key in KEYS)
+    assert all(rate > 0 for rate in each)
+    assert best == max(each)
+    assert rates.device_random_1_bytes_per_s < rates.device_sequential_bytes_per_s, "4 KiB against 4 MiB"
+    assert "one read at a time, threads" in rates.device_method
+    assert big_file.name in rates.device_method
+
+
+def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) -> None:
+    size = 64 << 10
+    with opened_direct([str(big_file)]) as (fd,):
+        requests = [(fd, number * size) for number in range(37)]
+        once = read_direct(requests, size, 8)
+        assert once.bytes == 37 * size
+        short = read_direct(requests[:3], size, 8, limit_s=0.05)
+        assert short.bytes > 37 * size, "from the first request again"
+        assert short.seconds >= 0.05
+        end = [(fd, FILE_BYTES - 4096), (fd, 0)]
+        assert read_direct(end, size, 2).bytes == 4096 + size
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        read_direct([(9999, 0)] * 4, size, 4)
+
+
+@pytest.mark.full
+def test_no_reader_exceeds_the_rate_of_a_throttled_disk(big_file: Path, disk: Path, root: None) -> None:
+    """A large file and a store of small ones give the same ceiling, and plain readers stay below it."""
+    limit = 100 << 20
+    small = [disk / f"tiny{number}" for number in range(50)]
+    for path in small:
+        path.write_bytes(os.urandom(5000))
+    page_cache.evict(small)
+    with throttled(disk_number(big_file), read_bytes_per_s=limit) as group:
+        one, other, plain = json.loads(run_in(group, THROTTLED, big_file, disk, *small))
+    assert 0.85 * limit < one < 1.3 * limit, (
+        "the throttle grants a tenth of a second's bytes at once, a fifth of half a second's"
+    )
+    assert limit / 2 < other < 2 * limit
+    assert max(plain) <= 1.1 * one
+
+
+THROTTLED = """
+import json, sys
+from pathlib import Path
+from storebench.probes.rates import device_rates
+from storebench.probes.rates import opened_direct, read_direct
+big, folder, *small = sys.argv[1:]
+one = device_rates([big], 196608, limit_s=0.5)
+other = device_rates(small, 196608, limit_s=0.25, scratch=Path(folder))  # in a tenth the throttle gives twice as much
+assert "scratch" in other.device_method, other
+with opened_direct([big]) as (fd,):
+    requests = [(fd, at << 18) for at in range(256)]
+    plain = [read_direct(requests, 1 << 18, depth, 0.4).bytes_per_s for depth in (1, 8, 64)]
+print(json.dumps([one.device_best_bytes_per_s, other.device_best_bytes_per_s, plain]))
+"""
+
+
+def test_rates_are_measured_once_per_device_request_and_replicate(big_file: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "run" / "device.json"
+
+    def rates(request_bytes: int, replicate: int) -> DeviceRates:
+        return device_rates_once([big_file], request_bytes, kept=kept, replicate=replicate, limit_s=0.02)
+
+    first = rates(3000, 0)
+    assert rates(3072, 0) == first, "both are one page"
+    assert rates(5000, 0) != first
+    assert rates(3000, 1) != first
+
+
+def test_the_memory_rate_is_measured_once_per_batch_and_replicate(tmp_path: Path) -> None:
+    kept = tmp_path / "run" / "gather.json"
+
+    def rate(batch_size: int, replicate: int) -> GatherRate:
+        return gather_rate_once((8, 8, 3), batch_size, count=100, kept=kept, replicate=replicate)
+
+    first = rate(4, 0)
+    assert rate(4, 0) == first
+    assert rate(8, 0) != first
+    assert rate(4, 1) != first
+
+
+def test_samples_are_gathered_in_the_order_of_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, memory is read ahead: a reader of small samples would exceed the rate of shuffled ones."""
+    seen: dict[bool, list[int]] = {True: [], False: []}
+
+    def gather(*, shuffle: bool) -> GatherRate:
+        monkeypatch.setitem(WAYS, "numpy.take", lambda array, indices, out: seen[shuffle].extend(indices))
+        kept = tmp_path / "gather.json"
+        return gather_rate_once((4, 4, 1), 8, count=64, kept=kept, replicate=0, limit_s=0.01, shuffle=shuffle)
+
+    assert gather(shuffle=True) != gather(shuffle=False), "one does not stand for the other"
+    assert seen[False][:64] == list(range(64))
+    assert sorted(seen[True][:64]) == list(range(64)) != seen[True][:64]
+
+
+def test_the_scratch_file_leaves_nothing_behind(disk: Path) -> None:
+    folder = disk / "empty-stores"
+    folder.mkdir()
+    (folder / "sample").write_bytes(os.urandom(5000))
+    rates = device_rates([folder / "sample"], 5000, limit_s=0.02, scratch=folder)
+    assert [path.name for path in folder.iterdir()] == ["sample"]
+    assert rates.reasons or "scratch file" in rates.device_method
+
+
+def test_tmpfs_and_empty_stores_have_no_rate_and_say_why(shm: Path, disk: Path) -> None:
+    in_memory = device_rates([shm], 4096, limit_s=0.02)
+    assert [getattr(in_memory, key) for key in KEYS] == [None] * len(KEYS)
+    assert device_rates([shm], 4096, limit_s=0.02, scratch=shm.parent).reasons == in_memory.reasons
+    assert all("O_DIRECT" in in_memory.reasons[key] for key in KEYS)
+    empty = disk / "empty"
+    empty.touch()
+    for files in ([], [empty]):
+        assert set(device_rates(files, 4096).reasons.values()) == {"the files are empty"}
+
+
+@pytest.mark.quiet
+def test_the_memory_rate_is_a_ceiling_for_gathering() -> None:
+    rate = gather_rate((32, 32, 3), 64, max_bytes=32 << 20, limit_s=0.2)
+    assert rate.copy_ceiling_samples_per_s >= rate.samples_per_s
+    assert rate.memory_bytes_per_s == rate.copy_ceiling_samples_per_s * 3072
+    assert rate.copy_method in WAYS
+    array = np.ones(((32 << 20) // 3072, 32, 32, 3), np.uint8)
+    out = np.empty((64, 32, 32, 3), np.uint8)
+    order = np.random.default_rng(1).integers(0, len(array), (500, 64))
+    best = math.inf
+    for _ in range(5):
+        started = time.perf_counter()
+        for indices in order:
+            out[:] = array[indices]
+        best = min(best, time.perf_counter() - started)
+    assert rate.memory_bytes_per_s / 3072 > 0.6 * order.size / best
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (256, 256, 3)])
+def test_every_way_gathers_the_samples_that_were_asked_for(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    array = rng.integers(0, 256, (20, *shape), np.uint8)
+    indices = rng.permutation(20)[:7]
+    for way in WAYS.values():
+        out = np.zeros((7, *shape), np.uint8)
+        way(array, indices, out)
+        np.testing.assert_array_equal(out, array[indices])
+
+
+@pytest.mark.parametrize(
+    ("slow_loops", "steady"),
+    [
+        pytest.param(0, True, id="never slow"),
+        pytest.param(5, True, id="a burst in twenty loops"),
+        pytest.param(20, False, id="one loop in five"),
+        pytest.param(50, False, id="every other loop"),
+    ],
+)
+def test_a_machine_is_steady_if_nine_in_ten_loops_are_alike(slow_loops: int, steady: bool) -> None:
+    seconds = [0.03] * (100 - slow_loops) + [0.05] * slow_loops
+    assert (spread(seconds) <= STEADY_MOST) == steady
+
+
+def test_cores_that_may_not_be_used_leave_the_others_usable() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(OSError, match="Invalid argument"):
+        loops([*sorted(before), 1 << 20], seconds=0)
+    assert os.sched_getaffinity(0) == before
