@@ -50,8 +50,6 @@ class Chunk:
     payloads: list[bytes]  # the codec's output for each sample
     labels: list[int]  # the label of each sample
     digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
-    spent_s: float = 0.0  # seconds for reading and encoding them
-    thread: int = 0  # id of the thread that encoded them, as the kernel numbers threads of all processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +68,11 @@ class Encoder:
     def chunk(self, part: range) -> Chunk:
         """Encode the samples whose indices are in `part`."""
         encode_one = self._file if isinstance(self.dataset, Originals) else self._image
-        started = time.perf_counter()
         samples = [encode_one(index) for index in part]
         return Chunk(
             payloads=[payload for payload, _, _ in samples],
             labels=[label for _, label, _ in samples],
             digests=b"".join(digest for _, _, digest in samples),
-            spent_s=time.perf_counter() - started,
-            thread=threading.get_native_id(),
         )
 
     def _file(self, index: int) -> tuple[bytes, int, bytes]:

@@ -63,10 +63,6 @@ def test_threads_write_the_store_that_one_thread_writes(
     alone = build(photos, tmp_path / "one", BuildOptions(processes=1))
     shared = build(photos, tmp_path / "three", BuildOptions(processes=3, progress=watching))
     assert shared.manifest.samples_digest == alone.manifest.samples_digest
-    assert alone.phases is not None
-    assert alone.phases.processes == 1
-    assert shared.phases is not None
-    assert 1 < shared.phases.processes <= 3
     assert seen <= before
 
 
