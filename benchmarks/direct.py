@@ -317,11 +317,9 @@ def threads(stores: Path, rounds: int) -> None:
     table("4. PNG, ImageNet-256, warm", sides, [("times png", "files:threads", "files", 1.7)], rounds)
 
 
-def leveldb_and_memory(stores: Path, rounds: int) -> None:
-    """`leveldb:sorted` against `leveldb`, and one copy in shared memory against one for each process."""
+def memory(stores: Path, rounds: int) -> None:
+    """One copy in shared memory against one for each process."""
     for folder in ("imagenet-train-size4000", "cifar10-train-size50000"):
-        for state in ("cold", "warm"):
-            _one_against_another(stores / folder / "leveldb+raw", "leveldb:sorted", "leveldb", state, rounds)
         store = stores / folder / "memory+raw"
         _one_against_another(store, "memory:shared", "memory:python", "warm", rounds)
 
@@ -338,7 +336,7 @@ PARTS: dict[str, Callable[[Path, int], None]] = {
     "3": warm_readers,
     "4": other_readers,
     "5": threads,
-    "6": leveldb_and_memory,
+    "6": memory,
 }
 
 
