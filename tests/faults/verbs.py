@@ -325,6 +325,9 @@ class Trace(Verb):
         return found
 
 
+UNREAD = tuple(kind for kind in KINDS if kind != "read")
+"""Of ``check``: that the steps of a cell cannot be read is a verdict, in files of their own words."""
+
 SHARED = 'backends = ["memory:shared"]\nworkers = 1'
 
 
@@ -374,6 +377,6 @@ def all_verbs(templates: Templates) -> list[Verb]:
         Merge(name="bench --resume that merges", templates=templates, points=40, sample=6),
         Report(name="report", templates=templates, points=32, sample=2, over=False),
         Report(name="report over an older one", templates=templates, points=32, sample=2, over=True),
-        Check(name="check", templates=templates, points=40, sample=4),
+        Check(name="check", templates=templates, points=40, sample=4, kinds=UNREAD),
         Trace(name="trace", templates=templates, points=24, sample=6),
     ]
