@@ -61,7 +61,7 @@ class Trials:
         """Run a command without a fault and return its operations; it must do all of its work."""
         place = self._place(verb)
         try:
-            ending = self._run(verb.command(place.work), place, self._library, exchange=verb.exchange)
+            ending = self._run(verb.command(place.work), place, self._library)
             if ending.code is None or ending.code < 0 or "Traceback" in ending.stderr:
                 raise RuntimeError(f"{verb.name}: exit code {ending.code} without a fault\n{ending.stderr}")
             verb.normal = ending.code
@@ -77,7 +77,7 @@ class Trials:
         """Let `fault` happen in a command, run the command that goes on, and judge both."""
         started = time.monotonic()
         place = self._place(verb)
-        ending = self._run(verb.command(place.work), place, self._library, fault, exchange=verb.exchange)
+        ending = self._run(verb.command(place.work), place, self._library, fault)
         problems = [
             f"after the fault: {one}" for one in _judged(lambda: _after_fault(verb, place, ending, fault))
         ]
@@ -114,10 +114,8 @@ class Trials:
         place: Place,
         library: Library | None = None,
         fault: Fault | None = None,
-        *,
-        exchange: bool = True,
     ) -> Ending:
-        return run(command, place, library, fault, exchange=exchange, server=self._server)
+        return run(command, place, library, fault, server=self._server)
 
     def _place(self, verb: Verb) -> Place:
         folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="point-")).resolve()

@@ -40,7 +40,6 @@ class Verb(ABC):
     points: int
     sample: int
     kinds: tuple[str, ...] = KINDS
-    exchange: bool = True
     normal: int = 0
     known: dict[str, list[bytes]] = field(default_factory=dict)
 
@@ -339,20 +338,18 @@ def all_verbs(templates: Templates) -> list[Verb]:
     ]
     forced = [
         Force(
-            name=f"convert --force {backend}" + ("" if exchange else " without exchange"),
+            name=f"convert --force {backend}",
             templates=templates,
             backend=backend,
             points=32,
             sample=sample,
-            exchange=exchange,
         )
-        for backend, sample, exchange in (
-            ("lmdb", 0, True),
-            ("hdf5", 2, True),
-            ("leveldb", 2, True),
-            ("png", 0, True),
-            ("memory", 4, True),
-            ("memory", 4, False),
+        for backend, sample in (
+            ("lmdb", 2),
+            ("hdf5", 2),
+            ("leveldb", 2),
+            ("png", 2),
+            ("memory", 4),
         )
     ]
     worker = Bench(
