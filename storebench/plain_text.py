@@ -33,28 +33,15 @@ def _byte(match: re.Match[str]) -> str:
     return "\\" if value == ord("\\") else chr(_FIRST_BYTE + value)
 
 
-_UNPRINTED = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
-"""Control characters of ASCII and Latin-1 (terminal escapes begin with one), characters that change the direction of
-surrounding text, line separators, surrogates (which stand for bytes that are not UTF-8), and characters invalid in XML."""
-
-_WHITE = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029")
-_COMMAND = re.compile(r"(^|\s)(::+)", re.MULTILINE)
-_OLD_COMMAND = "##["
 _LINKS = re.compile(r"\](?=[(:])")
 _FORMULA = ("=", "+", "-", "@")
 
 
 def plain(text: str) -> str:
-    r"""Return text as part of one line, in which nothing moves a cursor, ends the line, or is a command to CI."""
-    return inert(_UNPRINTED.sub(_shown, text))
-
-
-def inert(lines: str) -> str:
-    """Return our own lines with no text that GitHub Actions takes for a command, even after wrapping."""
-    apart = _COMMAND.sub(lambda match: match[1] + " ".join(match[2]), lines)
-    return apart.replace(_OLD_COMMAND, "## [")
+    r"""Return text as part of one line: white space becomes spaces, and what cannot be printed is shown as ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
 def markdown(text: str) -> str:
@@ -70,11 +57,6 @@ def csv_cell(text: str) -> str:
     return f"'{shown}" if is_formula else shown
 
 
-def json_text(text: str) -> str:
-    """Return JSON with the same meaning in which CI finds no command: a bracket in a string is escaped."""
-    return text.replace(_OLD_COMMAND, r"##\u005b")
-
-
 def workflow_message(text: str) -> str:
     """Return text for the message of a workflow command of GitHub Actions."""
     return plain(text).replace("%", "%25")
@@ -83,12 +65,3 @@ def workflow_message(text: str) -> str:
 def workflow_property(text: str) -> str:
     """Return text for the value of a property of a workflow command, such as its title."""
     return workflow_message(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _shown(match: re.Match[str]) -> str:
-    if match[0] in _WHITE:
-        return " "
-    code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00  # a byte of a path that is not UTF-8, as Python stores it
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

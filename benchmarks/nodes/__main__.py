@@ -1,4 +1,4 @@
-"""Emulated nodes on one machine: ``python -m benchmarks.nodes COMMAND`` (root; docs/nodes.md).
+"""Emulated nodes on one machine: ``python -m benchmarks.nodes COMMAND`` (root; docs/ranks.md).
 
 Each of 2 to 4 nodes has a network namespace, a link of limited bandwidth to a bridge, a disk of limited throughput with a
 copy of the stores, and limited memory. Every node runs the ordinary ``storebench bench SCENARIO --nodes N``.

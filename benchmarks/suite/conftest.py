@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.suite.drawn import LARGE_SAMPLES, SAMPLES, DrawnDataset, draw, skip_without_library
+from benchmarks.suite.measurement import Measurement, measure
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import parse_backend
 from storebench.stores.convert import convert
 from storebench.stores.find import Store
-from storebench.testing.benchmarks import Measurement, measure, settle_allocator
+from storebench.system.libc import keep_freed_memory
 
 MEMORY_FOLDER = Path("/dev/shm")
 _MEMORY_NEEDED = 256 << 20
@@ -24,7 +25,7 @@ def steady_process() -> Iterator[None]:
     """Let torch compute in one thread, as a second core may or may not be free; keep freed memory."""
     import torch  # not above: the process that starts the others of pytest-xdist does not need it
 
-    settle_allocator()
+    keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

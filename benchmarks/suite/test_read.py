@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.suite.drawn import BATCH, SAMPLES
+from benchmarks.suite.measurement import Measurement
 from storebench.codecs import Codec, get_codec
 from storebench.errors import MissingDependencyError
 from storebench.formats.base import Indices, Reader
@@ -16,7 +17,6 @@ from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resid
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 from storebench.stores.find import Store
-from storebench.testing.benchmarks import Measurement
 
 
 def readers(codec: str | None = None) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks.suite.drawn import BATCH, DrawnDataset
+from benchmarks.suite.measurement import Measurement
 from storebench.formats.registry import parse_backend
 from storebench.loading.batch import LOOP_WORKER, EpochPlan, LoadedBatch, LoadJob, Spans
 from storebench.loading.loader import Loader, get_loader
@@ -14,7 +15,6 @@ from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import warm
 from storebench.settings.words import Compute
 from storebench.stores.find import Store
-from storebench.testing.benchmarks import Measurement
 from storebench.training.models import get_model
 from storebench.training.steps import CpuStep, make_step
 

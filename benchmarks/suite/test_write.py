@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.suite.drawn import DrawnDataset, draw, skip_without_library
+from benchmarks.suite.measurement import Measurement
 from storebench.codecs import CODECS
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import format_names, parse_backend
 from storebench.stores.convert import BuildOptions, Replace, convert
-from storebench.testing.benchmarks import Measurement
 
 CONVERTED = 2048
 DECODED = 8

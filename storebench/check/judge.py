@@ -12,6 +12,7 @@ from storebench.check.sides import CellData, Side
 from storebench.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
 from storebench.units import METRICS, Better, number_of
 
+_IN_TURN = "; 'storebench bench --against' compares both sides in turn"
 _MOST_CHANGES = 3
 _MOST_NUMBERS = 5
 
@@ -169,12 +170,10 @@ def _compared(first: CellData, second: CellData, policy: Policy, *, paired: bool
             return dataclasses.replace(result, state=CellState.FAILED, reason=reason)
         result = dataclasses.replace(result, counters=tuple(counters))
     why_not = elsewhere or (_apart(first, second) if paired else "")
-    if rules.gate_time:
-        result = (
-            dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=why_not)
-            if why_not
-            else _timed(result, first, second, paired=paired)
-        )
+    if not why_not:
+        result = _timed(result, first, second, paired=paired, gated=rules.gate_time)
+    elif rules.gate_time:
+        result = dataclasses.replace(result, state=CellState.NOT_COMPARABLE, reason=why_not)
     if not result.worse_counters:
         return result
     reason = "; ".join(counter.sentence for counter in result.worse_counters)
@@ -257,19 +256,22 @@ def _compare_counter(name: str, gate: CounterGate, before: list[float], after: l
     return CounterResult(name=name, baseline=first, contender=second, allowed=allowed, worse=worse)
 
 
-def _timed(result: CellResult, first: CellData, second: CellData, *, paired: bool) -> CellResult:
+def _timed(result: CellResult, first: CellData, second: CellData, *, paired: bool, gated: bool) -> CellResult:
     """Return the result with its ratio of times; only interleaved rounds get an interval and a verdict."""
     before, after = (
         {replicate.number: replicate.seconds for replicate in side.replicates} for side in (first, second)
     )
+    means = [statistics.geometric_mean(side.values()) for side in (before, after)]
     result = dataclasses.replace(
-        result, seconds=(statistics.median(before.values()), statistics.median(after.values()))
+        result,
+        seconds=(statistics.median(before.values()), statistics.median(after.values())),
+        ratio=means[1] / means[0],
     )
+    if not gated:
+        return result
     if not paired:
-        means = [statistics.geometric_mean(side.values()) for side in (before, after)]
-        ratio = means[1] / means[0]
-        reason = f"{_change(ratio)}, but the two runs were not interleaved; 'storebench bench --against' compares both sides in turn"
-        return dataclasses.replace(result, state=CellState.INCONCLUSIVE, ratio=ratio, reason=reason)
+        reason = f"a ratio of {result.ratio:.2f}, but the two runs were not interleaved{_IN_TURN}"
+        return dataclasses.replace(result, state=CellState.INCONCLUSIVE, reason=reason)
     common = sorted(before.keys() & after.keys())
     practical = result.practical_frac or 0.0
     found = compare(

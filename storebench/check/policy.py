@@ -1,18 +1,4 @@
-"""The settings of a check: thresholds, counter gates and exceptions, from a TOML file or the defaults.
-
-::
-
-    practical_frac = 0.10         # a slow-down below this never alarms
-    max_inconclusive_frac = 0.5   # more inconclusive cells than this: exit code 4
-
-    [counters.read_calls]
-    band_frac = 0.01
-    slack = 16
-
-    [[cells]]                     # the first match decides
-    match = "convert/*"
-    practical_frac = 0.15
-"""
+"""The settings of a check: thresholds, counter gates and exceptions, from a TOML file (docs/ci.md) or the defaults."""
 
 import fnmatch
 import re

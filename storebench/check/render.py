@@ -9,7 +9,7 @@ from storebench.check.judge import CellResult, CellState
 from storebench.check.outcome import Outcome
 from storebench.comparison import ALPHA
 from storebench.errors import EXIT_INCONCLUSIVE, EXIT_OK
-from storebench.plain_text import json_text, markdown, plain, workflow_message, workflow_property
+from storebench.plain_text import markdown, plain, workflow_message, workflow_property
 from storebench.units import number_of
 
 Results = Sequence[CellResult]
@@ -72,7 +72,7 @@ def as_json(results: Results, outcome: Outcome) -> str:
         "outcome": dataclasses.asdict(outcome),
         "cells": [dataclasses.asdict(result) for result in results],
     }
-    return json_text(json.dumps(raw, indent=2)) + "\n"
+    return json.dumps(raw, indent=2) + "\n"
 
 
 RENDERERS: dict[str, Callable[[Results, Outcome], str]] = {

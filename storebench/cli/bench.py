@@ -2,14 +2,11 @@
 
 import contextlib
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.checks import require_devices
 from storebench.cli.common import exit_codes, progress, put, put_json, say, stores_dir, writes_into
 from storebench.cli.options import (
     DropCachesOption,
@@ -17,22 +14,23 @@ from storebench.cli.options import (
     RecordsAsJsonOption,
     RunFolderOption,
     StoresOption,
+    require_devices,
     timeout_option,
 )
-from storebench.cli.plan_lines import print_plan
+from storebench.cli.progress import StderrWatcher, print_plan
 from storebench.cli.run import begun, continued_by, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from storebench.check.against import Revision, SideOptions
     from storebench.ranks.nodes import NodeAddress
     from storebench.results import Cell, Record
     from storebench.runs.folder import Run
+    from storebench.runs.manifest import Begun
     from storebench.scenario import Scenario
-    from storebench.surroundings import Permitted
 
 
 def bench(
@@ -125,175 +123,165 @@ def bench(
         if replicates is not None:
             loaded = loaded.repeated(replicates)
         cells = _chosen(loaded, only or [])
-        folder = out or new_run_folder(loaded.name)
+        folder, place = out or new_run_folder(loaded.name), stores or stores_dir()
         writes_into(folder)
         if retry_failed and not resume:
             raise UsageError("--retry-failed needs --resume", hint="Name the run with --resume --out FOLDER.")
         if repository is not None and against is None:
             raise UsageError("--repository needs --against", hint="Name a revision with --against REF.")
-        budget_s = _budget_s(budget, against)
-        _divides(cells, nodes or 1)
+        if budget is not None and against is None:
+            raise UsageError("--budget needs --against", hint='A scenario states its own: budget = "12 min".')
+        for cell in cells:
+            if cell.ranks > 1 and cell.ranks % (nodes or 1):
+                raise UsageError(
+                    f"{cell.ranks} ranks cannot be divided among {nodes} nodes",
+                    where="--nodes",
+                    hint="Let ranks be a multiple of the number of nodes.",
+                )
+        by_name = {"nodes": nodes, "rendezvous": rendezvous, "node": node}
+        node_words = [
+            word for name, value in by_name.items() if value is not None for word in (f"--{name}", str(value))
+        ]
         if against is not None:
             from storebench.check.against import Revision, SideOptions, compared
 
-            _refuse_beside_against(
-                _named(nodes=nodes, rendezvous=rendezvous, node=node), resume=resume, timeout=timeout
-            )
+            if node_words:
+                raise UsageError("--nodes is not for --against", hint="Leave out one of them.")
+            if resume:
+                raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
+            if timeout is not None:
+                raise UsageError(
+                    "--timeout is not for --against", hint="Set timeout_s in the scenario of each side."
+                )
             options = SideOptions(
-                only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
+                only=only or [], replicates=replicates, budget_s=_seconds(budget), drop_caches=drop_caches
             )
             revision = Revision(ref=against, source=path, repository=repository)
             if dry_run:
                 planned = compared(revision, loaded, options, say).model_copy(update={"budget": budget})
-                print_plan(planned, cells, stores or stores_dir(), sides=2, as_json=as_json)
+                print_plan(planned, cells, place, sides=2, as_json=as_json)
                 return
             require_devices(cells)
-            _against(revision, loaded, folder, stores or stores_dir(), options)
+            _against(revision, loaded, folder, place, options)
             return
         if dry_run:
-            print_plan(loaded, cells, stores or stores_dir(), as_json=as_json)
+            print_plan(loaded, cells, place, as_json=as_json)
             return
-        place = _place(nodes, rendezvous, node)
+        address = _address(nodes, rendezvous, node)
         require_devices(cells, nodes=nodes or 1)
-        if place is not None and not place.leads:
-            _follow(loaded, cells, folder, stores or stores_dir(), place)
+        if address is not None and not address.leads:
+            _follow(loaded, cells, folder, place, address)
             return
-        _bench(
-            loaded,
-            cells,
-            folder,
-            stores or stores_dir(),
-            _How(
-                file=scenario,
-                nodes=_named(nodes=nodes, rendezvous=rendezvous, node=node),
-                resume=resume,
-                retry_failed=retry_failed,
-                replicates=replicates,
-                timeout=timeout,
-                drop_caches=drop_caches,
-                as_json=as_json,
-                place=place,
-            ),
-        )
+        beginning = begun(place, drop_caches=drop_caches, file=scenario, nodes=node_words)
+        with _claimed(loaded, cells, folder, place, beginning, resume=resume, replicates=replicates) as run:
+            # The option applies to this command only, and the given file decides, not run.json.
+            timeout_s = loaded.timeout_s if timeout is None else timeout
+            limits = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
+            limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
+            records = _executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
+        _finish(records, folder, loaded.name, beginning, as_json=as_json)
 
 
-def _refuse_beside_against(nodes: list[str], *, resume: bool, timeout: float | None) -> None:
-    if nodes:
-        raise UsageError("--nodes is not for --against", hint="Leave out one of them.")
-    if resume:
-        raise UsageError("a comparison with a revision cannot be resumed", hint="Leave out --resume.")
-    if timeout is not None:
-        raise UsageError("--timeout is not for --against", hint="Set timeout_s in the scenario of each side.")
-
-
-def _budget_s(budget: str | None, against: str | None) -> float | None:
-    if budget is None:
-        return None
-    if against is None:
-        raise UsageError("--budget needs --against", hint='A scenario states its own: budget = "12 min".')
+def _seconds(budget: str | None) -> float | None:
     try:
-        return parse_duration(budget)
+        return None if budget is None else parse_duration(budget)
     except ValueError as error:
         raise UsageError(str(error), where="--budget") from None
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
     """Return the cells that ``--only`` names; refuse a name without a cell, because its cells would not be missed."""
-    cells = scenario.cells()
+    from storebench.scenario import names_of
+
     for name in only:
         if not scenario.chosen([name]):
+            names = sorted({name for cell in scenario.cells() for name in names_of(cell) - {cell.cell_id}})
             raise UsageError(
                 f"no cell is called {name!r}",
                 where="--only",
-                hint=f"Use one of: {', '.join(_names(cells))}. For anything else, write a scenario (docs/scenarios.md).",
+                hint=f"Use one of: {', '.join(names)}. For anything else, write a scenario (docs/scenarios.md).",
             )
     return scenario.chosen(only)
 
 
-def _names(cells: list["Cell"]) -> list[str]:
-    """Return the backends, formats and datasets of cells, sorted."""
-    from storebench.scenario import names_of
-
-    return sorted({name for cell in cells for name in names_of(cell) - {cell.cell_id}})
-
-
-@dataclass(frozen=True, kw_only=True)
-class _How:
-    """Options of ``bench`` for a run; `file` is its scenario, and `nodes` its nodes, as the command line named them."""
-
-    file: str
-    nodes: list[str]
-    resume: bool
-    retry_failed: bool
-    replicates: int | None
-    timeout: float | None
-    drop_caches: bool
-    as_json: bool
-    place: "NodeAddress | None"
-
-
-def _bench(scenario: "Scenario", cells: list["Cell"], folder: Path, stores: Path, how: _How) -> None:
+@contextlib.contextmanager
+def _claimed(
+    scenario: "Scenario",
+    cells: list["Cell"],
+    folder: Path,
+    stores: Path,
+    beginning: "Begun",
+    *,
+    resume: bool,
+    replicates: int | None,
+) -> "Iterator[Run]":
+    """Yield the run to execute, a new or a continued one, which no other command can execute at the same time."""
     from storebench.plan import plan_run, require_space
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
-    from storebench.runs.manifest import resume_command
-    from storebench.runs.records import read_records, record_to_dict
-    from storebench.surroundings import permitted, sweep
+    from storebench.surroundings import permitted
 
-    beginning = begun(stores, drop_caches=how.drop_caches, file=how.file, nodes=how.nodes)
-    allowed = None if how.resume else permitted(scenario, cells, stores)
+    allowed = None if resume else permitted(scenario, cells, stores)
     if allowed is None:
         Run.read(folder)  # raises if there is no run, before a folder is created
     else:
         require_space(plan_run(scenario, allowed.cells, stores, progress=progress), stores)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(claimed(folder))
-        stack.enter_context(continued_by(folder, scenario.name, beginning))
-        run = _resumed(scenario, folder, how) if allowed is None else _created(scenario, folder, allowed)
-        # The option applies to this command only, and the given file decides, not run.json.
-        timeout_s = scenario.timeout_s if how.timeout is None else how.timeout
-        limits = {"timeout_s": timeout_s, "stall_s": scenario.stall_s}
-        run = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-        from storebench.runner import execute
-        from storebench.worker.leading import leading
+    with claimed(folder), continued_by(folder, scenario.name, beginning):
+        if allowed is not None:
+            for line in (*scenario.impossible(), *allowed.lines()):
+                say(line)
+            yield Run.create(scenario, folder, allowed.cells, left_out=allowed.left_out)
+            return
+        run = Run.resume(folder)
+        if run.scenario.name != scenario.name:
+            raise UsageError(
+                f"the run here belongs to the scenario {run.scenario.name!r}",
+                where=folder,
+                hint="Name another --out.",
+            )
+        yield run if replicates is None else run.extended(replicates)
 
-        sweep(stores)
+
+def _executed(
+    run: "Run", stores: Path, address: "NodeAddress | None", *, drop_caches: bool, retry_failed: bool
+) -> list["Record"]:
+    """Execute a run, perhaps as the first of several nodes, and return all of its records."""
+    from storebench.runner import execute
+    from storebench.runs.records import read_records
+    from storebench.surroundings import sweep
+    from storebench.worker.leading import leading
+
+    sweep(stores)
+    with contextlib.nullcontext() if address is None else leading(address) as leader:
         execute(
             run,
             stores,
-            drop_caches=how.drop_caches,
-            retry_failed=how.retry_failed,
+            drop_caches=drop_caches,
+            retry_failed=retry_failed,
             watcher=StderrWatcher(run.scenario.budget_s),
-            leader=None if how.place is None else stack.enter_context(leading(how.place)),
+            leader=leader,
         )
-        records = read_records(folder)
-    if how.as_json:
+    return read_records(run.folder)
+
+
+def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun", *, as_json: bool) -> None:
+    """Print where the records are, and end with the exit code of the run."""
+    from storebench.results.record import ran_out_of_time
+    from storebench.runs.manifest import resume_command
+    from storebench.runs.records import record_to_dict
+
+    if as_json:
         put_json([record_to_dict(record) for record in records])
     else:
         put(str(folder))
     say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
-    again = resume_command(folder, scenario.name, beginning, retry_failed=True)
-    leave(records, hint=_hint(records, again))
+    again = resume_command(folder, name, beginning, retry_failed=True)
+    late = any(ran_out_of_time(record.failure or "") for record in records)
+    more = "; --timeout SECONDS gives them more time" if late else ""
+    leave(records, hint=f"Once fixed, '{again}' runs the failed ones again{more}.")
 
 
-def _divides(cells: "Sequence[Cell]", nodes: int) -> None:
-    """Raise if the ranks of a job cannot be divided among the nodes."""
-    for cell in cells:
-        if cell.ranks > 1 and cell.ranks % nodes:
-            raise UsageError(
-                f"{cell.ranks} ranks cannot be divided among {nodes} nodes",
-                where="--nodes",
-                hint="Let ranks be a multiple of the number of nodes.",
-            )
-
-
-def _named(**options: str | int | None) -> list[str]:
-    """Return options as words of a command line, without those that were not given."""
-    given = ((name, value) for name, value in options.items() if value is not None)
-    return [word for name, value in given for word in (f"--{name}", str(value))]
-
-
-def _place(nodes: int | None, rendezvous: str | None, node: int | None) -> "NodeAddress | None":
+def _address(nodes: int | None, rendezvous: str | None, node: int | None) -> "NodeAddress | None":
     """Return the place of this process among the nodes; None for a run on this machine alone."""
     from storebench.ranks.membership import membership
     from storebench.ranks.nodes import place_of
@@ -302,9 +290,7 @@ def _place(nodes: int | None, rendezvous: str | None, node: int | None) -> "Node
         raise UsageError(
             "--rendezvous and --node need --nodes", hint="Say how many nodes there are with --nodes."
         )
-    if nodes is None or nodes == 1:
-        return None
-    return place_of(nodes, rendezvous, node, membership())
+    return None if nodes in (None, 1) else place_of(nodes or 1, rendezvous, node, membership())
 
 
 def _follow(
@@ -324,36 +310,6 @@ def _follow(
         raise CellFailedError(
             f"{number_of(len(failures), 'job')} failed; the first: {failures[0]}", where=f"node {place.node}"
         )
-
-
-def _hint(records: "Sequence[Record]", command: str) -> str:
-    """Return the advice for failed cells, with the command that runs them again."""
-    from storebench.results.record import ran_out_of_time
-
-    late = any(ran_out_of_time(record.failure or "") for record in records)
-    more = "; --timeout SECONDS gives them more time" if late else ""
-    return f"Once fixed, '{command}' runs the failed ones again{more}."
-
-
-def _created(scenario: "Scenario", folder: Path, allowed: "Permitted") -> "Run":
-    from storebench.runs.folder import Run
-
-    for line in (*scenario.impossible(), *allowed.lines()):
-        say(line)
-    return Run.create(scenario, folder, allowed.cells, left_out=allowed.left_out)
-
-
-def _resumed(scenario: "Scenario", folder: Path, how: _How) -> "Run":
-    from storebench.runs.folder import Run
-
-    run = Run.resume(folder)
-    if run.scenario.name != scenario.name:
-        raise UsageError(
-            f"the run here belongs to the scenario {run.scenario.name!r}",
-            where=folder,
-            hint="Name another --out.",
-        )
-    return run if how.replicates is None else run.extended(how.replicates)
 
 
 def _against(

@@ -1,5 +1,7 @@
 """Helpers of all verbs: output, progress, and turning an error into one line and an exit code."""
 
+import contextlib
+import json
 import os
 import sys
 import time
@@ -7,30 +9,69 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from storebench import errors
-from storebench.cli.streams import put, put_json, put_text, say
+from storebench.errors import UsageError
+from storebench.fileio.json_text import in_few_words
 from storebench.plain_text import plain
 from storebench.progress import Advance
 from storebench.system import interrupts
 from storebench.system.unexpected import debugging, unexpected_line
 
-__all__ = [
-    "dataset_named",
-    "exit_codes",
-    "fail",
-    "progress",
-    "put",
-    "put_json",
-    "put_text",
-    "runs_dir",
-    "say",
-    "stores_dir",
-    "writes_into",
-]
+
+def say(line: str) -> None:
+    """Write one message to standard error; on a full disk, only the exit code remains."""
+    _write(sys.stderr, f"{plain(line)}\n")
+
+
+def rewrite(line: str) -> None:
+    """Replace the current line of a terminal with a message; "" clears it."""
+    _write(sys.stderr, f"\r\x1b[2K{plain(line)}")
+
+
+def put(*lines: str) -> None:
+    """Write lines to standard output, which is for results."""
+    write_out("".join(f"{plain(line)}\n" for line in lines))
+
+
+def put_json(value: Any) -> None:
+    """Write a value as JSON."""
+    write_out(json.dumps(value, indent=2) + "\n")
+
+
+def write_out(text: str) -> None:
+    """Write text to standard output unchanged; the error of a full disk names that."""
+    encoding = (
+        sys.stdout.encoding or "utf-8"
+    )  # a name that the locale cannot encode must not stop the command
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _to_nowhere(sys.stdout)
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _to_nowhere(stream)
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """Redirect a stream to ``/dev/null``, so that its buffer does not fail a second time when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
 
 STORES_ENV = "STOREBENCH_STORES"
 RUNS_ENV = "STOREBENCH_RUNS"
@@ -184,3 +225,57 @@ def _bar(title: str, unit: str) -> Iterator[Advance]:
             bar.update(task, completed=done, total=total, rate=f"{speed:,.0f} {unit}/s" if speed else "")
 
         yield advance
+
+
+_UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
+"""The error for an invalid command line. Its module differs between releases of typer."""
+
+_INVALID = "Invalid value for "
+
+
+class OneLineGroup(TyperGroup):
+    """The root of the command line. It and its commands report invalid arguments in one line, with exit code 2."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the arguments before the command."""
+        with _refusing():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the arguments after the command, and run it."""
+        with _refusing():
+            return super().invoke(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except _UNPARSABLE as error:
+        fail(_refusal(error))
+
+
+def _refusal(error: Any) -> UsageError:
+    """Return typer's error as a `UsageError` with the given and the expected value."""
+    command = _command(error.ctx)
+    hint = f"'{command} --help' {'explains it' if ' ' in command else 'lists all commands'}."
+    text = str(error.format_message()).rstrip(".")
+    if text.startswith(_INVALID):
+        where, _, what = text.removeprefix(_INVALID).partition(": ")
+        return UsageError(in_few_words(what) + _given(error), where=where.replace("'", ""), hint=hint)
+    return UsageError(text[:1].lower() + text[1:], hint=hint)
+
+
+def _given(error: Any) -> str:
+    """Return the refused value if the message of this release of typer omits it."""
+    reasons = getattr(error.__cause__, "errors", None)
+    return f", not {reasons()[0]['input']!r}" if callable(reasons) else ""
+
+
+def _command(context: Any) -> str:
+    """Return the command of a context, as typed by the user."""
+    words: list[str] = []
+    while context is not None and context.parent is not None:
+        words.insert(0, str(context.info_name))
+        context = context.parent
+    return " ".join(["storebench", *words])

@@ -10,22 +10,12 @@ from typing import Annotated
 import typer
 
 from storebench._version import __version__
-from storebench.cli.accelerators import accelerators
 from storebench.cli.bench import bench, scenarios
-from storebench.cli.check import check
-from storebench.cli.common import STORES_ENV, exit_codes, say
-from storebench.cli.convert import convert
-from storebench.cli.data import data
-from storebench.cli.doctor import doctor
-from storebench.cli.export import export
-from storebench.cli.formats import formats
-from storebench.cli.inspect import inspect
-from storebench.cli.one_line import OneLineGroup
-from storebench.cli.report import report
+from storebench.cli.common import STORES_ENV, OneLineGroup, exit_codes, say
+from storebench.cli.listing import accelerators, data, doctor, formats
+from storebench.cli.results import check, export, report, trace, validate
 from storebench.cli.run import run
-from storebench.cli.trace import trace
-from storebench.cli.validate import validate
-from storebench.cli.verify import verify
+from storebench.cli.stores import convert, inspect, verify
 from storebench.errors import EXIT_USAGE
 from storebench.system import interrupts
 

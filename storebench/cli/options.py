@@ -1,11 +1,97 @@
-"""Arguments and options that several verbs take, each written once."""
+"""Arguments and options that several verbs take, the checks of their values, and the options made from the settings."""
 
+import inspect
+import math
+import os
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.checks import finite, permitted_to_drop
+from storebench.errors import StorebenchError, UsageError, from_os_error
+from storebench.filesystem import nearest_folder
+from storebench.settings.loop import SETTINGS
+from storebench.settings.rows import Setting
+
+if TYPE_CHECKING:
+    from storebench.results import Cell
+
+
+def finite(number: float | None) -> float | None:
+    """Return the value of an option."""
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"must be a finite number, not '{number}'")
+    return number
+
+
+def permitted_to_drop(asked: bool) -> bool:
+    """Return the value of --drop-caches; raise `typer.BadParameter` if this process may not drop them."""
+    if asked and not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        raise typer.BadParameter("it needs root; without it, files are evicted one by one")
+    return asked
+
+
+def require_devices(cells: Iterable["Cell"], *, nodes: int = 1) -> None:
+    """Refuse cells of a device that is not there, and ranks that would have to share a GPU."""
+    on_gpus = [cell for cell in cells if cell.device != "cpu"]
+    if on_gpus:  # torch takes longer to import than most commands take
+        from storebench.training.devices import require_devices as require
+
+        require({cell.device for cell in on_gpus}, ranks=max(cell.ranks // nodes for cell in on_gpus))
+
+
+@contextmanager
+def about(place: str) -> Iterator[None]:
+    """Name an argument or option in an error that does not say where it is."""
+    try:
+        yield
+    except UsageError as error:
+        if error.where is not None:
+            raise
+        raise type(error)(error.what, where=place, hint=error.hint) from None
+
+
+def refuse_places(backends: Sequence[str]) -> None:
+    """Refuse folders and datasets where backends belong, and say where they belong."""
+    for word in backends:
+        kind = _kind_of_place(word)
+        if kind:
+            raise UsageError(
+                f"{kind}, not a backend",
+                where=word,
+                hint=f"Write '--dataset {shlex.quote(word)}'; without a BACKEND, sensible ones are chosen.",
+            )
+
+
+def _kind_of_place(word: str) -> str:
+    """Return "a folder" or "a dataset" if a word names one instead of a backend, and "" otherwise."""
+    from storebench.datasets.catalog import DATASETS
+    from storebench.formats.registry import parse_backend
+
+    if word in DATASETS:
+        return "a dataset"
+    if not os.path.isdir(word):  # noqa: PTH112 - Path raises where the text cannot be a path
+        return ""
+    try:
+        parse_backend(word)
+    except StorebenchError:
+        return "a folder"
+    return ""
+
+
+def require_writable(folder: Path, option: str) -> None:
+    """Refuse a folder that this process may not write, before any work."""
+    try:
+        tempfile.TemporaryFile(dir=nearest_folder(folder)).close()
+    except OSError as error:
+        failure = from_os_error(error, folder)
+        hint = failure.hint and failure.hint.replace("--out", option)
+        raise type(failure)(failure.what, where=failure.where, hint=hint) from error
+
 
 DatasetOption = Annotated[
     str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
@@ -72,3 +158,86 @@ def accelerator_option(meaning: str) -> Any:
         metavar="NAME[:MODEL]",
         help=f"{meaning}; may be repeated. One that is not listed: NAME=RATE, in images/s.",
     )
+
+
+OPTIONS = tuple(row for row in SETTINGS if row.option)
+"""The settings that have an option."""
+
+
+def with_loop_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb one option per setting of the loop, in the place of its ``**`` parameter.
+
+    The option of an axis takes a list of values, which `loop_values` reads.
+    """
+    signature = inspect.signature(verb)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        if parameter.name == _BEFORE:
+            parameters += [_parameter(row) for row in OPTIONS]
+    verb.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    verb.__annotations__ |= {parameter.name: parameter.annotation for parameter in parameters}
+    return verb
+
+
+_BEFORE = "synthetic"
+"""The options that choose samples come first; the last of them is this one."""
+
+
+def loop_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the loop as a matrix of a scenario has them: axes are lists."""
+    rows = {row.key: row for row in OPTIONS}
+    return {
+        key: value if value is None or rows[key].axis is None else _values(rows[key], value)
+        for key, value in options.items()
+    }
+
+
+def _parameter(row: Setting) -> inspect.Parameter:
+    number = row.kind is int and not row.text
+    kind: Any = bool if row.kind is bool else int if number and row.axis is None else str
+    default = row.asked_default
+    option = typer.Option(
+        None if default is None else kind(default),
+        *([_flag(row)] if kind is bool else []),
+        min=row.least if kind is int else None,
+        metavar=row.metavar if row.axis is None else _list_word(row.metavar or ("N" if number else "TEXT")),
+        help=row.option,
+    )
+    annotation = kind | None if default is None else kind
+    return inspect.Parameter(row.key, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def _list_word(word: str) -> str:
+    return f"{word}[,{word}...]"
+
+
+def _values(row: Setting, text: str) -> list[Any]:
+    words = [word.strip() for word in text.split(",")]
+    if "" in words:
+        raise UsageError(
+            f"an empty value in {text!r}",
+            where=_flag(row),
+            hint="Separate values by single commas, as in 'a,b'.",
+        )
+    number = row.kind is int and not row.text
+    return [_whole_number(row, word) if number else word for word in words]
+
+
+def _whole_number(row: Setting, word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise UsageError(f"{word!r} is not a whole number", where=_flag(row)) from None
+
+
+def _flag(row: Setting) -> str:
+    return f"--{row.key.replace('_', '-')}"
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Return the names of the parameters that the command line gives a value."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}

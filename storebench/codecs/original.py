@@ -1,4 +1,4 @@
-"""Image files as they are: the payload is the file's own bytes, and images become samples of one size when they are read."""
+"""Image files as they are: the payload is the file itself, and a view of each image becomes a sample when it is read."""
 
 import io
 import math

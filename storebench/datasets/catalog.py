@@ -48,24 +48,19 @@ class Entry:
 
 
 def _find_mnist(root: Path) -> DatasetFiles | None:
-    folder = mnist.find(root)
-    if folder is None:
+    if (folder := mnist.find(root)) is None:
         return None
-    return DatasetFiles(where=folder, open=lambda split, _size, _listings: mnist.open_mnist(folder, split))
+    return DatasetFiles(where=folder, open=lambda split, *_: mnist.open_mnist(folder, split))
 
 
 def _find_cifar10(root: Path) -> DatasetFiles | None:
-    sources = cifar10.find(root)
-    if not sources:
+    if not (sources := cifar10.find(root)):
         return None
-    return DatasetFiles(
-        where=sources[0].path, open=lambda split, _size, _listings: cifar10.open_cifar10(sources, split)
-    )
+    return DatasetFiles(where=sources[0].path, open=lambda split, *_: cifar10.open_cifar10(sources, split))
 
 
 def _find_imagenet(root: Path) -> DatasetFiles | None:
-    folder = imagenet.find(root)
-    if folder is None:
+    if (folder := imagenet.find(root)) is None:
         return None
     return DatasetFiles(
         where=folder,
@@ -161,29 +156,6 @@ def _open_files(spec: DatasetSpec, root: Path | None, listings: Listings | None)
     return None if files is None else files.open(spec.split, spec.image_size, listings)
 
 
-def _check_skipping(spec: DatasetSpec) -> None:
-    if spec.skip_unreadable and spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files:
-        raise UsageError(
-            f"the samples of {spec.name} are no image files, of which some could be unreadable",
-            hint="Leave out --skip-unreadable; it is for folders, lists and ImageNet.",
-        )
-
-
-def _check_image_size(spec: DatasetSpec) -> None:
-    if spec.image_size is None:
-        return
-    if spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files:
-        raise UsageError(
-            f"the images of {spec.name} have one size, so none can be asked for",
-            hint="Leave out --image-size; it is for folders and ImageNet.",
-        )
-    if not LEAST_IMAGE_SIZE <= spec.image_size <= MOST_IMAGE_SIZE:
-        raise UsageError(
-            f"no image size is {spec.image_size}",
-            hint=f"Name a side from {LEAST_IMAGE_SIZE} to {MOST_IMAGE_SIZE} pixels.",
-        )
-
-
 def unknown_dataset(name: str) -> UnknownNameError:
     """Return the error for a name that no dataset has, with what was meant."""
     error = UnknownNameError.of("dataset", name, KNOWN)
@@ -200,8 +172,22 @@ def _check(spec: DatasetSpec) -> None:
             raise UsageError(
                 f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}."
             )
-    _check_image_size(spec)
-    _check_skipping(spec)
+    no_files = spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files
+    if spec.image_size is not None and no_files:
+        raise UsageError(
+            f"the images of {spec.name} have one size, so none can be asked for",
+            hint="Leave out --image-size; it is for folders and ImageNet.",
+        )
+    if spec.image_size is not None and not LEAST_IMAGE_SIZE <= spec.image_size <= MOST_IMAGE_SIZE:
+        raise UsageError(
+            f"no image size is {spec.image_size}",
+            hint=f"Name a side from {LEAST_IMAGE_SIZE} to {MOST_IMAGE_SIZE} pixels.",
+        )
+    if spec.skip_unreadable and no_files:
+        raise UsageError(
+            f"the samples of {spec.name} are no image files, of which some could be unreadable",
+            hint="Leave out --skip-unreadable; it is for folders, lists and ImageNet.",
+        )
     if not 0 <= spec.seed <= MOST_SEED:
         raise UsageError(f"{spec.seed} is not a seed", hint="Name 0 or more, below 2^63.")
     if spec.synthetic and spec.name not in _ENTRIES:

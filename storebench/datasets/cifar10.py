@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets.arrays import ArrayDataset, Arrays
-from storebench.datasets.base import Dataset, Origin, Provenance
+from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
 from storebench.datasets.sources import members, read_file, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.settings.words import Split
@@ -23,7 +22,7 @@ from storebench.settings.words import Split
 CLASS_NAMES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
-RECORD_BYTES = 3073
+RECORD_BYTES, BATCH_RECORDS = 3073, 10_000
 
 _ARCHIVE_BYTES_MAX = 256 << 20
 """The official archives unpack to 177 and 178 MiB; larger ones are not official."""
@@ -139,8 +138,20 @@ LAYOUTS = (
 class LayoutSource:
     """The place of one layout: a folder of batches, or an archive."""
 
-    layout: str
+    layout: Layout
     path: Path
+
+    def names(self, split: Split) -> list[str]:
+        """Return the names of the files of a split."""
+        return [batch + self.layout.suffix for batch in _BATCHES[split]]
+
+    def records(self, split: Split) -> int:
+        """Return about how many records of a split are here, by the sizes of its files."""
+        if self.path.is_file():
+            return BATCH_RECORDS * len(_BATCHES[split])
+        files = [self.path / name for name in self.names(split)]
+        sizes = [file.stat().st_size for file in files if file.is_file()]
+        return sum(max(1, min(BATCH_RECORDS, size // RECORD_BYTES)) for size in sizes)
 
 
 def find(root: Path) -> list[LayoutSource]:
@@ -148,84 +159,56 @@ def find(root: Path) -> list[LayoutSource]:
     sources = []
     for layout in LAYOUTS:
         parents = (root / "cifar10", root)
-        folders = [*(p / layout.folder for p in parents), *parents]
-        wanted = [batch + layout.suffix for batches in _BATCHES.values() for batch in batches]
-        holding = [folder for folder in folders if any((folder / name).is_file() for name in wanted)]
-        archives = [p / layout.archive for p in parents if (p / layout.archive).is_file()]
-        sources += [LayoutSource(layout=layout.name, path=path) for path in (holding or archives)[:1]]
+        folders = [
+            LayoutSource(layout=layout, path=path)
+            for path in (*(parent / layout.folder for parent in parents), *parents)
+        ]
+        found = [folder for folder in folders if any(map(folder.records, _BATCHES))]
+        archives = [LayoutSource(layout=layout, path=parent / layout.archive) for parent in parents]
+        sources += (found or [archive for archive in archives if archive.path.is_file()])[:1]
     return sources
 
 
 def open_cifar10(sources: list[LayoutSource], split: Split) -> Dataset:
     """Open the source with the most records of this split; of equal ones, the binary layout."""
-    opened = [
-        ArrayDataset("cifar10", split, functools.partial(_load, source, split))
-        for source in sources
-        if len(sources) == 1 or _present(source, split)
-    ]
-    if not opened:
-        raise _missing(split, sources[0].path)
-    return max(opened, key=len)
-
-
-def _missing(split: Split, where: Path) -> DataNotFoundError:
-    return DataNotFoundError(
-        f"CIFAR-10 has no batch of its {split} split here",
-        where=where,
-        hint="Put its batches there or run: storebench data fetch cifar10.",
-    )
-
-
-def _present(source: LayoutSource, split: Split) -> bool:
-    layout = _layout(source)
-    return source.path.is_file() or any(
-        (source.path / (batch + layout.suffix)).is_file() for batch in _BATCHES[split]
-    )
-
-
-def _layout(source: LayoutSource) -> Layout:
-    return next(layout for layout in LAYOUTS if layout.name == source.layout)
+    best = max(sources, key=lambda source: source.records(split))
+    return ArrayDataset("cifar10", split, functools.partial(_load, best, split))
 
 
 def _load(source: LayoutSource, split: Split) -> Arrays:
-    layout = _layout(source)
-    names = [batch + layout.suffix for batch in _BATCHES[split]]
-    archived = source.path.is_file()
-    raw = _read_archive(source.path, layout, names) if archived else _read_folder(source.path, names)
+    names, archived = source.names(split), source.path.is_file()
+    if archived:
+        raw = _read_archive(source.path, source.layout.folder, names)
+    else:
+        raw = {name: read_file(source.path / name) for name in names if (source.path / name).is_file()}
     if not raw:
-        raise _missing(split, source.path)
-    batches = [layout.parse(raw[name], f"{source.path}/{name}") for name in names if name in raw]
+        raise DataNotFoundError(
+            f"CIFAR-10 has no batch of its {split} split here",
+            where=source.path,
+            hint="Put its batches there or run: storebench data fetch cifar10.",
+        )
+    batches = [source.layout.parse(raw[name], f"{source.path}/{name}") for name in names if name in raw]
     planar = np.concatenate([images for images, _ in batches])
-    note = f"{len(raw)} of {len(names)} batches present" if len(raw) < len(names) else ""
     return Arrays(
         images=planar.transpose(0, 2, 3, 1),
         labels=np.concatenate([labels for _, labels in batches]),
         class_names=CLASS_NAMES,
         provenance=Provenance(
             origin=Origin.REAL,
-            source=f"CIFAR-10 {layout.name} {'archive' if archived else 'batches'}",
-            note=note,
+            source=f"CIFAR-10 {source.layout.name} {'archive' if archived else 'batches'}",
+            note=f"{len(raw)} of {len(names)} batches present" if len(raw) < len(names) else "",
         ),
     )
 
 
-def _read_folder(folder: Path, names: list[str]) -> dict[str, bytes]:
-    return {name: read_file(folder / name) for name in names if (folder / name).is_file()}
-
-
-def _read_archive(path: Path, layout: Layout, names: list[str]) -> dict[str, bytes]:
-    data = _unzip(path)
-    found = {}
-    for member in members(io.BytesIO(data), str(path)):
-        folder, _, name = member.name.removeprefix("./").rpartition("/")
-        if folder == layout.folder and name in names:
-            found[name] = data[member.offset : member.offset + member.size]
-    return found
-
-
-def _unzip(path: Path) -> bytes:
+def _read_archive(path: Path, folder: str, names: list[str]) -> dict[str, bytes]:
     with unzipping(path, _FETCH_HINT), gzip.open(path) as unzipped:
         data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
     if len(data) > _ARCHIVE_BYTES_MAX:
         raise CorruptDataError("unpacks to far more than CIFAR-10 holds", where=path, hint=_FETCH_HINT)
-    return data
+    found = {}
+    for member in members(io.BytesIO(data), str(path)):
+        inside, _, name = member.name.removeprefix("./").rpartition("/")
+        if inside == folder and name in names:
+            found[name] = data[member.offset : member.offset + member.size]
+    return found

@@ -1,4 +1,4 @@
-"""Image files and their labels: what a scan finds out about them, and the dataset that serves them."""
+"""Image files and their labels: what a scan finds out about them, and the datasets that serve them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

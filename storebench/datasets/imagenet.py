@@ -11,7 +11,7 @@ import numpy as np
 
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
-from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, open_class_folders
+from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
 from storebench.datasets.images import change_note, checked, decode_rgb, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import (
@@ -23,7 +23,6 @@ from storebench.datasets.sources import (
     read_file,
     unreadable,
 )
-from storebench.datasets.walk import is_left_out
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular
 from storebench.plain_text import text_of_name
@@ -56,7 +55,8 @@ def open_imagenet(
     """Open a split of ImageNet; "test" is its validation split."""
     if split == Split.TRAIN:
         return _open_train(folder, image_size, listings)
-    classes = _open_train(folder, None, listings).info.class_names if _has_train(folder) else None
+    has_train = has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
+    classes = _open_train(folder, None, listings).info.class_names if has_train else None
     for name in TEST_FOLDERS:
         if has_class_folders(folder / name):
             return open_class_folders(NAME, split, folder / name, classes, image_size, listings)
@@ -67,10 +67,6 @@ def open_imagenet(
             hint=f"Put {VAL_TAR} and Caffe's {VAL_LIST} there, or class folders in val/.",
         )
     return _open_val_tar(folder / VAL_TAR, classes, image_size)
-
-
-def _has_train(folder: Path) -> bool:
-    return has_class_folders(folder / "train") or (folder / TRAIN_TAR).is_file()
 
 
 def _open_train(folder: Path, image_size: int | None, listings: Listings | None) -> Dataset:
@@ -243,7 +239,8 @@ class TarDataset(Dataset):
 
     def locate(self, index: int) -> str:
         """Return the archive and the name of image file `index` in it."""
-        return f"{self._path}:{self._name(index)}"
+        start, end = self._name_ends[index : index + 2]
+        return f"{self._path}:{self._names[start:end].decode('utf-8', 'surrogateescape')}"
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         offset, size = map(int, self._spans[index])
@@ -259,10 +256,6 @@ class TarDataset(Dataset):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-    def _name(self, index: int) -> str:
-        start, end = self._name_ends[index : index + 2]
-        return self._names[start:end].decode("utf-8", "surrogateescape")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}

@@ -1,4 +1,4 @@
-"""What image files are and how Pillow opens them: their extensions and formats, and their pixels as RGB of one size."""
+"""Image files: their kinds, headers and sizes, and their pixels as RGB of one size."""
 
 import contextlib
 import io

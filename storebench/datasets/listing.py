@@ -15,8 +15,16 @@ import numpy as np
 
 from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
 from storebench.datasets.files import FoundFiles
-from storebench.datasets.sources import Refusal, Statuses, fingerprint, newest_change_ns, paths_of, statuses
-from storebench.datasets.walk import ScanSnapshot
+from storebench.datasets.sources import (
+    Refusal,
+    Statuses,
+    fingerprint,
+    newest_change_ns,
+    paths_of,
+    row_of,
+    status_row,
+    statuses,
+)
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
 from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
@@ -43,6 +51,23 @@ _UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, Attri
 
 REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
 """The name that a listing keeps for an error -> its class."""
+
+
+class ScanSnapshot:
+    """The folders and files that a scan has looked at, each as it was before the scan looked into it."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[int, ...]] = {}
+        self.others: set[Path] = set()
+        self.endings: dict[Path, set[str]] = {}
+        self.systems: set[Path] = set()
+
+    def look(self, path: Path, status: os.stat_result | None = None) -> None:
+        """Remember a folder or file, which may not exist; its first status counts."""
+        name = os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
+        if name not in self.rows:
+            self.rows[name] = status_row(name) if status is None else row_of(status)
+
 
 Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
 """Scan files, tell which folders were looked into, and return the files with their statuses."""

@@ -10,8 +10,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets.arrays import ArrayDataset, Arrays
-from storebench.datasets.base import Dataset, Origin, Provenance
+from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
 from storebench.datasets.sources import unreadable, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.reading import open_regular

@@ -1,4 +1,4 @@
-"""Helpers for reading source files: reading with a clear error, index checks, fingerprints."""
+"""Helpers for reading source files: clear errors, fingerprints, and the files of tar archives."""
 
 import array
 import contextlib
@@ -231,7 +231,7 @@ def members(
                 if info.isreg() and not info.issparse():
                     yield Member(info.name, info.offset_data, info.size)
                 elif not info.isdir() and info.name.lower().endswith(suffixes):
-                    kind = _NO_FILES.get(info.type, "a special file")
+                    kind = _NO_FILES.get(info.type, "of another kind")
                     raise _broken_tar(where, f"its member {info.name!r} is {kind}, not a regular file")
             at = archive.offset
     except (tarfile.TarError, ValueError) as error:
@@ -242,7 +242,14 @@ def members(
         raise _broken_tar(where, f"truncated or damaged: no valid header at byte {at:,}")
 
 
-_NO_FILES = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a symbolic link"}
+_NO_FILES = {
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.CHRTYPE: "a character device",
+    tarfile.BLKTYPE: "a block device",
+    tarfile.FIFOTYPE: "a FIFO",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
 
 
 def _broken_tar(where: str, what: str) -> CorruptDataError:

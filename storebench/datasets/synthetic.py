@@ -1,4 +1,4 @@
-"""Synthetic stand-ins with the geometry of the real datasets, used if there are no real files."""
+"""Synthetic stand-ins of the datasets: photographs and digits that resemble real ones to compressors and networks."""
 
 import functools
 from collections.abc import Callable

@@ -80,7 +80,7 @@ AHEAD = 2
 """Batches that the DataLoader keeps on their way for each worker."""
 
 FEWEST_PASSES = 2
-"""The check of all samples replays one pass, so two passes cost less than one of twice the length."""
+"""A reader that keeps decoded pixels is found by comparing passes."""
 
 SCALES = (1.0, 0.5, 0.25)
 """Shares of the wanted length, in the order in which they are tried."""
@@ -129,17 +129,8 @@ def choose(
 ) -> FirstRun:
     """Return the richest run that fits into `BUDGET_S`, or the shortest one if none does.
 
-    Parameters
-    ----------
-    matrix
-        What `asked_matrix` returned, with valid values; it replaces what is chosen.
-    rounds
-        A fixed number of rounds; None adds rounds until the ratios are precise.
-
-    Raises
-    ------
-    DiskFullError
-        The free space does not hold stores of the fewest samples that can be timed.
+    `matrix` replaces what is chosen; without `rounds`, as many run as fit. Raises DiskFullError if the free space does not
+    hold stores of the fewest samples that can be timed.
     """
     no_raw = _raw_refusal(samples, machine)
     count = _count(samples, machine, raw_stores=0 if no_raw else 2)
@@ -368,21 +359,20 @@ class _Option:
             PROCESS_START_S + self._cell_s(backend, state)
             for backend, state in itertools.product(self.backends, self.states)
         )
-        replay_s = self.batch * self._sample_s(self.handing_store)
-        handing_s = PROCESS_START_S + self.handing_steps * (self.pause_s + replay_s)
+        handing_s = PROCESS_START_S + self.handing_steps * self.pause_s
         return DEVICE_ROUND_S + self.settings * loading_s + self.handing * handing_s
 
     def _sample_s(self, backend: str) -> float:
         return self.slow_s if _is_encoded(backend) else self.fast_s
 
     def _cell_s(self, backend: str, state: CacheState) -> float:
-        """Return the seconds for the epoch of a cell, and for its replay."""
+        """Return the seconds for the epoch of a cell."""
         sample_s = self._sample_s(backend)
         if state in _SEVERAL_PASSES:
-            return (self.passes + 1) * self.steps_per_pass * self.batch * sample_s
+            return self.passes * self.steps_per_pass * self.batch * sample_s
         stored = self.samples.file_bytes if _is_encoded(backend) else self.samples.raw_bytes
         served = min(self.steps, self.most_steps) * self.batch
-        return served * (2 * sample_s + stored / READ_BYTES_PER_S)
+        return served * (sample_s + stored / READ_BYTES_PER_S)
 
     def scenario(self) -> dict[str, Any]:
         """Return the table of the scenario, with what was asked for in place of what was chosen."""

@@ -1,4 +1,4 @@
-"""The contract of a reader: its methods, their results, and the checks that the base class makes for it."""
+"""The contract of a reader: samples by index, its methods and results, and the checks that the base class makes."""
 
 import functools
 import operator

@@ -1,4 +1,4 @@
-"""Windows of images: where each one is, whether it is mirrored, and how it is copied into a batch."""
+"""Batches and windows of images: where each window is, whether it is mirrored, and how it is copied."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
-from storebench.comparison import MIN_ROUNDS, Ratio, Verdict, rounds_needed
+from storebench.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Ratio, Verdict, rounds_needed
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.bottleneck import Bottleneck
 from storebench.report.cells import CellSummary, LoopWork, Row, work_key, work_of
@@ -218,7 +218,9 @@ def worth(
     memory = _memory_sentence(lead)
     if not helping:
         return Worth(sentences=(_keep(lead, base, files, where), *named, *caution, *memory))
-    best = max(helping, key=lambda curve: curve.starving.mid)
+    most = max(curve.starving.mid for curve in helping)
+    alike = [curve for curve in helping if curve.starving.mid * (1 + PRACTICAL_FRAC) >= most]
+    best = max(alike, key=lambda curve: curve.supply.mid)  # a slow handoff makes fast stores alike
     cell = best.loader
     store = parse_backend(store_name_of(cell.cell.backend))
     label, times = backend_label(best.backend), number(helping[best].mid, 2)

@@ -67,6 +67,8 @@ class Content:
     answer: Answer
     sections: tuple[Section, ...]
     matrix: Table | None
+    panels: tuple[Panel, ...]
+    """Panels of several stores, in the order of importance."""
     cells: tuple[CellSummary, ...]
     roofs: tuple[Roofline, ...]
     limits: Mapping[tuple[str, str], Bottleneck]
@@ -120,6 +122,7 @@ def content_of(
     for cell in sorted(cells, key=lambda cell: cell.dataset_key != lead):
         groups.setdefault(cell.dataset_key, []).append(cell)
     shown = [panel for panel in listed if len(panel.stored) > 1]
+    anchors = {panel.cells: f"panel-{number}" for number, panel in enumerate(shown)}
     return Content(
         answer=told,
         sections=tuple(
@@ -129,10 +132,12 @@ def content_of(
                 [roof for roof in roofs if roof.first.dataset_key == key],
                 limits,
                 accelerators,
+                anchors,
             )
             for key, group in groups.items()
         ),
         matrix=matrix(shown[:_MOST_COLUMNS]) if len(shown) > 1 else None,
+        panels=tuple(shown),
         cells=tuple(cells),
         roofs=tuple(roofs),
         limits=limits,
@@ -177,17 +182,18 @@ def _section(
     roofs: Sequence[Roofline],
     limits: Mapping[tuple[str, str], Bottleneck],
     accelerators: Sequence[Accelerator],
+    anchors: Mapping[tuple[CellSummary, ...], str],
 ) -> Section:
     varying = varying_fields(cells)
     climbed = ladders(listed)
     tables = [
         table
         for panel in listed
-        for table in (panel_table(panel, dict(limits), varying), cold_table(panel))
+        for table in (panel_table(panel, limits, varying, anchors.get(panel.cells, "")), cold_table(panel))
         if table
     ]
     if not tables:
-        tables = [panel_table(panel, dict(limits), varying) for panel in panels(cells)]
+        tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
     more = [feeding_table(roofs, accelerators)] if roofs else []
     more += [table for table in [point_table(roofs)] if table]
     more += [*map(ladder_table, climbed), *rank_tables(cells)]

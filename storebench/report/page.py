@@ -2,16 +2,28 @@
 
 import base64
 import functools
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from storebench._version import __version__
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
+from storebench.report.cells import CellSummary, LoopWork, backend_rank, work_of
 from storebench.report.content import Content
-from storebench.report.labels import backend_label, duration, number, percent, size
+from storebench.report.labels import (
+    backend_label,
+    condition_label,
+    dataset_label,
+    duration,
+    number,
+    percent,
+    size,
+)
+from storebench.report.panels import rate_ratio
 from storebench.report.tables import BRACKETS, MOST_TABLES
 from storebench.units import METRICS
 
@@ -90,13 +102,43 @@ def _evidence(content: Content) -> list[str]:
     ]
 
 
+def _explored(content: Content) -> str:
+    """Return what the page's matrix is made of, as JSON: rates of each panel, and ratios of each store to each other."""
+    panels = [
+        {
+            "anchor": f"panel-{number}",
+            "dataset": dataset_label(panel.first),
+            "state": condition_label(panel.speaker),
+            "workers": panel.first.cell.workers,
+            "work": "training" if work_of(panel.first.cell) is LoopWork.TRAINING else "loading",
+            "base": panel.base.backend if panel.base else "",
+            "stores": {cell.backend: _explored_cell(cell, panel.measured) for cell in panel.measured},
+        }
+        for number, panel in enumerate(content.panels)
+    ]
+    names = sorted({cell.backend for panel in content.panels for cell in panel.measured}, key=backend_rank)
+    labels = {name: backend_label(name) for name in names}
+    text = json.dumps({"panels": panels, "labels": labels}, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _explored_cell(cell: CellSummary, others: Sequence[CellSummary]) -> dict[str, Any]:
+    ratios = {
+        base.backend: [float(f"{found.mid:.4g}"), str(found.verdict)]
+        for base in others
+        if base is not cell and (found := rate_ratio(cell, base)) is not None and found.mid is not None
+    }
+    return {"rate": number(cell.median("samples_per_s")), "ratios": ratios}
+
+
 def html(content: Content, images: Mapping[str, bytes]) -> str:
     """Return the page with its images, style and script embedded; it fetches nothing."""
     sources = {
         name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in images.items()
     }
     template = _templates("html").get_template("report.html.j2")
-    return template.render(**_context(content), images=sources, metrics=METRICS.values())
+    explored = Markup(_explored(content))  # noqa: S704 - JSON without "<"
+    return template.render(**_context(content), images=sources, metrics=METRICS.values(), explored=explored)
 
 
 def markdown(content: Content) -> str:

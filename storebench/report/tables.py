@@ -82,6 +82,8 @@ class Table:
     raw: tuple[tuple[Any, ...], ...] = ()
     kind: str = "table"
     """Name of the CSV file that tables of this kind share."""
+    anchor: str = ""
+    """Where the page's matrix finds it."""
     marks: tuple[str, ...] = ()
     """For each row why it must not be read like the others, or ""."""
     verdicts: tuple[str, ...] = ()
@@ -134,9 +136,7 @@ class _Column(Generic[T]):
         return ends(value) if self.interval else (value,)
 
 
-def _table(
-    kind: str, caption: str, columns: Sequence[_Column[T]], items: Sequence[T], **more: tuple[str, ...]
-) -> Table:
+def _table(kind: str, caption: str, columns: Sequence[_Column[T]], items: Sequence[T], **more: Any) -> Table:
     shown, kept = [c for c in columns if c.head], [c for c in columns if c.name]
     return Table(
         kind=kind,
@@ -186,7 +186,10 @@ class _Listed:
 
 
 def panel_table(
-    panel: Panel, limits: Mapping[tuple[str, str], Bottleneck], varying: Iterable[str] = ()
+    panel: Panel,
+    limits: Mapping[tuple[str, str], Bottleneck],
+    varying: Iterable[str] = (),
+    anchor: str = "",
 ) -> Table:
     """Return the table of one panel: every backend under the same conditions."""
     setting = setting_label(panel.speaker, frozenset(varying))
@@ -199,6 +202,7 @@ def panel_table(
         f"{dataset_label(panel.first)}: {setting}",
         _panel_columns(setting, base, limited=limited, inflated=inflated),
         items,
+        anchor=anchor,
         marks=tuple(mark(cell) for cell in panel.listed),
         verdicts=tuple(
             str(r.verdict) if (r := item.ratio) and r.verdict is not Verdict.UNDECIDED else ""

@@ -305,7 +305,7 @@ class Ceilings:
     ----------
     gather_samples_per_s
         A yardstick: numpy.take(..., out=) in its default mode, which copies each sample twice, from one array
-        in memory, in the same process (`storebench.probes.gather`).
+        in memory, in the same process (`storebench.probes.rates`).
     copy_ceiling_samples_per_s
         The ceiling of one copying thread: the fastest way found to gather such samples, shuffled or in order as the cell
         reads them.
@@ -315,16 +315,13 @@ class Ceilings:
         `copy_ceiling_samples_per_s` in bytes per second.
     device_random_1_bytes_per_s, device_random_4_bytes_per_s, device_random_16_bytes_per_s, device_random_32_bytes_per_s
         Yardsticks: O_DIRECT reads of one payload's size at random offsets, with that many requests in flight
-        (`storebench.probes.device_rate`). A reader that merges requests can exceed them.
+        (`storebench.probes.rates`). A reader that merges requests can exceed them.
     device_sequential_bytes_per_s
         A yardstick: O_DIRECT reads of 4 MiB in a row.
     device_best_bytes_per_s
         The device's ceiling: the highest of these rates.
     device_method
         How the requests were kept in flight, and the file that was read.
-    matrix_products_per_s
-        Products of two float32 [1024, 1024] matrices by torch, after real training in the same process.
-        It is no ceiling; it relates the training of two machines (`storebench.training.calibration`).
     """
 
     gather_samples_per_s: float | None = None
@@ -338,7 +335,6 @@ class Ceilings:
     device_sequential_bytes_per_s: float | None = None
     device_best_bytes_per_s: float | None = None
     device_method: str = ""
-    matrix_products_per_s: float | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 

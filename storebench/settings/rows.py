@@ -37,10 +37,10 @@ class Setting:
         """The default in a scenario; None if it follows from other settings, `...` if the key is required."""
         return None if self.derived else self.default
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata of a dataclass field that carries the row."""
-        return {_ROW: self}
+
+def setting(*, default: Any = dataclasses.MISSING, **row: Any) -> Any:
+    """Return the field of a dataclass that carries a `Setting` of these values."""
+    return field(default=default, metadata={_ROW: Setting(**row)})
 
 
 def rows_of(settings: type) -> tuple[Setting, ...]:

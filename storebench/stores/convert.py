@@ -31,8 +31,15 @@ from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.encode import Encoder, encode
-from storebench.stores.find import Phases, Store, measure_sizes, open_store, store_path, when_made
-from storebench.stores.samples import StoreSamples
+from storebench.stores.find import (
+    Phases,
+    Store,
+    StoreSamples,
+    measure_sizes,
+    open_store,
+    store_path,
+    when_made,
+)
 from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
 from storebench.stores.verify import verify_samples
 

@@ -1,4 +1,4 @@
-"""A store on disk: its path, its parts, and whether it is complete."""
+"""A store on disk: its path, its parts, whether it is complete, and its samples as a dataset."""
 
 import contextlib
 import dataclasses
@@ -6,16 +6,18 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from storebench.codecs import any_size
-from storebench.datasets.base import DatasetSpec
+from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image
+from storebench.datasets.images import checked
+from storebench.datasets.sources import check_index
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
 from storebench.fileio.reading import kind_of
-from storebench.formats import Backend, Format, get_format
+from storebench.formats import Backend, Format, Reader, get_format
 from storebench.formats.common import load_array
 from storebench.formats.registry import store_name_of
 from storebench.manifest import CONVERT_AGAIN, DIGESTS_NAME, MANIFEST_NAME, Manifest
@@ -148,3 +150,53 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
             where=path,
             hint=CONVERT_AGAIN,
         )
+
+
+class StoreSamples(Dataset):
+    """The samples of a store."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest: Manifest = open_store(path).manifest
+        get_format(self.manifest.format).check_structure(path)
+        self._reader: Reader | None = None
+        self.original_info = self.manifest.dataset if any_size(self.manifest.codec) else None
+        self.decoded_before = self.manifest.decoded
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The geometry and identity of the dataset from which the store was made."""
+        return self.manifest.dataset
+
+    @property
+    def digests(self) -> DigestTable:
+        """Digests of the samples as written, uint8 [count, 16]."""
+        return read_digest_table(self.path, self.manifest)
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        """Return sample `index`, read and decoded, as (uint8 [H, W, C], label)."""
+        return self._open()[index]
+
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        """Return the bytes of the image file of sample `index`, and its label."""
+        check_index(index, self.manifest.count)
+        reader = self._open()
+        [payload] = reader.fetch(np.array([index], np.int64))
+        if decode and not self.decoded_before:
+            checked(payload, f"{self.path}: sample {index}")
+        return payload, int(reader.labels[index])
+
+    def _open(self) -> Reader:
+        """Return this process's reader, opened when it is first needed."""
+        if self._reader is None:
+            self._reader = get_format(self.manifest.format).auditor(self.path, self.manifest)
+        return self._reader
+
+    def close(self) -> None:
+        """Close this process's reader, if it has one."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reader": None}

@@ -1,6 +1,5 @@
 """Inspect a file of any program: find its samples, read random ones of the largest parts, in a separate process."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +9,9 @@ from storebench.formats.lmdb.index import data_file
 from storebench.formats.lmdb.pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
-from storebench.stores.keyvalue_files import CURRENT, find_leveldb, find_lmdb, is_leveldb, leveldb_files
+from storebench.stores.lmdb_files import find_lmdb
 from storebench.stores.random_reads import Candidate, FileContent, Reads, SampleSet, measured
 from storebench.system.isolated import IsolatedError, run_isolated
-from storebench.system.scratch import sweep
 from storebench.units import format_bytes
 
 __all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
@@ -34,7 +32,7 @@ _COSTLY_TIMES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """Findings about one file: LMDB, LevelDB (all its files) or HDF5; the parts with the most bytes come first."""
+    """Findings about one file, LMDB or HDF5; the parts with the most bytes come first."""
 
     path: Path
     kind: str
@@ -67,17 +65,10 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
             where=place,
             hint="The file is probably damaged: check it with the program that wrote it.",
         ) from None
-    finally:
-        if kind == "LevelDB":
-            sweep()  # its snapshot, if the process was killed
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:
-    """Return the file or folder to inspect, and its kind."""
-    if path.name == CURRENT and is_leveldb(path.parent):
-        path = path.parent
-    if is_leveldb(path):
-        return path, "LevelDB"
+    """Return the file to inspect, and its kind."""
     file = data_file(path)
     if path.is_dir() and not file.exists():
         file = path / "data.h5"
@@ -85,7 +76,7 @@ def _kind_of(path: Path) -> tuple[Path, str]:
         raise DataNotFoundError(
             "no file to inspect",
             where=path,
-            hint="Name an LMDB or HDF5 file, the folder that holds it, or the folder of a LevelDB.",
+            hint="Name an LMDB or HDF5 file, or the folder that holds it.",
         )
     if is_lmdb(file):
         return file, "LMDB"
@@ -94,7 +85,7 @@ def _kind_of(path: Path) -> tuple[Path, str]:
 
     if h5py.is_hdf5(file):
         return file, "HDF5"
-    raise CorruptDataError("neither an LMDB database, a LevelDB nor an HDF5 file", where=file)
+    raise CorruptDataError("neither an LMDB database nor an HDF5 file", where=file)
 
 
 def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
@@ -111,19 +102,18 @@ def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspe
 
 
 def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
-    files = leveldb_files(path) if kind == "LevelDB" else [path]
-    apparent = sum(file.stat().st_size for file in files)
+    status = path.stat()
     # A sparse file has holes, which are never resident.
-    stored = sum(min(file.stat().st_size, 512 * file.stat().st_blocks) for file in files) or apparent
-    frac = resident(files).frac if files else None
-    with _found(path, kind, database, samples) as content:
-        ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
-        chosen = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
-        # What was read to find the parts is evicted first, with the rest of the file.
-        parts = [
-            _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
-            for candidate in ranked
-        ]
+    stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
+    frac = resident([path]).frac
+    content = _found(path, kind, database, samples)
+    ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
+    chosen = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
+    # What was read to find the parts is evicted first, with the rest of the file.
+    parts = [
+        _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
+        for candidate in ranked
+    ]
     notes = dict(content.notes)
     if len(parts) > _MOST_PARTS:
         notes["parts"] = f"{len(parts)}, of which the {_MOST_PARTS} largest are listed"
@@ -132,20 +122,18 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
         path=path,
         kind=kind,
         file_bytes=stored,
-        resident_frac=None if frac is None else min(1.0, frac * apparent / max(1, stored)),
+        resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
         parts=tuple(parts[:_MOST_PARTS]),
         notes=notes,
     )
 
 
-def _found(path: Path, kind: str, database: str | None, samples: int) -> AbstractContextManager[FileContent]:
-    if kind == "LevelDB":
-        return find_leveldb(path, samples=samples)
+def _found(path: Path, kind: str, database: str | None, samples: int) -> FileContent:
     if kind == "LMDB":
-        return nullcontext(find_lmdb(path, database=database, samples=samples))
+        return find_lmdb(path, database=database, samples=samples)
     from storebench.stores.hdf5_files import find_hdf5
 
-    return nullcontext(find_hdf5(path, samples=samples))
+    return find_hdf5(path, samples=samples)
 
 
 def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:

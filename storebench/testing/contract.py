@@ -27,8 +27,6 @@ from storebench.errors import CorruptStoreError, IntegrityError, UsageError
 from storebench.formats.base import Format, Reader
 from storebench.formats.registry import get_format
 from storebench.manifest import StoreSpec
-from storebench.testing.hooks import HooksContract
-from storebench.testing.sequence import SequenceContract
 from storebench.testing.stores import (
     COUNT,
     SHAPE,
@@ -45,8 +43,24 @@ from storebench.testing.stores import (
 )
 from storebench.testing.windows import ORDER, WindowsContract
 
+ONE: list[Any] = [0, 7, COUNT - 1, -1, -COUNT, np.int64(3)]
 
-class FormatContract(SequenceContract, HooksContract, WindowsContract):
+SEVERAL: list[Any] = [
+    [3, 1, 2],
+    [-1, 0, -1],
+    range(5),
+    np.array([60, -2], np.int8),
+    slice(2, 9),
+    slice(None, None, -20),
+    [],
+]
+
+OUTSIDE: list[Any] = [COUNT, -COUNT - 1, 10**30, [0, COUNT], [-COUNT - 1]]
+
+NO_INDEX: list[Any] = [1.0, "1", None, [1.0], [True, False], [[1, 2]]]
+
+
+class FormatContract(WindowsContract):
     """What a format promises to the harness, test by test."""
 
     format_name: ClassVar[str]
@@ -401,6 +415,82 @@ class FormatContract(SequenceContract, HooksContract, WindowsContract):
         whole = build_small_store(store_format, codec, _made(folder))
         with whole.open() as opened:
             np.testing.assert_array_equal(read_pixels(opened, range(COUNT)), whole.pixels)
+
+    def test_a_whole_store_has_a_sound_structure(self, small: SmallStore) -> None:
+        """`check_structure` accepts a store that the writer wrote."""
+        small.format.check_structure(small.path)
+
+    def test_every_sample_is_located_in_its_store(self, small: SmallStore) -> None:
+        """`locate` names a file or folder that exists, at least the store's own folder."""
+        for index in (0, COUNT // 2, COUNT - 1):
+            path = small.format.locate(small.path, small.manifest, index)
+            assert path.exists()
+            assert path == small.path or small.path in path.parents
+
+    def test_indexes_are_kept_outside_the_store(self, small: SmallStore, reader: str) -> None:
+        """`index_files` exist once a reader was open, and do not belong to the store."""
+        with small.open(reader) as opened:
+            files = type(opened).index_files(small.path)
+            assert all(path.is_file() for path in files)
+            assert not set(files) & set(small.format.data_files(small.path))
+
+    def test_a_reader_that_reads_ahead_says_how_far(self, small: SmallStore, opened: Reader) -> None:
+        """`ahead_bytes` counts the bytes read beyond the batch in progress; without a plan nothing is read ahead."""
+        ahead_bytes = type(opened).ahead_bytes(opened.options, small.manifest)
+        assert ahead_bytes >= 0
+        assert ahead_bytes == 0 or opened.looks_ahead()
+
+    def test_every_option_accepts_its_default(self, small: SmallStore, reader: str) -> None:
+        """Written out, the defaults have the same meaning as a backend without options."""
+        rows = small.format.readers()[reader].reader.options_type.rows()
+        options = {name: row.text(row.default) for name, row in rows.items()}
+        with small.format.reader(small.path, small.manifest, reader, options) as opened:
+            assert opened.options == type(opened).options_type()
+            np.testing.assert_array_equal(read_pixels(opened, [3]), small.pixels[[3]])
+        assert all(row.meaning and row.allowed for row in rows.values())
+
+    def test_the_auditor_reads_every_sample(self, small: SmallStore) -> None:
+        """Verification goes through it."""
+        with small.format.auditor(small.path, small.manifest) as auditor:
+            np.testing.assert_array_equal(read_pixels(auditor, range(COUNT)), small.pixels)
+            np.testing.assert_array_equal(auditor.labels, small.labels)
+
+    def test_a_reader_gives_a_decoded_sample_by_its_index(self, small: SmallStore, opened: Reader) -> None:
+        """Pixels and label; negative indices count from the end, as in a list."""
+        for index in ONE:
+            pixels, label = opened[index]
+            assert pixels.dtype == np.uint8
+            np.testing.assert_array_equal(pixels, small.pixels[index])
+            assert type(label) is int
+            assert label == small.labels[index]
+
+    def test_a_reader_gives_several_samples_by_a_list(self, small: SmallStore, opened: Reader) -> None:
+        """In the order of the list, in one array that belongs to the caller."""
+        for indices in SEVERAL:
+            pixels, labels = opened[indices]
+            assert (pixels.dtype, labels.dtype) == (np.uint8, np.int64)
+            np.testing.assert_array_equal(pixels, small.pixels[indices])
+            np.testing.assert_array_equal(labels, small.labels[indices])
+            pixels[...] = labels[...] = 0
+        np.testing.assert_array_equal(opened[:][0], small.pixels)
+        np.testing.assert_array_equal(opened.labels, small.labels)
+
+    def test_a_reader_is_as_long_as_its_store(self, small: SmallStore, opened: Reader) -> None:
+        """And a loop over it ends."""
+        assert len(opened) == COUNT
+        assert [label for _, label in opened] == small.labels.tolist()
+
+    def test_a_reader_ends_where_a_list_does(self, opened: Reader) -> None:
+        """Whether one sample is asked for or several."""
+        for index in OUTSIDE:
+            with pytest.raises(IndexError, match="out of range"):
+                opened[index]
+
+    def test_a_reader_refuses_what_is_no_index(self, opened: Reader) -> None:
+        """With the error that a list would raise, and without reading anything."""
+        for index in NO_INDEX:
+            with pytest.raises(TypeError):
+                opened[index]
 
 
 def _made(folder: Path) -> Path:

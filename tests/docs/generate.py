@@ -21,8 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INTRO = """# Command line reference
 
 Made from the code by `make docs`; a test compares this page with it. What each figure means stands in
-[methodology.md](methodology.md), what stores are in [stores.md](stores.md), what datasets are in
-[datasets.md](datasets.md).
+[methodology.md](methodology.md), what datasets and stores are in [data.md](data.md).
 
 What a program would read goes to standard output (`--json`), what a person reads while waiting goes to standard error:
 a bar where a person watches, plain lines otherwise. Every refusal is one line that says what is wrong, where, and what

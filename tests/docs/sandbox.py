@@ -48,5 +48,5 @@ def make_sandbox(root: Path) -> Sandbox:
     env = {"STOREBENCH_DATA": str(data), "STOREBENCH_STORES": "stores", "STOREBENCH_RUNS": "runs"}
     sandbox = Sandbox(root=root, env=env)
     sandbox.run("run", "lmdb", *SMALL)
-    sandbox.run("convert", "lmdb", "--dataset", "mnist")  # the store that docs/pytorch.md reads
+    sandbox.run("convert", "lmdb", "--dataset", "mnist")  # the store that docs/loaders.md reads
     return sandbox

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.hostile.mutations import RAW, as_json, cut_or_flipped, mutated
-from tests.support.foreign_files import jpegs, numbered, write_leveldb, write_lmdb, write_vlen
+from tests.support.foreign_files import jpegs, numbered, write_lmdb, write_vlen
 from tests.support.thinning import some
 
 Here = Callable[..., int]
@@ -120,14 +120,11 @@ def test_a_damaged_page_index_is_not_used(here: Here, stores: Path) -> None:
 FOREIGN: dict[str, Callable[[Path], Path]] = {
     "HDF5": lambda folder: write_vlen(folder / "a.h5", jpegs(20), chunks=(4,), compression="gzip"),
     "LMDB": lambda folder: write_lmdb(folder / "a", numbered(jpegs(20))),
-    "LevelDB": lambda folder: write_leveldb(folder / "a", numbered(jpegs(20))),
 }
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_file_of_another_program_that_is_inspected(here: Here, in_memory: Path, kind: str) -> None:
-    if kind == "LevelDB":
-        pytest.importorskip("plyvel")
     place, random_ = FOREIGN[kind](in_memory), random.Random(kind)
     files = [path for path in sorted(place.iterdir()) if path.stat().st_size] if place.is_dir() else [place]
     for _ in range(ROUNDS):

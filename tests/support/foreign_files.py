@@ -1,4 +1,4 @@
-"""Files as other programs write them: images in HDF5, LMDB and LevelDB, without any manifest of ours."""
+"""Files as other programs write them: images in HDF5 and LMDB, without any manifest of ours."""
 
 import pickle
 from collections.abc import Iterable, Sequence
@@ -86,16 +86,3 @@ def write_blob(path: Path, images: Sequence[bytes]) -> Path:
         file["train/begin"] = np.cumsum([0, *map(len, images)])
         file["train/label"] = np.arange(len(images), dtype=np.uint8)
     return path
-
-
-def write_leveldb(folder: Path, records: Iterable[tuple[bytes, bytes]], *, compact: bool = True) -> Path:
-    """Write a LevelDB with snappy, the library's default; return its folder."""
-    import plyvel
-
-    database = plyvel.DB(str(folder), create_if_missing=True)
-    for key, value in records:
-        database.put(key, value)
-    if compact:
-        database.compact_range()
-    database.close()
-    return folder

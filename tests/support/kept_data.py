@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.datasets import cifar10, mnist
-from storebench.datasets.arrays import Arrays
+from storebench.datasets.base import Arrays
 from storebench.datasets.catalog import DATA_ENV
 from storebench.datasets.cifar10 import LayoutSource
 from storebench.errors import StorebenchError

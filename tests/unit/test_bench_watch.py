@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from storebench.cli.bench_watch import Pace, StderrWatcher, outcome
+from storebench.cli.progress import Pace, StderrWatcher, outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, Record
 from storebench.runs.schedule import PendingReplicate
 from storebench.settings.words import CacheState
@@ -41,12 +41,6 @@ STEADY = Portion(
 )
 def test_a_rate_is_that_of_a_cold_start_or_of_the_steady_steps(portion: Portion | None, said: str) -> None:
     assert outcome(dataclasses.replace(RECORD, portion=portion)).startswith(said)
-
-
-def test_a_reader_that_holds_its_data_has_one_rate() -> None:
-    assert RECORD.cache is not None
-    held = dataclasses.replace(RECORD.cache, applies_to="open")
-    assert outcome(dataclasses.replace(RECORD, cache=held)).startswith("epoch 0: 1,900 samples/s, ")
 
 
 def lines_of(watcher: StderrWatcher, capsys: pytest.CaptureFixture[str], rounds: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 from storebench.cli.main import app
 from storebench.runs.folder import Run
 from storebench.scenario import load_scenario
-from tests.docs.command_line import help_of
 
 CompletedText = subprocess.CompletedProcess[str]
 Cli = Callable[..., CompletedText]
@@ -110,17 +108,6 @@ def test_every_number_is_refused_in_one_line_with_its_option(value: str, words: 
         line = refused_here(*words.split(), f"--{name}", value)
         assert f"--{name}" in line
         assert value in line
-
-
-def test_all_numeric_options_are_tried() -> None:
-    for words, names in NUMBERS.items():
-        verb = words.split()[0]
-        numeric = re.findall(
-            r"^ +--([a-z-]+)(?:,--[a-z-]+)*[ ,].*?(?:INTEGER|FLOAT|<int>|<float>)",
-            help_of(verb),
-            re.MULTILINE,
-        )
-        assert set(numeric) <= set(names.split()), verb
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "0.5"])
@@ -244,10 +231,6 @@ def test_scenarios_are_listed_with_their_questions(cli: Cli, tmp_path: Path) -> 
     assert "no scenario files here" in refused(cli("scenarios", "--folder", "."))
 
 
-def test_trace_refuses_a_folder_without_records(cli: Cli) -> None:
-    assert "no records here" in refused(cli("trace", "."))
-
-
 LISTED = ("--dataset", "mnist", "--synthetic", "--limit", "8")
 
 
@@ -319,10 +302,6 @@ def test_an_error_names_the_argument_or_option_and_the_item(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_convert_names_its_argument_in_an_error(cli: Cli) -> None:
-    assert "BACKEND: no format is called 'webdataset'" in refused(cli("convert", "webdataset", *LISTED))
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(cli: Cli, tmp_path: Path) -> None:
     cuda = "cuda: there is no CUDA device here. Use the device cpu."
@@ -352,17 +331,3 @@ def test_no_network_is_chosen_where_nothing_is_trained(
     assert {(cell["model"], cell["batch_size"]) for cell in json.loads(done.stdout)["cells"]} == {
         (model, batch)
     }
-
-
-def test_data_alone_lists_the_datasets(cli: Cli) -> None:
-    alone, listed = cli("data"), cli("data", "list")
-    assert (alone.returncode, alone.stdout) == (0, listed.stdout)
-    assert "'storebench data fetch NAME'" in alone.stderr
-
-
-def test_a_dry_run_says_the_bytes_that_stores_will_have(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", "png", "files+raw", "-d", "cifar10", "--synthetic", "--limit", "2000", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    said = dict(re.findall(r"/files\+(\w+): 2,000 samples, to convert, about ([\d.]+) MiB", done.stdout))
-    assert float(said["png"]) < float(said["raw"]) == 6
-    assert "to convert, " in done.stdout.splitlines()[-1]

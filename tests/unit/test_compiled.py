@@ -44,19 +44,6 @@ def test_a_compiler_that_does_not_work_gives_no_library(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["'an open quotation", ""])
-def test_a_compiler_whose_name_cannot_be_read_is_cc(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CC", command)
-    assert answer_of(load_compiled(ANSWER, tmp_path)) == 42
-
-
-def test_source_that_is_wrong_gives_no_library(tmp_path: Path) -> None:
-    assert load_compiled("int answer(void) {", tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(("mode", "answer"), [(0o755, 43), (0o775, 42), (0o757, 42)])
 def test_a_library_that_others_could_have_written_is_not_loaded(
     mode: int, answer: int, tmp_path: Path
@@ -71,17 +58,6 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     path.chmod(mode)
     assert answer_of(load_compiled(ANSWER, folder)) == answer
     assert kept(folder).stat().st_mode & 0o022 == 0
-
-
-def test_a_damaged_library_is_compiled_again(tmp_path: Path) -> None:
-    right, folder = tmp_path / "right", tmp_path / "folder"
-    load_compiled(ANSWER, right)
-    folder.mkdir()
-    path = folder / kept(right).name
-    path.write_bytes(b"")
-    path.chmod(0o755)
-    assert answer_of(load_compiled(ANSWER, folder)) == 42
-    assert path.stat().st_size > 0
 
 
 def test_a_folder_that_cannot_be_made_costs_a_compilation_only(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.main import app
 from tests.docs.command_line import parse
 from tests.docs.generate import verbs
 
@@ -53,33 +52,6 @@ def test_the_command_line_loads_no_heavy_library_to_start() -> None:
     assert not loaded & set(HEAVY)
 
 
-def test_only_cells_import_torch() -> None:
-    """What starts them, judges and reports them does without; importing it takes longer than most of these verbs."""
-    modules = (
-        *(
-            "runner",
-            "plan",
-            "surroundings",
-            "stores.convert",
-            "stores.inspection",
-            "stores.verify",
-            "timeline",
-        ),
-        *("check.against", "check.confirm", "report.build", "report.validation.validate", "report.analysis"),
-    )
-    code = f"import sys, {', '.join(f'storebench.{name}' for name in modules)}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
-@pytest.mark.parametrize("verb", [command.name for command in app.registered_commands])
-def test_every_verb_explains_itself(verb: str, cli: Cli) -> None:
-    done = cli(verb, "--help")
-    assert done.returncode == 0
-    assert "Usage:" in done.stdout
-    assert len(done.stdout.splitlines()) > 4
-
-
 def test_the_version_is_printed(cli: Cli) -> None:
     from storebench import __version__
 
@@ -104,11 +76,3 @@ def test_a_bare_command_says_where_to_begin(cli: Cli, tmp_path: Path) -> None:
     for words in shown:
         parse(words)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_help_lists_every_word_of_an_option(cli: Cli) -> None:
-    from storebench.matrix import MODEL_BATCHES
-
-    text = " ".join(cli("run", "--help").stdout.split())
-    assert all(f"{model}," in text or f"{model} if" in text for model in MODEL_BATCHES)
-    assert "'storebench run'" in cli("report", "--help").stdout

@@ -25,13 +25,6 @@ def fail() -> None:
     raise ZeroDivisionError("no reason")
 
 
-def test_an_answer_comes_back() -> None:
-    assert (
-        run_isolated(lambda: (os.getpid(), "x" * 1_000_000), limit_s=10, memory_bytes=MEMORY)[0]
-        != os.getpid()
-    )
-
-
 def test_a_crash_names_the_signal() -> None:
     with pytest.raises(IsolatedError, match="ended by SIGSEGV"):
         run_isolated(crash, limit_s=10, memory_bytes=MEMORY)
@@ -70,13 +63,3 @@ def test_an_unknown_error_comes_back_with_its_traceback() -> None:
 def test_memory_is_limited() -> None:
     with pytest.raises(RuntimeError, match="MemoryError"):
         run_isolated(lambda: bytearray(2 * MEMORY), limit_s=10, memory_bytes=MEMORY)
-
-
-def test_what_a_library_prints_before_it_crashes_is_discarded(capfd: pytest.CaptureFixture[str]) -> None:
-    def complain() -> None:
-        os.write(2, b"assertion failed\n")
-        os.abort()
-
-    with pytest.raises(IsolatedError, match="ended by SIGABRT"):
-        run_isolated(complain, limit_s=10, memory_bytes=MEMORY)
-    assert capfd.readouterr().err == ""

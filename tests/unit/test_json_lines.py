@@ -45,12 +45,6 @@ def test_blocks_follow_each_other(path: Path) -> None:
     assert path.read_bytes() == b'{"n": 1}\n{"n": 2}\n{"n": 3}\n'
 
 
-def test_no_rows_make_no_file(path: Path) -> None:
-    append_lines(path, [])
-    assert not path.exists()
-    assert rows(path) == []
-
-
 @pytest.mark.parametrize("add", [append_lines, lambda path, added: replace_lines(path, path, is_odd, added)])
 @pytest.mark.parametrize(
     ("end", "kept"),
@@ -132,23 +126,6 @@ def test_a_disk_that_fills_leaves_the_old_lines(path: Path, monkeypatch: pytest.
     assert path.read_bytes() == before
 
 
-def test_a_file_that_could_not_be_begun_is_not_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(handle: int) -> None:
-        raise OSError(errno.EIO, "no device")
-
-    monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises(OutputError):
-        append_lines(path, numbered(1))
-    assert not path.exists()
-
-
-def test_a_write_in_parts_is_completed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda handle, content: write(handle, content[:3]))
-    append_lines(path, numbered(1, 22, 333))
-    assert rows(path) == numbered(1, 22, 333)
-
-
 def test_an_interrupt_leaves_the_old_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append_lines(path, numbered(1))
 
@@ -166,15 +143,6 @@ def test_replaced_lines_move_aside(path: Path, aside: Path) -> None:
     replace_lines(path, aside, is_odd, numbered(4))
     assert rows(path) == numbered(2, 4)
     assert rows(aside) == numbered(1, 3)
-
-
-def test_rows_are_appended_where_nothing_is_old(path: Path, aside: Path) -> None:
-    append_lines(path, numbered(2))
-    replace_lines(path, aside, is_odd, numbered(4))
-    assert rows(path) == numbered(2, 4)
-    assert not aside.exists()
-    replace_lines(aside, path, is_odd, numbered(6))
-    assert rows(aside) == numbered(6)
 
 
 def test_a_kill_between_the_two_files_loses_and_doubles_nothing(

@@ -17,8 +17,7 @@ from storebench.digests import payload_digest, set_digest
 from storebench.errors import CorruptDataError, DigestMismatchError, UsageError
 from storebench.formats import open_reader, parse_backend
 from storebench.stores.convert import convert
-from storebench.stores.find import Store
-from storebench.stores.samples import StoreSamples
+from storebench.stores.find import Store, StoreSamples
 from storebench.stores.verify import verify_store
 from tests.support.photo_folders import photo, photo_file, write_photos
 

@@ -1,36 +1,23 @@
-"""Text of others: what reaches a terminal, a log, Markdown, a spreadsheet or CI moves nothing and commands nothing."""
+"""Text of others: what reaches a terminal, Markdown, a spreadsheet or CI moves nothing and commands nothing."""
 
 import csv
 import io
-import json
 import re
-import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.errors import UsageError
-from storebench.plain_text import (
-    csv_cell,
-    inert,
-    json_text,
-    markdown,
-    plain,
-    workflow_message,
-    workflow_property,
-)
+from storebench.plain_text import csv_cell, markdown, plain, workflow_message, workflow_property
 
-DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 NASTY = st.text(st.sampled_from(" ab:#[]()|<\\=+-@%,\t\r\n\x1b\x9b\x7f\x85\u2028\u202e\udcff\ud83d"))
 
 
 @given(text=st.text() | NASTY)
-def test_plain_text_is_one_line_that_moves_nothing_and_stays_as_it_is(text: str) -> None:
+def test_plain_text_is_one_printable_line_and_stays_as_it_is(text: str) -> None:
     shown = plain(text)
-    assert len(shown.splitlines()) <= 1
-    assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in DIRECTIONS]
-    assert not re.search(r"(^|\s)::|##\[", shown)
+    assert shown.isprintable()
     assert plain(shown) == shown
     shown.encode()  # a half of a character has no bytes
 
@@ -39,25 +26,14 @@ def test_plain_text_is_one_line_that_moves_nothing_and_stays_as_it_is(text: str)
     ("text", "shown"),
     [
         ("CIFAR-10, 4,000 images µs 数据", "CIFAR-10, 4,000 images µs 数据"),
-        ("tests/test_read.py::test[a]", "tests/test_read.py::test[a]"),
         ("red\x1b[31m", r"red\x1b[31m"),
         ("one\ntwo\tthree", "one two three"),
         ("gnp.\u202eexe", r"gnp.\u202eexe"),
-        ("\udcff\udcfe", r"\xff\xfe"),
-        ("\n::error::pwn", " : :error::pwn"),
-        (":::", ": : :"),
-        ("x ##[error]pwn", "x ## [error]pwn"),
+        ("\udcff", r"\udcff"),
     ],
 )
 def test_what_cannot_be_printed_is_shown(text: str, shown: str) -> None:
     assert plain(text) == shown
-
-
-@given(lines=st.lists(st.text() | NASTY))
-def test_no_line_of_ours_begins_with_a_command(lines: list[str]) -> None:
-    text = inert("\n".join(lines))
-    assert not [line for line in re.split("[\r\n]", text) if line.strip().startswith("::")]
-    assert "##[" not in text
 
 
 @given(text=st.text() | NASTY)
@@ -110,10 +86,3 @@ def test_a_workflow_command_ends_where_its_line_does(text: str) -> None:
 def test_an_error_is_plain_text(what: str, where: str) -> None:
     line = str(UsageError(what, where=where))
     assert plain(line) == line
-
-
-def test_json_means_the_same_without_a_command() -> None:
-    value = {"name": "##[error]pwn", "list": [["##["]]}
-    text = json_text(json.dumps(value))
-    assert "##[" not in text
-    assert json.loads(text) == value

@@ -1,14 +1,12 @@
 """The lines about the ranks of a job: their progress while it runs, and a summary of each epoch."""
 
-import dataclasses
 import io
 import sys
 import time
 
 import pytest
 
-from storebench.cli.bench_watch import StderrWatcher
-from storebench.cli.rank_lines import ProgressLines, job_line, progress_line
+from storebench.cli.progress import ProgressLines, StderrWatcher, job_line, progress_line
 from storebench.ranks.progress import Position
 from storebench.runs.schedule import PendingReplicate
 from tests.support.planted import make_record, with_job
@@ -29,7 +27,7 @@ def at(rank: int, batches: int = 0, phase: int = 4, name: str = "epoch 0", total
         ([at(0, 1), at(1, 1)], "ranks 0 to 1: epoch 0, 1 batch"),
         (
             [at(0, 3), at(1, phase=0, name="the start"), at(2, 3), at(3, phase=0, name="the start")],
-            "ranks 1 and 3: the start; ranks 0 and 2: epoch 0, 3 batches",
+            "ranks 1, 3: the start; ranks 0, 2: epoch 0, 3 batches",
         ),
         ([at(5, 2)], "epoch 0"),
         ([at(0, 2, total=1_000)], "epoch 0: 2 of 1,000 batches"),
@@ -49,7 +47,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_has_one_line_that_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("storebench.cli.rank_lines._REWRITE_EVERY_S", 0.0)
+    monkeypatch.setattr("storebench.cli.progress._REWRITE_EVERY_S", 0.0)
     watcher = StderrWatcher()
     record = make_record("lmdb", ranks=2, cache="warm")
     work = PendingReplicate(cell=record.cell, replicate=0)
@@ -72,7 +70,7 @@ def test_a_log_gets_a_line_every_few_seconds(
     lines.began()
     lines.show("epoch 0: 3 of 5 batches")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("storebench.cli.rank_lines.PLAIN_LINE_EVERY_S", 0.02)
+    monkeypatch.setattr("storebench.cli.progress.PLAIN_LINE_EVERY_S", 0.02)
     time.sleep(0.03)
     lines.show("epoch 0: 4 of 5 batches")
     lines.clear()
@@ -85,10 +83,3 @@ def test_the_outcome_of_a_job_has_its_ranks_skew_waits_and_exchange() -> None:
         "2 ranks: 1,143 to 1,143 samples/s each, skew 0.0%, wait for the slowest 0.50 ms per step,"
         " exposed communication 3.00 ms per step (ideal ring 8.20 ms)"
     )
-
-
-def test_an_outcome_leaves_out_what_was_not_measured() -> None:
-    record = with_job(make_record("lmdb", ranks=2, cache="warm"), wait_for_slowest_s=None)
-    assert job_line(record) == "2 ranks: 1,143 to 1,143 samples/s each, skew 0.0%"
-    assert job_line(make_record("lmdb")) == ""
-    assert job_line(dataclasses.replace(record, timed_steps=0)) == ""

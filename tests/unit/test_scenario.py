@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.plan_lines import loop_line
+from storebench.cli.progress import loop_line
 from storebench.errors import ScenarioError, StorebenchError
 from storebench.formats.registry import BUILTIN, PAPER_BACKENDS
 from storebench.loading.loader import LOADERS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.plan_lines import told_apart
+from storebench.cli.progress import told_apart
 from storebench.progress import mute
 from storebench.scenario import SHIPPED, load_scenario, shipped_scenarios
 

@@ -13,29 +13,24 @@ from typing import Any
 import pytest
 
 import storebench
-from storebench.datasets import DatasetSpec
-from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError
-from storebench.report.labels import setting_label
+from storebench.errors import CorruptDataError, ScenarioError
 from storebench.results import CELL_FIELDS, Cell, Record
 from storebench.runs.records import record_from_dict, record_to_dict
 from storebench.scenario import make_scenario
 from storebench.settings.loop import SETTINGS
 from storebench.settings.rows import Setting
-from storebench.settings.words import CacheState, Compute, ComputeKind, LoaderKind, Split
-from storebench.worker.job import CellJob, read_job, write_job
+from storebench.settings.words import Compute, ComputeKind
 from tests.support.revision_tools import BEING_COMPILED
 
 NEW_FIELD = """
-    gradient_steps: int | None = field(
+    gradient_steps: int | None = setting(
         default=None,
-        metadata=Setting(
-            meaning="Batches whose gradients are added up before the weights change.",
-            least=1,
-            most=64,
-            option="Batches per change of the weights.",
-            label="{} batches per change",
-            added=True,
-        ).metadata,
+        meaning="Batches whose gradients are added up before the weights change.",
+        least=1,
+        most=64,
+        option="Batches per change of the weights.",
+        label="{} batches per change",
+        added=True,
     )
 """
 
@@ -173,21 +168,6 @@ def test_a_record_with_an_unknown_word_is_refused(field: str, value: str, words:
     assert f"cell.{field}: " in str(caught.value)
 
 
-def test_words_are_typed_in_a_cell_that_was_read() -> None:
-    raw = {"schema_version": 2, "storebench_version": "0", "run_id": "x", "started_utc": ""}
-    cell = record_from_dict(raw | {"cell": recorded(), "replicate": 0, "epoch": 0}, where="here").cell
-    assert (cell.cache, cell.loader) == (CacheState.ANY, LoaderKind.PROCESSES)
-    assert isinstance(cell.cache, CacheState)
-    assert isinstance(cell.loader, LoaderKind)
-    assert cell.compute.kind is ComputeKind.REAL
-
-
-def test_a_split_that_does_not_exist_is_refused_at_once() -> None:
-    assert DatasetSpec(name="mnist", split=Split.TEST).store_id == "mnist-test"
-    with pytest.raises(UnknownNameError, match="Did you mean 'train'"):
-        DatasetSpec(name="mnist", split=Split.of("trian"))
-
-
 def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
     copied = tmp_path / "changed" / "storebench"
     shutil.copytree(Path(storebench.__file__).parent, copied, ignore=BEING_COMPILED)
@@ -220,29 +200,7 @@ def test_adding_a_setting_is_one_field(tmp_path: Path) -> None:
     ]
 
 
-CELL_JSON = (
-    '{"dataset": "mnist", "split": "train", "size": null, "limit": null, "data_seed": 0, "synthetic": null, '
-    '"image_size": null, "skip_unreadable": false, "backend": "lmdb?readahead=off", "format": "lmdb", "codec": "raw", "reader": "get", '
-    '"reader_options": [["readahead", "off"]], "codec_options": [], "loader": "processes", "workers": 0, "batch_size": 64, '
-    '"model": "lenet", "compute": "real", "device": "cpu", "seed": 0, "shuffle": true, "epochs": 1, '
-    '"max_steps": null, "warmup_steps": 0, "cache": "any", "threads": 1, "memory_bytes": null, '
-    '"readahead_kib": null, "passes": null, "ranks": 1, "global_batch_size": null, "pad": false, "sync": "overlapped", "share": "none", "store_fill": "preload", "store_memory_bytes": null, '
-    '"trainers": 1, "trainer_data": "partitioned", "tournament_steps": 0}'
-)
 """A cell in a record and in a job, as this release writes it: earlier ones lack some fields."""
-
-
-def test_a_record_and_a_job_hold_the_flat_fields_of_a_cell(tmp_path: Path) -> None:
-    asked = {"dataset": "mnist", "backends": ["lmdb?readahead=off"]}
-    [cell] = make_scenario({"name": "x", "matrix": [asked]}).cells()
-    assert (cell.data.name, cell.backend.format, cell.backend.name) == ("mnist", "lmdb", "lmdb?readahead=off")
-    record = Record(storebench_version="0", run_id="x", cell=cell, replicate=0, epoch=0, started_utc="")
-    assert json.dumps(record_to_dict(record)["cell"]) == CELL_JSON
-    folders: dict[str, Any] = {name: tmp_path / name for name in ("run", "tables", "store", "out")}
-    job = CellJob(cell=cell, replicate=0, run_id="x", **folders)
-    write_job(job, tmp_path / "job.json")
-    assert f'"cell": {CELL_JSON}' in (tmp_path / "job.json").read_text()
-    assert read_job(tmp_path / "job.json") == job
 
 
 def ranked(**keys: Any) -> list[Cell]:
@@ -294,16 +252,6 @@ def test_settings_that_need_several_ranks_are_refused_without(keys: dict[str, An
         ranked(**keys)
 
 
-def test_a_job_of_ranks_is_named_in_its_label() -> None:
-    [cell] = ranked(ranks=2, global_batch_size=64, sync="after", pad=True)
-    words = ["batch 32 per rank", "2 ranks", "global batch 64", "padded", "gradients after backward"]
-    assert [word for word in setting_label(cell).split(", ") if word in words] == words
-    [alone] = ranked()
-    assert not any(word in setting_label(alone) for word in ("rank", "gradients"))
-    [loads] = ranked(ranks=2, compute="none")
-    assert "gradients" not in setting_label(loads)
-
-
 def test_one_trainer_has_one_cell_whatever_trainers_are_asked_for() -> None:
     cells = ranked(ranks=[2, 4], trainers=[1, 2], trainer_data=["partitioned", "replicated"])
     found = [(cell.ranks, cell.trainers, str(cell.trainer_data)) for cell in cells]
@@ -341,11 +289,3 @@ def test_one_trainer_has_one_cell_whatever_trainers_are_asked_for() -> None:
 def test_trainers_that_make_no_sense_are_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         ranked(**keys)
-
-
-def test_trainers_are_named_in_a_label() -> None:
-    [cell] = ranked(ranks=4, trainers=2, trainer_data="replicated", tournament_steps=50)
-    words = ["4 ranks", "2 trainers", "all samples per trainer", "a tournament every 50 steps"]
-    assert [word for word in setting_label(cell).split(", ") if word in words] == words
-    [alone] = ranked(ranks=4)
-    assert not any(word in setting_label(alone) for word in ("trainer", "tournament"))

@@ -1,4 +1,4 @@
-"""The format: image files in class folders, one file per sample, as other tools read them."""
+"""The format: image files in class folders, as other tools read them; their writer and readers."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The format: one HDF5 file that describes itself."""
+"""The format: one HDF5 file that describes itself, and its reader that goes past the library."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

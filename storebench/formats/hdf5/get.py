@@ -1,4 +1,4 @@
-"""Read HDF5 through h5py's low-level interface, one hyperslab per sample."""
+"""HDF5 through h5py: the layout of a store, its writer, and a reader of one hyperslab per sample."""
 
 import contextlib
 import os

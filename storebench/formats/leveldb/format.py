@@ -1,4 +1,4 @@
-"""The format: sorted tables of records, written once and never changed."""
+"""The format: sorted tables of records, their writer, and readers by get and by sorted windows."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -20,15 +20,12 @@ class Snapshot:
         store: Path,
         *,
         linked: Callable[[Path], bool],
-        copied: Callable[[Path], bool] | None = None,
-        symbolic: bool = False,
     ) -> None:
         try:
             self.folder, lock = locked_folder(f"snapshot-{kind}")
         except OSError as error:
             raise _refusal(error, Path(tempfile.gettempdir())) from error
-        self.links = "symbolic links" if symbolic else "hard links"
-        self._copied = copied
+        self.links = "hard links"
         # A Finalize runs at exit too, and only in the process that made it.
         self.remove = Finalize(self, remove, args=(self.folder, lock), exitpriority=0)
         try:
@@ -42,7 +39,7 @@ class Snapshot:
             for path in sorted(store.iterdir()):
                 if linked(path):
                     self._link(path)
-                elif path.is_file() and (self._copied is None or self._copied(path)):
+                elif path.is_file():
                     shutil.copyfile(path, self.folder / path.name)
         except FileNotFoundError as error:
             raise damaged(
@@ -53,9 +50,6 @@ class Snapshot:
 
     def _link(self, path: Path) -> None:
         target = self.folder / path.name
-        if self.links == "symbolic links":
-            target.symlink_to(path)
-            return
         try:
             target.hardlink_to(path)
         except OSError:  # another file system, or files of another user

@@ -1,4 +1,4 @@
-"""LMDB without the library: offsets from the page index, explicit reads of cold data, one gather of resident data."""
+"""LMDB without the library: explicit reads at offsets of the page index or of a tree walk, and the ladder of options."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
-"""The format: a memory-mapped B+-tree in one file."""
+"""The format: a memory-mapped B+-tree in one file, and its reader that shares memory."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Read LMDB through py-lmdb's get: each value is copied out of the memory map."""
+"""LMDB through py-lmdb: the writer, and a reader whose get copies each value out of the map."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""The format: decoded pixels in one array, read when the store is opened."""
+"""The format: decoded pixels in one array, its writer, and readers that hold or share it."""
 
 import contextlib
 import multiprocessing

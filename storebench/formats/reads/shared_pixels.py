@@ -1,4 +1,4 @@
-"""Pixels in POSIX shared memory: filled by the first process that opens them, removed by the last."""
+"""Pixels in POSIX shared memory, filled by the first process that opens them, and the readers that gather from them."""
 
 import contextlib
 import fcntl

@@ -60,6 +60,7 @@ _STYLE = {
     "legend.fontsize": 8.5,
     "hatch.linewidth": 0.7,
     "svg.hashsalt": "storebench",
+    "svg.fonttype": "none",  # glyphs as paths would double the page
     "text.parse_math": False,  # a name with two dollar signs is not a formula
     "figure.facecolor": "white",
 }

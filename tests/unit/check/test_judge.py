@@ -101,6 +101,7 @@ def test_separate_runs_pass_by_their_counters_if_no_time_is_asked_for(tmp_path: 
     first, second = run_of(tmp_path / "a"), run_of(tmp_path / "b", seed=1, change=slower(3.0))
     code, text = run(first, second, "--policy", policy)
     assert (code, "no regression in 3 cells (3 not gated)" in text) == (0, True), text
+    assert " not gated  3.0" in text
     more = run_of(tmp_path / "c", change=with_(counters=Counters(read_calls=2000, major_faults=0)))
     assert run(first, more, "--policy", policy)[0] == 1
     sides = paired(tmp_path)

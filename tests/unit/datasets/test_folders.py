@@ -170,7 +170,7 @@ def test_more_files_than_a_dataset_may_have_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay_out(tmp_path, "a/1.jpg a/2.jpg a/3.jpg b/1.jpg b/2.jpg b/3.jpg")
-    monkeypatch.setattr("storebench.datasets.walk.MOST_ENTRIES", 7)
+    monkeypatch.setattr("storebench.datasets.folder.MOST_ENTRIES", 7)
     with pytest.raises(CorruptDataError, match="more than 7 files and folders"):
         open_at(tmp_path)
 

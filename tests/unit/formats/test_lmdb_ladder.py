@@ -1,6 +1,5 @@
-"""LMDBIO's ladder is one table: the scenario measures its rungs, the documents describe them, backends parse."""
+"""LMDBIO's ladder is one table: the scenarios measure its rungs, and their backends parse."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -38,13 +37,3 @@ def test_the_scenarios_measure_every_rung_and_nothing_else() -> None:
     }
     shared = {(rung.backend, rung.share) for rung in RUNGS if rung.share is not Share.NONE}
     assert shared | {("lmdb", Share.NONE), ("lmdb?readahead=off", Share.NONE)} <= trained <= rungs
-
-
-def test_the_tables_of_gains_have_a_row_per_optimisation_in_order() -> None:
-    text = (ROOT / "docs" / "scaling-io.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([A-Z]{2,4}|`lmdb:shared`)(?:, loading included)? \|", text, re.MULTILINE)
-    named = {"LMM": "`lmdb:shared`"}  # which shares the whole store; the page calls only sharing batches LMM
-    optimisations = [
-        named.get(rung.name, rung.name) for rung in RUNGS if rung.trouble and rung.share is Share.NONE
-    ]
-    assert rows == [*optimisations, *optimisations]

@@ -128,7 +128,7 @@ def test_a_limited_cell_starts_cold_and_stays_below_its_limit(
         assert cache["resident_frac_after"] <= LIMIT / total + 0.01
         assert cache["method"].startswith("cgroup-v")
         assert record["cell"]["memory_bytes"] == LIMIT
-        assert record["coverage"]["missing"] == record["coverage"]["pixels_wrong"] == 0
+        assert record["coverage"]["missing"] == record["coverage"]["timed_wrong"] == 0
         assert record["counters"]["device_read_bytes"] > 0.2 * record["payload_bytes"]
         assert cache["resident_max_frac"] <= LIMIT / total + 0.01
         assert len(cache["curve"]) >= 2

@@ -54,7 +54,6 @@ def digests(run: Path, name: str, *backends: str) -> list[set[str]]:
         ("order", ()),
         ("loss", ("png", "lmdb")),
         ("loss", ("original", "lmdb+original")),
-        ("prepared", ("original", "lmdb+original")),
     ],
 )
 def test_the_cells_of_a_round_share_what_rounds_differ_in(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storebench.cli.bench_watch import StderrWatcher
+from storebench.cli.progress import StderrWatcher
 from storebench.runner import execute
 from storebench.runs.folder import Run
 from tests.support.harness_tools import Bench, scenario
@@ -17,7 +17,7 @@ LINE = re.compile(r" {4}epoch (\d): (\d+) of (\d+) batches, ([\d,]+) samples/s; 
 def test_a_long_epoch_tells_its_steps_its_rate_and_what_is_left(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("storebench.cli.rank_lines.PLAIN_LINE_EVERY_S", 0.3)
+    monkeypatch.setattr("storebench.cli.progress.PLAIN_LINE_EVERY_S", 0.3)
     asked = scenario(
         dataset="mnist", synthetic=True, limit=STEPS * BATCH, batch_size=BATCH, model="none", epochs=2,
         compute=f"emulated:{1000 * STEP_S:g}", backends=["lmdb", "memory"],

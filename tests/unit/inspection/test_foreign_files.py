@@ -1,6 +1,5 @@
 """The samples of files of other programs, made with the formats' own libraries: layout, sizes, contents, advice."""
 
-import os
 import pickle
 import stat
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from tests.support.foreign_files import (
     numbered,
     pickled,
     write_blob,
-    write_leveldb,
     write_lmdb,
     write_per_image,
     write_vlen,
@@ -294,34 +292,6 @@ def test_a_sparse_database_is_as_large_as_its_blocks(tmp_path: Path) -> None:
     assert inspect(tmp_path / "db", samples=FEW).file_bytes < 8 << 20
 
 
-@pytest.mark.parametrize("compact", [True, False])
-def test_a_leveldb_is_inspected_and_not_changed(tmp_path: Path, compact: bool) -> None:
-    pytest.importorskip("plyvel")
-    folder = write_leveldb(tmp_path / "db", numbered(IMAGES), compact=compact)
-
-    def state() -> dict[str, tuple[int, ...]]:
-        found = {entry.name: entry.stat() for entry in folder.iterdir()}
-        return {name: (at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_nlink) for name, at in found.items()}
-
-    before = state()
-    found = inspect(folder / "CURRENT", samples=FEW)
-    part = main_of(found)
-    assert (found.kind, part.samples, part.exact, part.content) == ("LevelDB", 60, True, "JPEG")
-    assert part.sample_bytes == SIZES
-    assert part.warm is not None
-    assert part.warm.samples == FEW
-    assert state() == before, "nothing is written, not even a count of links"
-
-
-def test_a_large_leveldb_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("plyvel")
-    monkeypatch.setattr("storebench.stores.keyvalue_files.MOST_SCANNED", 300)
-    values = [os.urandom(1000 + number % 400) for number in range(3000)]
-    part = main_of(inspect(write_leveldb(tmp_path / "db", numbered(values)), samples=50))
-    assert not part.exact
-    assert 2400 < part.samples < 3600
-
-
 def _cut(path: Path) -> Path:
     path.write_bytes(path.read_bytes()[:20_000])
     return path
@@ -331,16 +301,6 @@ def _other(content: bytes) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         (folder / "some.bin").write_bytes(content)
         return folder / "some.bin"
-
-    return write
-
-
-def _leveldb(name: str, content: bytes) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        pytest.importorskip("plyvel")
-        write_leveldb(folder / "db", numbered(IMAGES))
-        (folder / "db" / name).write_bytes(content)
-        return folder / "db"
 
     return write
 
@@ -371,13 +331,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], type[StorebenchError], str]] = 
         "HDF5 cannot read it",
     ),
     "damaged chunk": (_damaged_chunk, CorruptDataError, "HDF5 cannot read it"),
-    "rocks": (_leveldb("IDENTITY", b"x"), CorruptDataError, "RocksDB"),
-    "empty CURRENT": (_leveldb("CURRENT", b""), CorruptDataError, "LevelDB cannot open it"),
-    "other CURRENT": (
-        _leveldb("CURRENT", b"MANIFEST-000002\r\n"),
-        CorruptDataError,
-        "LevelDB cannot open it",
-    ),
 }
 
 

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from storebench.errors import UsageError
-from storebench.probes import page_cache
 from storebench.probes.page_cache import (
     PAGE_BYTES,
     Residency,
     cache_facts,
-    drop_caches,
 )
 from storebench.settings.words import CacheState
 
@@ -47,12 +44,6 @@ def test_the_reason_is_told_with_its_figures(requested: str, pages: int | None, 
     assert cache_facts(CacheState(requested), counted(pages)).reason == reason
 
 
-def test_an_unknown_state_is_refused_with_what_there_is() -> None:
-    with pytest.raises(UsageError) as caught:
-        cache_facts("lukewarm", counted(0))  # type: ignore[arg-type]
-    assert str(caught.value) == "no cache state is called 'lukewarm'. Use cold, warm or any."
-
-
 def test_a_warm_failure_tells_the_memory_that_was_needed_and_is_free() -> None:
     reason = cache_facts(CacheState.WARM, counted(10, total=3 * GIB // 2 // PAGE_BYTES)).reason
     told = re.fullmatch(
@@ -75,23 +66,6 @@ def test_a_cold_failure_tells_the_likely_cause(disk: Path) -> None:
     )
 
 
-def test_a_cold_failure_in_memory_names_the_file_system(shm: Path) -> None:
-    assert cache_facts(CacheState.COLD, counted(500), paths=[shm]).reason == (
-        "5.0% of the store was resident, cold allows 1%; "
-        "cold cannot exist on tmpfs (/dev/shm): its files are in memory only"
-    )
-
-
-def test_dropping_the_machines_caches_asks_the_kernel_for_all_three_kinds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    control = tmp_path / "drop_caches"
-    control.touch()
-    monkeypatch.setattr(page_cache, "DROP_CACHES", str(control))
-    assert drop_caches() == "drop_caches"
-    assert control.read_text(encoding="ascii") == "3\n"
-
-
 @pytest.mark.parametrize(("pages", "advised"), [(1, True), (64, True), (65, False), (5000, False)])
 def test_a_store_of_few_pages_is_told_to_have_more_samples(disk: Path, pages: int, advised: bool) -> None:
     """An open reader maps up to 64 pages, which are more than 1% of a small store."""
@@ -111,19 +85,9 @@ def test_a_store_of_few_pages_is_told_to_have_more_samples(disk: Path, pages: in
         ), advice
 
 
-def test_more_samples_are_no_advice_in_memory_or_for_a_warm_cell(shm: Path) -> None:
-    for state, paths in ((CacheState.COLD, [shm]), (CacheState.WARM, [])):
-        assert "more samples" not in cache_facts(state, counted(10, total=500), paths=paths).reason
-
-
 def test_a_count_of_exactly_the_limit_is_within_it() -> None:
     verdicts = [
         cache_facts(CacheState(state), counted(pages)).verdict.value
         for state, pages in (("cold", 100), ("cold", 101), ("warm", 9900), ("warm", 9899))
     ]
     assert verdicts == ["verified", "failed", "verified", "failed"]
-
-
-def test_the_count_after_the_epoch_is_kept_beside_the_one_before() -> None:
-    facts = cache_facts(CacheState.ANY, counted(2500), counted(7500))
-    assert (facts.resident_frac_before, facts.resident_frac_after) == (0.25, 0.75)

@@ -6,7 +6,6 @@ The kernel's own rules (limits, charges, moves between groups) are not emulated.
 import errno
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,7 +23,6 @@ from storebench.probes.cgroup import (
     sweep_groups,
 )
 from storebench.probes.page_count import PAGE_BYTES, Residency
-from storebench.worker import replicate
 
 MIB = 1 << 20
 OWN = "user.slice/app.slice/run.scope"
@@ -116,12 +114,6 @@ def test_the_limit_stands_before_a_process_enters(hierarchy: Hierarchy) -> None:
     assert (hierarchy.top / OWN / "cgroup.procs").read_text() == "12"
 
 
-def test_a_kernel_without_swap_accounting_has_groups_all_the_same(hierarchy: Hierarchy) -> None:
-    hierarchy.delegates("user.slice")
-    hierarchy.refused["memory.swap.max"] = errno.EACCES
-    assert find_controller().parent == hierarchy.top / "user.slice"
-
-
 def test_what_is_still_charged_is_reclaimed_before_the_group_goes(hierarchy: Hierarchy) -> None:
     hierarchy.delegates("user.slice")
     with memory_group(64 * MIB) as group:
@@ -146,15 +138,6 @@ def test_usage_is_told_without_counting_shared_memory_twice(hierarchy: Hierarchy
         usage = group.usage()
         assert (usage.peak_bytes, usage.cache_bytes, usage.own_bytes) == (8000, 4800, 1500)
         assert (usage.oom_kills, oom_kills(group.folder)) == (1, 1)
-
-
-def test_an_older_kernel_leaves_the_peak_unknown_and_lists_its_parts(hierarchy: Hierarchy) -> None:
-    hierarchy.delegates("user.slice")
-    with memory_group(64 * MIB) as group:
-        (group.folder / "memory.stat").write_text(STAT.replace("kernel 300\n", ""))
-        usage = group.usage()
-    assert usage.peak_bytes is None
-    assert usage.own_bytes == 1000 + 200 + 100 + 150
 
 
 def test_the_tightest_limit_of_all_groups_counts(hierarchy: Hierarchy) -> None:
@@ -193,52 +176,6 @@ def test_groups_of_ended_processes_go_and_those_of_living_ones_stay(hierarchy: H
     sweep_groups()
     assert not any(one.exists() for one in stale)
     assert all(one.exists() for one in others)
-
-
-@pytest.mark.parametrize("orphaned", [True, False])
-def test_a_process_whose_runner_was_killed_returns_to_its_own_group(
-    hierarchy: Hierarchy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, orphaned: bool
-) -> None:
-    hierarchy.delegates("user.slice")
-    # A group that delegates its controller takes no processes of its own.
-    hierarchy.refused["user.slice/cgroup.procs"] = errno.EBUSY
-    group = MemoryGroup.create(64 * MIB, find_controller())
-    job = SimpleNamespace(by_torchrun=False, memory_group=group.folder, image=None)
-    parents = iter([1, 2 if orphaned else 1])
-
-    def killed(_job: object, *, progress: object) -> None:
-        group.enter([os.getpid()])
-        hierarchy.inside(f"/user.slice/{group.folder.name}")
-        hierarchy.writes.clear()
-        raise SystemExit(143)
-
-    monkeypatch.setattr(replicate, "end_with_the_runner", lambda: None)
-    monkeypatch.setattr(replicate, "read_job", lambda _path: job)
-    monkeypatch.setattr(replicate, "Setup", SimpleNamespace(of=killed))
-    monkeypatch.setattr(os, "getppid", lambda: next(parents))
-    with pytest.raises(SystemExit):
-        replicate.main([str(tmp_path / "job.json")])
-    assert hierarchy.writes == ([("cgroup.procs", str(os.getpid()))] if orphaned else [])
-    returned = (hierarchy.top / OWN / "cgroup.procs").read_text() == str(os.getpid())
-    assert returned is orphaned
-
-
-def test_a_cell_that_sees_no_controller_answers_so(
-    hierarchy: Hierarchy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hierarchy.mounted()
-    job = SimpleNamespace(by_torchrun=False, memory_group=tmp_path / "group", image=None)
-    answered: list[str] = []
-
-    def failed(_job: object, error: Exception) -> int:
-        answered.append(str(error))
-        return 7
-
-    monkeypatch.setattr(replicate, "end_with_the_runner", lambda: None)
-    monkeypatch.setattr(replicate, "read_job", lambda _path: job)
-    monkeypatch.setattr(replicate, "answer_failure", failed)
-    assert replicate.main([str(tmp_path / "job.json")]) == 7
-    assert "no control group hierarchy with a memory controller is mounted" in answered[0]
 
 
 REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, int], str]] = {
@@ -292,13 +229,6 @@ def test_a_refusal_is_one_line_that_says_where(hierarchy: Hierarchy, name: str) 
     assert told.startswith("the page cache cannot be limited here: ")
 
 
-def test_a_refusal_above_says_more_than_a_group_that_delegates_nothing(hierarchy: Hierarchy) -> None:
-    hierarchy.delegates("user.slice", "")
-    hierarchy.refused["memory.max"] = errno.EROFS
-    with pytest.raises(UsageError, match=r"user\.slice \(Read-only file system\)"):
-        find_controller()
-
-
 PLACES = {
     "the root of the hierarchy": ("/", "/", ""),
     "a container sees its own part of it": ("/docker/0123", f"/docker/0123/{OWN}", OWN),
@@ -315,21 +245,6 @@ def test_the_own_group_is_found(hierarchy: Hierarchy, name: str) -> None:
     hierarchy.delegates("")
     found = find_controller()
     assert (found.parent, found.home) == (hierarchy.top, hierarchy.top / own if own else hierarchy.top)
-
-
-def test_a_controller_that_version_1_has_is_not_looked_for_in_version_2(
-    hierarchy: Hierarchy, tmp_path: Path
-) -> None:
-    first = tmp_path / "memory"
-    (first / "job").mkdir(parents=True)
-    (first / "job" / "memory.limit_in_bytes").write_text("12345\n")
-    (hierarchy.top / "cgroup.controllers").write_text("hugetlb pids\n")
-    hierarchy.mounted(
-        f"31 23 0:27 / {hierarchy.top} rw - cgroup2 cgroup2 rw",
-        f"32 23 0:28 / {first} rw - cgroup cgroup rw,memory",
-    )
-    hierarchy.inside("/", "5:memory:/job", "4:cpu,cpuacct:/")
-    assert memory_limit_bytes() == 12345
 
 
 STAT_V1 = """\
@@ -358,14 +273,6 @@ def test_a_limit_of_version_1_also_holds_memory_of_the_groups_below(
     assert memory_room_bytes() == 9000 - 1500
     usage = MemoryGroup(first / "job", home=first).usage()
     assert (usage.cache_bytes, usage.own_bytes) == (4800, 1500)
-
-
-def test_without_any_hierarchy_it_says_so(hierarchy: Hierarchy) -> None:
-    hierarchy.mounted()
-    assert memory_limit_bytes() is None
-    assert oom_kills() is None
-    with pytest.raises(UsageError, match="no control group hierarchy with a memory controller is mounted"):
-        find_controller()
 
 
 @pytest.mark.parametrize(("found", "stands"), [((60, 49, 70), 49), ((40, 60), 40), ((60,) * 9, 60)])

@@ -1,9 +1,6 @@
 """The key that decides whether two results may be compared, and the notes beside it."""
 
-import json
-import os
 import re
-import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -38,25 +35,6 @@ def test_the_key_changes_with_what_must_match(tmp_path: Path, monkeypatch: pytes
     assert after.match["threads"]["OMP_NUM_THREADS"] == "7"
     assert after.key != before.key
     assert after.key == match_key(after.match)
-
-
-def test_fewer_cores_are_another_environment(tmp_path: Path) -> None:
-    allowed = os.sched_getaffinity(0)
-    if len(allowed) < 2:
-        pytest.skip("needs two cores")
-    before = environment(tmp_path).key
-    os.sched_setaffinity(0, {min(allowed)})
-    try:
-        assert environment(tmp_path).key != before
-    finally:
-        os.sched_setaffinity(0, allowed)
-
-
-def test_it_is_plain_json_and_tells_no_host_name(tmp_path: Path) -> None:
-    found = environment(tmp_path)
-    text = json.dumps([found.match, found.notes])
-    assert json.loads(text)[0] == found.match
-    assert len(socket.gethostname()) < 4 or socket.gethostname() not in text
 
 
 def test_match_and_notes_hold_what_the_issue_asks_for(tmp_path: Path) -> None:
@@ -96,41 +74,3 @@ def test_loop_devices_that_read_in_other_ways_are_other_environments(
     assert re.fullmatch(r"loop over \w+ on .+ with direct I/O", models[0])
     assert re.fullmatch(r"loop over \w+ on .+ through the page cache", models[1])
     assert models[2] == "loop over tmpfs on no device through the page cache"
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_partition_of_a_loop_device_has_the_image_of_its_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
-) -> None:
-    """A cache below it would be found by chance only: the image may be all in the page cache before the first read."""
-    image, partition = tmp_path / "image", tmp_path / "loop0" / "loop0p1"
-    image.touch()
-    partition.mkdir(parents=True)
-    (partition / "partition").write_text("1\n")
-    (tmp_path / "loop0" / "loop").mkdir()
-    (tmp_path / "loop0" / "loop" / "backing_file").write_text(f"{image}\n")
-    (tmp_path / "loop0" / "loop" / "dio").write_text(f"{direct:d}\n")
-    numbers = tmp_path / "numbers"
-    numbers.mkdir()
-    (numbers / "259:4").symlink_to(partition)
-    monkeypatch.setattr(machine, "SYS_BLOCK", numbers)
-    assert machine.loop_image((259, 4)) == (image, direct)
-
-
-def test_tmpfs_has_no_block_device(shm: Path) -> None:
-    found = environment(shm).match
-    assert found["filesystem"] == "tmpfs"
-    assert found["block_device"] == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "word"), [("none [mq-deadline] kyber", "mq-deadline"), ("none", "none"), (None, None)]
-)
-def test_the_chosen_word_of_a_setting(text: str | None, word: str | None) -> None:
-    assert machine.chosen(text) == word
-
-
-def test_memory_agrees_with_the_page_count() -> None:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert machine.memory_bytes("MemTotal") == pages
-    assert machine.memory_bytes("NoSuchLine") is None

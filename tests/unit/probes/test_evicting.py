@@ -2,10 +2,7 @@
 
 import mmap
 import os
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from storebench.probes.page_cache import (
     PAGE_BYTES,
     WARM_PASSES,
     evict,
-    resident,
     warm,
     who_maps,
 )
@@ -74,12 +70,6 @@ def touched(path: Path, pages: int) -> mmap.mmap:
     return mapped
 
 
-def test_what_went_at_once_is_counted_once(file: Path, counts: list[int]) -> None:
-    warm([file])
-    assert evict([file]) == "fadvise"
-    assert counts == [0]
-
-
 @pytest.mark.parametrize("pages", [1, 12, 20])
 def test_a_few_mapped_pages_are_looked_at_twice(file: Path, counts: list[int], pages: int) -> None:
     with touched(file, pages):
@@ -107,28 +97,6 @@ def test_many_files_are_written_back_together(disk: Path, counts: list[int], syn
     assert set(synced) == {"many-7"}
 
 
-@pytest.mark.parametrize(("count", "together"), [(64, False), (65, True)])
-def test_more_than_64_files_are_many(
-    count: int, together: bool, disk: Path, counts: list[int], synced: list[str]
-) -> None:
-    files = [disk / f"some-{number}" for number in range(count)]
-    for path in files:
-        path.write_bytes(bytes(PAGE_BYTES))
-    evict(files)
-    assert len(synced) == (0 if together else count)
-
-
-def test_only_files_that_have_pages_left_are_evicted_again(
-    file: Path, disk: Path, counts: list[int], synced: list[str]
-) -> None:
-    other = disk / "gone at once"
-    other.write_bytes(bytes(PAGE_BYTES))
-    with touched(file, 2):
-        evict([other, file])
-    assert synced == [other.name, file.name, file.name]
-    assert counts == [2, 2]
-
-
 def test_no_file_at_all_is_evicted_and_warm() -> None:
     assert evict([]) == "fadvise"
     assert warm([]).pages_total == 0
@@ -150,75 +118,7 @@ def test_warming_gives_up_where_pages_are_always_pushed_out(
     assert passes == [PAGES * PAGE_BYTES] * WARM_PASSES
 
 
-@pytest.mark.parametrize(("lost", "passes"), [(5, 1), (6, 2)])
-def test_warm_enough_is_half_of_what_a_warm_cell_may_lack(
-    disk: Path, monkeypatch: pytest.MonkeyPatch, lost: int, passes: int
-) -> None:
-    """Of 1,000 files of one page each, because the kernel may keep the pages of one file together."""
-    folder = disk / f"lacks {lost}"
-    folder.mkdir(exist_ok=True)  # the test may run again
-    files = [folder / f"{number:03d}" for number in range(1000)]
-    for path in files:
-        path.write_bytes(bytes(PAGE_BYTES))
-    evict(files)
-    reading, seen = page_cache._read, list[int]()
-
-    def some_pushed_out(paths: list[Path]) -> int:
-        done = reading(paths)
-        seen.append(done)
-        if len(seen) == 1:
-            for path in files[:lost]:
-                with path.open("rb") as opened:
-                    page_cache.ask_to_evict(opened.fileno())
-            assert resident(paths).pages_resident == len(files) - lost
-        return done
-
-    monkeypatch.setattr(page_cache, "_read", some_pushed_out)
-    warm(files)
-    assert len(seen) == passes
-
-
 # Who maps a file
-
-HOLD = """
-import mmap, sys
-with open(sys.argv[1], "rb") as file:
-    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def holder(file: Path) -> Iterator[Callable[[Path], int]]:
-    """Return a function that lets another process map a file, and returns its id."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def hold(path: Path) -> int:
-        command = [sys.executable, "-c", HOLD, str(path)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        running.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        return process.pid
-
-    yield hold
-    for process in running:
-        process.communicate()
-
-
-def test_every_process_is_named_once_in_the_order_of_its_id(
-    file: Path, holder: Callable[[Path], int]
-) -> None:
-    pids = sorted([holder(file), holder(file)])
-    with touched(file, 1):
-        told = who_maps([file, file])
-    named = [re.fullmatch(r"pid (\d+) \((python[\d.]*|this process)\)", one) for one in told]
-    assert all(named), told
-    assert [int(one[1]) for one in named if one] == sorted([*pids, os.getpid()])
-    assert [one[2] == "this process" for one in named if one] == [
-        pid == os.getpid() for pid in sorted([*pids, os.getpid()])
-    ]
 
 
 def test_a_mapping_through_another_name_is_found(file: Path, disk: Path) -> None:

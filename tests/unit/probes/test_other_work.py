@@ -14,15 +14,9 @@ import dataclasses, json, os, resource, subprocess, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
 from storebench.probes.counters import OtherWork
 burn = "import sys, time\\nwhile time.process_time() < 0.3: pass\\n"
-worked = None
-if sys.argv[3] == "before":
-    worked = subprocess.Popen([sys.executable, "-c", burn + "print(flush=True); sys.stdin.read()"], stdin=-1, stdout=-1)
-    worked.stdout.readline()
 neighbour = subprocess.Popen([sys.executable, "-c", burn]) if sys.argv[2] == "neighbour" else None
-others = OtherWork(worked.pid if worked else None)
+others = OtherWork()
 subprocess.run(["sleep", "0.3"] if neighbour else [sys.executable, "-c", burn], check=True)
-if worked:
-    worked.communicate()
 found = others.conditions(2)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([dataclasses.asdict(found), used.ru_utime + used.ru_stime]))
@@ -31,14 +25,11 @@ if neighbour is not None:
 """
 
 
-def measured(what: str, worked: str = "meanwhile") -> tuple[Conditions, float]:
-    """Return the conditions while a child ran on one CPU, and the child's own CPU seconds.
-
-    A child that worked "before" is idle until it is told to end.
-    """
+def measured(what: str) -> tuple[Conditions, float]:
+    """Return the conditions while a child ran on one CPU, and the child's own CPU seconds."""
     cpu = str(min(os.sched_getaffinity(0)))
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, cpu, what, worked], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROBE, cpu, what], capture_output=True, text=True, check=True
     )
     found, child_s = json.loads(done.stdout)
     return Conditions(**found), child_s
@@ -59,13 +50,6 @@ def test_the_time_of_a_neighbour_is_that_of_others_and_disturbs() -> None:
     assert found.others_cpu_s > 0.1
     assert found.disturbed == disturbance(found) != ""
     assert found.repeats is False, "it was the second attempt"
-
-
-def test_what_a_child_did_before_hides_no_neighbour() -> None:
-    found, child_s = measured("neighbour", "before")
-    assert child_s >= 0.3
-    assert found.others_cpu_s is not None
-    assert found.others_cpu_s > 0.1
 
 
 @pytest.mark.parametrize(

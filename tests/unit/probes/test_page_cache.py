@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from storebench.errors import CellFailedError, UsageError
-from storebench.probes import page_cache, page_count
+from storebench.errors import CellFailedError
+from storebench.probes import page_count
 from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
     COLD_MAX_FRAC,
     PAGE_BYTES,
-    Residency,
     cache_facts,
     evict,
     resident,
@@ -53,11 +52,6 @@ def another_process_mapping(path: Path, touch: str) -> Iterator[int]:
         yield holder.pid
         assert holder.stdin is not None
         holder.stdin.close()
-
-
-def counted(pages: int | None, total: int = 10_000) -> Residency:
-    reason = "" if pages is not None else "no kernel"
-    return Residency(pages_total=total, pages_resident=pages, method="cachestat", reason=reason)
 
 
 def test_eviction_leaves_at_most_one_percent_and_is_verified_cold(big_file: Path) -> None:
@@ -98,51 +92,12 @@ def test_cachestat_and_mincore_agree_on_a_partly_resident_file(big_file: Path) -
         assert 30 <= found < 3000
 
 
-def test_counting_touches_no_page(big_file: Path) -> None:
-    evict([big_file])
-    with big_file.open("rb") as file:
-        page_count._mincore(file.fileno(), big_file.stat().st_size)
-    resident([big_file])
-    assert resident([big_file]).pages_resident == 0
-
-
 @pytest.mark.parametrize("size", [1, PAGE_BYTES, PAGE_BYTES + 1, 5 * PAGE_BYTES - 1, 100_001])
 def test_a_last_page_counts_once_and_nothing_beyond_the_end(disk: Path, size: int) -> None:
     path = disk / f"odd{size}"
     path.write_bytes(b"x" * size)
     found = resident([path])
     assert found.pages_total == found.pages_resident == -(-size // PAGE_BYTES)
-
-
-def test_many_files_are_evicted_warmed_and_counted_together(disk: Path) -> None:
-    folder = disk / "many"
-    folder.mkdir()
-    files = [folder / f"{number:04d}" for number in range(1000)]
-    for path in files:
-        path.write_bytes(b"x" * 5000)
-    (folder / "empty").touch()
-    files.append(folder / "empty")
-    evict(files)
-    assert resident(files) == Residency(pages_total=2000, pages_resident=0, method=resident(files).method)
-    assert (warm(files).frac or 0) >= 0.99
-
-
-def test_what_is_pushed_out_while_warming_is_read_again(
-    big_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reading, passes = page_cache._read, []
-
-    def pushed_out_after_the_first_pass(paths: list[Path]) -> int:
-        done = reading(paths)
-        passes.append(done)
-        if len(passes) == 1:
-            evict(paths)
-        return done
-
-    monkeypatch.setattr(page_cache, "_read", pushed_out_after_the_first_pass)
-    size = big_file.stat().st_size
-    assert (warm([big_file]).frac or 0) >= 0.99
-    assert passes[:2] == [size, size]
 
 
 def test_warming_anew_reads_a_resident_file_again(big_file: Path, own_read_bytes: Callable[[], int]) -> None:
@@ -205,63 +160,12 @@ def test_a_mapping_of_another_process_is_named_and_not_cold(big_file: Path) -> N
     assert resident([big_file]).pages_resident == 0, "once the mapping is gone, cold works again"
 
 
-def test_a_mapping_of_our_own_is_named_as_ours(disk: Path) -> None:
-    path = disk / "ours"
-    path.write_bytes(b"x" * PAGE_BYTES)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
-        assert who_maps([path]) == [f"pid {os.getpid()} (this process)"]
-    assert who_maps([path]) == []
-
-
-def test_a_cold_cell_without_a_mapping_blames_nobody_by_name(disk: Path) -> None:
-    path = disk / "plain"
-    path.write_bytes(b"x" * PAGE_BYTES)
-    facts = cache_facts(CacheState.COLD, counted(10_000), paths=[path])
-    assert facts.verdict == "failed"
-    assert "pid" not in facts.reason
-    assert "another process is reading or writing" in facts.reason
-
-
 def test_cold_cannot_exist_on_tmpfs(shm: Path, waits_s: list[float]) -> None:
     evict([shm])
     assert not any(waits_s), "there is nothing to wait for on tmpfs"
     facts = cache_facts(CacheState.COLD, resident([shm]), paths=[shm], how="fadvise")
     assert facts.verdict == "failed"
     assert "cold cannot exist on tmpfs" in facts.reason
-
-
-@pytest.mark.parametrize(
-    ("requested", "pages", "verdict"),
-    [
-        ("cold", 0, "verified"),
-        ("cold", 100, "verified"),
-        ("cold", 101, "failed"),
-        ("warm", 10_000, "verified"),
-        ("warm", 9_900, "verified"),
-        ("warm", 9_899, "failed"),
-        ("any", 0, "unverified"),
-        ("any", 10_000, "unverified"),
-        ("cold", None, "unverified"),
-        ("warm", None, "unverified"),
-    ],
-)
-def test_the_verdict_follows_the_count_before(requested: str, pages: int | None, verdict: str) -> None:
-    facts = cache_facts(CacheState(requested), counted(pages), counted(5_000))
-    assert facts.verdict == verdict
-    assert bool(facts.reason) == (verdict != "verified")
-    assert facts.resident_frac_after == 0.5
-
-
-def test_what_nobody_could_count_says_why() -> None:
-    facts = cache_facts(CacheState.COLD, counted(None), how="fadvise")
-    assert facts.resident_frac_before is None
-    assert "no kernel" in facts.reason
-
-
-def test_a_warm_failure_names_memory_and_reclaim() -> None:
-    reason = cache_facts(CacheState.WARM, counted(10)).reason
-    assert "GiB are free" in reason
-    assert "reclaim of idle pages" in reason
 
 
 def test_a_store_without_pages_is_unverified(disk: Path) -> None:
@@ -272,15 +176,9 @@ def test_a_store_without_pages_is_unverified(disk: Path) -> None:
     assert "no pages" in facts.reason
 
 
-def test_an_unknown_state_is_refused() -> None:
-    with pytest.raises(UsageError, match="cold, warm or any"):
-        cache_facts("lukewarm", counted(0))  # type: ignore[arg-type]
-
-
 AS_NOBODY = """
 import os, sys
-from storebench.errors import UsageError
-from storebench.probes.page_cache import drop_caches, evict, resident, warm
+from storebench.probes.page_cache import evict, resident, warm
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
@@ -290,10 +188,6 @@ with open(own, "wb") as file:
 print(resident([own]).frac, evict([own]), resident([own]).frac, warm([own]).frac, resident([own]).frac)
 found = resident([foreign])
 print(found.pages_resident, found.reason)
-try:
-    drop_caches()
-except UsageError as error:
-    print(error)
 """
 
 
@@ -308,16 +202,17 @@ def open_folder(root: None, disk: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_without_root_all_but_drop_caches_works(open_folder: Path, python: Callable[..., str]) -> None:
+def test_without_root_files_are_evicted_counted_and_warmed(
+    open_folder: Path, python: Callable[..., str]
+) -> None:
     foreign = open_folder / "foreign"
     foreign.write_bytes(b"x" * 100_000)
     foreign.chmod(0o644)
     evict([foreign])
-    states, found, refusal = python(AS_NOBODY, open_folder / "own", foreign).splitlines()
+    states, found = python(AS_NOBODY, open_folder / "own", foreign).splitlines()
     assert states == "1.0 fadvise 0.0 1.0 1.0"
     # The truth (0 of 25) or an honest unknown; mincore alone would have said 25.
     assert found == "0 " or (found.startswith("None ") and len(found) > 10)
-    assert refusal.endswith("Leave out --drop-caches: evicting single files needs no root.")
 
 
 @contextlib.contextmanager
@@ -365,17 +260,6 @@ def test_a_file_that_cannot_be_written_back_is_an_error_that_names_it(failing_di
 
 
 @pytest.mark.root
-def test_many_files_are_written_back_at_once_and_errors_are_told(failing_disk: Path) -> None:
-    files = [failing_disk / f"{number:03d}" for number in range(80)]
-    for path in files:
-        path.write_bytes(os.urandom(500_000))
-    with pytest.raises(CellFailedError) as caught:
-        evict(files)
-    said = f"{files[0]}: the filesystem at {failing_disk} cannot be written back"
-    assert str(caught.value) in {f"{said} ({why}). {FAILED_WRITE}" for why in CAUSES}
-
-
-@pytest.mark.root
 def test_a_read_only_filesystem_has_nothing_to_write_back(root: None, tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.touch()
@@ -396,25 +280,6 @@ def test_pages_of_a_huge_page_beyond_the_end_of_the_file_do_not_count(root: None
         path = huge / "file"
         path.write_bytes(b"x" * 100_001)
         assert resident([path]).frac == 1.0
-
-
-def test_warm_enough_is_more_than_99_percent(big_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, passes = page_cache._read, []
-
-    def a_twentieth_is_pushed_out_after_the_first_pass(paths: list[Path]) -> int:
-        done = reading(paths)
-        passes.append(done)
-        if len(passes) == 1:
-            with big_file.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, done // 20, os.POSIX_FADV_DONTNEED)
-            left = resident(paths).frac
-            assert left is not None
-            assert 0.9 < left < 0.99
-        return done
-
-    monkeypatch.setattr(page_cache, "_read", a_twentieth_is_pushed_out_after_the_first_pass)
-    warm([big_file])
-    assert (resident([big_file]).frac or 0) >= 0.99
 
 
 @pytest.mark.root

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,6 @@ from storebench.probes.rates import (
     read_direct,
     spread,
 )
-from storebench.worker.ceilings import gathered_in
-from tests.support.copies import run_code
 from tests.support.disks import FILE_BYTES, disk_number, run_in, throttled
 
 pytestmark = pytest.mark.still_pages
@@ -47,28 +44,6 @@ def test_the_device_is_read_at_random_and_in_a_row_within_the_time(big_file: Pat
     assert rates.device_random_1_bytes_per_s < rates.device_sequential_bytes_per_s, "4 KiB against 4 MiB"
     assert "one read at a time, threads" in rates.device_method
     assert big_file.name in rates.device_method
-
-
-def test_it_neither_fills_nor_empties_the_page_cache(big_file: Path) -> None:
-    page_cache.evict([big_file])
-    device_rates([big_file], 3072, limit_s=0.05)
-    assert page_cache.resident([big_file]).pages_resident == 0
-    page_cache.warm([big_file])
-    device_rates([big_file], 3072, limit_s=0.05)
-    assert (page_cache.resident([big_file]).frac or 0) >= 0.99
-
-
-def test_what_counts_is_what_the_device_delivered(big_file: Path, own_read_bytes: Callable[[], int]) -> None:
-    before = own_read_bytes()
-    started = time.perf_counter()
-    rates = device_rates([big_file], 100_000, limit_s=LIMIT_S)
-    took_s = time.perf_counter() - started
-    delivered = own_read_bytes() - before
-    if rates.reasons:
-        pytest.skip(next(iter(rates.reasons.values())))
-    assert rates.device_best_bytes_per_s
-    assert delivered / took_s <= rates.device_best_bytes_per_s
-    assert rates.device_best_bytes_per_s * LIMIT_S <= 1.1 * delivered
 
 
 def test_each_request_is_read_once_unless_there_is_a_time_limit(big_file: Path) -> None:
@@ -143,10 +118,6 @@ def test_the_memory_rate_is_measured_once_per_batch_and_replicate(tmp_path: Path
     assert rate(4, 1) != first
 
 
-def test_later_rounds_count_with_the_memory_rate_of_an_earlier_one() -> None:
-    assert [gathered_in(replicate) for replicate in range(12)] == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5, 10, 10]
-
-
 def test_samples_are_gathered_in_the_order_of_the_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,27 +141,6 @@ def test_the_scratch_file_leaves_nothing_behind(disk: Path) -> None:
     rates = device_rates([folder / "sample"], 5000, limit_s=0.02, scratch=folder)
     assert [path.name for path in folder.iterdir()] == ["sample"]
     assert rates.reasons or "scratch file" in rates.device_method
-
-
-def test_without_a_folder_to_write_in_the_small_files_are_read(disk: Path, shm: Path) -> None:
-    path = disk / "lonely"
-    path.write_bytes(os.urandom(50_000))
-    os.sync()
-    alone = device_rates([path], 5000, limit_s=0.02)
-    elsewhere = device_rates([path], 5000, limit_s=0.02, scratch=shm.parent)
-    assert alone.reasons or "1 of the store's files" in alone.device_method
-    assert (elsewhere.reasons, elsewhere.device_method[-40:]) == (alone.reasons, alone.device_method[-40:])
-
-
-def test_many_small_files_make_one_store(disk: Path) -> None:
-    files = [disk / f"small{number}" for number in range(1200)]
-    for number, path in enumerate(files):
-        path.write_bytes(os.urandom(number % 7 * 1000))
-    page_cache.evict(files)
-    rates = device_rates(files, 3072, limit_s=LIMIT_S)
-    assert rates.reasons == {} or "O_DIRECT" in next(iter(rates.reasons.values()))
-    if not rates.reasons:
-        assert rates.device_random_16_bytes_per_s
 
 
 def test_tmpfs_and_empty_stores_have_no_rate_and_say_why(shm: Path, disk: Path) -> None:
@@ -222,14 +172,6 @@ def test_the_memory_rate_is_a_ceiling_for_gathering() -> None:
     assert rate.memory_bytes_per_s / 3072 > 0.6 * order.size / best
 
 
-@pytest.mark.quiet
-def test_the_gather_rate_keeps_to_its_memory_and_time() -> None:
-    started = time.perf_counter()
-    rate = gather_rate((256, 256, 3), 8, count=3, limit_s=0.05)
-    assert rate.samples_per_s > 0
-    assert time.perf_counter() - started < 1
-
-
 @pytest.mark.parametrize("shape", [(28, 28, 1), (256, 256, 3)])
 def test_every_way_gathers_the_samples_that_were_asked_for(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
@@ -239,34 +181,6 @@ def test_every_way_gathers_the_samples_that_were_asked_for(shape: tuple[int, ...
         out = np.zeros((7, *shape), np.uint8)
         way(array, indices, out)
         np.testing.assert_array_equal(out, array[indices])
-
-
-@pytest.mark.quiet
-@pytest.mark.parametrize("shape", [(32, 32, 3), (256, 256, 3)])
-def test_one_thread_of_torch_does_not_exceed_the_ceiling(shape: tuple[int, ...]) -> None:
-    done = run_code(TORCH, *shape)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.5
-
-
-TORCH = """
-import sys, time
-import numpy as np, torch
-from storebench.probes.rates import gather_rate
-torch.set_num_threads(1)
-shape = tuple(map(int, sys.argv[1:]))
-count = (64 << 20) // int(np.prod(shape))
-array, out = torch.ones((count, *shape), dtype=torch.uint8), torch.ones((64, *shape), dtype=torch.uint8)
-order = torch.from_numpy(np.random.default_rng(1).permutation(count)[: count // 64 * 64].reshape(-1, 64))
-best, ceiling = 0.0, 0.0
-for _ in range(4):
-    ceiling = max(ceiling, gather_rate(shape, 64, max_bytes=64 << 20, limit_s=0.1).copy_ceiling_samples_per_s)
-    started = time.perf_counter()
-    for indices in order:
-        torch.index_select(array, 0, indices, out=out)
-    best = max(best, order.numel() / (time.perf_counter() - started))
-print(best / ceiling)
-"""
 
 
 @pytest.mark.parametrize(
@@ -281,14 +195,6 @@ print(best / ceiling)
 def test_a_machine_is_steady_if_nine_in_ten_loops_are_alike(slow_loops: int, steady: bool) -> None:
     seconds = [0.03] * (100 - slow_loops) + [0.05] * slow_loops
     assert (spread(seconds) <= STEADY_MOST) == steady
-
-
-def test_every_core_is_tried_however_little_time_there_is() -> None:
-    before = os.sched_getaffinity(0)
-    took = loops(sorted(before), seconds=0)
-    assert os.sched_getaffinity(0) == before
-    assert {core: len(some) for core, some in took.items()} == dict.fromkeys(before, 2)
-    assert all(seconds > 0 for some in took.values() for seconds in some)
 
 
 def test_cores_that_may_not_be_used_leave_the_others_usable() -> None:

@@ -23,6 +23,27 @@ pytestmark = [
 ]
 
 LISTEN = "<script>window.complaints = []; window.onerror = (text) => window.complaints.push(String(text));</script>"
+CLICKS = """<script>
+const form = document.getElementById("filters");
+const cells = () => [...document.querySelectorAll("#matrix td button")].map((one) => one.className);
+const before = cells();
+form.elements.base.value = "lmdb";
+form.dispatchEvent(new Event("change"));
+const against = cells();
+document.querySelector("#matrix th button").click();
+const first = document.querySelector("#matrix tbody th").textContent;
+form.elements.state.value = "from a cold start";
+form.dispatchEvent(new Event("change"));
+const columns = document.querySelectorAll("#matrix thead th").length;
+document.querySelector("#matrix td button").click();
+const opened = [...document.querySelectorAll("details")].filter((one) => one.open).length;
+const told = document.createElement("pre");
+told.id = "found";
+told.textContent = JSON.stringify({
+  before, against, first, columns, opened, hash: location.hash, complaints: window.complaints,
+});
+document.body.append(told);
+</script>"""
 LOOK = """<script>
 document.querySelector("table.sortable th button, table.sortable th")?.click();
 const wide = [...document.querySelectorAll("body *")].filter((one) => {
@@ -54,10 +75,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "report" / "report.html").read_text(encoding="utf-8")
 
 
-def looked_at(text: str, width: int, folder: Path) -> dict[str, Any]:
+def looked_at(text: str, width: int, folder: Path, script: str = LOOK) -> dict[str, Any]:
     """Open the page in a window of `width` pixels and return what the browser found."""
     page = folder / "page.html"
-    watched = text.replace("<head>", f"<head>{LISTEN}", 1).replace("</body>", f"{LOOK}</body>", 1)
+    watched = text.replace("<head>", f"<head>{LISTEN}", 1).replace("</body>", f"{script}</body>", 1)
     # A window is never narrower than some 500 pixels; a frame is what a phone shows.
     page.write_text(watched, encoding="utf-8")
     frame = folder / "frame.html"
@@ -100,3 +121,14 @@ def test_the_look_would_see_what_is_wrong(text: str, tmp_path: Path) -> None:
     assert found["complaints"]
     assert found["wide"]
     assert found["lost"] == 1
+
+
+def test_the_matrix_filters_compares_sorts_and_opens(text: str, tmp_path: Path) -> None:
+    found = looked_at(text, 1280, tmp_path, CLICKS)
+    assert found["complaints"] == []
+    assert {"faster", "base"} <= set(found["before"])
+    assert {"slower", "base"} <= set(found["against"])
+    assert found["first"] == "memory (native)"
+    assert found["columns"] == 2
+    assert found["opened"] >= 1
+    assert "base=lmdb" in found["hash"]

@@ -1,5 +1,6 @@
-"""``storebench convert``: write a dataset into one or several stores."""
+"""Verbs of stores: convert, verify and inspect."""
 
+import dataclasses
 import functools
 import statistics
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from storebench.cli.checks import about
 from storebench.cli.common import (
     dataset_named,
     exit_codes,
@@ -26,6 +26,7 @@ from storebench.cli.options import (
     SkipUnreadableOption,
     SplitOption,
     SyntheticOption,
+    about,
 )
 from storebench.errors import UsageError
 from storebench.settings.words import Split
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from storebench.formats import Backend
     from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
+    from storebench.stores.inspection import Inspection, Reads, SampleSet
+
 
 MOST_PROCESSES = 256
 
@@ -201,8 +204,7 @@ def _from_store(
     """Convert a store into others beside it, or into the folder of the same name in `out`."""
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
-    from storebench.stores.find import restore_store
-    from storebench.stores.samples import StoreSamples
+    from storebench.stores.find import StoreSamples, restore_store
 
     restore_store(source, options.say)
     samples = StoreSamples(source)
@@ -279,3 +281,160 @@ def _line(store: "Store") -> str:
         f"{manifest.bytes_on_disk / 2**20:,.1f} MiB on disk for {manifest.payload_bytes / 2**20:,.1f} MiB, "
         f"{built}, digest {manifest.samples_digest}"
     )
+
+
+def verify(
+    store: Annotated[Path, typer.Argument(help="The store's folder, as 'convert' printed it.")],
+    reader: Annotated[
+        str | None, typer.Option(help="Reader, such as get. [default: the format's default]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Read a store's samples back, and compare their digests.
+
+    Every sample is decoded, and its digest is compared with the one from writing. The first sample that differs is
+    named; the exit code is then 5.
+    """
+    with exit_codes():
+        from storebench.stores.verify import verify_store
+
+        verified = verify_store(store, reader, progress=progress, say=say)
+        if as_json:
+            facts = {
+                "path": str(verified.store),
+                "backend": verified.backend,
+                "count": verified.count,
+                "samples_digest": verified.manifest.samples_digest,
+                "seconds": verified.seconds,
+            }
+            put_json(facts)
+        else:
+            put(
+                f"{verified.store}: {verified.count:,} samples read back through {verified.backend} in "
+                f"{verified.seconds:.1f} s, all as written, digest {verified.manifest.samples_digest}"
+            )
+
+
+_MOST_SHOWN = 8
+_SAMPLES = 200
+_IMAGE_FILES = ("JPEG", "PNG", "WebP")
+_NEXT = (
+    "to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
+    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
+)
+
+
+def inspect(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.",
+        ),
+    ],
+    database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000,
+            metavar="N",
+            help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
+        ),
+    ] = _SAMPLES,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Report what random reads of LMDB or HDF5 cost.
+
+    The file may be of any program. Random samples are read through the format's own library for a few seconds, first
+    with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how
+    to reduce it. Nothing is written to the file.
+    """
+    with exit_codes():
+        from storebench.stores import inspection
+
+        inspected = inspection.inspect(path, database=database, samples=samples)
+        if as_json:
+            put_json(_findings(inspected))
+        else:
+            put(*_lines(inspected))
+
+
+def _findings(inspection: "Inspection") -> dict[str, object]:
+    parts = [{**dataclasses.asdict(part), "amplification": part.amplification} for part in inspection.parts]
+    main = inspection.main.name if inspection.main else None
+    return {**dataclasses.asdict(inspection), "path": str(inspection.path), "parts": parts, "main": main}
+
+
+def _lines(inspection: "Inspection") -> list[str]:
+    frac = inspection.resident_frac
+    cached = "residency cannot be counted here" if frac is None else f"{frac:.0%} in the page cache"
+    lines = [f"{inspection.path}: {inspection.kind}, {inspection.file_bytes / 1e6:,.1f} MB, {cached}"]
+    for part in inspection.parts[:_MOST_SHOWN]:
+        lines += [f"  {line}" for line in _part_lines(part, inspection)]
+    if len(inspection.parts) > _MOST_SHOWN:
+        lines.append(f"  {len(inspection.parts) - _MOST_SHOWN} smaller parts: --json lists them")
+    lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
+    if inspection.main is not None and any(kind in inspection.main.content for kind in _IMAGE_FILES):
+        lines.append(f"  {_NEXT}")
+    return [*lines, _summary(inspection)]
+
+
+def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
+    about = "" if part.exact else "about "
+    lines = [f"{_named(part)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"]
+    if part.touched_bytes is not None and part.amplification is not None and part.samples:
+        lines.append(
+            f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
+            f"{part.amplification:,.2f} times the sample's own"
+        )
+    if part.unread:
+        lines.append(f"  not read: {part.unread}")
+    if part.warm is not None and part is not inspection.main:  # whose costs are in the last line
+        lines.append(f"  measured: {_costs(part)}")
+    if part.advice:
+        lines.append(f"  {part.advice}")
+    return lines
+
+
+def _named(part: "SampleSet") -> str:
+    return part.name or "the unnamed database"
+
+
+def _samples_word(part: "SampleSet") -> str:
+    return f"samples ({part.content})" if part.content else "samples"
+
+
+def _sizes(part: "SampleSet") -> str:
+    if part.sample_bytes is None or not part.samples:
+        return ""
+    shortest, median, longest = part.sample_bytes
+    if shortest == longest:
+        return f", {median:,} bytes each"
+    return f", {shortest:,} to {longest:,} bytes, median {median:,}"
+
+
+def _summary(inspection: "Inspection") -> str:
+    """Return the last line: bytes and time of one random sample here, cold and warm."""
+    part = inspection.main
+    if part is None or not part.samples:
+        return "a random sample here: there are no samples in it"
+    if part.sample_bytes is None or part.warm is None:
+        return f"a random sample here: not measured ({part.unread or 'no samples were to be read'})"
+    return f"a random sample here ({_named(part)}): {part.sample_bytes[1]:,} bytes; {_costs(part)}"
+
+
+def _costs(part: "SampleSet") -> str:
+    return f"cold {_cost(part.cold)}, warm {_cost(part.warm)}"
+
+
+def _cost(reads: "Reads | None") -> str:
+    if reads is None or reads.median_s is None:
+        return f"not measured ({reads.reason})" if reads else "not measured"
+    read = f"{reads.read_bytes:,.0f} bytes read in " if reads.read_bytes else ""
+    doubt = "" if reads.verified else f" (not verified: {reads.reason})"
+    return f"{read}{_time(reads.median_s)}{doubt}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

@@ -1,15 +1,5 @@
-"""Put into a pytest-benchmark what a reader of its figures needs: samples, counters and the state of the page cache.
+"""Put into a pytest-benchmark what a reader of its figures needs: samples, counters and the state of the page cache."""
 
-For the benchmarks of storebench and for those of a project with a format of its own::
-
-    from storebench.testing.benchmarks import Measurement, measure
-
-    def test_my_format(benchmark):
-        measure(benchmark, Measurement(target=read_everything, samples=1024))
-"""
-
-import contextlib
-import ctypes
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -24,32 +14,11 @@ from storebench.settings.words import CacheState
 ROUNDS = 12
 
 _COUNTED = ("device_read_bytes", "read_calls", "major_faults")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One benchmark.
-
-    Attributes
-    ----------
-    target
-        The function to time. It returns the number of samples that it served.
-    samples
-        Number of samples that it should serve.
-    prepare
-        Runs before each round, untimed; it may return the state of the page cache that it measured.
-    pids
-        Processes to count system calls, faults and device bytes of, besides this one.
-    store
-        A path on the filesystem whose device is read; None counts nothing.
-    counters
-        Counters that are known without counting (bytes on disk).
-    payload_bytes
-        Payload that one round asks for.
-    rounds
-        Timed rounds, after one that is not timed.
-    """
+    """One benchmark: `target` returns how many samples it served, and `prepare` runs before each round, untimed."""
 
     target: Callable[[], int]
     samples: int
@@ -105,15 +74,7 @@ class _Rounds:
 
 
 def measure(benchmark: Any, measurement: Measurement) -> None:
-    """Run a measurement under pytest-benchmark's fixture and fill its ``extra_info``.
-
-    If benchmarks are disabled, it runs once, as a plain test.
-
-    Raises
-    ------
-    AssertionError
-        A round served another number of samples than it should.
-    """
+    """Run a measurement under pytest-benchmark's fixture and fill its ``extra_info``; if disabled, as a plain test."""
     rounds = _Rounds(measurement)
     benchmark.pedantic(
         rounds.run,
@@ -140,15 +101,3 @@ def measure(benchmark: Any, measurement: Measurement) -> None:
             "cache_verdict": cache.verdict,
             "cache_reason": cache.reason,
         }
-
-
-def settle_allocator() -> None:
-    """Let glibc keep freed memory for the rest of this process instead of giving it back.
-
-    Otherwise a threshold that moves by chance decides whether large buffers are mapped and faulted
-    in anew each time: of two identical processes one converted at half the other's speed.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)

@@ -1,0 +1,359 @@
+"""Verbs of results: report, export, trace, check and validate."""
+
+import dataclasses
+import enum
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from storebench import errors
+from storebench.cli.common import exit_codes, put, put_json, say, write_out, writes_into
+from storebench.cli.options import ResultsArgument, accelerator_option
+from storebench.errors import UsageError
+from storebench.plain_text import csv_cell, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from storebench.accelerators import Accelerator
+    from storebench.check.judge import CellResult
+    from storebench.check.outcome import Outcome
+    from storebench.report.build import Report
+    from storebench.report.content import Content
+    from storebench.report.tables import Table
+
+
+def report(
+    results: ResultsArgument,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
+    allow_invalid: Annotated[
+        bool, typer.Option("--allow-invalid", help="Report results that do not validate, and mark them.")
+    ] = False,
+    accelerators: Annotated[
+        list[str] | None,
+        accelerator_option("Mark this accelerator on the roofline, and say which stores feed it"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the answer, the tables and the files as one JSON object.")
+    ] = False,
+) -> None:
+    """Write tables, plots and a page from results."""
+    with exit_codes():
+        from storebench.accelerators import find_accelerator
+
+        named = [find_accelerator(name) for name in accelerators or ()]
+        from storebench.report.build import write_report
+
+        writes_into(out)
+        written = write_report(results, out, allow_invalid=allow_invalid, accelerators=named)
+        if as_json:
+            put_json(as_dict(written))
+            return
+        put_content(written.content)
+        say(f"page: {written.files[0]}")
+
+
+def put_content(content: "Content", *, most_tables: int = 1) -> None:
+    """Print the matrix or the first tables of a report and, last, its answer."""
+    from storebench.units import number_of
+
+    put(*content.incomplete)
+    tables = [content.matrix] if content.matrix is not None else content.tables[:most_tables]
+    for table in tables:
+        write_out(drawn(table))
+    put(*content.caveats, *content.incomplete, content.answer.sentence)
+    put(*filter(None, (content.answer.conditions, *content.answer.changes)))
+    if content.accelerators:
+        put(*content.feeding)
+        if not content.feeding:
+            say(
+                "--accelerator: no cell only loads, so nothing is known about it; run cells with compute none"
+            )
+    for count, kind in (
+        (len(content.failed), "failed"),
+        (sum(bool(c.invalid) for c in content.cells), "did not validate"),
+    ):
+        if count:
+            say(f"warning: {number_of(count, 'cell')} {kind}")
+
+
+def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
+    """Print the tables of a finished run and, last, the answer."""
+    from storebench.report.build import summarise_results
+    from storebench.report.tables import MOST_TABLES
+    from storebench.runs.records import RECORDS_NAME
+    from storebench.units import number_of
+
+    content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
+    put_content(content, most_tables=MOST_TABLES)
+    if content.findings:
+        findings = number_of(len(content.findings), "finding")
+        say(f"attention: {findings}; 'storebench validate {run}' lists them")
+
+
+def as_dict(written: "Report") -> dict[str, Any]:
+    """Return a report as plain JSON values."""
+    content = written.content
+    tables = [
+        {"caption": table.caption, "rows": [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]}
+        for table in content.tables
+    ]
+    return {
+        "answer": content.answer.sentence,
+        "conditions": content.answer.conditions,
+        "changes": list(content.answer.changes),
+        "incomplete": list(content.incomplete),
+        "feeding": content.feeding,
+        "failed_cells": len(content.failed),
+        "invalid_cells": sum(bool(cell.invalid) for cell in content.cells),
+        "tables": tables,
+        "files": [str(path) for path in written.files],
+    }
+
+
+def drawn(table: "Table") -> str:
+    """Return a table as printable text, coloured on a terminal."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from storebench.plain_text import plain
+
+    lines = RichTable(title=Text(plain(table.caption)), title_justify="left", title_style="bold")
+    for number, head in enumerate(table.head):
+        lines.add_column(Text(plain(head)), justify="left" if number == 0 else "right")
+    for row in table.rows:
+        lines.add_row(*(Text(plain(cell)) for cell in row))
+    console = Console()
+    # Lines of a log must not be wrapped at 80 columns.
+    console.width = console.width if console.is_terminal else 160
+    with console.capture() as captured:
+        console.print(lines)
+    return captured.get()
+
+
+def export(
+    results: ResultsArgument,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write a CSV file. [default: CSV on standard output]")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write a Parquet file.")] = None,
+) -> None:
+    """Write all records as one flat table, CSV or Parquet.
+
+    There is one row per record (one epoch of one replicate of one cell) and one column per figure, with its unit in its
+    name: the table that 'storebench.load_results' returns. Lists are JSON. What was not measured is empty.
+    """
+    with exit_codes():
+        from storebench.fileio.whole_files import write_whole
+        from storebench.report.analysis import load_results
+        from storebench.units import number_of
+
+        table = _flat(load_results(results))
+        if csv is not None:
+            write_whole(csv, _csv(table))
+        if parquet is not None:
+            write_whole(parquet, _parquet(table))
+        if csv is None and parquet is None:
+            write_out(_csv(table))
+        size = f"{number_of(len(table), 'record')}, {number_of(len(table.columns), 'column')}"
+        for path in filter(None, (csv, parquet)):
+            say(f"{path}: {size}")
+
+
+def _flat(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the table with text in the place of lists and mappings: JSON."""
+    return table.assign(**{name: table[name].map(_text, na_action="ignore") for name in _texts(table)})
+
+
+def _texts(table: "pd.DataFrame") -> list[str]:
+    from pandas.api.types import is_numeric_dtype
+
+    return [name for name in table.columns if not is_numeric_dtype(table[name])]
+
+
+def _text(value: Any) -> str:
+    return plain(value) if isinstance(value, str) else json.dumps(value, default=dataclasses.asdict)
+
+
+def _csv(table: "pd.DataFrame") -> str:
+    """Return the table as CSV in which no text is a formula to a spreadsheet."""
+    inert = table.assign(**{name: table[name].map(csv_cell, na_action="ignore") for name in _texts(table)})
+    return inert.to_csv(index=False, lineterminator="\n")
+
+
+def _parquet(table: "pd.DataFrame") -> bytes:
+    """Return the table as a Parquet file; columns of nothing but missing texts are texts, too."""
+    content = io.BytesIO()
+    table.astype(dict.fromkeys(_texts(table), "string")).to_parquet(content, index=False)
+    return content.getvalue()
+
+
+def trace(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that 'run' or 'bench' wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("trace.json"),
+    cell: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cell id, or a backend that only one cell has; may be repeated. [default: the first cell]"
+        ),
+    ] = None,
+    replicate: Annotated[
+        int | None, typer.Option(min=0, help="Number of the replicate. [default: the first]")
+    ] = None,
+    epoch: Annotated[
+        int | None, typer.Option(min=0, help="Number of the epoch. [default: the first]")
+    ] = None,
+) -> None:
+    """Write the timeline of an epoch for Perfetto.
+
+    The file is in Chrome's trace format; open it at ui.perfetto.dev. With several --cell, the cells are shown side by
+    side. Beside the spans of each step it holds the payload, the bytes that the device delivered, read calls and faults.
+    """
+    with exit_codes():
+        from storebench.fileio.whole_files import write_whole
+        from storebench.runs.records import read_records
+        from storebench.timeline import choose_record, trace_events
+
+        records = read_records(run)
+        names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
+        chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]
+        traces = [trace_events(record, run, number) for number, record in enumerate(chosen, start=1)]
+        events = [event for timeline in traces for event in timeline]
+        write_whole(out, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        put(str(out))
+        for record, timeline in zip(chosen, traces, strict=True):
+            say(
+                f"cell {record.cell.cell_id}: {record.cell.backend.name}, replicate {record.replicate}, "
+                f"epoch {record.epoch}: {len(timeline):,} events"
+            )
+        cells = len({record.cell.cell_id for record in records})
+        if not cell and cells > 1:
+            say(f"this is one of {cells} cells; --cell chooses another, and may be repeated")
+
+
+class OutputFormat(enum.StrEnum):
+    """Output format of the results."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    GITHUB = "github"
+    JSON = "json"
+
+
+def check(
+    baseline: Annotated[
+        Path, typer.Argument(help="A run's folder, such as the baseline of 'bench --against'.")
+    ],
+    contender: Annotated[Path, typer.Argument(help="The run's folder to compare with it.")],
+    policy: Annotated[Path | None, typer.Option(help="TOML file with thresholds and counter gates.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail on any cell that is missing, new or inconclusive.")
+    ] = False,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option(help="Label, id or pattern of cells that the contender may lack; may be repeated."),
+    ] = None,
+    output: Annotated[
+        list[OutputFormat] | None,
+        typer.Option("--format", help="Output format; may be repeated, with one --out each. [default: text]"),
+    ] = None,
+    out: Annotated[
+        list[Path] | None, typer.Option(help="File for the --format in the same position. [default: -]")
+    ] = None,
+) -> None:
+    """Compare two runs cell by cell.
+
+    Times get a verdict where the runs were interleaved ('bench --against').
+
+    Exit codes: 0 no regression, 1 regression, 3 not comparable, 4 inconclusive, 5 failed or missing cells, or nothing
+    measured.
+    """
+    with exit_codes():
+        from storebench.check.judge import judge
+        from storebench.check.outcome import check_names, outcome
+        from storebench.check.policy import Policy, load_policy
+        from storebench.check.sides import read_side, same_code
+
+        rules = load_policy(policy) if policy else Policy()
+        if same_code(baseline, contender):
+            write_out("both sides are the same code and the same cells: no regression [exit code 0]")
+            return
+        after, before = read_side(contender, baseline=False), read_side(baseline, baseline=True)
+        if before.pairing and before.pairing == after.pairing:
+            rules.require_times(cell.label for cell in after.cells.values())
+        results = judge(before, after, rules)
+        check_names(allow_missing or [], results)
+        decided = outcome(results, rules, strict=strict, allow_missing=allow_missing or [])
+        _write(results, decided, output or [OutputFormat.TEXT], out or [])
+        if not _prints_outcome(output or [OutputFormat.TEXT], out or []):
+            say(f"storebench check: {decided.line}")
+        raise typer.Exit(decided.exit_code)
+
+
+def _prints_outcome(formats: list[OutputFormat], files: list[Path]) -> bool:
+    """Return whether a format that ends with the outcome's line was printed."""
+    printed = formats[len(files) :] + [
+        name for name, path in zip(formats, files, strict=False) if str(path) == "-"
+    ]
+    return any(name in (OutputFormat.TEXT, OutputFormat.MARKDOWN, OutputFormat.GITHUB) for name in printed)
+
+
+def _write(
+    results: "list[CellResult]", decided: "Outcome", formats: list[OutputFormat], files: list[Path]
+) -> None:
+    from storebench.check.render import RENDERERS
+    from storebench.fileio.whole_files import write_whole
+
+    if len(files) > len(formats):
+        raise UsageError("more --out than --format", hint="Give one --format for each --out.")
+    paths = [*files, *[Path("-")] * (len(formats) - len(files))]
+    for name, path in zip(formats, paths, strict=True):
+        text = RENDERERS[name.value](results, decided)
+        if str(path) != "-":
+            write_whole(path, text)
+        elif name in (OutputFormat.TEXT, OutputFormat.MARKDOWN):
+            write_out(text)
+        else:  # programs read these formats, and commands in them are intended
+            write_out(text)
+
+
+def validate(
+    results: ResultsArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON array.")] = False,
+) -> None:
+    """Check whether results can be trusted.
+
+    It checks the schema, arithmetic, coverage, cache states, ceilings and equal samples. The exit code is 5 if any check
+    fails. Replicates that failed have no figures to check; their number is printed.
+    """
+    with exit_codes():
+        from storebench.report.checks.records import nothing_to_read, read_all, validate_records
+        from storebench.results import Status
+        from storebench.units import number_of
+
+        records, unreadable = read_all(results)
+        if not records and not unreadable:
+            raise nothing_to_read(results)
+        findings = [*unreadable, *validate_records(records)]
+        failed = [record for record, _ in records if record.status is not Status.OK]
+        if as_json:
+            put_json([dataclasses.asdict(finding) for finding in findings])
+        else:
+            put(*map(str, findings))
+        if findings:
+            cells = len({finding.cell_id for finding in findings})
+            raise errors.IntegrityError(
+                f"{number_of(len(findings), 'finding')} in {number_of(cells, 'cell')}",
+                hint="Do not use these figures; run the cells again.",
+            )
+        say("no findings")
+        if failed:
+            backends = ", ".join(
+                sorted({f"{record.cell.backend.name} {record.cell.cache}" for record in failed})
+            )
+            say(f"not checked: {number_of(len(failed), 'record')} of failed replicates ({backends})")

@@ -1,0 +1,193 @@
+"""The samples in LMDB databases of other programs: random values by the patterns of their keys."""
+
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
+from storebench.formats.registry import get_format
+from storebench.stores.random_reads import (
+    Candidate,
+    FileContent,
+    Prepare,
+    SampleSet,
+    Source,
+    drawn,
+    spread,
+)
+
+MOST_SCANNED = 20_000
+"""The first records of a database, to which no more are added after `SCAN_S`: samples are drawn from these."""
+
+SCAN_S = 1.0
+
+_MOST_DATABASES = 8
+_MOST_OTHERS = 3
+_NAME_RECORD_BYTES, _PAGE_HEADER_BYTES = 48, 16
+_LEAST_SHARE, _MOST_KINDS_SHARE = 0.05, 0.9
+
+KeyLength = tuple[bytes, int]
+"""A key, and the bytes of its value."""
+
+
+def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
+    """Return the databases of a file; nothing is written, and no lock file is made."""
+    get_format("lmdb")  # its error says how to install a missing library
+    candidates: list[Candidate] = []
+    notes: dict[str, str] = {}
+    with _open_lmdb(path) as env:
+        info, page_bytes = env.info(), int(env.stat()["psize"])
+        size, needed = path.stat().st_size, (info["last_pgno"] + 1) * page_bytes
+        if size < needed:
+            raise CorruptStoreError(f"the file has {size} bytes, its pages need {needed}", where=path)
+        names = _named_databases(env)
+        if database is not None and database not in names:
+            raise UnknownNameError.of("database", database, names, where=str(path))
+        chosen = [database] if database is not None else names[:_MOST_DATABASES] or [""]
+        for name in chosen:
+            candidates += _lmdb_parts(path, env, name, page_bytes, samples, notes)
+    if database is None and len(names) > _MOST_DATABASES:
+        notes["named databases"] = f"more than {_MOST_DATABASES}, of which the first were inspected"
+    return FileContent(candidates=candidates, notes=notes)
+
+
+def _named_databases(env: Any) -> list[str]:
+    """Return the first named databases: records of the unnamed one that LMDB opens as such."""
+    import lmdb
+
+    names = []
+    with env.begin() as transaction:
+        records = [(key, len(value)) for key, value in _first(transaction.cursor(), _MOST_DATABASES + 1)]
+    for key, length in records:
+        if length == _NAME_RECORD_BYTES:
+            try:
+                env.open_db(key, create=False)
+            except (lmdb.Error, ValueError):
+                continue
+            names.append(key.decode(errors="replace"))
+    return names
+
+
+def _first(records: Iterable[Any], count: int) -> list[Any]:
+    return [record for record, _ in zip(records, range(count), strict=False)]
+
+
+def _lmdb_parts(
+    path: Path, env: Any, name: str, page_bytes: int, samples: int, notes: dict[str, str]
+) -> Iterator[Candidate]:
+    handle = env.open_db(name.encode() or None, create=False)
+    with env.begin(db=handle, buffers=True) as transaction:  # views, so that no page of a value is read
+        count = transaction.stat(handle)["entries"]
+        whole = SampleSet(
+            name=name,
+            samples=count,
+            layout=f"B+-tree of {page_bytes:,}-byte pages",
+            sample_bytes=None,
+            touched_bytes=None,
+        )
+        if handle.flags(transaction)["dupsort"]:
+            why = "databases with several values per key are not read"
+            yield Candidate(part=replace(whole, layout="several values per key", unread=why))
+            return
+        records = _scanned(transaction.cursor())
+
+    kinds, others = _kinds(records)
+    if others:
+        shown = ", ".join(map(_text, others[:_MOST_OTHERS]))
+        more = len(others) - _MOST_OTHERS
+        notes["other records"] = f"{shown} and {more} more" if more > 0 else shown
+    for kind, members in kinds.items():
+        part, lengths = whole, [length for _, length in members]
+        if len(kinds) > 1 or others:
+            share = len(members) / len(records)
+            part = replace(whole, samples=round(share * count), exact=len(records) == count)
+        if len(kinds) > 1:
+            part = replace(part, name=f"{name}{'/' if name else ''}{kind}")
+        # The pages of a value: those of its own, or the leaf that it lies in.
+        pages = -(-(_PAGE_HEADER_BYTES + float(np.median(lengths))) // page_bytes) if lengths else 0
+        part = replace(part, sample_bytes=spread(lengths), touched_bytes=pages * page_bytes)
+        keys = drawn([key for key, _ in members], samples)
+        source = Source(paths=(path,), open=partial(_lmdb_reads, path, name), items=keys, maps=True)
+        yield Candidate(part=part, source=source if keys else None)
+
+
+def _scanned(records: Iterable[tuple[bytes, bytes]]) -> list[KeyLength]:
+    deadline = time.perf_counter() + SCAN_S
+    found: list[KeyLength] = []
+    for key, value in records:
+        found.append((bytes(key), len(value)))
+        if len(found) >= MOST_SCANNED or time.perf_counter() > deadline:
+            break
+    return found
+
+
+def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:
+    """Divide records by the pattern of their keys ("image-#", "label-#"), and return the few keys that fit none.
+
+    If no few patterns cover most of the keys, all records are of one kind.
+    """
+    patterns: defaultdict[bytes, list[KeyLength]] = defaultdict(list)
+    for record in records:
+        patterns[re.sub(rb"\d+", b"#", record[0])].append(record)
+    least = max(2.0, _LEAST_SHARE * len(records))
+    kinds = {_text(pattern): members for pattern, members in patterns.items() if len(members) >= least}
+    if sum(map(len, kinds.values())) < _MOST_KINDS_SHARE * len(records) or not kinds:
+        return {"": list(records)}, []
+    return kinds, [members[0][0] for members in patterns.values() if len(members) < least]
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def _open_lmdb(path: Path) -> Iterator[Any]:
+    import lmdb
+
+    try:
+        env = lmdb.open(
+            os.fsencode(path),
+            subdir=False,
+            readonly=True,
+            lock=False,
+            create=False,
+            max_dbs=_MOST_DATABASES + 2,
+            max_spare_txns=1,
+        )
+    except lmdb.Error as error:
+        raise CorruptDataError(f"LMDB cannot open it ({error})", where=path) from error
+    try:
+        yield env
+    except lmdb.Error as error:
+        raise CorruptDataError(f"LMDB cannot read it ({error})", where=path) from error
+    finally:
+        env.close()
+
+
+@contextmanager
+def _lmdb_reads(path: Path, database: str) -> Iterator[Prepare]:
+    with _open_lmdb(path) as env:
+        handle = env.open_db(database.encode(), create=False) if database else None
+        with env.begin(db=handle) as transaction:
+            yield partial(_get, path, transaction.get)
+
+
+def _get(path: Path, get: Callable[[bytes], bytes | None], key: bytes) -> Callable[[], bytes]:
+    def read() -> bytes:
+        value = get(key)
+        if value is None:
+            raise CorruptDataError(
+                f"LMDB does not find the key {_text(key)!r}, which it has listed", where=path
+            )
+        return value
+
+    return read
