@@ -68,6 +68,9 @@ class Controller:
 class MemoryGroup:
     """A control group whose processes share a limited amount of memory."""
 
+    # The kernel charges a page of the page cache to the group that first touched it, and memory that a process took before it
+    # entered stays charged to its previous group.
+
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
         self.home = home
