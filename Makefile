@@ -96,10 +96,8 @@ test: setup ## Run the test suite, in three processes
 test-full: setup ## The same with the tests that take minutes
 	$(BIN)/python -m pytest -q -n 3 --full
 
-# FAULTS="--only bench" tries one command.
-FAULTS ?=
-test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (25 minutes)
-	$(BIN)/python -m tests.faults.run $(FAULTS)
+test-faults: setup ## Kill, fill the disk, break I/O or interrupt at single file operations, and check the remains (half an hour)
+	FAULTS_ALL=1 $(BIN)/python -m pytest -q tests/faults
 
 lint: setup ## ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check storebench tests benchmarks

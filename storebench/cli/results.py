@@ -111,6 +111,10 @@ def as_dict(written: "Report") -> dict[str, Any]:
     }
 
 
+_LOG_COLUMNS = 100
+"""Width of tables in a log."""
+
+
 def drawn(table: "Table") -> str:
     """Return a table as printable text, coloured on a terminal."""
     from rich.console import Console
@@ -125,8 +129,7 @@ def drawn(table: "Table") -> str:
     for row in table.rows:
         lines.add_row(*(Text(plain(cell)) for cell in row))
     console = Console()
-    # Lines of a log must not be wrapped at 80 columns.
-    console.width = console.width if console.is_terminal else 160
+    console.width = console.width if console.is_terminal else _LOG_COLUMNS
     with console.capture() as captured:
         console.print(lines)
     return captured.get()

@@ -321,7 +321,7 @@ _SAMPLES = 200
 _IMAGE_FILES = ("JPEG", "PNG", "WebP")
 _NEXT = (
     "to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
-    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 3"
+    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
 )
 
 
