@@ -138,19 +138,6 @@ def fewer_replicates(about: Mapping[str, Any]) -> dict[str, int] | None:
     return {cell.cell_id: number for cell, number in numbers.items()}
 
 
-def cut_short(run: Path) -> tuple[int, int] | None:
-    """Return the rounds of a run that its budget cut short, and those that were planned for its cells; None otherwise."""
-    try:
-        about = read_about(run / RUN_NAME)
-        fewer, most = fewer_replicates(about), about["scenario"]["replicates"]
-    except (OSError, CorruptDataError, TypeError, KeyError):
-        return None
-    if fewer is None or about.get("ended_after") is None:
-        return None
-    planned = max((fewer.get(cell["cell_id"], most) for cell in about["cells"]), default=most)
-    return about["ended_after"], planned
-
-
 def rounds_within_budget(about: Mapping[str, Any], planned: int) -> int:
     """Return the number of rounds that a run has of those that were planned: fewer if its budget ran out before all of them."""
     ended_after = about.get("ended_after")

@@ -217,13 +217,5 @@ def _whole(content: bytes, file: Path) -> list[Any]:
     return records
 
 
-def run_looks(run: Path) -> int:
-    """Return the number of looks at the rounds of a run: 1, plus 1 for each time rounds were added."""
-    try:
-        return 1 + len(_about(run).get("extended_utc", ()))
-    except (OSError, CorruptDataError, AttributeError, TypeError):
-        return 1  # records that were moved out of their run's folder, or given as an array
-
-
 def _about(run: Path) -> Any:
     return parse_json(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES), run / RUN_NAME)

@@ -116,28 +116,6 @@ def merged_names(path: Path) -> Mapping[str, int]:
     return known.groups
 
 
-def merged_labels(path: Path) -> dict[str, list[tuple[str, int, int]]]:
-    """Return cell id, replicate and epoch of the rows of each table in a ``steps.parquet``, each once; empty if there is no file."""
-    groups = merged_names(path)
-    if not groups:
-        return {}
-    with _refused(path), open_regular(path) as raw:
-        _, file = _parsed(raw, path)
-        with file:
-            return {name: _labels(file, group, path) for name, group in groups.items()}
-
-
-def _labels(file: Any, group: int, path: Path) -> list[tuple[str, int, int]]:
-    names = list(RECORD_COLUMNS[1:])
-    try:
-        with _refused(path):
-            rows = file.read_row_group(group, columns=names, use_threads=False)
-            labels = rows.group_by(names).aggregate([]).to_pylist()
-            return [(row["cell_id"], row["replicate"], row["epoch"]) for row in labels]
-    except CorruptDataError:
-        return []
-
-
 def merged_row_groups(path: Path) -> Iterator[Any]:
     """Yield the tables of a ``steps.parquet`` as `pyarrow.Table`, with all columns; none if there is no file."""
     for name in merged_names(path):
@@ -299,55 +277,25 @@ def free_names(folder: Path, names: Mapping[int, str]) -> dict[int, str]:
     return free
 
 
-_TEXTS = (NAME_COLUMN, "cell_id")
-"""Columns of text."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Own:
-    """A step table in a separate file: the record that names it, its `pyarrow.Schema` and its number of rows."""
-
-    path: Path
-    record: Record
-    schema: Any
-    rows: int
-
-    @property
-    def name(self) -> str:
-        return str(self.record.steps_file)
-
-
 def merge_tables(run: Path) -> int:
     """Move the step tables of a run into its ``steps.parquet``, and return how many were moved."""
+    merged = run / STEPS_NAME
     with claimed(run):
         check_entries(run)
-        tables, damaged = _readable(run)
+        own, known = list(_named_files(run)), merged_names(merged)
+        new = [_labelled(path, record) for path, record in own if record.steps_file not in known]
         try:
-            _add(run / STEPS_NAME, tables)
-            known = merged_names(run / STEPS_NAME)
-            moved = [table for table in tables if table.name in known]
-            for table in moved:
-                table.path.unlink()
+            if any(map(len, new)):
+                _write(merged, [*merged_row_groups(merged), *filter(len, new)])
+            known = merged_names(merged)
+            moved = [path for path, record in own if record.steps_file in known]
+            for path in moved:
+                path.unlink()
         except OSError as error:
             raise from_os_error(error, error.filename or run) from error
         with contextlib.suppress(OSError):  # it is not empty, or not there
             (run / STEPS_DIR).rmdir()
-        if damaged:
-            raise damaged[0]
         return len(moved)
-
-
-def _readable(run: Path) -> tuple[list[_Own], list[CorruptDataError]]:
-    """Return the tables in files of their own, and why others cannot be read."""
-    tables, damaged = [], []
-    for path, record in _named_files(run):
-        try:
-            rows = read_arrow(path, str(record.steps_file))
-        except CorruptDataError as error:
-            damaged.append(error)
-        else:
-            tables.append(_Own(path=path, record=record, schema=rows.schema, rows=len(rows)))
-    return tables, damaged
 
 
 def _named_files(run: Path) -> Iterator[tuple[Path, Record]]:
@@ -367,76 +315,33 @@ def _named_files(run: Path) -> Iterator[tuple[Path, Record]]:
                 yield path, record
 
 
-def _add(merged: Path, tables: Sequence[_Own]) -> None:
-    """Write the merged file anew where it lacks tables: those that it has, and after them the others."""
+def _labelled(path: Path, record: Record) -> Any:
+    """Return the step table of a record as a `pyarrow.Table`, after the columns that name the record."""
+    import pyarrow as pa
+
+    rows = read_arrow(path, str(record.steps_file))
+    labels = (record.steps_file, record.cell.cell_id, record.replicate, record.epoch)
+    columns = {name: pa.repeat(label, len(rows)) for name, label in zip(RECORD_COLUMNS, labels, strict=True)}
+    return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
+
+
+def _write(merged: Path, tables: Sequence[Any]) -> None:
+    """Write a ``steps.parquet``, one row group per table; columns that a table lacks are null in it."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    known = merged_names(merged)
-    schema, new = _schema(merged, [table for table in tables if table.name not in known])
-    if not new:
-        return
+    with _refused(merged):
+        schema = pa.unify_schemas([rows.schema for rows in tables])
     with (
         open_whole(merged) as file,
         parquet.ParquetWriter(
             file,
             schema,
             compression="zstd",
-            use_dictionary=list(_TEXTS),  # for numbers that hardly repeat it only takes room
+            use_dictionary=[NAME_COLUMN, "cell_id"],  # for numbers that hardly repeat it only takes room
             write_statistics=[NAME_COLUMN],
         ) as writer,
     ):
-        for rows in merged_row_groups(merged):
-            writer.write_table(_fitted(rows, schema), row_group_size=len(rows))
-        for table in new:
-            rows = _labelled(read_arrow(table.path, table.name), table.record)
-            writer.write_table(_fitted(rows, schema), row_group_size=len(rows))
-
-
-def _schema(merged: Path, tables: Sequence[_Own]) -> tuple[Any, list[_Own]]:
-    """Return the schema that holds the merged file and tables beside it, and the tables that fit it."""
-    import pyarrow as pa
-
-    types = {NAME_COLUMN: pa.string(), "cell_id": pa.string(), "replicate": pa.int64(), "epoch": pa.int64()}
-    for group in merged_row_groups(merged):
-        types |= {field.name: field.type for field in group.schema}
-        break
-    fitting = []
-    for table in tables:
-        if table.rows and _fits(table.schema, types):
-            types |= {field.name: field.type for field in table.schema}
-            fitting.append(table)
-    return pa.schema(list(types.items())), fitting
-
-
-def _fits(schema: Any, types: dict[str, Any]) -> bool:
-    """Return whether the columns of a table can stand beside those of the others."""
-    import pyarrow as pa
-
-    plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
-    return len(set(schema.names)) == len(schema.names) and all(
-        field.name not in RECORD_COLUMNS
-        and types.get(field.name, field.type) == field.type
-        and any(is_plain(field.type) for is_plain in plain)
-        for field in schema
-    )
-
-
-def _labelled(rows: Any, record: Record) -> Any:
-    """Return a table's rows with the columns that say which record they belong to."""
-    import pyarrow as pa
-
-    labels = (record.steps_file, record.cell.cell_id, record.replicate, record.epoch)
-    for name, label in zip(RECORD_COLUMNS, labels, strict=True):
-        rows = rows.append_column(name, pa.repeat(label, len(rows)))
-    return rows
-
-
-def _fitted(rows: Any, schema: Any) -> Any:
-    """Return a table's rows with all columns of a schema, in its order: those that the table lacks are null."""
-    import pyarrow as pa
-
-    columns = [
-        rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+        for rows in tables:
+            fitted = pa.concat_tables([schema.empty_table(), rows], promote_options="default")
+            writer.write_table(fitted, row_group_size=len(rows))

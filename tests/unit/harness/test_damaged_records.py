@@ -97,18 +97,6 @@ def test_a_damaged_line_in_another_file_of_a_run_is_an_error(
     assert bench.cli("validate", run).stdout == bench.cli("validate", measured).stdout
 
 
-@pytest.mark.parametrize("how", SOUND.values(), ids=SOUND)
-def test_what_editors_and_a_power_loss_add_to_records_changes_nothing(
-    how: Change, bench: Bench, changed: Callable[[Change], Path], measured: Path, tmp_path: Path
-) -> None:
-    run = changed(how)
-    assert len(load_results(run)) == 3
-    assert bench.cli("validate", run).returncode == bench.cli("validate", measured).returncode
-    done = bench.cli(*benching(bench, run, "--resume", "--replicates", "4"))
-    assert done.returncode == 0, done.stderr
-    assert list(load_results(run)["replicate"]) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("how", TORN.values(), ids=TORN)
 def test_a_finished_run_without_its_last_line_is_whole_once_resumed(
     how: Change, bench: Bench, measured: Path, changed: Callable[[Change], Path]

@@ -103,22 +103,6 @@ def test_a_run_removes_nothing_from_a_folder_that_its_steps_link_to(
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", [RECORDS_NAME, SUPERSEDED_NAME])
-def test_a_fifo_for_records_stops_a_run_before_it_measures(name: str, bench: Bench, tmp_path: Path) -> None:
-    path, folder = tmp_path / "test.toml", tmp_path / "run"
-    write_scenario(path, MATRIX)
-    made(folder)
-    os.mkfifo(folder / name)
-    before = tree(tmp_path)
-    done = bench.cli(
-        "bench", path, "--resume", "--retry-failed", "--out", folder, "--stores", tmp_path / "stores"
-    )
-    assert done.returncode == 5
-    [line] = done.stderr.splitlines()
-    assert f"{folder / name}: a FIFO, not a regular file" in line
-    assert tree(tmp_path) == before
-
-
 def test_a_runs_folder_and_its_records_may_be_links(tmp_path: Path) -> None:
     made(tmp_path / "elsewhere")
     (tmp_path / "records").touch()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from storebench.ranks import data_store, node_loader
-from storebench.ranks.data_store import DataStore, StoreLoader
+from storebench.ranks.data_store import DataStore
 from storebench.report.checks.records import validate_records
 from storebench.results import DataStoreFacts, Record, Status
 from storebench.runs.records import RECORDS_NAME
@@ -56,14 +56,6 @@ def test_what_comes_before_the_first_batch_is_data_wait(
         assert rank.data_wait_s >= SLOW_S
         assert rank.begin_s is not None
         assert rank.begin_s < SLOW_S
-
-
-def test_work_between_the_barrier_and_the_first_request_is_found(
-    bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(StoreLoader, "epoch", slowly(StoreLoader.epoch))
-    found = shared(bench, run_folder, warmup_steps=2)
-    assert figures(found.record, run_folder) == {"job.per_rank.begin_s"}
 
 
 def test_a_rank_preloads_its_own_part_alone(

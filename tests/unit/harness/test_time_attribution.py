@@ -1,7 +1,6 @@
 """Time goes to whoever spent it: 50 ms planted in a reader or in the network show up there and nowhere else."""
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from torch import nn
 from storebench.arrays import ImageShape
 from storebench.formats.registry import open_reader
 from storebench.loading.order import epoch_order
-from storebench.report.checks.records import validate
 from storebench.results import Cell, Record
 from storebench.training.models import MODELS, ModelSpec, Network, tiny
 from tests.support.harness_tools import Bench, only_record, scenario, steps_of
@@ -125,22 +123,6 @@ def test_without_compute_the_loop_only_waits_and_ceilings_are_measured(
     assert spans == pytest.approx(record.timed_s, rel=1e-6)
     assert record.ceilings.gather_samples_per_s is not None
     assert record.ceilings.gather_samples_per_s > 0
-
-
-@pytest.mark.parametrize("compute", ["none", "real"])
-def test_a_scenario_may_leave_out_the_ceilings(compute: str, bench: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "without.toml"
-    text = (
-        'name = "without"\nceilings = false\ntest_limit = 0\n[[matrix]]\ndataset = "mnist"\nlimit = 64\n'
-        'synthetic = true\nmodel = "tiny"\nthreads = 1\nbackends = ["lmdb"]\n'
-    )
-    path.write_text(f'{text}compute = "{compute}"\n', encoding="utf-8")
-    done = bench.cli("bench", path, "--stores", bench.stores, "--out", tmp_path / "run", "--json")
-    assert done.returncode == 0, done.stderr
-    [record] = json.loads(done.stdout)
-    assert record["samples_per_s"] > 0
-    assert {rate for rate in record["ceilings"].values() if isinstance(rate, float)} == set()
-    assert validate(tmp_path / "run") == []
 
 
 def test_the_null_backend_fetches_nothing(bench: Bench, run_folder: Path) -> None:

@@ -12,10 +12,8 @@ import pytest
 
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.loading.evidence import opened_again
-from storebench.ranks.trainers import parts_of
-from storebench.results import Game, TrainersFacts
+from storebench.results import TrainersFacts
 from storebench.runs.records import record_from_dict, record_to_dict
-from storebench.training import evaluate
 from storebench.training.step_table import step_ends
 from storebench.worker import tournament
 from storebench.worker.setup import Setup
@@ -67,20 +65,6 @@ def test_the_winners_network_goes_on_bit_for_bit_with_its_momentum(bench: Bench,
     moved = [game for game in found.trainers.games if game.winner != game.trainer]
     assert moved, "nobody's network went to a partner, so nothing was tested"
     assert_states_are_those_of_the_winners(found, before)
-
-
-def test_all_ranks_of_a_trainer_go_on_with_the_winners_network(bench: Bench, run_folder: Path) -> None:
-    once: dict[str, Any] = {"max_steps": STEPS, "trainers": 2, "batch_size": 3, "seed": 2}
-    before = trained(trainers_cell(tournament_steps=0, **once), bench, run_folder)
-    found = trained(trainers_cell(**once), bench, run_folder)
-    assert found.findings() == []
-    assert [game.winner for game in found.trainers.games] == [1, 0], "both networks move"
-    for job in (before, found):
-        assert [job.states[0].tobytes() == state.tobytes() for state in job.states[:2]] == [True, True]
-    assert before.states[0].tobytes() != before.states[2].tobytes()
-    assert_states_are_those_of_the_winners(found, before)
-    [least] = {game.sent_bytes for game in found.trainers.games}
-    assert least == 2 * found.states[0].nbytes
 
 
 def test_a_tie_leaves_the_trainer_its_own_network(bench: Bench, run_folder: Path) -> None:
@@ -144,17 +128,6 @@ def test_trainers_of_two_ranks_train_as_trainers_of_one(bench: Bench, run_folder
     assert wide.job.wait_for_slowest_s is not None
 
 
-def test_of_three_trainers_one_rests_in_each_tournament(bench: Bench, run_folder: Path) -> None:
-    found = trained(trainers_cell(ranks=3, trainers=3, limit=122), bench, run_folder)
-    assert found.findings() == []
-    by_number: dict[int, list[Game]] = {}
-    for game in found.trainers.games:
-        by_number.setdefault(game.number, []).append(game)
-    assert len(by_number) == found.trainers.tournaments == 2
-    assert [len({game.trainer for game in games}) for games in by_number.values()] == [2, 2]
-    assert [trainer.held_out_samples for trainer in found.trainers.per_trainer] == [5, 5, 4]
-
-
 def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
     cell = trainers_cell(ranks=2, trainers=2, trainer_data="replicated", limit=60)
     found = trained(cell, bench, run_folder)
@@ -167,28 +140,6 @@ def test_trainers_may_have_all_samples(bench: Bench, run_folder: Path) -> None:
     assert {(game.number, game.trainer): game.own_score for game in games} == {
         (game.number, game.partner): game.partner_score for game in games
     }
-
-
-def require_own_samples(setup: Setup) -> None:
-    """Fail a rank that scores networks on other samples than its part of what its trainer holds out."""
-    cell, me = setup.cell, setup.membership
-    number, place = divmod(me.rank, me.ranks // cell.trainers)
-    parts = parts_of(setup.manifest.count, trainers=cell.trainers, data=cell.trainer_data, seed=cell.seed)
-    own = np.array_split(parts[number].held_out, me.ranks // cell.trainers)[place]
-    count = evaluate.count_right
-
-    def counted(step: Any, augment: Any, reader: Reader, indices: Indices, **named: Any) -> int:
-        np.testing.assert_array_equal(indices, own)
-        return count(step, augment, reader, indices, **named)
-
-    setattr(tournament, "count_right", counted)  # noqa: B010 - this process is a copy that ends with its job
-
-
-def test_each_rank_scores_on_its_part_of_what_its_trainer_holds_out(bench: Bench, run_folder: Path) -> None:
-    cell = trainers_cell(trainers=2, batch_size=3)
-    found = trained(cell, bench, run_folder, prepare=require_own_samples)
-    assert found.findings() == []
-    assert len(found.trainers.games) == 2 * found.trainers.tournaments > 0
 
 
 SLOW_S = 0.2

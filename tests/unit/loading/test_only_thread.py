@@ -4,15 +4,12 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 from storebench.loading import threads
 from storebench.loading.batch import LOOP_WORKER
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
 from tests.support.loading_tools import MakeJob, MakePlan, StoreOf, assert_served, copied, drained
-from tests.support.thinning import examples
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
@@ -146,24 +143,3 @@ def test_what_was_made_ahead_is_served_before_the_thread_goes_on(
                 monkeypatch.setattr(threads, "SHORT_STEP_NS", NEVER_SHORT)
     assert_served(batches, plan, store_of("lmdb"))
     assert {batch.worker for batch in batches} == {0}
-
-
-@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(paces=st.lists(st.integers(1, 8), max_size=8), short=st.booleans())
-def test_at_any_change_of_pace_batches_come_in_order(
-    paces: list[int],
-    short: bool,
-    make_job: MakeJob,
-    make_plan: MakePlan,
-    store_of: StoreOf,
-) -> None:
-    changes = {sum(paces[: number + 1]) for number in range(len(paces))}
-    plan = make_plan(batch_size=2)
-    batches = []
-    with pytest.MonkeyPatch.context() as patch, get_loader("threads")(make_job(), workers=1) as loader:
-        loader.open()
-        for step, batch in enumerate(loader.epoch(plan)):
-            batches.append(copied(batch))
-            short ^= step in changes
-            patch.setattr(threads, "SHORT_STEP_NS", ALWAYS_SHORT if short else NEVER_SHORT)
-    assert_served(batches, plan, store_of("lmdb"))

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from storebench.errors import CellFailedError
-from storebench.ranks.launch import MEET_S, START_PHASES, START_S, StallWatch, Team
+from storebench.ranks.launch import START_PHASES, START_S, StallWatch, Team
 from storebench.ranks.progress import NO_PROGRESS, Position, RankProgress
 from tests.support.harness_tools import wait_for
 
@@ -166,16 +166,6 @@ def test_the_start_may_take_longer(tmp_path: Path, clock: Clock) -> None:
     assert "rank 1 on node 0 made no progress for 60 s during the start" in (watch.failure() or "")
 
 
-def test_ranks_have_not_started_while_nodes_meet(tmp_path: Path, clock: Clock) -> None:
-    """Their agent says so if the nodes do not; the line about a rank names the node that it is on."""
-    watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, node=1, rendezvous="alpha:4001"), 5, clock)
-    clock.now_s = START_S + 1
-    assert watch.failure() is None
-    clock.now_s = START_S + MEET_S
-    names = "rank 2 on node 1 and rank 3 on node 1"
-    assert (watch.failure() or "").startswith(f"{names} made no progress for 120 s during the start")
-
-
 def test_ranks_that_wait_for_another_node_are_not_to_blame(tmp_path: Path, clock: Clock) -> None:
     watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, rendezvous="alpha:4001"), 5, clock)
     with all_waiting(tmp_path):
@@ -210,43 +200,3 @@ def test_a_stopped_process_is_named_first(
     line = watch.failure() or ""
     assert line.startswith("rank 1 on node 0 made no progress for 5 s")
     assert "its process is stopped" in line
-
-
-def test_a_stopped_process_is_named_although_it_began_later(
-    stopped: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch = StallWatch(tmp_path, Team(ranks=2), 5, clock)
-    first = RankProgress.create(tmp_path, 0)
-    start(first)
-    first.begin("epoch 0")
-    assert watch.failure() is None
-    clock.now_s = 1
-    with monkeypatch.context() as patched:
-        patched.setattr("os.getpid", lambda: stopped)
-        second = RankProgress.create(tmp_path, 1)
-    start(second)
-    second.begin("epoch 0")
-    assert watch.failure() is None
-    clock.now_s = 5.5
-    line = watch.failure() or ""
-    assert line.startswith("rank 1 on node 0 made no progress for 4.5 s"), (
-        "the time that passed, not the limit"
-    )
-
-
-def test_a_stopped_process_is_named_although_its_node_waits(
-    stopped: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch = StallWatch(tmp_path, Team(ranks=4, nodes=2, rendezvous="alpha:4001"), 5, clock)
-    with contextlib.ExitStack() as stack:
-        for rank in range(2):
-            if rank == 1:
-                monkeypatch.setattr("os.getpid", lambda: stopped)
-            one = RankProgress.create(tmp_path, rank)
-            monkeypatch.undo()
-            start(one)
-            one.begin("epoch 0")
-            stack.enter_context(one.waiting())
-        assert watch.failure() is None
-        clock.now_s = 6
-        assert (watch.failure() or "").startswith("rank 1 on node 0 made no progress for 5 s")
