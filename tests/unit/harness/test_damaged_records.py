@@ -83,20 +83,6 @@ def test_a_damaged_line_before_the_last_ends_every_command_with_5(
     assert (run / RECORDS_NAME).read_bytes() == content
 
 
-@pytest.mark.parametrize("name", [SUPERSEDED_NAME])
-def test_a_damaged_line_in_another_file_of_a_run_is_an_error(
-    name: str, bench: Bench, measured: Path, tmp_path: Path
-) -> None:
-    run = shutil.copytree(measured, tmp_path / "run")
-    (run / name).write_text('{"schema_version": 99}\n{"half": \n{"schema_version": 99}\n')
-    for command in (("validate", run), ("report", run, "--out", tmp_path / "page")):
-        done = bench.cli(*command)
-        assert done.returncode == 5, (command, done)
-        assert f"{name}:2: " in done.stdout + done.stderr, (command, done)
-    (run / name).write_text('{"schema_version": 99}\n{"half": ')
-    assert bench.cli("validate", run).stdout == bench.cli("validate", measured).stdout
-
-
 @pytest.mark.parametrize("how", TORN.values(), ids=TORN)
 def test_a_finished_run_without_its_last_line_is_whole_once_resumed(
     how: Change, bench: Bench, measured: Path, changed: Callable[[Change], Path]
