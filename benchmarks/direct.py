@@ -9,11 +9,9 @@ the epoch it is of: a first tenth is cold to its end, a whole epoch is not.
 What is held against the device alone takes turns with it alone, and three times as
 often: the device's rate changes within seconds, by more than what is asked for.
 
-    python -m benchmarks.direct [--quick] [--stores FOLDER] [--rounds N] [--only PART] [--realtime]
+    python -m benchmarks.direct [--quick] [--stores FOLDER] [--rounds N] [--only PART]
 
-Stores that are not there are converted first. On a machine that others work on,
-``--realtime`` (as root) lets every replicate, ceilings included, go before them. It
-may put the threads of one process on one core: not for comparing numbers of threads.
+Stores that are not there are converted first.
 """
 
 import argparse
@@ -317,36 +315,20 @@ def threads(stores: Path, rounds: int) -> None:
     table("4. PNG, ImageNet-256, warm", sides, [("times png", "files:threads", "files", 1.7)], rounds)
 
 
-def leveldb_and_memory(stores: Path, rounds: int) -> None:
-    """`leveldb:sorted` against `leveldb`, and one copy in shared memory against one for each process."""
-    for folder in ("imagenet-train-size4000", "cifar10-train-size50000"):
-        for state in ("cold", "warm"):
-            _one_against_another(stores / folder / "leveldb+raw", "leveldb:sorted", "leveldb", state, rounds)
-        store = stores / folder / "memory+raw"
-        _one_against_another(store, "memory:shared", "memory:python", "warm", rounds)
-
-
-def _one_against_another(store: Path, one: str, other: str, state: str, rounds: int) -> None:
-    sides = [Side(name=name, store=str(store), backend=name, state=state) for name in (one, other)]
-    title = f"6. {store.parent.name}, {one}, {state}, first epoch"
-    table(title, sides, [(f"times {other}", one, other, 0)], rounds)
-
-
 PARTS: dict[str, Callable[[Path, int], None]] = {
     "1": cold_imagenet,
     "2": cold_cifar,
     "3": warm_readers,
     "4": other_readers,
     "5": threads,
-    "6": leveldb_and_memory,
 }
 
 
 def make_stores(stores: Path) -> None:
     """Convert what is missing."""
     for dataset, size, backends in (
-        ("imagenet", 4000, ["lmdb", "hdf5", "leveldb", "memory"]),
-        ("cifar10", 50_000, ["lmdb", "hdf5", "leveldb", "memory"]),
+        ("imagenet", 4000, ["lmdb", "hdf5", "memory"]),
+        ("cifar10", 50_000, ["lmdb", "hdf5", "memory"]),
         ("imagenet", 400, ["png"]),
     ):
         options = ["--dataset", dataset, "--size", str(size), "--out", str(stores)]
@@ -360,15 +342,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--stores", type=Path, default=Path(os.environ.get("STOREBENCH_STORES", "stores")))
     parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--realtime", action="store_true", help="run replicates before all other work (root)")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
         print(json.dumps(asdict(measure(Side(**json.loads(options.side))))))
         return
     make_stores(options.stores)
-    if options.realtime:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # replicates inherit it
     for name, part in PARTS.items():
         if options.only in (None, name):
             part(options.stores, 2 if options.quick else options.rounds)

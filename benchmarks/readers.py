@@ -2,8 +2,7 @@
 
 ``python -m benchmarks.readers``, or ``make bench-readers``. One
 process, batches of 64, every page of the stores in the page cache. Every round
-measures the ceiling and then each reader on the same shuffled batches; a share is the
-ratio of the two in one round, and its interval is Student's t on the logarithms.
+measures the ceiling and then each reader on the same shuffled batches.
 The ceiling is the fastest gather of one thread (`storebench.probes.rates`). The
 yardstick, numpy's default mode, copies twice: floors are given as shares of it. Encoded
 payloads are decoded. Every way has one thread, torch's `index_select` too: numpy has
@@ -13,12 +12,11 @@ anything else runs on the machine.
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,8 +24,9 @@ from statistics import median
 import numpy as np
 import torch
 
+from benchmarks.runs import ratio_words
 from storebench.codecs import get_codec
-from storebench.comparison import Ratio, compare
+from storebench.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.registry import format_names, get_format, parse_backend
@@ -40,14 +39,12 @@ ALSO = ("files+raw",)
 WARM_UP_S = 5.0
 
 FLOORS: dict[str, dict[str, float]] = {
-    "imagenet": {"memory:native": 100, "lmdb": 80, "hdf5": 50, "leveldb": 50, "png": 1},
-    "cifar10": {"memory:native": 95, "lmdb": 17, "hdf5": 3, "leveldb": 12, "png": 0.4},
+    "imagenet": {"memory:native": 1, "lmdb": 0.8, "hdf5": 0.5, "leveldb": 0.5, "png": 0.01},
+    "cifar10": {"memory:native": 0.95, "lmdb": 0.17, "hdf5": 0.03, "leveldb": 0.12, "png": 0.004},
 }
-"""Percent of the yardstick that plain loops over each library reach."""
+"""Share of the yardstick that plain loops over each library reach."""
 
 Fill = Callable[[Indices, Batch], object]
-
-CEILING = "one copying thread"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,44 +56,17 @@ class Round:
     ceiling: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One reader on one dataset; shares in percent."""
-
-    dataset: str
-    origin: str
-    backend: str
-    samples_per_s: float
-    of_yardstick: tuple[float, float, float]
-    of_ceiling: tuple[float, float, float]
-    floor_pct: float | None
-
-    @property
-    def below_floor(self) -> bool:
-        """Whether the whole interval lies below the floor."""
-        return self.floor_pct is not None and self.of_yardstick[2] < self.floor_pct
-
-
 def main() -> int:
     """Measure, print a table per data set, and return 1 where a reader is below its floor."""
     args = _arguments()
     torch.set_num_threads(1)
-    rows = []
+    below = []
     for name in args.dataset:
         spec = DatasetSpec(name=name, size=args.size or {"imagenet": 4000, "cifar10": 50_000}[name])
-        found = measure(spec, args.backend or default_backends(), args)
-        if not args.json:
-            print(table(found, spec), flush=True)
-        rows += found
-    text = json.dumps([asdict(row) for row in rows], indent=2)
-    if args.json:
-        print(text)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
-    below = [row for row in rows if row.below_floor]
-    for row in below:
-        print(f"below its floor: {row.backend} on {row.dataset}", file=sys.stderr)
-    return 1 if below and args.check else 0
+        below += report(spec, measure(spec, args.backend or default_backends(), args))
+    for words in below:
+        print(f"below its floor: {words}", file=sys.stderr)
+    return int(bool(below))
 
 
 def default_backends() -> list[str]:
@@ -109,8 +79,8 @@ def default_backends() -> list[str]:
     return list(dict.fromkeys(str(parse_backend(name)) for name in [*names, *ALSO]))
 
 
-def measure(spec: DatasetSpec, backends: list[str], args: argparse.Namespace) -> list[Row]:
-    """Interleave gathering and all readers; return a row for each of them."""
+def measure(spec: DatasetSpec, backends: list[str], args: argparse.Namespace) -> dict[str, list[Round]]:
+    """Interleave gathering and all readers; return the rounds of each of them."""
     pixels = _store(spec, "memory+raw", args.stores)
     array = np.load(pixels / "data.npy")
     shuffled = _shuffled(len(array), args.batch_size, np.random.default_rng(0))
@@ -131,7 +101,7 @@ def measure(spec: DatasetSpec, backends: list[str], args: argparse.Namespace) ->
                     _rate(way, batches, out, args.seconds) for way in (yardstick, ceiling, _filler(reader))
                 ]
                 rounds[name].append(Round(yardstick=rates[0], ceiling=rates[1], rate=rates[2]))
-    return _rows(spec, str(Manifest.read(pixels).dataset.provenance.origin), rounds)
+    return rounds
 
 
 def _opened(spec: DatasetSpec, name: str, stores: Path) -> Reader:
@@ -194,67 +164,24 @@ def _rate(fill: Fill, batches: list[Indices], out: Batch, seconds: float) -> flo
     return samples / took_s
 
 
-def _rows(spec: DatasetSpec, origin: str, rounds: dict[str, list[Round]]) -> list[Row]:
-    shares: dict[str, dict[str, tuple[float, float, float]]] = {"yardstick": {}, "ceiling": {}}
-    for base, found in shares.items():
-        pairs = [
-            ([getattr(measured, base) for measured in each], [measured.rate for measured in each])
-            for each in rounds.values()
-        ]
-        found |= {name: _percent(compare(*pair)) for name, pair in zip(rounds, pairs, strict=True)}
-    ceiling = Row(
-        dataset=spec.name,
-        origin=origin,
-        backend=CEILING,
-        samples_per_s=round(median(measured.ceiling for each in rounds.values() for measured in each)),
-        of_yardstick=_percent(
-            compare(
-                [measured.yardstick for each in rounds.values() for measured in each],
-                [measured.ceiling for each in rounds.values() for measured in each],
-            )
-        ),
-        of_ceiling=(100.0, 100.0, 100.0),
-        floor_pct=None,
-    )
-    return [ceiling] + [
-        Row(
-            dataset=spec.name,
-            origin=origin,
-            backend=name,
-            samples_per_s=round(median(measured.rate for measured in each)),
-            of_yardstick=shares["yardstick"][name],
-            of_ceiling=shares["ceiling"][name],
-            floor_pct=FLOORS[spec.name].get(name),
+def report(spec: DatasetSpec, rounds: dict[str, list[Round]]) -> list[str]:
+    """Print a table; return the readers whose whole interval lies below their floor."""
+    print(f"\n{spec.name}, {spec.size:,} samples, shuffled, warm")
+    print(f"{'':22} {'samples/s':>12} {'of numpy.take':>22} {'floor':>7} {'of one copying thread':>22}")
+    below = []
+    for name, each in rounds.items():
+        rates = [measured.rate for measured in each]
+        of_yardstick = compare([measured.yardstick for measured in each], rates)
+        of_ceiling = compare([measured.ceiling for measured in each], rates)
+        floor = FLOORS[spec.name].get(name)
+        print(
+            f"{name:22} {median(rates):12,.0f} {ratio_words(of_yardstick):>22}"
+            f" {'' if floor is None else f'{floor:g}':>7} {ratio_words(of_ceiling):>22}",
+            flush=True,
         )
-        for name, each in rounds.items()
-    ]
-
-
-def _percent(found: Ratio) -> tuple[float, float, float]:
-    ratio = found.mid or 0.0
-    low, high = (ratio if end is None else end for end in (found.low, found.high))
-    return round(100 * ratio, 2), round(100 * low, 2), round(100 * high, 2)
-
-
-def table(rows: list[Row], spec: DatasetSpec) -> str:
-    """Return the rows as a table for a person."""
-    lines = [
-        "",
-        f"{spec.name}, {spec.size:,} samples ({rows[0].origin}), shuffled, warm",
-        f"{'':22} {'samples/s':>12} {'of numpy.take':>24} {'floor':>7} {'of one copying thread':>24}",
-    ]
-    for row in rows:
-        floor = "" if row.floor_pct is None else f"{row.floor_pct:g}%"
-        sign = " below" if row.below_floor else ""
-        lines.append(
-            f"{row.backend:22} {row.samples_per_s:12,.0f} {_words(row.of_yardstick):>24} {floor:>7} "
-            f"{_words(row.of_ceiling):>24}{sign}".rstrip()
-        )
-    return "\n".join(lines)
-
-
-def _words(share: tuple[float, float, float]) -> str:
-    return f"{share[0]:.1f}% [{share[1]:.1f}, {share[2]:.1f}]"
+        if floor is not None and of_yardstick.high is not None and of_yardstick.high < floor:
+            below.append(f"{name} on {spec.name}")
+    return below
 
 
 def _arguments() -> argparse.Namespace:
@@ -268,9 +195,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=0.1, help="at most, a reader and round")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--out", type=Path, help="write the JSON there, too")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is not reached")
     args = parser.parse_args()
     args.dataset = args.dataset or list(FLOORS)
     return args

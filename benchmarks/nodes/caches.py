@@ -26,7 +26,6 @@ question = "Does a cold cell fail if one of two nodes is not cold?"
 replicates = 1
 test_limit = 0
 ceilings = false
-check_pixels = false
 timeout_s = 120
 stall_s = 60
 

@@ -11,6 +11,7 @@ from storebench.cli.common import exit_codes, progress, put, put_json, say, stor
 from storebench.cli.options import (
     DropCachesOption,
     DryRunOption,
+    JsonOption,
     RecordsAsJsonOption,
     RunFolderOption,
     StoresOption,
@@ -18,7 +19,7 @@ from storebench.cli.options import (
     timeout_option,
 )
 from storebench.cli.progress import StderrWatcher, print_plan
-from storebench.cli.run import begun, continued_by, leave, new_run_folder
+from storebench.cli.run import begun, continued_by, executed, leave, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -178,7 +179,7 @@ def bench(
             timeout_s = loaded.timeout_s if timeout is None else timeout
             limits = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-            records = _executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
+            records = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
         _finish(records, folder, loaded.name, beginning, as_json=as_json)
 
 
@@ -240,28 +241,6 @@ def _claimed(
                 hint="Name another --out.",
             )
         yield run if replicates is None else run.extended(replicates)
-
-
-def _executed(
-    run: "Run", stores: Path, address: "NodeAddress | None", *, drop_caches: bool, retry_failed: bool
-) -> list["Record"]:
-    """Execute a run, perhaps as the first of several nodes, and return all of its records."""
-    from storebench.runner import execute
-    from storebench.runs.records import read_records
-    from storebench.surroundings import sweep
-    from storebench.worker.leading import leading
-
-    sweep(stores)
-    with contextlib.nullcontext() if address is None else leading(address) as leader:
-        execute(
-            run,
-            stores,
-            drop_caches=drop_caches,
-            retry_failed=retry_failed,
-            watcher=StderrWatcher(run.scenario.budget_s),
-            leader=leader,
-        )
-    return read_records(run.folder)
 
 
 def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun", *, as_json: bool) -> None:
@@ -336,36 +315,29 @@ def scenarios(
         Path | None,
         typer.Option(help="A folder of scenario files. [default: those that come with storebench]"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the scenarios with their questions."""
     with exit_codes():
         from storebench.scenario import SHIPPED, shipped_scenarios
 
-        files = shipped_scenarios() if folder is None else {str(path): path for path in _in(folder)}
+        files = (
+            shipped_scenarios()
+            if folder is None
+            else {str(path): path for path in sorted(folder.glob("*.toml"))}
+        )
         if not files:
             raise UsageError("no scenario files here", where=folder or SHIPPED, hint="Pass --folder.")
         listed = _listed(files)
         if as_json:
             put_json([{"path": str(files[word]), **about} for word, about in listed.items()])
             return
-        put(
-            *(
-                f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x {_rounds(about)})"
-                for word, about in listed.items()
-            )
-        )
+        for word, about in listed.items():
+            least, most = about["least_replicates"], about["replicates"]
+            rounds = number_of(least, "replicate") if least == most else f"{least} to {most} replicates"
+            put(f"{word}: {about['question']} ({number_of(about['cells'], 'cell')} x {rounds})")
         if folder is None:
             say(f"'storebench bench NAME' runs one; the files are in {next(iter(files.values())).parent}")
-
-
-def _rounds(about: dict[str, Any]) -> str:
-    least, most = about["least_replicates"], about["replicates"]
-    return number_of(least, "replicate") if least == most else f"{least} to {most} replicates"
-
-
-def _in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.toml"))
 
 
 def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:

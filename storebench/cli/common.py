@@ -117,13 +117,6 @@ def fail(error: errors.StorebenchError) -> NoReturn:
     raise typer.Exit(error.exit_code)
 
 
-def _fail_unexpectedly(error: Exception) -> NoReturn:
-    """Print one line that names the file with the traceback, and exit with the code for untrusted results."""
-    _show_traceback()
-    say(f"storebench: {unexpected_line(error)}")
-    raise typer.Exit(errors.EXIT_INTEGRITY) from None
-
-
 def _show_traceback() -> None:
     if debugging() and sys.exc_info()[0] is not None:
         traceback.print_exc()
@@ -134,7 +127,9 @@ def exit_codes() -> Iterator[None]:
     """Turn any error, and an interrupt, into one line and the right exit code."""
     try:
         with interrupts.Raised():
-            _sweep()
+            from storebench.surroundings import sweep
+
+            sweep()  # the remains of killed commands
             yield
     except errors.StorebenchError as error:
         fail(error)
@@ -152,14 +147,9 @@ def exit_codes() -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
-        _fail_unexpectedly(error)
-
-
-def _sweep() -> None:
-    """Remove the remains of killed commands."""
-    from storebench.surroundings import sweep
-
-    sweep()
+        _show_traceback()
+        say(f"storebench: {unexpected_line(error)}")
+        raise typer.Exit(errors.EXIT_INTEGRITY) from None
 
 
 def writes_into(folder: Path) -> None:
@@ -257,25 +247,17 @@ def _refusing() -> Iterator[None]:
 
 def _refusal(error: Any) -> UsageError:
     """Return typer's error as a `UsageError` with the given and the expected value."""
-    command = _command(error.ctx)
-    hint = f"'{command} --help' {'explains it' if ' ' in command else 'lists all commands'}."
-    text = str(error.format_message()).rstrip(".")
-    if text.startswith(_INVALID):
-        where, _, what = text.removeprefix(_INVALID).partition(": ")
-        return UsageError(in_few_words(what) + _given(error), where=where.replace("'", ""), hint=hint)
-    return UsageError(text[:1].lower() + text[1:], hint=hint)
-
-
-def _given(error: Any) -> str:
-    """Return the refused value if the message of this release of typer omits it."""
-    reasons = getattr(error.__cause__, "errors", None)
-    return f", not {reasons()[0]['input']!r}" if callable(reasons) else ""
-
-
-def _command(context: Any) -> str:
-    """Return the command of a context, as typed by the user."""
-    words: list[str] = []
+    context, words = error.ctx, list[str]()
     while context is not None and context.parent is not None:
         words.insert(0, str(context.info_name))
         context = context.parent
-    return " ".join(["storebench", *words])
+    command = " ".join(["storebench", *words])
+    hint = f"'{command} --help' {'explains it' if words else 'lists all commands'}."
+    text = str(error.format_message()).rstrip(".")
+    if not text.startswith(_INVALID):
+        return UsageError(text[:1].lower() + text[1:], hint=hint)
+    where, _, what = text.removeprefix(_INVALID).partition(": ")
+    # Some releases of typer omit the refused value.
+    reasons = getattr(error.__cause__, "errors", None)
+    given = f", not {reasons()[0]['input']!r}" if callable(reasons) else ""
+    return UsageError(in_few_words(what) + given, where=where.replace("'", ""), hint=hint)

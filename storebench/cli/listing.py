@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from storebench.cli.common import exit_codes, progress, put, put_json, say, writes_into
+from storebench.cli.options import JsonOption
 from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UnknownNameError
 from storebench.plain_text import plain
 from storebench.settings.words import Split
@@ -16,7 +17,6 @@ from storebench.system import interrupts
 
 if TYPE_CHECKING:
     from storebench.formats.base import Format
-    from storebench.formats.options import Option
     from storebench.probes.doctor import Check
 
 
@@ -24,7 +24,7 @@ ACCELERATOR_HEADS = ("accelerator", "device", "network", "precision", "images/s"
 
 
 def accelerators(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the accelerators that --accelerator knows.
 
@@ -59,7 +59,7 @@ OPTION_HEADS = ("option", "type", "default", "values", "meaning")
 
 
 def formats(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the formats with their codecs, readers and options.
 
@@ -108,21 +108,20 @@ def _facts(format_: "Format") -> dict[str, Any]:
         "readers": {
             name: {
                 "summary": reader.summary,
-                "options": {row.name: _option(row) for row in reader.reader.options_type.rows().values()},
+                "options": {
+                    row.name: {
+                        "type": str(row.kind),
+                        "default": row.text(row.default),
+                        "values": row.allowed.replace("'", ""),
+                        "meaning": row.meaning,
+                    }
+                    for row in reader.reader.options_type.rows().values()
+                },
                 "traits": dataclasses.asdict(format_.traits(name)),
                 "note": reader.note,
             }
             for name, reader in format_.readers().items()
         },
-    }
-
-
-def _option(row: "Option") -> dict[str, Any]:
-    return {
-        "type": str(row.kind),
-        "default": row.text(row.default),
-        "values": row.allowed.replace("'", ""),
-        "meaning": row.meaning,
     }
 
 
@@ -159,20 +158,15 @@ def _details(format_facts: list[dict[str, Any]]) -> list[str]:
             continue
         lines.append(f"{facts['name']}: {facts['summary']}")
         for name, reader in facts["readers"].items():
-            lines.append(f"  {facts['name']}:{name}  {reader['summary']}{_holding(reader['traits'])}")
+            holds = "; holds all pixels in memory" if reader["traits"]["holds_pixels"] else ""
+            lines.append(f"  {facts['name']}:{name}  {reader['summary']}{holds}")
             lines += [f"    {reader['note']}"] if reader["note"] else []
-            lines += [f"    {line}" for line in _option_table(reader["options"])]
+            if options := reader["options"]:
+                rows = [
+                    (name, *(one[head] or "" for head in OPTION_HEADS[1:])) for name, one in options.items()
+                ]
+                lines += [f"    {line}" for line in aligned([OPTION_HEADS, *rows])]
     return lines
-
-
-def _option_table(options: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a reader's options as a table, one row each; empty if it has none."""
-    rows = [(name, *(facts[head] or "" for head in OPTION_HEADS[1:])) for name, facts in options.items()]
-    return aligned([OPTION_HEADS, *rows]) if rows else []
-
-
-def _holding(traits: dict[str, Any]) -> str:
-    return "; holds all pixels in memory" if traits["holds_pixels"] else ""
 
 
 data = typer.Typer(
@@ -190,9 +184,7 @@ def alone(context: typer.Context) -> None:
 
 @data.command("list")
 def list_datasets(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print an array of objects instead of a table.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the files of each dataset, and whether they are real."""
     with exit_codes():
@@ -314,7 +306,7 @@ def doctor(
         Path, typer.Argument(help="Folder of the stores, present or future.", show_default="here")
     ] = Path(),
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Report what this machine can and cannot measure.
 

@@ -3,6 +3,7 @@
 import inspect
 import math
 import os
+import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -130,6 +131,7 @@ RunFolderOption = Annotated[
 ]
 StoresOption = Annotated[Path | None, typer.Option(help="Folder of all stores. [default: ./stores]")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print cells, stores and bytes; run nothing.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the same as JSON.")]
 RecordsAsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print the records (or the plan of a dry run) as JSON.")
 ]
@@ -199,19 +201,16 @@ def _parameter(row: Setting) -> inspect.Parameter:
     number = row.kind is int and not row.text
     kind: Any = bool if row.kind is bool else int if number and row.axis is None else str
     default = row.asked_default
+    word = row.metavar or ("N" if number else "TEXT")
     option = typer.Option(
         None if default is None else kind(default),
         *([_flag(row)] if kind is bool else []),
         min=row.least if kind is int else None,
-        metavar=row.metavar if row.axis is None else _list_word(row.metavar or ("N" if number else "TEXT")),
+        metavar=row.metavar if row.axis is None else f"{word}[,{word}...]",
         help=row.option,
     )
     annotation = kind | None if default is None else kind
     return inspect.Parameter(row.key, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
-
-
-def _list_word(word: str) -> str:
-    return f"{word}[,{word}...]"
 
 
 def _values(row: Setting, text: str) -> list[Any]:
@@ -222,15 +221,12 @@ def _values(row: Setting, text: str) -> list[Any]:
             where=_flag(row),
             hint="Separate values by single commas, as in 'a,b'.",
         )
-    number = row.kind is int and not row.text
-    return [_whole_number(row, word) if number else word for word in words]
-
-
-def _whole_number(row: Setting, word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise UsageError(f"{word!r} is not a whole number", where=_flag(row)) from None
+    if row.kind is not int or row.text:
+        return list(words)
+    for word in words:
+        if not re.fullmatch(r"[+-]?\d+", word):
+            raise UsageError(f"{word!r} is not a whole number", where=_flag(row))
+    return [int(word) for word in words]
 
 
 def _flag(row: Setting) -> str:

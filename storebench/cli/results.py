@@ -12,13 +12,11 @@ import typer
 
 from storebench import errors
 from storebench.cli.common import exit_codes, put, put_json, say, write_out, writes_into
-from storebench.cli.options import ResultsArgument, accelerator_option
+from storebench.cli.options import JsonOption, ResultsArgument, accelerator_option
 from storebench.errors import UsageError
 from storebench.plain_text import csv_cell, plain
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from storebench.accelerators import Accelerator
     from storebench.check.judge import CellResult
     from storebench.check.outcome import Outcome
@@ -37,9 +35,7 @@ def report(
         list[str] | None,
         accelerator_option("Mark this accelerator on the roofline, and say which stores feed it"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer, the tables and the files as one JSON object.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write tables, plots and a page from results."""
     with exit_codes():
@@ -115,6 +111,10 @@ def as_dict(written: "Report") -> dict[str, Any]:
     }
 
 
+_LOG_COLUMNS = 100
+"""Width of tables in a log."""
+
+
 def drawn(table: "Table") -> str:
     """Return a table as printable text, coloured on a terminal."""
     from rich.console import Console
@@ -129,8 +129,7 @@ def drawn(table: "Table") -> str:
     for row in table.rows:
         lines.add_row(*(Text(plain(cell)) for cell in row))
     console = Console()
-    # Lines of a log must not be wrapped at 80 columns.
-    console.width = console.width if console.is_terminal else 160
+    console.width = console.width if console.is_terminal else _LOG_COLUMNS
     with console.capture() as captured:
         console.print(lines)
     return captured.get()
@@ -149,48 +148,33 @@ def export(
     name: the table that 'storebench.load_results' returns. Lists are JSON. What was not measured is empty.
     """
     with exit_codes():
+        from pandas.api.types import is_numeric_dtype
+
         from storebench.fileio.whole_files import write_whole
         from storebench.report.analysis import load_results
         from storebench.units import number_of
 
-        table = _flat(load_results(results))
+        table = load_results(results)
+        texts = table.columns[[not is_numeric_dtype(table[name]) for name in table.columns]]
+        # Lists and mappings become JSON; in CSV, no text is a formula to a spreadsheet.
+        table = table.assign(**{name: table[name].map(_text, na_action="ignore") for name in texts})
+        cells = table.assign(**{name: table[name].map(csv_cell, na_action="ignore") for name in texts})
         if csv is not None:
-            write_whole(csv, _csv(table))
+            write_whole(csv, cells.to_csv(index=False, lineterminator="\n"))
         if parquet is not None:
-            write_whole(parquet, _parquet(table))
+            content = io.BytesIO()
+            # Columns of nothing but missing texts are texts, too.
+            table.astype(dict.fromkeys(texts, "string")).to_parquet(content, index=False)
+            write_whole(parquet, content.getvalue())
         if csv is None and parquet is None:
-            write_out(_csv(table))
+            write_out(cells.to_csv(index=False, lineterminator="\n"))
         size = f"{number_of(len(table), 'record')}, {number_of(len(table.columns), 'column')}"
         for path in filter(None, (csv, parquet)):
             say(f"{path}: {size}")
 
 
-def _flat(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the table with text in the place of lists and mappings: JSON."""
-    return table.assign(**{name: table[name].map(_text, na_action="ignore") for name in _texts(table)})
-
-
-def _texts(table: "pd.DataFrame") -> list[str]:
-    from pandas.api.types import is_numeric_dtype
-
-    return [name for name in table.columns if not is_numeric_dtype(table[name])]
-
-
 def _text(value: Any) -> str:
     return plain(value) if isinstance(value, str) else json.dumps(value, default=dataclasses.asdict)
-
-
-def _csv(table: "pd.DataFrame") -> str:
-    """Return the table as CSV in which no text is a formula to a spreadsheet."""
-    inert = table.assign(**{name: table[name].map(csv_cell, na_action="ignore") for name in _texts(table)})
-    return inert.to_csv(index=False, lineterminator="\n")
-
-
-def _parquet(table: "pd.DataFrame") -> bytes:
-    """Return the table as a Parquet file; columns of nothing but missing texts are texts, too."""
-    content = io.BytesIO()
-    table.astype(dict.fromkeys(_texts(table), "string")).to_parquet(content, index=False)
-    return content.getvalue()
 
 
 def trace(
@@ -289,42 +273,34 @@ def check(
         results = judge(before, after, rules)
         check_names(allow_missing or [], results)
         decided = outcome(results, rules, strict=strict, allow_missing=allow_missing or [])
-        _write(results, decided, output or [OutputFormat.TEXT], out or [])
-        if not _prints_outcome(output or [OutputFormat.TEXT], out or []):
+        if not _write(results, decided, output or [OutputFormat.TEXT], out or []):
             say(f"storebench check: {decided.line}")
         raise typer.Exit(decided.exit_code)
 
 
-def _prints_outcome(formats: list[OutputFormat], files: list[Path]) -> bool:
-    """Return whether a format that ends with the outcome's line was printed."""
-    printed = formats[len(files) :] + [
-        name for name, path in zip(formats, files, strict=False) if str(path) == "-"
-    ]
-    return any(name in (OutputFormat.TEXT, OutputFormat.MARKDOWN, OutputFormat.GITHUB) for name in printed)
-
-
 def _write(
     results: "list[CellResult]", decided: "Outcome", formats: list[OutputFormat], files: list[Path]
-) -> None:
+) -> bool:
+    """Write the results in each format; return whether one was printed that ends with the outcome's line."""
     from storebench.check.render import RENDERERS
     from storebench.fileio.whole_files import write_whole
 
     if len(files) > len(formats):
         raise UsageError("more --out than --format", hint="Give one --format for each --out.")
-    paths = [*files, *[Path("-")] * (len(formats) - len(files))]
-    for name, path in zip(formats, paths, strict=True):
+    printed = False
+    for name, path in zip(formats, [*files, *[Path("-")] * len(formats)], strict=False):
         text = RENDERERS[name.value](results, decided)
-        if str(path) != "-":
+        if str(path) == "-":
+            write_out(text)
+            printed = printed or name is not OutputFormat.JSON
+        else:
             write_whole(path, text)
-        elif name in (OutputFormat.TEXT, OutputFormat.MARKDOWN):
-            write_out(text)
-        else:  # programs read these formats, and commands in them are intended
-            write_out(text)
+    return printed
 
 
 def validate(
     results: ResultsArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON array.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check whether results can be trusted.
 

@@ -54,8 +54,10 @@ from storebench.units import format_duration, number_of
 if TYPE_CHECKING:
     from storebench.first_run.choice import FirstRun
     from storebench.matrix import Matrix
+    from storebench.ranks.nodes import NodeAddress
     from storebench.report.answer import Worth
     from storebench.results import Record
+    from storebench.runs.folder import Run
     from storebench.runs.manifest import Begun
     from storebench.scenario import Scenario
 
@@ -87,33 +89,16 @@ def chosen_run(
     return first, make_scenario(without_missing_libraries(first.scenario | dict(settings), say))
 
 
-def opening_lines(first: "FirstRun", scenario: "Scenario") -> list[str]:
-    """Return the omissions with their reasons, the settings of the loop, and the estimated duration of the run."""
-    from storebench.first_run.choice import BUDGET_S
-
-    cells = scenario.cells()
-    least, most = format_duration(first.estimate_s), format_duration(max(first.estimate_s, BUDGET_S))
-    return [
-        *first.notes,
-        loop_line(cells),
-        f"{number_of(len(cells), 'cell')} x {rounds_words(scenario)}; about {least} to convert and measure, at most about {most}",
-    ]
-
-
-def print_first_answer(
-    folder: Path,
-    scenario: "Scenario",
-    *,
-    stores: Path | None = None,
-    named: Sequence[Accelerator] = (),
-) -> bool:
+def _print_first_answer(
+    folder: Path, scenario: "Scenario", stores: Path | None, named: Sequence[Accelerator]
+) -> None:
     """Print which accelerators each store feeds, whether converting is worth it, and the command that converts."""
     from storebench.report.build import first_answer
 
     first = first_answer(folder, named)
     if first is None:
         print_summary(folder, named)
-        return False
+        return
     write_out(drawn(first.table))
     put(*filter(None, (first.disturbed,)), *first.incomplete, *first.worth.sentences)
     put(_ONE_RUN)
@@ -122,7 +107,6 @@ def print_first_answer(
         put(*reading_lines(first.worth))
     if first.findings:
         say(f"attention: {number_of(first.findings, 'finding')}; 'storebench validate {folder}' lists them")
-    return True
 
 
 def reading_lines(worth: "Worth") -> list[str]:
@@ -315,7 +299,6 @@ def _run(
     scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
 ) -> list["Record"]:
     from storebench.plan import plan_run, require_space
-    from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
     from storebench.runs.manifest import note_whole
@@ -327,35 +310,67 @@ def _run(
     writes_into(folder)
     plan = plan_run(scenario, cells, stores, progress=progress)
     require_space(plan, stores)
-    if first is None:
-        lines = [*plan.notes, loop_line(cells), total_line(scenario, plan)]
-    else:
-        lines = opening_lines(first, scenario)
     with claimed(folder), continued_by(folder, scenario.name, begun(stores, drop_caches=drop_caches)):
         made = Run.create(scenario, folder, cells)
-        if first is not None:
+        if first is None:
+            notes, total = [*plan.notes], total_line(scenario, plan)
+        else:
+            notes, total = [*first.notes], _first_line(first, scenario)
             note_whole(folder, first.whole)
-        for line in lines:
+        for line in (*notes, loop_line(cells), total):
             say(line)
-        return execute(made, stores, drop_caches=drop_caches, watcher=StderrWatcher(scenario.budget_s))
+        return executed(made, stores, drop_caches=drop_caches)
+
+
+def _first_line(first: "FirstRun", scenario: "Scenario") -> str:
+    """Return the number of replicates of a run that chose its backends, and how long it takes."""
+    from storebench.first_run.choice import BUDGET_S
+
+    least, most = format_duration(first.estimate_s), format_duration(max(first.estimate_s, BUDGET_S))
+    return (
+        f"{number_of(len(scenario.cells()), 'cell')} x {rounds_words(scenario)}; "
+        f"about {least} to convert and measure, at most about {most}"
+    )
 
 
 def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
     """Run what is left of an interrupted run; return all of its records."""
-    from storebench.runner import execute
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
-    from storebench.runs.records import read_records
-    from storebench.surroundings import sweep
 
     name = Run.read(folder).scenario.name  # raises if there is no run, before a folder is created
     writes_into(folder)
     with claimed(folder), continued_by(folder, name, begun(stores, drop_caches=drop_caches)):
         run = Run.resume(folder)
         require_devices(run.cells)
-        sweep(stores)
-        execute(run, stores, drop_caches=drop_caches, watcher=StderrWatcher(run.scenario.budget_s))
-        return read_records(folder)
+        return executed(run, stores, drop_caches=drop_caches)
+
+
+def executed(
+    run: "Run",
+    stores: Path,
+    address: "NodeAddress | None" = None,
+    *,
+    drop_caches: bool,
+    retry_failed: bool = False,
+) -> list["Record"]:
+    """Execute a run, perhaps as the first of several nodes, and return all of its records."""
+    from storebench.runner import execute
+    from storebench.runs.records import read_records
+    from storebench.surroundings import sweep
+    from storebench.worker.leading import leading
+
+    sweep(stores)
+    with contextlib.nullcontext() if address is None else leading(address) as leader:
+        execute(
+            run,
+            stores,
+            drop_caches=drop_caches,
+            retry_failed=retry_failed,
+            watcher=StderrWatcher(run.scenario.budget_s),
+            leader=leader,
+        )
+    return read_records(run.folder)
 
 
 def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[str] = ()) -> "Begun":
@@ -399,10 +414,8 @@ def _finish(
 
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
-        print_first_answer(folder, scenario, stores=stores, named=named)
+        _print_first_answer(folder, scenario, stores, named)
     else:
-        from storebench.cli.results import print_summary
-
         print_summary(folder, named)
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"

@@ -20,6 +20,7 @@ from storebench.cli.common import (
 )
 from storebench.cli.options import (
     DatasetOption,
+    JsonOption,
     LimitOption,
     ListOption,
     SizeOption,
@@ -88,7 +89,7 @@ def convert(
             min=1, metavar="N", help="Convert N times, into folders that are removed, and print the median."
         ),
     ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a dataset into stores, and read every sample back.
 
@@ -288,7 +289,7 @@ def verify(
     reader: Annotated[
         str | None, typer.Option(help="Reader, such as get. [default: the format's default]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Read a store's samples back, and compare their digests.
 
@@ -320,7 +321,7 @@ _SAMPLES = 200
 _IMAGE_FILES = ("JPEG", "PNG", "WebP")
 _NEXT = (
     "to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
-    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 3"
+    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
 )
 
 
@@ -342,7 +343,7 @@ def inspect(
             help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
         ),
     ] = _SAMPLES,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Report what random reads of LMDB or HDF5 cost.
 
@@ -382,7 +383,12 @@ def _lines(inspection: "Inspection") -> list[str]:
 
 def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
     about = "" if part.exact else "about "
-    lines = [f"{_named(part)}: {about}{part.samples:,} {_samples_word(part)}{_sizes(part)}; {part.layout}"]
+    content, sizes = f" ({part.content})" if part.content else "", ""
+    if part.sample_bytes is not None and part.samples:
+        shortest, median, longest = part.sample_bytes
+        spread = f"{shortest:,} to {longest:,} bytes, median {median:,}"
+        sizes = f", {median:,} bytes each" if shortest == longest else f", {spread}"
+    lines = [f"{_named(part)}: {about}{part.samples:,} samples{content}{sizes}; {part.layout}"]
     if part.touched_bytes is not None and part.amplification is not None and part.samples:
         lines.append(
             f"  a random read: at least {part.touched_bytes:,.0f} bytes, "
@@ -399,19 +405,6 @@ def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:
 
 def _named(part: "SampleSet") -> str:
     return part.name or "the unnamed database"
-
-
-def _samples_word(part: "SampleSet") -> str:
-    return f"samples ({part.content})" if part.content else "samples"
-
-
-def _sizes(part: "SampleSet") -> str:
-    if part.sample_bytes is None or not part.samples:
-        return ""
-    shortest, median, longest = part.sample_bytes
-    if shortest == longest:
-        return f", {median:,} bytes each"
-    return f", {shortest:,} to {longest:,} bytes, median {median:,}"
 
 
 def _summary(inspection: "Inspection") -> str:

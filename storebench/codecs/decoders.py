@@ -6,7 +6,7 @@ import importlib.util
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -276,8 +276,3 @@ def _reduction(size: ImageSize, least: ImageSize | None) -> int:
         return 1
     most = min(size[0] // least[0], size[1] // least[1])
     return next((by for by in _REDUCTIONS if by <= most), 1)
-
-
-def largest_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> int:
-    """Return the largest absolute difference of two images of one shape, in levels from 0 to 255."""
-    return int(np.abs(first.astype(np.int16) - second.astype(np.int16)).max()) if first.size else 0

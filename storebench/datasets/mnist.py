@@ -22,7 +22,6 @@ IMAGE_SIDE = 28
 _PREFIX = {Split.TRAIN: "train", Split.TEST: "t10k"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
-_BLOCK = 1 << 20
 _BYTES_MAX = 1 << 30
 """Most bytes that the header of one file may declare; MNIST has 47 MB, EMNIST 638 MB."""
 
@@ -103,7 +102,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
 
 
 def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    header = _read_up_to(stream, 4 + 4 * dimensions)
+    header = stream.read(4 + 4 * dimensions)
     if header[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)):
         raise CorruptDataError(
             f"wrong magic number {header[:4].hex() or '(empty file)'}: not an IDX file of "
@@ -122,7 +121,7 @@ def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.
             hint=_FETCH_HINT,
         )
     # One byte more than the dimensions declare, to detect a file with a tail.
-    data = _read_up_to(stream, expected + 1)
+    data = stream.read(expected + 1)
     if len(data) != expected:
         size = f"only {len(data):,}" if len(data) < expected else "more"
         raise CorruptDataError(
@@ -131,12 +130,3 @@ def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.
             hint=_FETCH_HINT,
         )
     return np.frombuffer(data, dtype=np.uint8).reshape(shape)
-
-
-def _read_up_to(stream: BinaryIO, count: int) -> bytes:
-    # In blocks: a header that declares 2^96 bytes must not make us allocate them at once.
-    blocks = []
-    while count > 0 and (block := stream.read(min(count, _BLOCK))):
-        blocks.append(block)
-        count -= len(block)
-    return b"".join(blocks)

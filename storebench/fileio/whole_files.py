@@ -4,9 +4,8 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -70,7 +69,7 @@ def not_written(temporary: Path) -> str:
 
 
 def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
-    """Write files of one folder, all of them or none, and return their paths."""
+    """Write files of one folder, all of them before the first one gets its name, and return their paths."""
     with _named(folder), made_folder(folder.parent):
         is_new = not folder.exists()
         place = folder.parent if is_new else folder
@@ -81,7 +80,8 @@ def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
             if is_new:
                 new.rename(folder)
             else:
-                _exchange(work, folder, list(files))
+                for name in files:
+                    (new / name).replace(folder / name)
         sync(place)
     return [folder / name for name in files]
 
@@ -132,11 +132,6 @@ def _bytes(content: Content) -> bytes:
     return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
-def _fill(path: Path, content: Content) -> None:
-    with path.open("xb") as file:
-        file.write(_bytes(content))
-
-
 def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
     """Write all files into `new`, then sync them; syncing one by one would flush the journal for each."""
     for name, content in files.items():
@@ -144,7 +139,7 @@ def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
             raise ValueError(f"{name!r} is not the name of a file in a folder")
         with _named(folder / name):
             _refuse(folder / name)
-            _fill(new / name, content)
+            (new / name).write_bytes(_bytes(content))
     for name in files:
         with _named(folder / name):
             _sync_file(new / name, like=folder / name)
@@ -158,37 +153,6 @@ def _sync_file(path: Path, *, like: Path) -> None:
     sync(path)
 
 
-def _exchange(work: Path, folder: Path, names: Sequence[str]) -> None:
-    """Move the files in ``new`` over the old ones; after an error, put the old ones back."""
-    new, old = work / "new", work / "old"
-    old.mkdir()
-    begun: list[str] = []
-    try:
-        for name in names:
-            _keep(folder / name, old / name)
-            begun.append(name)
-            (new / name).replace(folder / name)
-    except BaseException:
-        for name in begun:
-            with contextlib.suppress(OSError):
-                if os.path.lexists(old / name):
-                    (old / name).replace(folder / name)
-                else:
-                    (folder / name).unlink(missing_ok=True)
-        raise
-
-
-def _keep(target: Path, old: Path) -> None:
-    """Give the file that is about to be replaced a second name, if there is one."""
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            os.link(target, old, follow_symlinks=False)
-        except FileNotFoundError:
-            raise
-        except OSError:  # a file system without hard links
-            shutil.copy2(target, old, follow_symlinks=False)
-
-
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
     """Make a hidden folder in `folder` for the duration of a write; remove those of killed writers."""
@@ -197,8 +161,3 @@ def _unfinished(folder: Path) -> Iterator[Path]:
         yield work
     finally:
         remove(work, lock)
-
-
-def is_unfinished(path: Path) -> bool:
-    """Return whether a path is a writer's temporary folder, in use or left by a kill."""
-    return path.name.startswith(_UNFINISHED)

@@ -24,6 +24,7 @@ _IO = ("device_read_bytes", "read_calls")
 _FAULTS = ("minor_faults", "major_faults")
 _CPU = ("cpu_user_s", "cpu_system_s")
 _SWITCHES = ("voluntary_switches", "involuntary_switches")
+_FLOATS = {*_CPU, "read_amplification"}
 _ADDED = (*_IO, *_FAULTS, *_CPU, *_SWITCHES)
 
 _Values = dict[str, float]
@@ -51,7 +52,9 @@ class CounterProbe:
     def start(self) -> None:
         """Store the state of every counter, and reset the peak memory."""
         for pid in self._pids:
-            _reset_peak(pid)
+            # If this is not permitted, the peak since the process started is reported.
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
         self._first_device = _block_device_bytes(self._mount)
         self._first = self._samples(io_last=True)
 
@@ -71,8 +74,14 @@ class CounterProbe:
             values["block_device_read_bytes"] = device - self._first_device
         else:
             reasons["block_device_read_bytes"] = str(device)
-        values |= _amplification(values, payload_bytes, reasons)
-        return _counters(values, reasons)
+        if "device_read_bytes" not in values:
+            reasons["read_amplification"] = reasons["device_read_bytes"]
+        elif not payload_bytes:
+            reasons["read_amplification"] = "no payload was requested"
+        else:
+            values["read_amplification"] = values["device_read_bytes"] / payload_bytes
+        typed = {name: value if name in _FLOATS else int(value) for name, value in values.items()}
+        return Counters(**typed, reasons=reasons)  # type: ignore[arg-type]
 
     def _samples(self, *, io_last: bool) -> dict[int, _Snapshot]:
         """Read every process; our own read calls come last at the start and first at the end."""
@@ -210,12 +219,6 @@ def _unreadable(error: OSError) -> str:
     return f"{error.filename or '/proc'}: {error.strerror}"
 
 
-def _reset_peak(pid: int) -> None:
-    # If this is not permitted, the peak since the process started is reported.
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
-
-
 def _peak(pids: Iterable[int], reasons: dict[str, str]) -> _Values:
     total = 0
     for pid in pids:
@@ -243,38 +246,8 @@ def _block_device_bytes(mount: Mount) -> int | str:
     return int(fields[2]) * SECTOR_BYTES
 
 
-def _amplification(values: _Values, payload_bytes: int | None, reasons: dict[str, str]) -> _Values:
-    if "device_read_bytes" not in values:
-        reasons["read_amplification"] = reasons["device_read_bytes"]
-        return {}
-    if not payload_bytes:
-        reasons["read_amplification"] = "no payload was requested"
-        return {}
-    return {"read_amplification": values["device_read_bytes"] / payload_bytes}
-
-
-def _counters(values: _Values, reasons: dict[str, str]) -> Counters:
-    floats = {"cpu_user_s", "cpu_system_s", "read_amplification"}
-    typed = {name: value if name in floats else int(value) for name, value in values.items()}
-    return Counters(**typed, reasons=reasons)  # type: ignore[arg-type]
-
-
-_USER, _NICE, _SYSTEM, _STEAL = 0, 1, 2, 7
-"""Fields of a line of /proc/stat after the CPU's name. Interrupts are left out: most of them serve the cell's own I/O."""
-
-_CLOCK_COUNTS = ("core_throttle_count", "package_throttle_count")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Totals:
-    """Running totals at one moment."""
-
-    at_s: float
-    busy_s: float | None
-    steal_s: float | None
-    own_s: float
-    throttled_s: float | None
-    clock_throttles: int | None
+_Totals = dict[str, float]
+"""Running totals at one moment, in seconds except for the throttles of the clock; without those that are unknown."""
 
 
 class OtherWork:
@@ -282,79 +255,51 @@ class OtherWork:
 
     def __init__(self) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))
-        self._load = _load()
+        self._load = os.getloadavg()[0]
         self._before = _totals(self._cpus)
 
     def conditions(self, attempt: int = 1) -> Conditions:
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
         before, after = self._before, _totals(self._cpus)
-        busy_s, steal_s = _grown(before.busy_s, after.busy_s), _grown(before.steal_s, after.steal_s)
-        own_s = after.own_s - before.own_s
+        grown = {name: max(0.0, after[name] - before[name]) for name in before.keys() & after.keys()}
+        throttles = grown.get("clock_throttles")
         conditions = Conditions(
-            wall_s=after.at_s - before.at_s,
+            wall_s=grown["wall"],
             cores=len(self._cpus),
             load=self._load,
             # The kernel counts in ticks, so a quiet machine may come out just below zero.
-            others_cpu_s=None if busy_s is None else max(0.0, busy_s - own_s),
-            steal_s=steal_s,
-            throttled_s=_grown(before.throttled_s, after.throttled_s),
-            clock_throttles=_counted(before.clock_throttles, after.clock_throttles),
+            others_cpu_s=max(0.0, grown["busy"] - grown["own"]) if "busy" in grown else None,
+            steal_s=grown.get("steal"),
+            throttled_s=grown.get("throttled"),
+            clock_throttles=None if throttles is None else int(throttles),
             attempt=attempt,
         )
         return dataclasses.replace(conditions, disturbed=disturbance(conditions))
 
 
-def _grown(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else max(0.0, after - before)
-
-
-def _counted(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else max(0, after - before)
-
-
-def _load() -> float | None:
-    with contextlib.suppress(OSError):
-        return os.getloadavg()[0]
-    return None
-
-
 def _totals(cpus: list[int]) -> _Totals:
-    busy_s, steal_s = _cpu_seconds(cpus)
-    own = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return _Totals(
-        at_s=time.monotonic(),
-        busy_s=busy_s,
-        steal_s=steal_s,
-        own_s=sum(usage.ru_utime + usage.ru_stime for usage in own),
-        throttled_s=_throttled_s(),
-        clock_throttles=_clock_throttles(cpus),
-    )
-
-
-def _cpu_seconds(cpus: list[int]) -> tuple[float | None, float | None]:
-    """Return the seconds for which the CPUs ran processes, and those that were stolen from them."""
+    own = _own_usage()
+    totals = {"wall": time.monotonic(), "own": sum(usage.ru_utime + usage.ru_stime for usage in own)}
     lines = dict(re.findall(r"^cpu(\d+) (.*)$", read_text("/proc/stat") or "", re.MULTILINE))
-    ticks = [[int(field) for field in lines[str(cpu)].split()] for cpu in cpus if str(cpu) in lines]
-    if len(ticks) < len(cpus) or any(len(fields) <= _STEAL for fields in ticks):
-        return None, None
-    busy = sum(fields[_USER] + fields[_NICE] + fields[_SYSTEM] for fields in ticks)
-    return busy * TICK_S, sum(fields[_STEAL] for fields in ticks) * TICK_S
-
-
-def _throttled_s() -> float | None:
-    """Return the seconds for which the quotas of this process's control groups stopped them; None without a quota."""
+    if all(str(cpu) in lines for cpu in cpus):
+        ticks = [[int(field) for field in lines[str(cpu)].split()] for cpu in cpus]
+        # User, nice and system. Interrupts are left out: most of them serve the cell's own I/O.
+        totals["busy"] = TICK_S * sum(sum(fields[:3]) for fields in ticks)
+        totals["steal"] = TICK_S * sum(fields[7] for fields in ticks)
     throttled_s = []
     for folder in cgroup_folders("cpu"):
-        text = read_text(folder / "cpu.stat") or ""
-        for name, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
-            count = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
-            if count:
-                throttled_s.append(int(count.group(1)) * unit_s)
-    return max(throttled_s, default=None)
-
-
-def _clock_throttles(cpus: list[int]) -> int | None:
-    folders = [Path(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle") for cpu in cpus]
-    counts = [read_text(folder / name) for folder in folders for name in _CLOCK_COUNTS]
-    known = [int(count) for count in counts if count is not None and count.isdecimal()]
-    return sum(known) if known else None
+        found = re.search(
+            r"^throttled_(usec|time) (\d+)$", read_text(folder / "cpu.stat") or "", re.MULTILINE
+        )
+        if found:
+            throttled_s.append(int(found[2]) * (1e-6 if found[1] == "usec" else 1e-9))
+    if throttled_s:
+        totals["throttled"] = max(throttled_s)
+    counts = [
+        read_text(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/{kind}_throttle_count")
+        for cpu in cpus
+        for kind in ("core", "package")
+    ]
+    if known := [int(count) for count in counts if count and count.isdecimal()]:
+        totals["clock_throttles"] = sum(known)
+    return totals

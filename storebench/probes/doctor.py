@@ -15,7 +15,7 @@ from storebench.probes.counters import CounterProbe
 from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
 from storebench.probes.machine import IN_MEMORY, Mount, mount_of
-from storebench.probes.rates import KEYS, STEADY_MOST, device_rates, loops, spread
+from storebench.probes.rates import STEADY_MOST, device_rates, loops, spread
 from storebench.settings.words import CacheState
 from storebench.system.scratch import scratch_folder
 from storebench.units import rounded_bytes
@@ -27,8 +27,6 @@ LITTLE_SPACE_BYTES = 20 << 30
 SPEED_S = 2.0
 SPEED_CORES_MOST = 4
 """Of a machine with more cores, some are tried: with few loops on each, nothing would be known of any."""
-
-_OPTIONAL = {"h5py": "hdf5", "plyvel": "leveldb", "lmdb": "lmdb"}
 
 
 class CheckStatus(enum.StrEnum):
@@ -64,19 +62,16 @@ def checkup(folder: Path) -> list[Check]:
         *checks,
         *_below(mount),
         *_read_ahead(mount),
-        _drop_caches(),
-        _limit(),
-        _own_device(folder),
-        _reclaim(),
-        _swap(),
-        _governor(),
-        _load(),
-        *_speed(),
-        _space(folder),
-        _memory(),
-        _torch(),
-        *(_library(name, extra) for name, extra in _OPTIONAL.items()),
+        *_rights(folder),
+        *_noise(),
+        *_room(folder),
+        *_libraries(),
     ]
+
+
+def _check(name: str, works: object, found: str, advice: str, otherwise: CheckStatus = NOTE) -> Check:
+    """Return the result of a check: without advice where it works."""
+    return Check(name, OK, found) if works else Check(name, otherwise, found, advice)
 
 
 @contextmanager
@@ -92,31 +87,25 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _counting(scratch: Path) -> Check:
-    name, residency = "counting cached pages", page_cache.resident([scratch])
-    if residency.frac:
-        return Check(name, OK, f"{residency.method} works")
-    why = residency.reason or f"{residency.method} sees no page of a file that was just written"
+    residency = page_cache.resident([scratch])
+    none = residency.reason or f"{residency.method} sees no page of a file that was just written"
     advice = "Cold and warm cells will be called unverified. Use Linux 6.5 or later and a local ext4 or xfs."
-    return Check(name, NO, why, advice)
+    found = f"{residency.method} works" if residency.frac else none
+    return _check("counting cached pages", residency.frac, found, advice, NO)
 
 
 def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
     page_cache.evict([scratch])
-    cold = page_cache.resident([scratch])
     keep = "Keep the stores on a disk to measure cold cells; warm ones are fine here."
     fail = "Cold cells will fail here: keep the stores on a local disk."
-    advice = keep if mount.fstype in IN_MEMORY else fail
-    yield _state(CacheState.COLD, scratch, cold, mount, advice)
-    yield _state(CacheState.WARM, scratch, page_cache.warm([scratch]), mount, "Free some memory.")
-
-
-def _state(
-    state: CacheState, scratch: Path, counted: page_cache.Residency, mount: Mount, advice: str
-) -> Check:
-    name, facts = f"{state} cells on {mount.fstype}", page_cache.cache_facts(state, counted, paths=[scratch])
-    if facts.verdict == "verified":
-        return Check(name, OK, "reached and verified")
-    return Check(name, NO, facts.reason, advice)
+    for state, reach, advice in (
+        (CacheState.COLD, page_cache.resident, keep if mount.fstype in IN_MEMORY else fail),
+        (CacheState.WARM, page_cache.warm, "Free some memory."),
+    ):
+        facts = page_cache.cache_facts(state, reach([scratch]), paths=[scratch])
+        reached = facts.verdict == "verified"
+        found = "reached and verified" if reached else facts.reason
+        yield _check(f"{state} cells on {mount.fstype}", reached, found, advice, NO)
 
 
 def _counters(scratch: Path) -> Iterator[Check]:
@@ -125,25 +114,20 @@ def _counters(scratch: Path) -> Iterator[Check]:
     probe.start()
     page_cache.warm([scratch])
     counters = probe.stop(SCRATCH_BYTES)
+    none = "the kernel counted no byte of a file that was evicted and read again"
     for name, key in (
         ("device reads of a process", "device_read_bytes"),
         ("reads of the block device", "block_device_read_bytes"),
     ):
-        reason = counters.reasons.get(
-            key, "the kernel counted no byte of a file that was evicted and read again"
-        )
-        if getattr(counters, key):
-            yield Check(name, OK, "counted by the kernel")
-        else:
-            yield Check(name, NO, reason, "Read amplification cannot be measured here.")
+        counted = getattr(counters, key)
+        found = "counted by the kernel" if counted else counters.reasons.get(key, none)
+        yield _check(name, counted, found, "Read amplification cannot be measured here.", NO)
 
 
 def _direct(scratch: Path) -> Check:
     reasons = device_rates([scratch], page_cache.PAGE_BYTES, limit_s=0.03).reasons
-    if not reasons:
-        return Check("device ceilings", OK, "O_DIRECT reads reach the device")
-    why = reasons.get(KEYS[0], next(iter(reasons.values())))
-    return Check("device ceilings", NO, why, "Cold figures will have no device ceiling.")
+    found = next(iter(reasons.values()), "O_DIRECT reads reach the device")
+    return _check("device ceilings", not reasons, found, "Cold figures will have no device ceiling.", NO)
 
 
 def _below(mount: Mount) -> Iterator[Check]:
@@ -175,61 +159,43 @@ def _read_ahead(mount: Mount) -> Iterator[Check]:
     )
 
 
-def _drop_caches() -> Check:
-    if os.access(page_cache.DROP_CACHES, os.W_OK):
-        return Check("--drop-caches", OK, "allowed (root)")
+def _rights(folder: Path) -> Iterator[Check]:
+    """Check what needs root or a delegated control group."""
+    root = os.access(page_cache.DROP_CACHES, os.W_OK)
     advice = "Not needed: files are evicted one by one, and their pages counted."
-    return Check("--drop-caches", NOTE, "needs root", advice)
-
-
-def _limit() -> Check:
-    name = "limiting the page cache"
+    yield _check("--drop-caches", root, "allowed (root)" if root else "needs root", advice)
     try:
-        controller = find_controller()
+        refusal, found = "", f"works (control groups, version {find_controller().version})"
     except UsageError as error:
-        advice = 'Cells with cache = "limited" cannot be run. As root they can, where a memory controller is writable.'
-        return Check(name, NOTE, error.what, advice)
-    return Check(name, OK, f"works (control groups, version {controller.version})")
+        refusal = found = error.what
+    advice = (
+        'Cells with cache = "limited" cannot be run. As root they can, where a memory controller is writable.'
+    )
+    yield _check("limiting the page cache", not refusal, found, advice)
+    reason = why_not(folder)
+    advice = "Cells with their own read-ahead cannot run; all others can."
+    yield _check("read-ahead per cell", not reason, reason or "works (loop devices with direct I/O)", advice)
 
 
-def _own_device(folder: Path) -> Check:
-    name, reason = "read-ahead per cell", why_not(folder)
-    if not reason:
-        return Check(name, OK, "works (loop devices with direct I/O)")
-    return Check(name, NOTE, reason, "Cells with their own read-ahead cannot run; all others can.")
-
-
-def _reclaim() -> Check:
-    damon = machine.damon()
-    if damon in (None, "off"):
-        return Check("DAMON reclaim", OK, "off" if damon else "cannot be read")
-    found = f"on ({damon}): this machine reclaims idle pages by itself"
+def _noise() -> Iterator[Check]:
+    """Check what makes figures vary from time to time."""
+    damon = machine.damon() or "cannot be read"
+    quiet = damon in ("off", "cannot be read")
+    found = damon if quiet else f"on ({damon}): this machine reclaims idle pages by itself"
     advice = "A store that was warm a minute ago may not be. Pages of warm cells are counted, and the cell fails if too few remain."
-    return Check("DAMON reclaim", NOTE, found, advice)
-
-
-def _swap() -> Check:
-    size = machine.memory_bytes("SwapTotal")
-    if not size:
-        return Check("swap", OK, "none")
+    yield _check("DAMON reclaim", quiet, found, advice)
+    swap = machine.memory_bytes("SwapTotal")
     advice = "Memory backends may be swapped out: check their major faults, or run 'swapoff -a' as root."
-    return Check("swap", NOTE, rounded_bytes(size), advice)
-
-
-def _governor() -> Check:
+    yield _check("swap", not swap, rounded_bytes(swap) if swap else "none", advice)
     governor = machine.governor()
-    if governor in (None, "performance"):
-        return Check("CPU frequency", OK, governor or "not controlled from here")
+    fixed = governor in (None, "performance")
+    found = (governor or "not controlled from here") if fixed else f"governor {governor}"
     advice = "Speeds vary with it. As root: cpupower frequency-set -g performance."
-    return Check("CPU frequency", NOTE, f"governor {governor}", advice)
-
-
-def _load() -> Check:
+    yield _check("CPU frequency", fixed, found, advice)
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    found = f"{load:.1f} on {cores} cores"
-    if load <= 0.5 * cores:
-        return Check("load", OK, found)
-    return Check("load", NOTE, found, "Other work disturbs the figures: stop it, or use more replicates.")
+    advice = "Other work disturbs the figures: stop it, or use more replicates."
+    yield _check("load", load <= 0.5 * cores, f"{load:.1f} on {cores} cores", advice)
+    yield from _speed()
 
 
 def _speed() -> Iterator[Check]:
@@ -242,50 +208,42 @@ def _speed() -> Iterator[Check]:
         return
     found = max(spread(some) for some in took.values())
     words = f"the slowest tenth of equal loops on a core takes {found:.2f} times as long as the fastest tenth"
-    if found <= STEADY_MOST:
-        yield Check(name, OK, f"steady: {words}")
-        return
-    yield Check(
+    steady = found <= STEADY_MOST
+    yield _check(
         name,
-        NOTE,
-        f"varies: {words} (up to {STEADY_MOST} is steady)",
+        steady,
+        f"steady: {words}" if steady else f"varies: {words} (up to {STEADY_MOST} is steady)",
         "Expect wide intervals: other work here, neighbours on the physical cores (steal time shows only a part of "
         "them) or a changing clock slow the cores down. Use a machine of your own, or measure at another time.",
     )
 
 
-def _space(folder: Path) -> Check:
+def _room(folder: Path) -> Iterator[Check]:
     free = shutil.disk_usage(folder).free
-    found = f"{rounded_bytes(free)} in {folder}"
-    if free >= LITTLE_SPACE_BYTES:
-        return Check("free space", OK, found)
     advice = "'storebench bench SCENARIO --dry-run' says how much a scenario writes."
-    return Check("free space", NOTE, found, advice)
-
-
-def _memory() -> Check:
+    yield _check("free space", free >= LITTLE_SPACE_BYTES, f"{rounded_bytes(free)} in {folder}", advice)
     total, limit = machine.memory_bytes("MemTotal") or 0, memory_limit_bytes()
-    if limit is None or limit >= total:
-        return Check("memory", OK, rounded_bytes(total))
-    found = f"{rounded_bytes(limit)} by a control group, page cache included"
-    return Check("memory", NOTE, found, "A warm store must fit into that together with the training process.")
+    whole = limit is None or limit >= total
+    found = rounded_bytes(total if limit is None else min(limit, total))
+    found += "" if whole else " by a control group, page cache included"
+    advice = "A warm store must fit into that together with the training process."
+    yield _check("memory", whole, found, advice)
 
 
-def _torch() -> Check:
+def _libraries() -> Iterator[Check]:
     version = version_of("torch")
     if version is None:
-        return Check("torch", NO, "not installed", "Run: pip install storebench.")
-    import torch
+        yield Check("torch", NO, "not installed", "Run: pip install storebench.")
+    else:
+        import torch
 
-    if torch.cuda.is_available():
-        return Check("torch", OK, f"{version}, {torch.cuda.get_device_name()}")
-    advice = "An accelerator can be emulated with '--compute emulated:MILLISECONDS'; every result says so."
-    return Check("torch", NOTE, f"{version}, CPU only", advice)
-
-
-def _library(name: str, extra: str) -> Check:
-    version = version_of(name)
-    if version:
-        return Check(name, OK, version)
-    advice = f"For the format {extra}, run: pip install 'storebench[{extra}]'."
-    return Check(name, NO, "not installed", advice)
+        cuda = torch.cuda.is_available()
+        found = f"{version}, {torch.cuda.get_device_name() if cuda else 'CPU only'}"
+        advice = (
+            "An accelerator can be emulated with '--compute emulated:MILLISECONDS'; every result says so."
+        )
+        yield _check("torch", cuda, found, advice)
+    for name, extra in (("h5py", "hdf5"), ("plyvel", "leveldb"), ("lmdb", "lmdb")):
+        version = version_of(name)
+        advice = f"For the format {extra}, run: pip install 'storebench[{extra}]'."
+        yield _check(name, version, version or "not installed", advice, NO)

@@ -1,6 +1,5 @@
 """Put a file system image on a loop device with its own read-ahead, for one process and its lifetime."""
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 from storebench.errors import CellFailedError, from_os_error
 from storebench.probes.machine import IN_MEMORY, SYS_BLOCK, block_device, mount_of, read_text
 from storebench.probes.page_cache import evict
-from storebench.system.libc import LIBC
 from storebench.system.scratch import scratch_folder
 
 TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
@@ -19,8 +17,6 @@ TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
 
 BLOCK_BYTES = 4096
 
-_CLONE_NEWNS = 0x20000  # linux/sched.h
-_MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18  # linux/mount.h
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TRIAL_BYTES = 8 << 20
@@ -39,15 +35,6 @@ def own_namespace(command: Sequence[str]) -> list[str]:
     """Return `command` wrapped so that it runs in its own mount namespace; its process id does not change."""
     unshare = shutil.which("unshare", path=_path()) or "unshare"
     return [unshare, "--mount", "--propagation", "private", "--", *command]
-
-
-def enter_own_namespace() -> None:
-    """Give this process a mount namespace of its own, as `own_namespace` gives one to a command."""
-    if LIBC.unshare(_CLONE_NEWNS) or LIBC.mount(
-        b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None
-    ):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def mount_image(image: Path, folder: Path, readahead_kib: int, *, writable: bool = False) -> None:

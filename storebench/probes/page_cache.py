@@ -66,13 +66,6 @@ def evict(paths: Paths) -> str:
     return "fadvise"
 
 
-def _evict(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
-    many = len(files) > _MANY_FILES
-    if many:
-        _sync_filesystem(files[0])
-    _evict_until_gone(files, waits_s, written_back=many)
-
-
 def ask_to_evict(fd: int) -> None:
     """Ask the kernel once, without waiting, to evict the clean pages of an open file; mapped pages stay."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -82,15 +75,6 @@ def drop_caches() -> str:
     """Drop every clean, unused page, dentry and inode of the whole machine; return the method ("drop_caches")."""
     Path(DROP_CACHES).write_text("3\n", encoding="ascii")
     return "drop_caches"
-
-
-def _sync_filesystem(path: Path | str) -> None:
-    """Write back the whole filesystem, which is far cheaper than a journal commit for each of many new files."""
-    with opened(path) as fd:
-        try:
-            sync_file_system(fd, path)
-        except OSError as error:
-            _written_back(error.errno or 0, f"the filesystem at {mount_of(path).point}", path)
 
 
 def _sync_file(fd: int, path: Path | str) -> None:
@@ -110,8 +94,18 @@ def _written_back(code: int, subject: str, path: Path | str) -> None:
         )
 
 
-def _evict_until_gone(files: Sequence[Path | str], waits_s: Sequence[float], *, written_back: bool) -> None:
-    if not files or mount_of(files[0]).fstype in IN_MEMORY:
+def _evict(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
+    if not files:
+        return
+    mount, written_back = mount_of(files[0]), len(files) > _MANY_FILES
+    if written_back:
+        # For the whole filesystem, which is far cheaper than a journal commit for each of many new files.
+        with opened(files[0]) as fd:
+            try:
+                sync_file_system(fd, files[0])
+            except OSError as error:
+                _written_back(error.errno or 0, f"the filesystem at {mount.point}", files[0])
+    if mount.fstype in IN_MEMORY:
         return
     few = COLD_MAX_FRAC * pages_of(files)
     left, pages = files, -1
@@ -136,17 +130,12 @@ def warm(paths: Paths, *, anew: bool = False) -> Residency:
     files = list(paths)
     if anew:
         _evict(files, _ANEW_WAITS_S)
-    counted = _read_and_count(files)
-    for _ in range(WARM_PASSES - 1):
+    for _ in range(WARM_PASSES):
+        _read(files)
+        counted = resident(files)
         if counted.frac is None or counted.frac >= WARM_ENOUGH_FRAC:
             break
-        counted = _read_and_count(files)
     return counted
-
-
-def _read_and_count(paths: Paths) -> Residency:
-    _read(paths)
-    return resident(paths)
 
 
 def _read(paths: Paths) -> int:
@@ -161,32 +150,23 @@ def _read(paths: Paths) -> int:
 
 def who_maps(paths: Paths) -> list[str]:
     """Return the processes that map one of the files, as "pid 123 (python)"; this one is "(this process)"."""
-    names, inodes = _identities(paths)
-    processes = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            text = (folder / "maps").read_text(encoding="utf-8", errors="surrogateescape")
-            if any(_maps_one(line, names, inodes) for line in text.splitlines()):
-                processes.append((int(folder.name), (folder / "comm").read_text().strip()))
-    return [
-        f"pid {pid} ({'this process' if pid == os.getpid() else command})"
-        for pid, command in sorted(processes)
-    ]
-
-
-def _identities(paths: Paths) -> tuple[set[str], set[tuple[str, str]]]:
     names, inodes = set(), set()
     for path in paths:
         status = Path(path).stat()
         names.add(os.path.realpath(path))
         inodes.add((f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)))
-    return names, inodes
-
-
-def _maps_one(line: str, names: set[str], inodes: set[tuple[str, str]]) -> bool:
-    fields = line.split(maxsplit=5)
-    # By name as well: on btrfs and overlayfs the device in maps differs from the one of stat.
-    return len(fields) == 6 and ((fields[3], fields[4]) in inodes or fields[5] in names)
+    processes = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            lines = (folder / "maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            fields = [line.split(maxsplit=5) for line in lines]
+            # By name as well: on btrfs and overlayfs the device in maps differs from the one of stat.
+            if any(len(one) == 6 and ((one[3], one[4]) in inodes or one[5] in names) for one in fields):
+                processes[int(folder.name)] = (folder / "comm").read_text().strip()
+    return [
+        f"pid {pid} ({'this process' if pid == os.getpid() else command})"
+        for pid, command in sorted(processes.items())
+    ]
 
 
 def cache_facts(

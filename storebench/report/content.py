@@ -44,8 +44,8 @@ from storebench.units import number_of
 MOST_PLOTS = 3
 """Plots of one kind per dataset; the tables hold every setting."""
 
-_MOST_COLUMNS = 8
-"""Settings in the matrix of the first screen."""
+_MOST_COLUMNS = 5
+"""Settings in the matrix of the terminal, whose lines have 100 columns; the page has all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

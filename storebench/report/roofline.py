@@ -6,6 +6,7 @@ handing a batch over. It starves if it is busy less than 90% of its time. Cells 
 train on a GPU, are points that test the formula.
 """
 
+import dataclasses
 import enum
 import functools
 import math
@@ -276,8 +277,7 @@ def _curve(loader: CellSummary, fed: Sequence[CellSummary], handing: Sequence[Ce
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
     curve = Curve(loader=loader, supply=estimate(rates), constant_s=constant_s)
     points = [point for cell in fed if (point := _point(curve, cell)) is not None]
-    ordered = tuple(sorted(points, key=lambda point: point.ingestion.mid))
-    return Curve(loader=loader, supply=curve.supply, constant_s=constant_s, points=ordered)
+    return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda point: point.ingestion.mid)))
 
 
 def _keeps_up(cell: CellSummary) -> bool:

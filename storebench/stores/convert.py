@@ -32,7 +32,6 @@ from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.encode import Encoder, encode
 from storebench.stores.find import (
-    Phases,
     Store,
     StoreSamples,
     measure_sizes,
@@ -195,7 +194,7 @@ def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptio
         for name in (DIGESTS_NAME, MANIFEST_NAME):
             sync(folder / name)
         publish(folder, target)
-    return Store(path=target, manifest=manifest, built=True, phases=written.phases)
+    return Store(path=target, manifest=manifest, built=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +202,6 @@ class _Encoded:
     digests: DigestTable
     payload_bytes: int
     build_s: float
-    phases: Phases
     decoded: bool
 
 
@@ -219,34 +217,25 @@ def _write(
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)
     digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known
     payload_bytes = done = 0
-    make_s = write_s = 0.0
-    encoders = set()
     started = time.perf_counter()
     with (
         contextlib.closing(encode(encoder, options.processes)) as chunks,
         get_format(backend.format).writer(folder, spec) as writer,
     ):
         for chunk in chunks:
-            writing = time.perf_counter()
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):
                 writer.append(payload, label)
                 payload_bytes += len(payload)
-            write_s += time.perf_counter() - writing
-            make_s += chunk.spent_s
-            encoders.add(chunk.thread)
             if known is None:
                 rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
                 digests[done : done + len(rows)] = rows
             done += len(chunk.labels)
             advance(done, len(dataset))
-        closing = time.perf_counter()
-    ended = time.perf_counter()
     return _Encoded(
         digests=digests,
         payload_bytes=payload_bytes,
-        build_s=ended - started,
+        build_s=time.perf_counter() - started,
         decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
-        phases=Phases(make_s=make_s, write_s=write_s, sync_s=ended - closing, processes=len(encoders)),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storebench.codecs import Codec
-from storebench.datasets.base import Dataset, Image
+from storebench.datasets.base import Dataset
 from storebench.datasets.files import Originals
 from storebench.digests import payload_digest, sample_digest
 from storebench.errors import CorruptDataError, IntegrityError
@@ -47,26 +47,9 @@ TRANSFER_S_PER_BYTE = 2e-9
 class Chunk:
     """Consecutive encoded samples."""
 
-    first: int  # index of the first sample
     payloads: list[bytes]  # the codec's output for each sample
     labels: list[int]  # the label of each sample
     digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
-    spent_s: float = 0.0  # seconds for reading and encoding them
-    thread: int = 0  # id of the thread that encoded them, as the kernel numbers threads of all processes
-
-    @classmethod
-    def made_here(
-        cls, part: range, payloads: list[bytes], labels: list[int], digests: list[bytes], started: float
-    ) -> "Chunk":
-        """Return the samples of a part that this process has encoded since `started` (`time.perf_counter`)."""
-        return cls(
-            first=part.start,
-            payloads=payloads,
-            labels=labels,
-            digests=b"".join(digests),
-            spent_s=time.perf_counter() - started,
-            thread=threading.get_native_id(),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,35 +67,21 @@ class Encoder:
 
     def chunk(self, part: range) -> Chunk:
         """Encode the samples whose indices are in `part`."""
-        if isinstance(self.dataset, Originals):
-            return self._files(self.dataset, part)
-        payloads, labels, digests = [], [], []
-        started = time.perf_counter()
-        for index in part:
-            image, label = self._sample(index)
-            payload = self.codec.encode(image)
-            if not self.codec.lossless:
-                decoded = np.empty_like(image)
-                self.codec.decode_into(payload, decoded)
-                image = decoded
-            payloads.append(payload)
-            labels.append(label)
-            if self.digest:
-                digests.append(sample_digest(image, label))
-        return Chunk.made_here(part, payloads, labels, digests, started)
+        encode_one = self._file if isinstance(self.dataset, Originals) else self._image
+        samples = [encode_one(index) for index in part]
+        return Chunk(
+            payloads=[payload for payload, _, _ in samples],
+            labels=[label for _, label, _ in samples],
+            digests=b"".join(digest for _, _, digest in samples),
+        )
 
-    def _files(self, dataset: Originals, part: range) -> Chunk:
-        """Read image files as they are; their digests cover their bytes."""
-        payloads, labels, digests = [], [], []
-        started = time.perf_counter()
-        for index in part:
-            payload, label = dataset.original(index)
-            payloads.append(payload)
-            labels.append(self._checked_label(index, label))
-            digests.append(payload_digest(payload, label))
-        return Chunk.made_here(part, payloads, labels, digests, started)
+    def _file(self, index: int) -> tuple[bytes, int, bytes]:
+        """Return the bytes of an image file as they are; the digest covers them."""
+        payload, label = self.dataset.original(index)
+        label = self._checked_label(index, label)
+        return payload, label, payload_digest(payload, label)
 
-    def _sample(self, index: int) -> tuple[Image, int]:
+    def _image(self, index: int) -> tuple[bytes, int, bytes]:
         info = self.dataset.info
         try:
             image, label = self.dataset.sample(index)
@@ -125,7 +94,15 @@ class Encoder:
             raise CorruptDataError(
                 f"sample {index} of {info.name} is {image.dtype} {image.shape}, not uint8 {info.image_shape}"
             )
-        return image, self._checked_label(index, label)
+        label = self._checked_label(index, label)
+        payload = self.codec.encode(image)
+        if not self.digest:
+            return payload, label, b""
+        if not self.codec.lossless:
+            decoded = np.empty_like(image)
+            self.codec.decode_into(payload, decoded)
+            image = decoded
+        return payload, label, sample_digest(image, label)
 
     def _checked_label(self, index: int, label: int) -> int:
         info = self.dataset.info

@@ -26,23 +26,12 @@ from storebench.stores.staging import restore
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phases:
-    """Durations of building a store, in seconds."""
-
-    make_s: float
-    write_s: float  # passing payloads to the format's writer
-    sync_s: float  # closing the writer and syncing its files
-    processes: int  # number of processes, or threads for image files as they are, that read and encoded
-
-
-@dataclass(frozen=True, kw_only=True)
 class Store:
     """One dataset in one format with one codec."""
 
     path: Path  # the store's folder
     manifest: Manifest  # its own description
     built: bool = False  # whether it was just written; False if it existed already
-    phases: Phases | None = None  # durations of writing it; None if it existed already
 
 
 @dataclass(frozen=True, kw_only=True)

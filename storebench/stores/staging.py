@@ -76,6 +76,7 @@ def publish(folder: Path, target: Path) -> None:
         if earlier is not None:
             target.rename(earlier)
         folder.rename(target)
+        sync(target.parent)
     except BaseException:
         if earlier is not None:
             with contextlib.suppress(OSError):  # the first error is reported
@@ -84,7 +85,6 @@ def publish(folder: Path, target: Path) -> None:
                 else:
                     earlier.rename(target)
         raise
-    sync(target.parent)
     if earlier is not None:
         remove(earlier)
 

@@ -12,7 +12,7 @@ from tests.support import careless_plugin
 from tests.support.quick_cli import storebench
 
 MANY = (
-    *("--dataset", "cifar10", "--synthetic", "--limit", "5000"),
+    *("--dataset", "cifar10", "--synthetic", "--limit", "2500"),
     *("--batch-size", "50", "--compute", "none"),
 )
 SMALL = ("--dataset", "cifar10", "--synthetic", "--limit", "400", "--batch-size", "40", "--compute", "none")

@@ -1,4 +1,4 @@
-"""Draw the plots of the README and of docs/ from the reference results: ``make figures``."""
+"""Draw the plots of the README and of docs/ from the reference results: ``make docs``."""
 
 from collections.abc import Callable
 

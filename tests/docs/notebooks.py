@@ -1,4 +1,4 @@
-"""Execute the notebooks in place and keep their outputs: ``python -m tests.docs.notebooks`` (``make notebooks``).
+"""Execute the notebooks in place and keep their outputs: ``python -m tests.docs.notebooks`` (``make docs``).
 
 GitHub shows the outputs as they are saved, so plots are kept small: their colours are few, and a palette holds them.
 """

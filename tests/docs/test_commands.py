@@ -55,14 +55,17 @@ def test_a_mentioned_command_has_these_options(command: Command) -> None:
 @pytest.mark.parametrize("command", _of("make", [*SHOWN, *MENTIONED]), ids=str)
 def test_a_make_target_is_listed_by_make_help(command: Command) -> None:
     targets = [word for word in command.words[1:] if "=" not in word and not word.startswith("-")]
-    assert set(targets) <= set(make_targets()), make_targets()
+    for target in targets:
+        name = target.removeprefix("bench-")
+        places = (ROOT / "scenarios" / f"{name}.toml", ROOT / "benchmarks" / f"{name}.py")
+        made = target.startswith("bench-") and any(place.is_file() for place in places)
+        assert made or target in make_targets(), make_targets()
     if targets != ["help"]:
         recipe(*command.words[1:])
 
 
 @pytest.mark.parametrize("target", sorted(make_targets()))
 def test_what_a_make_target_runs_is_there(target: str, tmp_path: Path) -> None:
-    (tmp_path / "20260101-000000-paper").mkdir()  # for 'make report', which takes the newest run
     for line in recipe(target, f"RUNS={tmp_path}"):
         for found in re.finditer(r"bin/storebench ([^;|&\\]+)", line):
             parse(shlex.split(found[1].replace("$dataset", "mnist")))

@@ -122,7 +122,7 @@ class Library:
             raise RuntimeError(f"{SOURCE.name} does not compile:\n{done.stderr}")
         return cls(path)
 
-    def environment(self, place: Place, fault: Fault | None, *, exchange: bool) -> dict[str, str]:
+    def environment(self, place: Place, fault: Fault | None) -> dict[str, str]:
         """Return the variables that count the operations of a command, and let one fail."""
         kind = "count" if fault is None else fault.kind
         found = {
@@ -135,8 +135,6 @@ class Library:
         }
         if fault is not None and fault.reads:
             found["FAULTS_READS"] = "1"
-        if not exchange:
-            found["FAULTS_NO_EXCHANGE"] = "1"
         return found
 
 
@@ -146,7 +144,6 @@ def run(
     library: Library | None = None,
     fault: Fault | None = None,
     *,
-    exchange: bool = True,
     variables: Mapping[str, str] | None = None,
     server: CommandServer | None = None,
 ) -> Ending:
@@ -156,7 +153,7 @@ def run(
     (place.folder / "control").write_bytes(bytes(_CONTROL_BYTES))
     (place.folder / "calls").write_bytes(b"")
     if library is not None:
-        env |= library.environment(place, fault, exchange=exchange)
+        env |= library.environment(place, fault)
     started = time.monotonic()
     with (
         (place.folder / "stdout").open("wb") as out,

@@ -17,7 +17,6 @@
  *   FAULTS_CONTROL      a file of 4096 zero bytes, mapped by all processes (struct control)
  *   FAULTS_LOG          gets a line per call and per event
  *   FAULTS_READS        FAULTS_AT is the number of a call that reads
- *   FAULTS_NO_EXCHANGE  lets renameat2() refuse flags, as file systems do that cannot exchange two names
  *
  * What a process writes through a mapping, and what libc writes for itself (buffered stdio), is not seen.
  */
@@ -62,7 +61,7 @@ enum verdict { GO, REFUSE, HALF, HALF_THEN_DIE };
 static struct control *control;
 static const char *root, *kind, *log_path;
 static int64_t at;
-static int reads, no_exchange;
+static int reads;
 
 static void *next(const char *name)
 {
@@ -88,7 +87,6 @@ EXPORT __attribute__((constructor)) void faults_begin(void)
         return;
     at = getenv("FAULTS_AT") ? atoll(getenv("FAULTS_AT")) : 0;
     reads = getenv("FAULTS_READS") != NULL;
-    no_exchange = getenv("FAULTS_NO_EXCHANGE") != NULL;
     int fd = (int)raw_open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return;
@@ -537,12 +535,8 @@ EXPORT int renameat(int from_folder, const char *from, int folder, const char *t
 
 EXPORT int renameat2(int from_folder, const char *from, int folder, const char *to, unsigned flags)
 {
-    if (path_call(flags & RENAME_EXCHANGE ? "exchange" : "rename", folder, to, ONCE) == REFUSE)
+    if (path_call("rename", folder, to, ONCE) == REFUSE)
         return -1;
-    if (control && no_exchange && flags) {
-        errno = EINVAL;
-        return -1;
-    }
     return REAL(renameat2)(from_folder, from, folder, to, flags);
 }
 

@@ -4,10 +4,8 @@ import itertools
 import random
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +15,6 @@ from tests.faults.verbs import Verb
 from tests.support.quick_cli import CommandServer
 
 _GOLDEN = 0.6180339887498949  # its multiples, modulo 1, are spread evenly however many there are
-
-_one_judge = threading.Lock()
-"""Stores and records are read by one thread at a time: storebench's readers share what they have open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +61,7 @@ class Trials:
         """Run a command without a fault and return its operations; it must do all of its work."""
         place = self._place(verb)
         try:
-            ending = self._run(verb.command(place.work), place, self._library, exchange=verb.exchange)
+            ending = self._run(verb.command(place.work), place, self._library)
             if ending.code is None or ending.code < 0 or "Traceback" in ending.stderr:
                 raise RuntimeError(f"{verb.name}: exit code {ending.code} without a fault\n{ending.stderr}")
             verb.normal = ending.code
@@ -82,7 +77,7 @@ class Trials:
         """Let `fault` happen in a command, run the command that goes on, and judge both."""
         started = time.monotonic()
         place = self._place(verb)
-        ending = self._run(verb.command(place.work), place, self._library, fault, exchange=verb.exchange)
+        ending = self._run(verb.command(place.work), place, self._library, fault)
         problems = [
             f"after the fault: {one}" for one in _judged(lambda: _after_fault(verb, place, ending, fault))
         ]
@@ -119,10 +114,8 @@ class Trials:
         place: Place,
         library: Library | None = None,
         fault: Fault | None = None,
-        *,
-        exchange: bool = True,
     ) -> Ending:
-        return run(command, place, library, fault, exchange=exchange, server=self._server)
+        return run(command, place, library, fault, server=self._server)
 
     def _place(self, verb: Verb) -> Place:
         folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="point-")).resolve()
@@ -143,11 +136,10 @@ def _after_fault(verb: Verb, place: Place, ending: Ending, fault: Fault) -> list
 
 def _judged(judge: Callable[[], list[str]]) -> list[str]:
     """Return what a judge finds; files that it cannot read at all are a finding, too."""
-    with _one_judge:
-        try:
-            return judge()
-        except (OSError, ValueError, LookupError) as error:
-            return [f"{type(error).__name__}: {error}"]
+    try:
+        return judge()
+    except (OSError, ValueError, LookupError) as error:
+        return [f"{type(error).__name__}: {error}"]
 
 
 def choose(verb: Verb, counted: Counted, points: int, seed: int) -> list[tuple[Fault, Call]]:
@@ -176,44 +168,3 @@ def thinned(calls: Sequence[Call]) -> list[Call]:
         equal = list(series)
         kept += dict.fromkeys((equal[0], equal[len(equal) // 2], equal[-1]))
     return kept
-
-
-def plant_all(
-    trials: Trials,
-    verbs: Sequence[Verb],
-    points_of: Callable[[Verb], int],
-    *,
-    seed: int = 0,
-    jobs: int = 2,
-    tell: Callable[[Point], None] = lambda _point: None,
-) -> tuple[dict[str, Counted], list[Point]]:
-    """Count the operations of all commands, plant the chosen faults, and return both; `jobs` run at a time."""
-    with ThreadPoolExecutor(jobs) as pool:
-        wanted = [verb for verb in verbs if points_of(verb)]
-        counts = dict(zip((verb.name for verb in wanted), pool.map(trials.count, wanted), strict=True))
-        work = [
-            (verb, *one) for verb in wanted for one in choose(verb, counts[verb.name], points_of(verb), seed)
-        ]
-
-        def plant(one: tuple[Verb, Fault, Call]) -> Point:
-            point = trials.plant(*one)
-            tell(point)
-            return point
-
-        return counts, list(pool.map(plant, work))
-
-
-def table(counts: dict[str, Counted], points: Sequence[Point]) -> str:
-    """Return what was planted and what held, as a Markdown table."""
-    lines = [
-        "| command | operations that write | that read | points | not reached | broken |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, counted in counts.items():
-        mine = [point for point in points if point.verb == name]
-        reached = sum(point.ending.fired for point in mine)
-        broken = sum(bool(point.problems) for point in mine)
-        lines.append(
-            f"| `{name}` | {len(counted.writes)} | {len(counted.reads)} | {reached} | {len(mine) - reached} | {broken} |"
-        )
-    return "\n".join(lines)

@@ -1,7 +1,6 @@
 """What commands under faults start from, made once by commands without faults: stores, a run, a report."""
 
 import shutil
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,7 +46,6 @@ class Templates:
 
     def __init__(self, folder: Path, server: CommandServer | None = None) -> None:
         self._folder, self._server = folder, server
-        self._lock = threading.Lock()
         self._made: set[str] = set()
 
     def stores(self, work: Path, *backends: str) -> Path:
@@ -81,17 +79,16 @@ class Templates:
     ) -> Path:
         """Return the folder in which `command` was run, once."""
         place = Place(folder=self._folder / name, cache=self._folder / "cache")
-        with self._lock:
-            if name in self._made:
-                return place.work
-            place.make()
-            (place.work / "scenario.toml").write_text(scenario)
-            if run_of is not None:
-                shutil.copytree(run_of, place.work / "run")
-            ending = run(command, place, server=self._server)
-            if ending.code != 0:
-                raise RuntimeError(f"{' '.join(command)}: exit code {ending.code}\n{ending.stderr}")
-            self._made.add(name)
+        if name in self._made:
+            return place.work
+        place.make()
+        (place.work / "scenario.toml").write_text(scenario)
+        if run_of is not None:
+            shutil.copytree(run_of, place.work / "run")
+        ending = run(command, place, server=self._server)
+        if ending.code != 0:
+            raise RuntimeError(f"{' '.join(command)}: exit code {ending.code}\n{ending.stderr}")
+        self._made.add(name)
         return place.work
 
 

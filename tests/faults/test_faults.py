@@ -1,38 +1,43 @@
 """Kill commands and fill the disk at chosen file operations: stores and outputs are whole or absent, records stay.
 
-A sample of the faults of ``make test-faults``, in copies of a process that has imported everything.
+Commands are copies of a process that has imported everything. ``make test-faults`` (FAULTS_ALL=1) plants faults of all kinds
+at many more operations, and keeps the folders of those that broke something.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.engine import Call, Fault, Library
+from tests.faults.engine import KINDS, Call, Fault, Library
 from tests.faults.points import Trials, choose
 from tests.faults.templates import Templates
 from tests.faults.verbs import Verb, all_verbs
 from tests.support.quick_cli import CommandServer
 
-KINDS = ("kill", "full")
-SIZES = {verb.name: verb.sample for verb in all_verbs(Templates(Path()))}
+ALL = "FAULTS_ALL" in os.environ
+PLANTED = KINDS if ALL else ("kill", "full")
+SIZES = {verb.name: verb.points if ALL else verb.sample for verb in all_verbs(Templates(Path()))}
 NAMES = [(name, number) for name, size in SIZES.items() for number in range(size)]
 
 
 class Sample:
-    """The sample; a command's operations are counted when its first fault is planted."""
+    """The faults; a command's operations are counted when its first fault is planted."""
 
     def __init__(self, library: Library, folder: Path, server: CommandServer) -> None:
-        self.trials = Trials(library, folder, server=server)
+        self.trials = Trials(library, folder, keep=ALL, server=server)
         self.verbs = {verb.name: verb for verb in all_verbs(Templates(folder / "templates", server))}
         self._chosen: dict[str, list[tuple[Fault, Call]]] = {}
 
     def of(self, name: str, number: int) -> tuple[Verb, Fault, Call]:
         """Return a fault of a command."""
         verb = self.verbs[name]
-        verb.kinds = KINDS
+        verb.kinds = tuple(kind for kind in verb.kinds if kind in PLANTED)
         if name not in self._chosen:
-            self._chosen[name] = choose(verb, self.trials.count(verb), verb.sample, seed=0)
+            self._chosen[name] = choose(verb, self.trials.count(verb), SIZES[name], seed=0)
+        if number >= len(self._chosen[name]):
+            pytest.skip("the command has fewer operations")
         return (verb, *self._chosen[name][number])
 
 

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from storebench.codecs import get_codec
-from storebench.codecs.decoders import DECODERS, get_decoder, largest_difference
+from storebench.codecs.decoders import DECODERS, get_decoder
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 from storebench.formats import parse_backend
 from tests.support.photo_folders import KINDS, photo, photo_file
+
+
+def largest_difference(first: np.ndarray, second: np.ndarray) -> int:
+    return int(np.abs(first.astype(np.int16) - second.astype(np.int16)).max())
+
 
 LIBRARIES = {"simplejpeg": "simplejpeg", "opencv": "cv2"}
 OTHERS = tuple(LIBRARIES)

@@ -88,6 +88,7 @@ def test_nodes_train_together_and_a_cold_cell_fails_if_one_is_not_cold(
 
 
 @pytest.mark.root
+@pytest.mark.full
 def test_links_and_disks_have_their_limits(cluster: Cluster) -> None:
     found = cluster.probe()
     # The kernel grants what a late reader has missed, and beside other work every reader is late.

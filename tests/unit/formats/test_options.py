@@ -39,14 +39,8 @@ WRONG = [
         "files:threads: threads must be a whole number from 1 to 1024 or 'auto', not 'auot'. Did you mean 'auto'?",
     ),
     ("png:threads?ahead=off", "files:threads: ahead must be a whole number from 0 to 1048576, not 'off'"),
-    (
-        "leveldb:sorted?window_mib=1.5",
-        "leveldb:sorted: window_mib must be a whole number from 1 to 1048576, not '1.5'",
-    ),
-    (
-        "leveldb:sorted?window_mib=٣",
-        "leveldb:sorted: window_mib must be a whole number from 1 to 1048576, not '٣'",
-    ),
+    ("hdf5:direct?gap_kib=1.5", "hdf5:direct: gap_kib must be a whole number from 0 to 1048576, not '1.5'"),
+    ("hdf5:direct?gap_kib=٣", "hdf5:direct: gap_kib must be a whole number from 0 to 1048576, not '٣'"),
     ("lmdb:direct?merged=off,merged=on", "lmdb:direct: merged is given twice. Name it once."),
 ]
 

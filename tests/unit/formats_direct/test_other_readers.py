@@ -1,4 +1,4 @@
-"""files:threads, leveldb:sorted, memory:shared and lmdb:shared beyond what the contract asks of every reader."""
+"""files:threads, memory:shared and lmdb:shared beyond what the contract asks of every reader."""
 
 import fcntl
 import multiprocessing
@@ -74,23 +74,6 @@ def test_no_thread_writes_into_a_batch_after_the_error_of_another(tmp_path: Path
         seen = out.copy()
         time.sleep(0.1)
         assert np.array_equal(out, seen)
-
-
-def test_sorted_windows_follow_the_plan_and_hold_no_more_than_they_say(tmp_path: Path) -> None:
-    store = small(tmp_path, "leveldb", "raw", count=900)
-    order = np.random.default_rng(0).permutation(900)
-    batches = [order[at : at + 50] for at in range(0, 900, 50)]
-    out = np.empty((50, *SHAPE), np.uint8)
-    with open_reader(store.path, "sorted", window_mib="1") as reader:
-        reader.plan(batches)
-        for batch in batches:
-            reader.fetch_into(batch, out)
-            assert np.array_equal(out, store.pixels[batch])
-        # 3,840 bytes each: 274 samples are 1 MiB, so six batches a window.
-        assert reader.notes()["windows"] == "3 of up to 1 MiB"
-        reader.plan(batches)
-        for batch in (batches[0], batches[5][::-1], batches[1], order[:7]):
-            assert reader.fetch(batch) == [store.payloads[i] for i in batch]
 
 
 def test_one_copy_serves_all_and_goes_with_the_last_reader(tmp_path: Path) -> None:
