@@ -143,7 +143,12 @@ def _bottleneck(
         Bound.HANDOFF: spent["handover_s"],
     }
     gains = {part: _gain(part, cell, total, costs) for part in costs}
-    bound = _largest(gains, costs)
+    ranked = (part for part in costs if part is not Bound.CONTENTION)
+    bound: Bound = max(ranked, key=lambda part: (gains[part], costs[part]))
+    if gains[bound] < LEAST_GAIN:
+        bound = Bound.BALANCED
+    elif bound is Bound.COMPUTE and taken:
+        bound = Bound.CONTENTION
     alone = null.per_sample("timed_s") if null is not None else 0.0
     most = spent["data_wait_s"] / total
     warm_s = warm.per_sample("timed_s") if warm is not None else None
@@ -156,15 +161,6 @@ def _bottleneck(
         fetch_stall=None if warm_s is None else min(most, max(0.0, total - warm_s) / total),
         prep_stall=None if null is None else min(most, max(0.0, (warm_s or total) - alone) / total),
     )
-
-
-def _largest(gains: Mapping[Bound, float], costs: Mapping[Bound, float]) -> Bound:
-    largest = max(
-        (p for p in costs if p is not Bound.CONTENTION), key=lambda part: (gains[part], costs[part])
-    )
-    if gains[largest] < LEAST_GAIN:
-        return Bound.BALANCED
-    return Bound.CONTENTION if largest is Bound.COMPUTE and costs[Bound.CONTENTION] else largest
 
 
 def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, float]) -> float:

@@ -30,9 +30,6 @@ from storebench.settings.words import ComputeKind
 BUSY_FRAC = 0.9
 """Below this share of its time, an accelerator is starving."""
 
-ERROR_LIMIT = 0.20
-"""A larger error of the formula is worth a look."""
-
 _FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "passes", "epochs"})
 """Fields that may differ between a point and its supply rate: what is computed, and how long."""
 

@@ -195,19 +195,19 @@ def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
         files, lambda r: dataclasses.replace(r.cell.data, image_size=None), "store", "samples_digest"
     )
     yield from _differing(files, _order_key, "digests", "samples")
-    yield from _differing(files, _prepared_key, "digests", "prepared")
+    yield from _differing(
+        files,
+        lambda r: (
+            _order_key(r),
+            r.environment and r.environment.key,
+            r.cell.model,
+            r.cell.backend.codec_options,
+        ),
+        "digests",
+        "prepared",
+    )
     on_cpu = [record for record in files if record.cell.device == "cpu"]
     yield from _differing(on_cpu, lambda r: (_loss_key(r), r.cell.backend.codec_options), "digests", "loss")
-
-
-def _prepared_key(record: Record) -> Hashable:
-    cell = record.cell
-    return (
-        _order_key(record),
-        record.environment and record.environment.key,
-        cell.model,
-        cell.backend.codec_options,
-    )
 
 
 def _order_key(record: Record) -> Hashable:
