@@ -1,6 +1,5 @@
 """A run whose records.jsonl was damaged or saved by another program, through every command that reads it."""
 
-import codecs
 import json
 import shutil
 from collections.abc import Callable
@@ -22,13 +21,6 @@ DAMAGED: dict[str, Change] = {
     "not an object": lambda lines: lines[0] + b"[" + lines[1].strip() + b"]\n" + lines[2],
     "two records": lambda lines: lines[0] + lines[1].strip() + lines[2],
     "not UTF-8": lambda lines: lines[0] + lines[1].replace(b'"mnist"', b'"mn\xffst"', 1) + lines[2],
-}
-SOUND: dict[str, Change] = {
-    "byte order mark": lambda lines: codecs.BOM_UTF8 + b"".join(lines),
-    "CRLF": lambda lines: b"".join(lines).replace(b"\n", b"\r\n"),
-    "empty lines": lambda lines: b"\n" + b"\n \n".join(lines) + b"\n\n",
-    "no newline at the end": lambda lines: b"".join(lines).rstrip(b"\n"),
-    "zeros after the end": lambda lines: b"".join(lines) + b"\0" * 5000,
 }
 TORN: dict[str, Change] = {
     "cut": lambda lines: b"".join(lines)[:-400],
