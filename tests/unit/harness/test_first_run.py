@@ -140,8 +140,6 @@ def test_photographs_are_stored_as_they_are_and_as_squares(
     )
     assert verdict < accelerator
     assert "original files " in lines[accelerator]
-    assert lines[accelerator + 1].startswith("It is undecided for ")
-    assert done.stdout.count("A100 80 GB, ResNet-50 (2,470") == 1
 
 
 def test_a_plan_says_what_would_be_measured_and_writes_nothing(
