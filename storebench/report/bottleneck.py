@@ -164,10 +164,9 @@ def _bottleneck(
 
 
 def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, float]) -> float:
-    """Return an upper bound on the speed-up if a part cost nothing: it saves its cost, and the others still take theirs.
+    """Return an upper bound on the speed-up if a part cost nothing. With workers, producing, computing and handoff overlap.
 
-    With workers, producing, computing and the handoff overlap. With no core left for the loop, most of a handoff is a
-    wait for one, and would be shorter with less to produce.
+    With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
     """
     left = [total - costs[bound]]
     if cell.cell.workers:
@@ -215,14 +214,11 @@ def _device_bound(cell: CellSummary, best: float | None) -> Bound:
 
 
 def arriving_bytes_per_s(cell: CellSummary) -> float | None:
-    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more.
-
-    A reader that is told the order also reads while others work, so for it all of the time counts.
-    """
+    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more."""
     fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
     if not fetching:
         return None
-    if _looks_ahead(cell):
+    if _looks_ahead(cell):  # it also reads while others work, so all of the time counts
         fetching = max(fetching, cell.per_sample("timed_s"))
     useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
     read, samples = cell.median("device_read_bytes"), cell.median("samples")
