@@ -1,5 +1,6 @@
 """The dataset contract, a sequence of (uint8 image, integer label), and the dataset that is held in memory."""
 
+import dataclasses
 import enum
 import hashlib
 import os
@@ -49,6 +50,10 @@ class Provenance:
     note: str = ""  # one line that a reader of a figure should see ("1 of 5 batches present"), or ""
     skipped_files: int = 0  # number of unreadable image files that were left out, as asked
 
+    def noted(self, *clauses: str) -> "Provenance":
+        """Return this with further clauses in its note; empty ones are left out."""
+        return dataclasses.replace(self, note="; ".join(filter(None, (self.note, *clauses))))
+
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
@@ -64,12 +69,10 @@ class DatasetInfo:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
         return len(self.class_names)
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of one decoded image."""
         height, width, channels = self.image_shape
         return height * width * channels
 
@@ -136,13 +139,14 @@ class Dataset(ABC):
     known_unreadable: Mapping[int, Refusal] = {}
     thread_safe: bool = False  # whether several threads may call `original` at the same time
     decoded_before: bool = (
-        False  # whether `original` returns bytes of a store whose files were decoded when it was built
+        False  # whether `original` returns files that were decoded when their store was built
     )
+    _info: DatasetInfo
 
     @property
-    @abstractmethod
     def info(self) -> DatasetInfo:
         """The geometry and identity of the dataset."""
+        return self._info
 
     @abstractmethod
     def sample(self, index: int) -> tuple[Image, int]:
@@ -199,13 +203,7 @@ class ArrayDataset(Dataset):
             fingerprint=fingerprint("arrays", arrays.images.shape, arrays.digest()),
         )
 
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, self._info.count)
         if self._arrays is None:
             self._arrays = self._load()

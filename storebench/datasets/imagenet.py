@@ -1,6 +1,5 @@
 """ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking."""
 
-import dataclasses
 import os
 import weakref
 from collections.abc import Sequence
@@ -10,15 +9,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from storebench.datasets import images
-from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
+from storebench.datasets.files import ImageFiles
 from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
-from storebench.datasets.images import change_note, checked, decode_rgb, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import (
     Member,
-    check_index,
     files_digest,
-    fingerprint,
     members,
     read_file,
     unreadable,
@@ -175,7 +172,7 @@ def _open(path: Path) -> BinaryIO:
         raise unreadable(path, error) from error
 
 
-class TarDataset(Dataset):
+class TarDataset(ImageFiles):
     """Serve the JPEGs of an archive by their offsets; each process opens the archive itself."""
 
     def __init__(
@@ -195,50 +192,22 @@ class TarDataset(Dataset):
         self._spans = np.array(
             [(member.offset, member.size) for member, _ in samples], dtype=np.int64
         ).reshape(-1, 2)
-        self._labels = np.array([label for _, label in samples], dtype=np.int64)
+        self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self._stream: BinaryIO | None = None
-        identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
-        self.thread_safe = True
-        plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
-        shape = square(image_size)
-        self.resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
-        note = "; ".join(filter(None, (note, self.resize_note)))
-        self._close()
-        self._info = DatasetInfo(
+        info = DatasetInfo(
             name=NAME,
             split=split,
             count=len(samples),
-            image_shape=shape,
+            image_shape=images.square(None),
             class_names=class_names,
-            provenance=dataclasses.replace(plain, note=note),
-            fingerprint=fingerprint("tar", shape, *identity),
+            provenance=Provenance(origin=Origin.REAL, source=path.name, note=note),
+            fingerprint="",
         )
-        own = square(None)
-        self.original_info = dataclasses.replace(
-            self._info,
-            image_shape=own,
-            provenance=plain,
-            fingerprint=fingerprint("originals", own, *identity),
-        )
-
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
-    def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, 3], label)."""
-        check_index(index, self._info.count)
-        pixels = decode_rgb(self._read(index), self.locate(index), self._info.image_shape[:2])
-        return pixels, int(self._labels[index])
-
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of image file `index`, which decodes if that was to be checked, and its label."""
-        check_index(index, self._info.count)
-        return checked(self._read(index), self.locate(index), decode=decode), int(self._labels[index])
+        sizes = images.sizes_of(images.probed_headers(self._read, len(samples)))
+        identity = (self._spans.tobytes(), self.labels.tobytes(), files_digest(path.parent, [path]))
+        self.describe("tar", info, sizes, image_size, *identity)
 
     def locate(self, index: int) -> str:
-        """Return the archive and the name of image file `index` in it."""
         start, end = self._name_ends[index : index + 2]
         return f"{self._path}:{self._names[start:end].decode('utf-8', 'surrogateescape')}"
 
@@ -251,11 +220,6 @@ class TarDataset(Dataset):
             return os.pread(self._stream.fileno(), min(size, most_bytes), offset)
         except OSError as error:
             raise unreadable(self._path, error) from error
-
-    def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}

@@ -4,10 +4,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,18 @@ _COARSE_NS = 2_000_000_000
 _UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, AttributeError)
 """What reading a damaged listing may raise."""
 
-REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
+_REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
 """The name that a listing keeps for an error -> its class."""
+
+
+def packed_refusals(refusals: Mapping[int, Refusal]) -> list[tuple[int, str, str, str | None]]:
+    """Return why files cannot be read, by index, as rows for JSON."""
+    return [(index, type(error).__name__, error.what, error.hint) for index, error in refusals.items()]
+
+
+def unpacked_refusals(rows: Any, locate: Callable[[int], Path | str]) -> dict[int, Refusal]:
+    """Return what `packed_refusals` was given; a damaged row raises some error."""
+    return {index: _REFUSALS[kind](what, where=locate(index), hint=hint) for index, kind, what, hint in rows}
 
 
 class ScanSnapshot:
@@ -130,24 +141,18 @@ def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listing
     if listings is None:
         return scan(ScanSnapshot())[0]
     name = f"files-{fingerprint(VERSION, os.path.realpath(root), *key)}"
-    content = listings.get(name)
-    if content is not None:
+    if (content := listings.get(name)) is not None:
         with contextlib.suppress(*_UNUSABLE):
-            files = _unpacked(content, root)
-            if files is not None:
-                return files
+            if (known := _unpacked(content, root)) is not None:
+                return known
     began_ns, seen = time.time_ns(), ScanSnapshot()
     files, rows = scan(seen)
     folders = np.array(list(seen.rows.values()), np.uint64).reshape(-1, rows.shape[1])
-    if _settled(np.concatenate([folders, rows]), began_ns):
+    newest = newest_change_ns(np.concatenate([folders, rows]))
+    # Only if a change after the scan began would show in the times.
+    if newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS):
         listings.keep(name, _packed(files, root, seen, _rows_digest(folders, rows)))
     return files
-
-
-def _settled(rows: Statuses, began_ns: int) -> bool:
-    """Return whether a change after the scan began would show in the times."""
-    newest = newest_change_ns(rows)
-    return newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS)
 
 
 def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -> bytes:
@@ -159,9 +164,7 @@ def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -
         "own_shape": files.own_shape,
         "sizes": files.sizes,
         "digest": files.digest,
-        "unreadable": [
-            (index, type(error).__name__, error.what, error.hint) for index, error in files.unreadable.items()
-        ],
+        "unreadable": packed_refusals(files.unreadable),
         "files": len(files.paths),
         "folders": len(seen.rows),
         "unchanged": unchanged,
@@ -185,10 +188,7 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
     provenance = header["provenance"]
     height, width, channels = header["own_shape"]
     sizes = tuple((across, down) for across, down in header["sizes"])
-    if (
-        min(height, width, *(side for size in sizes for side in size)) < 1
-        or max(height, width) > MOST_IMAGE_SIZE
-    ):
+    if min(height, width, *itertools.chain(*sizes)) < 1 or max(height, width) > MOST_IMAGE_SIZE:
         return None
     return FoundFiles(
         root=within,
@@ -199,10 +199,7 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
         own_shape=(height, width, channels),
         sizes=sizes,
         digest=header["digest"],
-        unreadable={
-            index: REFUSALS[kind](what, where=within / paths[index], hint=hint)
-            for index, kind, what, hint in header["unreadable"]
-        },
+        unreadable=unpacked_refusals(header["unreadable"], lambda index: within / paths[index]),
     )
 
 
