@@ -30,20 +30,15 @@ VAL_TAR = "ILSVRC2012_img_val.tar"
 VAL_LIST = "val.txt"
 NAME = "imagenet"
 
-_LIST_BYTES_MAX = 16 << 20
-"""Most bytes of val.txt; Caffe's has less than 2 MB."""
-
 _MOST_CLASSES = 1_000_000
 
 
 def find(root: Path) -> Path | None:
     """Return the folder below the data folder `root` that holds any part of ImageNet, or None."""
     folder = root / "imagenet"
-    if any((folder / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)):
-        return folder
-    if any(has_class_folders(folder / split) for split in ("train", *TEST_FOLDERS)):
-        return folder
-    return root if any((root / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)) else None
+    by_class = any(has_class_folders(folder / split) for split in ("train", *TEST_FOLDERS))
+    here = [place for place in (folder, root) if any((place / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR))]
+    return folder if by_class else next(iter(here), None)
 
 
 def open_imagenet(
@@ -103,18 +98,11 @@ def _train_members(path: Path) -> dict[str, list[Member]]:
 
 def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[Member]:
     """Return the images of one archive, sorted by name."""
-    found = [
+    found = (
         member
         for member in members(stream, where, start, end, suffixes=images.EXTENSIONS)
         if member.name.lower().endswith(images.EXTENSIONS) and not is_left_out(member.name)
-    ]
-    large = next((member for member in found if member.size > images.MOST_FILE_BYTES), None)
-    if large is not None:
-        raise CorruptDataError(
-            f"an image file of {large.size:,} bytes",
-            where=f"{where}:{large.name}",
-            hint="Use the original archive.",
-        )
+    )
     return sorted(found, key=lambda member: member.name)
 
 
@@ -141,7 +129,7 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
             hint="Put val.txt of Caffe's caffe_ilsvrc12.tar.gz there, or class folders in val/; the devkit's MATLAB file "
             "is not read.",
         )
-    text = read_file(path, most_bytes=_LIST_BYTES_MAX).decode("utf-8-sig", "surrogateescape")
+    text = read_file(path).decode("utf-8-sig", "surrogateescape")
     pairs = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
     missing = next((name for name in names if name not in pairs), None)
     if missing is not None:

@@ -91,15 +91,12 @@ def is_deep(image: PilImage.Image) -> bool:
         raise CorruptDataError(
             f"{kind} pixels, which have no defined range in 8 bits", hint="Scale them to 8 bits first."
         )
-    deep = image.mode.startswith("I") or any("16" in name for name in _raw_modes(image))
+    how = [tile[3] for tile in getattr(image, "tile", ())]
+    raw_modes = [str(args[0] if isinstance(args, tuple) and args else args) for args in how]
+    deep = image.mode.startswith("I") or any("16" in name for name in raw_modes)
     if deep and getattr(image, "tag_v2", {}).get(_PHOTOMETRIC, 1) == 0:
         raise CorruptDataError("16-bit pixels in which 0 is white", hint="Scale them to 8 bits first.")
     return deep
-
-
-def _raw_modes(image: PilImage.Image) -> Iterator[str]:
-    for _, _, _, how in getattr(image, "tile", ()):
-        yield str(how[0] if isinstance(how, tuple) and how else how)
 
 
 def load_rgb(image: PilImage.Image) -> PilImage.Image:
@@ -174,7 +171,6 @@ class Header:
 
     @property
     def pixels(self) -> int:
-        """Pixels of the decoded image."""
         return self.width * self.height
 
 
@@ -187,15 +183,19 @@ def read_header(content: BytesLike) -> Header:
 
 def refuse_bomb(content: BytesLike) -> None:
     """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it."""
-    header = _parsed(content)
-    if header is not None:
+    if (header := _parsed(content)) is not None:
         _refuse_size(header)
 
 
 def _parsed(content: BytesLike) -> Header | None:
     if content[:2] == b"\xff\xd8":
         return _jpeg(content)
-    return _png(content) if content[:8] == _PNG_SIGNATURE else None
+    if content[:8] != _PNG_SIGNATURE:
+        return None
+    if len(content) < 24 or content[12:16] != b"IHDR":
+        raise _broken("a PNG that is cut short or damaged in its header")
+    width, height = _number(content[16:20]), _number(content[20:24])
+    return Header(kind=PNG, width=width, height=height, end=24, deep=content[24:25] == b"\x10")
 
 
 def _refuse_size(header: Header) -> None:
@@ -234,18 +234,6 @@ def _jpeg(content: BytesLike) -> Header:
         else:
             at += 2 + max(2, _number(content[at + 2 : at + 4]))
     raise _broken("a damaged JPEG: it has too many markers before its size")
-
-
-def _png(content: BytesLike) -> Header:
-    if len(content) < 24 or content[12:16] != b"IHDR":
-        raise _broken("a PNG that is cut short or damaged in its header")
-    return Header(
-        kind=PNG,
-        width=_number(content[16:20]),
-        height=_number(content[20:24]),
-        end=24,
-        deep=content[24:25] == b"\x10",
-    )
 
 
 def _other(content: BytesLike) -> Header:
@@ -330,16 +318,12 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
     except CorruptDataError as error:
         raise CorruptDataError(error.what, where=where, hint=error.hint) from error
     except DOES_NOT_DECODE as error:
-        raise CorruptDataError(_reason(content, error), where=where, hint=REPLACE_HINT) from error
-
-
-def _reason(content: bytes, error: Exception) -> str:
-    """Return the reason why a file does not decode: truncation, or Pillow's message."""
-    try:
-        check_file(content)
-    except CorruptDataError as damage:
-        return damage.what
-    return f"does not decode ({reason_of(error)})"
+        what = f"does not decode ({reason_of(error)})"
+        try:
+            check_file(content)
+        except CorruptDataError as damage:
+            what = damage.what
+        raise CorruptDataError(what, where=where, hint=REPLACE_HINT) from error
 
 
 HEADER_BYTES = 256 << 10
@@ -416,16 +400,8 @@ def resize_clause(note: str) -> str:
 def _headers(read: ReadStart, indices: Iterable[int]) -> Iterator[Header]:
     """Yield the headers of files, but not of damaged ones."""
     for index in indices:
-        with contextlib.suppress(CorruptDataError, DataNotFoundError, OSError):
-            yield _header(read, index)
-
-
-def _header(read: ReadStart, index: int) -> Header:
-    start = read(index, HEADER_BYTES)
-    try:
-        return read_header(start)
-    except CorruptDataError:
         # The directory of a TIFF may be at its end, and a JPEG may have long segments before its size.
-        if len(start) < HEADER_BYTES:
-            raise
-        return read_header(read(index, MOST_FILE_BYTES))
+        for most in (HEADER_BYTES, MOST_FILE_BYTES):
+            with contextlib.suppress(CorruptDataError, DataNotFoundError, OSError):
+                yield read_header(read(index, most))
+                break

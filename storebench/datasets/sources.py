@@ -55,14 +55,10 @@ def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
 
 def unreadable(path: Path, error: OSError) -> DataNotFoundError:
     """Return the error for a source file that the system refuses to read."""
-    missing = isinstance(error, FileNotFoundError)
-    return DataNotFoundError(
-        f"cannot be read ({error.strerror or error})",
-        where=path,
-        hint="Check the path; a list's paths begin at its folder."
-        if missing
-        else "Check its permissions and the disk.",
-    )
+    hint = "Check its permissions and the disk."
+    if isinstance(error, FileNotFoundError):
+        hint = "Check the path; a list's paths begin at its folder."
+    return DataNotFoundError(f"cannot be read ({error.strerror or error})", where=path, hint=hint)
 
 
 @contextmanager
@@ -126,15 +122,10 @@ def status_row(path: str) -> tuple[int, ...]:
 
 def row_of(status: os.stat_result) -> tuple[int, ...]:
     """Return a status as a row of `Statuses`."""
-    values = (
-        status.st_dev,
-        status.st_ino,
-        status.st_mode,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return tuple(
+        value & _MASK for value in (status.st_dev, status.st_ino, status.st_mode, status.st_size, *times)
     )
-    return tuple(value & _MASK for value in values)
 
 
 def newest_change_ns(rows: Statuses) -> int:

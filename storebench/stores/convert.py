@@ -25,21 +25,13 @@ from storebench.errors import (
     SchemaVersionError,
     from_os_error,
 )
-from storebench.filesystem import sync
 from storebench.formats import Backend, get_format
 from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.encode import Encoder, encode
-from storebench.stores.find import (
-    Store,
-    StoreSamples,
-    measure_sizes,
-    open_store,
-    store_path,
-    when_made,
-)
-from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
+from storebench.stores.find import Store, StoreSamples, measure_sizes, open_store, store_path, when_made
+from storebench.stores.staging import new_folder, staged, tidy
 from storebench.stores.verify import verify_samples
 
 FORCE = "Replace it with 'storebench convert --force'."
@@ -182,32 +174,21 @@ def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptio
         options.say(f"{target.name}: {note}")
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
-    with temporary_folder(target) as folder, errors_naming(target, folder):
+    with new_folder(target, DIGESTS_NAME, MANIFEST_NAME) as folder:
         with options.progress(f"converting {target.name}") as advance:
-            written = _write(dataset, backend, folder, options, advance)
-        save_array(folder / DIGESTS_NAME, written.digests)
-        manifest = _manifest(dataset, backend, folder, written)
+            digests, manifest = _write(dataset, backend, folder, options, advance)
+        save_array(folder / DIGESTS_NAME, digests)
         if options.verify:
             with options.progress(f"verifying {target.name}") as advance:
-                verify_samples(folder, manifest, written.digests, None, advance)
+                verify_samples(folder, manifest, digests, None, advance)
         manifest.write(folder)
-        for name in (DIGESTS_NAME, MANIFEST_NAME):
-            sync(folder / name)
-        publish(folder, target)
     return Store(path=target, manifest=manifest, built=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Encoded:
-    digests: DigestTable
-    payload_bytes: int
-    build_s: float
-    decoded: bool
 
 
 def _write(
     dataset: Dataset, backend: Backend, folder: Path, options: BuildOptions, advance: Advance
-) -> _Encoded:
+) -> tuple[DigestTable, Manifest]:
+    """Write the data files; return the digests of the samples, uint8 [n, 16], and the description."""
     codec = get_codec(backend.codec)
     # A lossless conversion keeps the digests of its source, so it does not compute them.
     known = None
@@ -215,12 +196,13 @@ def _write(
         known = dataset.digests
     encoder = Encoder(dataset=dataset, codec=codec, digest=known is None)
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)
+    storage_format = get_format(backend.format)
     digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known
     payload_bytes = done = 0
     started = time.perf_counter()
     with (
         contextlib.closing(encode(encoder, options.processes)) as chunks,
-        get_format(backend.format).writer(folder, spec) as writer,
+        storage_format.writer(folder, spec) as writer,
     ):
         for chunk in chunks:
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):
@@ -231,28 +213,21 @@ def _write(
                 digests[done : done + len(rows)] = rows
             done += len(chunk.labels)
             advance(done, len(dataset))
-    return _Encoded(
-        digests=digests,
-        payload_bytes=payload_bytes,
-        build_s=time.perf_counter() - started,
-        decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
-    )
-
-
-def _manifest(dataset: Dataset, backend: Backend, folder: Path, written: _Encoded) -> Manifest:
-    sizes = measure_sizes(folder, get_format(backend.format))
-    return Manifest(
+    build_s = time.perf_counter() - started
+    file_bytes, bytes_on_disk = measure_sizes(folder, storage_format)
+    manifest = Manifest(
         dataset=dataset.info,
         format=backend.format,
         codec=backend.codec,
         count=len(dataset),
-        payload_bytes=written.payload_bytes,
-        file_bytes=sizes.file_bytes,
-        bytes_on_disk=sizes.bytes_on_disk,
-        samples_digest=set_digest(written.digests),
-        lossless=get_codec(backend.codec).lossless,
-        build_s=written.build_s,
-        decoded=written.decoded,
+        payload_bytes=payload_bytes,
+        file_bytes=file_bytes,
+        bytes_on_disk=bytes_on_disk,
+        samples_digest=set_digest(digests),
+        lossless=codec.lossless,
+        build_s=build_s,
+        decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         storebench_version=__version__,
     )
+    return digests, manifest

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import from_os_error
-from storebench.filesystem import sync
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
-from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
+from storebench.stores.staging import new_folder, staged, tidy
 
 DEVICES_DIR = ".devices"
 IMAGE_NAME = "store.img"
@@ -63,22 +62,14 @@ def _when_made(target: Path) -> tuple[str, int] | None:
 
 def _copy(store: Path, target: Path) -> None:
     manifest = (store / MANIFEST_NAME).read_bytes()
-    with temporary_folder(target) as folder, errors_naming(target, folder):
+    with new_folder(target, IMAGE_NAME, MANIFEST_NAME) as folder:
         image, point = folder / IMAGE_NAME, folder / POINT_NAME
         point.mkdir()
         paths = list(store.rglob("*"))
-        make_image(image, _size(paths), files=len(paths))
+        content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
+        make_image(image, _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES), files=len(paths))
         fill_image(image, point, store)
         (folder / MANIFEST_NAME).write_bytes(manifest)
-        for path in (image, folder / MANIFEST_NAME):
-            sync(path)
-        publish(folder, target)
-
-
-def _size(paths: list[Path]) -> int:
-    """Return the size of a file system that holds copies of these files and folders, in bytes."""
-    content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
-    return _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES)
 
 
 def _blocks(size: int) -> int:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -99,9 +99,7 @@ class Encoder:
         if not self.digest:
             return payload, label, b""
         if not self.codec.lossless:
-            decoded = np.empty_like(image)
-            self.codec.decode_into(payload, decoded)
-            image = decoded
+            self.codec.decode_into(payload, image := np.empty_like(image))
         return payload, label, sample_digest(image, label)
 
     def _checked_label(self, index: int, label: int) -> int:
@@ -115,7 +113,11 @@ class Encoder:
 
 def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
     """Yield all samples in order, encoded."""
-    parts = deque(_parts(encoder.dataset))
+    dataset, count = encoder.dataset, len(encoder.dataset)
+    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // dataset.info.image_bytes))
+    if isinstance(dataset, Originals):
+        step = CHUNK_FILES
+    parts = deque(range(first, min(first + step, count)) for first in range(0, count, step))
     if processes is None:
         trial = _Trial(in_threads=encoder.in_threads)
         while parts and trial.spent_s < TRIAL_S:
@@ -130,14 +132,6 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
 def available_processes() -> int:
     """Return the largest number of encoders for this process: its cores, but no more than memory allows."""
     return min(len(os.sched_getaffinity(0)), MAX_ENCODERS)
-
-
-def _parts(dataset: Dataset) -> Iterator[range]:
-    count = len(dataset)
-    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // dataset.info.image_bytes))
-    if isinstance(dataset, Originals):
-        step = CHUNK_FILES
-    return (range(first, min(first + step, count)) for first in range(0, count, step))
 
 
 @dataclass
@@ -168,7 +162,14 @@ class _Trial:
 
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:
-    pool, encode_part = (_threads if encoder.in_threads else _processes)(encoder, processes)
+    if encoder.in_threads:
+        pool: Executor = ThreadPoolExecutor(processes, thread_name_prefix="encoder")
+    else:
+        # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
+        spawn = multiprocessing.get_context("spawn")
+        with named_semaphores(), _interrupts_held_back():
+            pool = ProcessPoolExecutor(processes, spawn, initializer=_start_worker, initargs=(encoder,))
+    encode_part = encoder.chunk if encoder.in_threads else _encode_in_worker
     pending: deque[Future[Chunk]] = deque()
     try:
         while parts or pending:
@@ -183,22 +184,6 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _threads(encoder: Encoder, count: int) -> tuple[Executor, Callable[[range], Chunk]]:
-    return ThreadPoolExecutor(count, thread_name_prefix="encoder"), encoder.chunk
-
-
-def _processes(encoder: Encoder, count: int) -> tuple[Executor, Callable[[range], Chunk]]:
-    # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
-    with named_semaphores(), _interrupts_held_back():
-        pool = ProcessPoolExecutor(
-            count,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start_worker,
-            initargs=(encoder,),
-        )
-    return pool, _encode_in_worker
 
 
 def _interrupts_held_back() -> Held:
@@ -216,12 +201,12 @@ def _start_worker(encoder: Encoder) -> None:
     _worker_encoder = encoder
     end_with_parent(signal.SIGKILL)
     expend()
+    # A pool's workers hold both ends of their queue, so after kill -9 of the parent they would wait for ever. The kernel
+    # ends them in that case; this check covers a parent that ended before they had asked for that.
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
 def _die_with_parent() -> None:
-    # A pool's workers hold both ends of their queue, so after kill -9 of the parent they would wait for ever. The kernel
-    # ends them in that case; this check covers a parent that ended before they had asked for that.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

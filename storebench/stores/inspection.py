@@ -10,7 +10,7 @@ from storebench.formats.lmdb.pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
 from storebench.stores.lmdb_files import find_lmdb
-from storebench.stores.random_reads import Candidate, FileContent, Reads, SampleSet, measured
+from storebench.stores.random_reads import Candidate, Reads, SampleSet, measured
 from storebench.system.isolated import IsolatedError, run_isolated
 from storebench.units import format_bytes
 
@@ -56,7 +56,7 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
         raise DataNotFoundError("no permission to read it", where=error.filename or path) from error
     if kind != "LMDB" and database is not None:
         raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
-    work = partial(_guarded, place, kind, database, samples)
+    work = partial(_inspect, place, kind, database, samples)
     try:
         return run_isolated(work, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
     except IsolatedError as error:
@@ -88,25 +88,28 @@ def _kind_of(path: Path) -> tuple[Path, str]:
     raise CorruptDataError("neither an LMDB database nor an HDF5 file", where=file)
 
 
-def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
     """Return the findings; an error of the kernel while reading is the one line for a file that cannot be read."""
     try:
-        return _inspect(path, kind, database, samples)
+        return _findings(path, kind, database, samples)
     except OSError as error:
         raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=path) from error
     except MemoryError as error:
-        more = format_bytes(MEMORY_BYTES)
-        raise CorruptDataError(
-            f"reading it as {kind} takes more than {more} of memory", where=path
-        ) from error
+        what = f"reading it as {kind} takes more than {format_bytes(MEMORY_BYTES)} of memory"
+        raise CorruptDataError(what, where=path) from error
 
 
-def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+def _findings(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
     status = path.stat()
     # A sparse file has holes, which are never resident.
     stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
     frac = resident([path]).frac
-    content = _found(path, kind, database, samples)
+    if kind == "LMDB":
+        content = find_lmdb(path, database=database, samples=samples)
+    else:
+        from storebench.stores.hdf5_files import find_hdf5
+
+        content = find_hdf5(path, samples=samples)
     ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
     chosen = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
     # What was read to find the parts is evicted first, with the rest of the file.
@@ -126,14 +129,6 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
         parts=tuple(parts[:_MOST_PARTS]),
         notes=notes,
     )
-
-
-def _found(path: Path, kind: str, database: str | None, samples: int) -> FileContent:
-    if kind == "LMDB":
-        return find_lmdb(path, database=database, samples=samples)
-    from storebench.stores.hdf5_files import find_hdf5
-
-    return find_hdf5(path, samples=samples)
 
 
 def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:

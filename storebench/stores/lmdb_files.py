@@ -1,10 +1,11 @@
 """The samples in LMDB databases of other programs: random values by the patterns of their keys."""
 
+import itertools
 import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -66,7 +67,8 @@ def _named_databases(env: Any) -> list[str]:
 
     names = []
     with env.begin() as transaction:
-        records = [(key, len(value)) for key, value in _first(transaction.cursor(), _MOST_DATABASES + 1)]
+        some = itertools.islice(transaction.cursor(), _MOST_DATABASES + 1)
+        records = [(key, len(value)) for key, value in some]
     for key, length in records:
         if length == _NAME_RECORD_BYTES:
             try:
@@ -75,10 +77,6 @@ def _named_databases(env: Any) -> list[str]:
                 continue
             names.append(key.decode(errors="replace"))
     return names
-
-
-def _first(records: Iterable[Any], count: int) -> list[Any]:
-    return [record for record, _ in zip(records, range(count), strict=False)]
 
 
 def _lmdb_parts(
@@ -98,7 +96,12 @@ def _lmdb_parts(
             why = "databases with several values per key are not read"
             yield Candidate(part=replace(whole, layout="several values per key", unread=why))
             return
-        records = _scanned(transaction.cursor())
+        deadline = time.perf_counter() + SCAN_S
+        records: list[KeyLength] = []
+        for key, value in itertools.islice(transaction.cursor(), MOST_SCANNED):
+            records.append((bytes(key), len(value)))
+            if time.perf_counter() > deadline:
+                break
 
     kinds, others = _kinds(records)
     if others:
@@ -118,16 +121,6 @@ def _lmdb_parts(
         keys = drawn([key for key, _ in members], samples)
         source = Source(paths=(path,), open=partial(_lmdb_reads, path, name), items=keys, maps=True)
         yield Candidate(part=part, source=source if keys else None)
-
-
-def _scanned(records: Iterable[tuple[bytes, bytes]]) -> list[KeyLength]:
-    deadline = time.perf_counter() + SCAN_S
-    found: list[KeyLength] = []
-    for key, value in records:
-        found.append((bytes(key), len(value)))
-        if len(found) >= MOST_SCANNED or time.perf_counter() > deadline:
-            break
-    return found
 
 
 def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:
@@ -178,16 +171,15 @@ def _lmdb_reads(path: Path, database: str) -> Iterator[Prepare]:
     with _open_lmdb(path) as env:
         handle = env.open_db(database.encode(), create=False) if database else None
         with env.begin(db=handle) as transaction:
-            yield partial(_get, path, transaction.get)
 
+            def prepare(key: bytes) -> Callable[[], bytes]:
+                def read() -> bytes:
+                    value: bytes | None = transaction.get(key)
+                    if value is None:
+                        what = f"LMDB does not find the key {_text(key)!r}, which it has listed"
+                        raise CorruptDataError(what, where=path)
+                    return value
 
-def _get(path: Path, get: Callable[[bytes], bytes | None], key: bytes) -> Callable[[], bytes]:
-    def read() -> bytes:
-        value = get(key)
-        if value is None:
-            raise CorruptDataError(
-                f"LMDB does not find the key {_text(key)!r}, which it has listed", where=path
-            )
-        return value
+                return read
 
-    return read
+            yield prepare
