@@ -20,15 +20,12 @@ from storebench.settings.words import Split
 
 FOLDER_PREFIX = "folder:"
 LIST_PREFIX = "list:"
-
-MOST_SAMPLES = 10**9
-"""Largest size or limit: the digests alone of this many samples take 16 GB."""
+MOST_SAMPLES = 10**9  # largest size or limit: the digests alone of this many samples take 16 GB
 
 LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE = 8, 4096
 """Smallest and largest side of images that may be asked for, in pixels."""
 
-Image = npt.NDArray[np.uint8]
-"""One decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)."""
+Image = npt.NDArray[np.uint8]  # one decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)
 
 
 class Origin(enum.StrEnum):

@@ -74,8 +74,7 @@ _ENTRIES = {
 DATASETS = tuple(_ENTRIES)
 """The names of the known datasets; ``folder:PATH`` and ``list:FILE`` are valid as well."""
 
-KNOWN = (*DATASETS, "folder:PATH", "list:FILE")
-"""The datasets as messages list them."""
+KNOWN = (*DATASETS, "folder:PATH", "list:FILE")  # the datasets as messages list them
 
 
 def known_dataset(name: str) -> bool:

@@ -24,9 +24,7 @@ CLASS_NAMES = (
 )  # fmt: skip
 RECORD_BYTES, BATCH_RECORDS = 3073, 10_000
 
-_ARCHIVE_BYTES_MAX = 256 << 20
-"""The official archives unpack to 177 and 178 MiB; larger ones are not official."""
-
+_ARCHIVE_BYTES_MAX = 256 << 20  # the official archives unpack to 177 and 178 MiB
 _TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _BATCHES = {Split.TRAIN: _TRAIN_BATCHES, Split.TEST: ("test_batch",)}
 _FETCH_HINT = "Fetch it again: storebench data fetch cifar10."

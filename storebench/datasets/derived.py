@@ -12,9 +12,7 @@ from PIL import Image as PilImage
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
 from storebench.datasets.sources import check_index, fingerprint
 
-CACHE_BYTES = 96 << 20
-"""Decoded originals that one process caches: 512 of 256 x 256 x 3."""
-
+CACHE_BYTES = 96 << 20  # decoded originals that one process caches: 512 of 256 x 256 x 3
 CROP_AREA_FRAC = (0.7, 1.0)
 BRIGHTNESS = (0.8, 1.2)
 

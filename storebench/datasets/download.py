@@ -15,9 +15,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError
 from storebench.filesystem import sync
 from storebench.progress import Advance, Progress, silent
 
-TIMEOUT_S = 10.0
-"""Timeout for connecting, and for the next bytes."""
-
+TIMEOUT_S = 10.0  # timeout for connecting, and for the next bytes
 ATTEMPTS_PER_MIRROR = 3
 
 _BLOCK = 1 << 18

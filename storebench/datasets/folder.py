@@ -250,11 +250,8 @@ def _refuse_split_or_class(path: Path, name: str, other: str) -> NoReturn:
     )
 
 
-MOST_NAMED = 5
-"""Most folders that a note names."""
-
-ONE_CLASS = "images"
-"""Name of the only class of images that are in no class folder."""
+MOST_NAMED = 5  # most folders that a note names
+ONE_CLASS = "images"  # name of the only class of images that are in no class folder
 
 
 def open_folder(
@@ -420,8 +417,7 @@ def _refuse_splits_below(path: Path, seen: ScanSnapshot) -> None:
         )
 
 
-MOST_LABEL = 99_999
-"""Largest label: one class folder per label is written by the format ``files``."""
+MOST_LABEL = 99_999  # largest label: one class folder per label is written by the format ``files``
 
 
 def open_list(

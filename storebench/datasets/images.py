@@ -18,8 +18,7 @@ from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError, DataNotFoundError
 
-SIDE = 256
-"""Default side of the images of folders and of ImageNet."""
+SIDE = 256  # default side of the images of folders and of ImageNet
 
 EXTENSIONS = (
     *(".jpeg", ".jpg", ".jpe", ".jfif", ".jif", ".png", ".apng", ".bmp", ".dib", ".webp"),
@@ -66,9 +65,7 @@ def reason_of(error: Exception) -> str:
 DEPTH_RULE = "16-bit pixels become 8-bit ones by their high byte"
 """The one rule for more than 8 bits per channel. What has no defined range in 8 bits is refused."""
 
-LEAST_LEVEL = 16
-"""Least brightest level of a 16-bit image in 8 bits. A darker one holds 12 bits or fewer, and would become nearly black."""
-
+LEAST_LEVEL = 16  # a 16-bit image whose brightest level in 8 bits is less would become nearly black
 _PHOTOMETRIC = 262
 _SAMPLE_FORMAT, _UNSIGNED = 339, {1, 4}
 """The tag of TIFF for the kind of numbers, and the kinds that are unsigned integers."""
@@ -137,9 +134,7 @@ def resized(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
 
 
 BytesLike = bytes | bytearray | memoryview
-
-MOST_PIXELS = 89_478_485
-"""Most pixels of an image, about 9,459 x 9,459: Pillow takes a larger one for a decompression bomb."""
+MOST_PIXELS = 89_478_485  # about 9,459 x 9,459; Pillow takes a larger image for a decompression bomb
 
 JPEG, PNG = "JPEG", "PNG"
 
@@ -147,14 +142,9 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of JPEG that begin a frame header; the three others in this range begin tables."""
 
-_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
-"""Markers of JPEG without a length."""
-
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers of JPEG without a length
 _ENDS = (0xD9, 0xDA)
-
-_MOST_MARKERS = 4096
-"""Most markers and stray bytes before the size; more are those of a file that was made to be slow."""
-
+_MOST_MARKERS = 4096  # most markers and stray bytes before the size; more are of a file made to be slow
 REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --skip-unreadable."
 
 
@@ -326,17 +316,10 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
         raise CorruptDataError(what, where=where, hint=REPLACE_HINT) from error
 
 
-HEADER_BYTES = 256 << 10
-"""Bytes of a file that are read for its size. If they do not hold it, all of the file is read."""
-
-PROBED = 64
-"""Most files whose size is looked at to describe a dataset."""
-
-LARGE_CHANGE = 4.0
-"""A resize by more than this factor in pixels is said."""
-
-ReadStart = Callable[[int, int], bytes]
-"""Return the first bytes of the file of a sample, given its index and their number."""
+HEADER_BYTES = 256 << 10  # read of a file for its size; if they do not hold it, all of the file is read
+PROBED = 64  # most files whose size is looked at to describe a dataset
+LARGE_CHANGE = 4.0  # a resize by more than this factor in pixels is said
+ReadStart = Callable[[int, int], bytes]  # (index, number of bytes) -> the first bytes of the file of a sample
 
 
 def square(side: int | None) -> ImageShape:

@@ -31,21 +31,14 @@ from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 
-FOLDER = ".listings"
-"""Folder of the listings, in the folder of all stores."""
-
-VERSION = 3
-"""Part of every listing's name; increased whenever a scan would find something else."""
-
-MOST_BYTES = 1 << 31
-"""Most bytes of a listing; one of a million files has about 50 MB."""
-
+FOLDER = ".listings"  # folder of the listings, in the folder of all stores
+VERSION = 3  # part of every listing's name; increased whenever a scan would find something else
+MOST_BYTES = 1 << 31  # most bytes of a listing; one of a million files has about 50 MB
 _DIGEST_BYTES = 16
 _SETTLED_NS = 20_000_000
 """Within this time a second change may leave the times as they are: file systems use the clock of the last tick."""
 
-_COARSE_NS = 2_000_000_000
-"""The same on file systems that keep whole seconds."""
+_COARSE_NS = 2_000_000_000  # the same on file systems that keep whole seconds
 
 _UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, AttributeError)
 """What reading a damaged listing may raise."""

@@ -27,8 +27,7 @@ WHOLE_CONTENT_BYTES = 64 << 20
 END_BYTES, MOST_ENDS = 4096, 1 << 16
 """First and last bytes of a file that identify it, and the most files that are looked at in this way."""
 
-MOST_FILE_BYTES = 256 << 20
-"""Most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB."""
+MOST_FILE_BYTES = 256 << 20  # most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB
 
 Statuses = npt.NDArray[np.uint64]
 """What the system says of n files, uint64 [n, 6]: device, inode, mode, size, times of modification and change in ns.
@@ -40,9 +39,7 @@ _MODE, _SIZE, _MTIME, _CTIME = 2, 3, 4, 5
 _FIELDS = 6
 _MASK = (1 << 64) - 1
 _KIND_BITS = 0o170000
-
-Refusal = CorruptDataError | DataNotFoundError
-"""Why a source file cannot be used."""
+Refusal = CorruptDataError | DataNotFoundError  # why a source file cannot be used
 
 
 def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:

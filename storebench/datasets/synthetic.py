@@ -166,11 +166,8 @@ def _stroke(label: int) -> npt.NDArray[np.float64]:
     return np.stack([np.interp(places, length, axis) for axis in curve.T], axis=-1)
 
 
-VERSION = 1
-"""Part of the fingerprint; increased whenever the same seed gives different pixels."""
-
-MOST_SIDE = 512
-"""Largest side of a stand-in's images: they are cut from fields of 640 x 640."""
+VERSION = 1  # part of the fingerprint; increased whenever the same seed gives different pixels
+MOST_SIDE = 512  # largest side of a stand-in's images: they are cut from fields of 640 x 640
 
 
 @dataclass(frozen=True, kw_only=True)

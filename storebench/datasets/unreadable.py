@@ -18,14 +18,9 @@ from storebench.progress import Progress, silent
 from storebench.units import number_of
 
 MOST_THREADS = 8
-_AT_ONCE = 256
-"""Files that wait to be decoded at a time."""
-
-_NAMED = 5
-"""Most files that are named where some are left out."""
-
-_VERSION = 1
-"""Part of the name of what was found out; increased whenever other files count as unreadable."""
+_AT_ONCE = 256  # files that wait to be decoded at a time
+_NAMED = 5  # most files that are named where some are left out
+_VERSION = 1  # part of the name of what was found out; increased whenever other files count as unreadable
 
 
 def find_unreadable(

@@ -8,9 +8,7 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 
-MOST_LEVELS = 100
-"""Most levels of nested lists and objects; storebench writes fewer than ten."""
-
+MOST_LEVELS = 100  # most levels of nested lists and objects; storebench writes fewer than ten
 _MOST_CHARACTERS = 60
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -13,12 +13,8 @@ from typing import Any, BinaryIO
 from storebench.filesystem import sync
 from storebench.system.scratch import PREFIX, locked_folder, remove
 
-EXIT_NOT_WRITTEN = 74  # EX_IOERR of sysexits.h
-"""Exit code of a process that cannot write its message, usually because the disk is full."""
-
-Content = str | bytes
-"""Text (written as UTF-8) or bytes."""
-
+EXIT_NOT_WRITTEN = 74  # EX_IOERR of sysexits.h: a process cannot write its message, the disk is full
+Content = str | bytes  # text (written as UTF-8) or bytes
 _KIND = "unfinished"
 _UNFINISHED = f".{PREFIX}{_KIND}-"
 

@@ -22,19 +22,12 @@ from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, expend
 from storebench.system.scratch import named_semaphores
 
-CHUNK_BYTES = 4 << 20
-"""Decoded bytes of one task; with the two limits below it bounds the memory in flight."""
-
+CHUNK_BYTES = 4 << 20  # decoded bytes of one task; with the two limits below it bounds the memory in flight
 CHUNK_SAMPLES = 1024
-CHUNK_FILES = 8
-"""Image files of one task: their size is not known before they are read."""
-
+CHUNK_FILES = 8  # image files of one task: their size is not known before they are read
 MAX_ENCODERS = 8
-CHUNKS_AN_ENCODER = 2
-"""Tasks that run or wait to be written, per encoder."""
-
-TRIAL_S = 0.1
-"""Time spent encoding in this process before deciding whether others should help."""
+CHUNKS_AN_ENCODER = 2  # tasks that run or wait to be written, per encoder
+TRIAL_S = 0.1  # time spent encoding in this process before deciding whether others should help
 
 START_S = 0.3
 """Cost of starting encoders, measured on two cores: an interpreter, numpy and Pillow for each. Threads start for nothing."""
@@ -192,8 +185,7 @@ def _interrupts_held_back() -> Held:
     return Held((signal.SIGINT, signal.SIGHUP))
 
 
-_worker_encoder: Encoder | None = None
-"""The encoder of this encoder process, sent once instead of with each task."""
+_worker_encoder: Encoder | None = None  # of this encoder process, sent once instead of with each task
 
 
 def _start_worker(encoder: Encoder) -> None:

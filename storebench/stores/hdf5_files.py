@@ -27,17 +27,10 @@ from storebench.stores.random_reads import (
     spread,
 )
 
-MOST_OBJECTS = 20_000
-"""Groups and data sets to visit; with more, or after `WALK_S`, the numbers are estimated."""
-
+MOST_OBJECTS = 20_000  # groups and data sets to visit; with more, or after `WALK_S`, numbers are estimated
 WALK_S = 3.0
-
-MANY = 16
-"""So many alike data sets are samples, one per data set; fewer are looked at one by one."""
-
-LEAST_ITEM_BYTES = 17
-"""Shorter elements of a data set with one axis are numbers, such as labels and offsets."""
-
+MANY = 16  # so many alike data sets are samples, one per data set; fewer are looked at one by one
+LEAST_ITEM_BYTES = 17  # shorter elements of a data set with one axis are numbers, such as labels and offsets
 MOST_SAMPLE_BYTES = 64 << 20
 MOST_CHUNK_BYTES = 256 << 20
 

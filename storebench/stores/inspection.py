@@ -16,12 +16,8 @@ from storebench.units import format_bytes
 
 __all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
 
-SAMPLES = 200
-"""Random samples to read per part."""
-
-BUDGET_S = 1.5
-"""About the time of all cold reads, and of all warm ones."""
-
+SAMPLES = 200  # random samples to read per part
+BUDGET_S = 1.5  # about the time of all cold reads, and of all warm ones
 LIMIT_S = 120.0
 MEMORY_BYTES = 2 << 30
 

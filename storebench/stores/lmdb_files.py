@@ -26,9 +26,7 @@ from storebench.stores.random_reads import (
     spread,
 )
 
-MOST_SCANNED = 20_000
-"""The first records of a database, to which no more are added after `SCAN_S`: samples are drawn from these."""
-
+MOST_SCANNED = 20_000  # first records of a database, fewer after `SCAN_S`: samples are drawn from these
 SCAN_S = 1.0
 
 _MOST_DATABASES = 8
@@ -36,8 +34,7 @@ _MOST_OTHERS = 3
 _NAME_RECORD_BYTES, _PAGE_HEADER_BYTES = 48, 16
 _LEAST_SHARE, _MOST_KINDS_SHARE = 0.05, 0.9
 
-KeyLength = tuple[bytes, int]
-"""A key, and the bytes of its value."""
+KeyLength = tuple[bytes, int]  # a key, and the bytes of its value
 
 
 def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:

@@ -20,15 +20,10 @@ from storebench.probes.page_count import PAGE_BYTES
 from storebench.results import CacheVerdict
 from storebench.settings.words import CacheState
 
-SEED = 0
-"""The seed of all draws, so that two inspections of a file read the same samples."""
-
-UNKNOWN_BYTES = 1 << 16
-"""Assumed size of a sample whose size is not known before it is read."""
-
+SEED = 0  # the seed of all draws, so that two inspections of a file read the same samples
+UNKNOWN_BYTES = 1 << 16  # assumed size of a sample whose size is not known before it is read
 MOST_RESIDENT_FRAC = 0.05
-LEAST_RESIDENT_PAGES = 64
-"""As many pages may be resident in any case: a library maps some of them around each page that it touches."""
+LEAST_RESIDENT_PAGES = 64  # may stay in any case: a library maps some around each page that it touches
 
 FEWEST_PAGES = 4 * LEAST_RESIDENT_PAGES
 """A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it."""

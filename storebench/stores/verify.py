@@ -23,9 +23,7 @@ from storebench.manifest import CONVERT_AGAIN, Manifest
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.find import check_sizes, read_digest_table, restore_store
 
-BATCH_BYTES = 16 << 20
-"""Decoded bytes to read and compare at a time."""
-
+BATCH_BYTES = 16 << 20  # decoded bytes to read and compare at a time
 BATCH_SAMPLES = 1024
 THREADS = 4
 
