@@ -39,8 +39,6 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The source of a dataset's samples."""
-
     origin: Origin  # real, derived from real, or synthetic
     source: str  # the layout that was read, in words ("CIFAR-10 binary batches")
     derived_frac: float = 0.0  # share of the samples that are not unchanged images of the source, 0 to 1
@@ -76,8 +74,6 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """A request for samples."""
-
     name: str
     split: Split = Split.TRAIN  # "train" or "test" (the validation split of ImageNet)
     size: int | None = None  # extend or cut the dataset to this many samples; None leaves it unchanged
@@ -142,7 +138,6 @@ class Dataset(ABC):
 
     @property
     def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
         return self._info
 
     @abstractmethod

@@ -33,8 +33,6 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFiles:
-    """The files of a dataset: their folder, and a function that opens a split of them."""
-
     where: Path
     open: Callable[[Split, int | None, Listings | None], Dataset]
 
@@ -94,7 +92,6 @@ def search_roots(root: Path | None = None) -> list[Path]:
 
 
 def find_files(name: str, root: Path | None = None) -> DatasetFiles | None:
-    """Return the real files of the dataset called `name`, or None if there are none."""
     entry = _ENTRIES[name]
     for place in search_roots(root):
         if found := entry.find(place):
@@ -104,7 +101,6 @@ def find_files(name: str, root: Path | None = None) -> DatasetFiles | None:
 
 
 def needed_files(name: str) -> str:
-    """Return the sentence that says which files of a dataset to put where."""
     return _ENTRIES[name].files
 
 

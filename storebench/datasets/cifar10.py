@@ -36,8 +36,6 @@ Records = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Layout:
-    """One of the layouts in which CIFAR-10 is published."""
-
     name: str
     folder: str
     archive: str
@@ -46,7 +44,6 @@ class Layout:
 
 
 def parse_binary(raw: bytes, where: str) -> Records:
-    """Return the batch in the bytes of a binary file, or raise `CorruptDataError`."""
     if not raw or len(raw) % RECORD_BYTES:
         raise _damaged(f"its size, {len(raw):,} bytes, is not a multiple of {RECORD_BYTES:,}", where=where)
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, RECORD_BYTES)
@@ -54,7 +51,6 @@ def parse_binary(raw: bytes, where: str) -> Records:
 
 
 def parse_python(raw: bytes, where: str) -> Records:
-    """Return the batch in the bytes of a pickled file, or raise `CorruptDataError`."""
     batch = _unpickled(raw, where)
     pixels, labels = batch.get("data"), batch.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
@@ -89,7 +85,6 @@ class _Reader(pickle.Unpickler):
 
 
 def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
-    """Return the dictionary that `raw` pickles, with keys as text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of numpy's own former names, and of damaged texts

@@ -13,8 +13,6 @@ from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, O
 from storebench.datasets.sources import check_index, fingerprint
 
 CACHE_BYTES = 96 << 20  # decoded originals that one process caches: 512 of 256 x 256 x 3
-CROP_AREA_FRAC = (0.7, 1.0)
-BRIGHTNESS = (0.8, 1.2)
 
 
 class ChosenSamples(Dataset):
@@ -107,9 +105,9 @@ class Grown(ChosenSamples):
 def derive(pixels: Image, random: np.random.Generator) -> Image:
     """Return a crop of an image, resized back, perhaps mirrored, lighter or darker: uint8, same shape."""
     height, width, channels = pixels.shape
-    side = float(np.sqrt(random.uniform(*CROP_AREA_FRAC)))
+    side = float(np.sqrt(random.uniform(0.7, 1.0)))
     left, top = (random.uniform(0, (1 - side) * extent) for extent in (width, height))
-    mirrored, brightness = random.random() < 0.5, random.uniform(*BRIGHTNESS)
+    mirrored, brightness = random.random() < 0.5, random.uniform(0.8, 1.2)
     picture = PilImage.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
     picture = picture.resize(
         (width, height),

@@ -16,9 +16,7 @@ from storebench.filesystem import sync
 from storebench.progress import Advance, Progress, silent
 
 TIMEOUT_S = 10.0  # timeout for connecting, and for the next bytes
-ATTEMPTS_PER_MIRROR = 3
 
-_BLOCK = 1 << 18
 _FAILURES = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
 
 
@@ -53,14 +51,13 @@ MNIST = tuple(
     for name, (size, sha256) in _MNIST_FILES.items()
 )
 
-CIFAR10_BINARY = RemoteFile(
+_CIFAR10_BINARY = RemoteFile(
     name="cifar-10-binary.tar.gz",
     urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     size=170_052_171,
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
-
-CIFAR10_PYTHON = RemoteFile(
+_CIFAR10_PYTHON = RemoteFile(
     name="cifar-10-python.tar.gz",
     urls=(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -70,10 +67,7 @@ CIFAR10_PYTHON = RemoteFile(
     sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
 )
 
-ALTERNATIVES: dict[str, tuple[tuple[RemoteFile, ...], ...]] = {
-    "mnist": (MNIST,),
-    "cifar10": ((CIFAR10_BINARY,), (CIFAR10_PYTHON,)),
-}
+ALTERNATIVES = {"mnist": (MNIST,), "cifar10": ((_CIFAR10_BINARY,), (_CIFAR10_PYTHON,))}
 """For each dataset, alternative sets of files, each of which is the complete dataset; the preferred one first."""
 
 
@@ -89,7 +83,6 @@ class Fetcher:
     timeout_s: float = TIMEOUT_S
 
     def fetch(self, name: str, folder: Path) -> list[Path]:
-        """Fetch the dataset called `name` into `folder` and return its files."""
         alternatives = ALTERNATIVES[name]
         for files in alternatives[:-1]:
             try:
@@ -119,7 +112,7 @@ class Fetcher:
         reasons = []
         for url in remote.urls:
             host = urllib.parse.urlsplit(url).netloc
-            for _ in range(ATTEMPTS_PER_MIRROR):
+            for _ in range(3):
                 try:
                     self._continue(remote, url, part)
                 except (*_FAILURES, _OtherFile) as error:
@@ -160,7 +153,7 @@ def _copy(response: BinaryIO, out: BinaryIO, size: int, advance: Advance) -> Non
     done = out.tell()
     while done < size:
         try:
-            block = response.read(min(_BLOCK, size - done))
+            block = response.read(min(1 << 18, size - done))
         except _FAILURES:
             return
         if not block:

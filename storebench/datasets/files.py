@@ -68,7 +68,7 @@ def look_at(
             f"beyond 64 MiB, changes are noticed by name, size, time, and the ends of {ends:,} files"
         )
     own = images.square(own_side) if own_side is not None else images.common_small_shape(start, len(paths))
-    dataset_files = FoundFiles(
+    found = FoundFiles(
         root=root,
         paths=paths,
         labels=np.array([label for _, label in files], dtype=np.int64),
@@ -79,7 +79,7 @@ def look_at(
         digest=digest,
         unreadable=unreadable,
     )
-    return dataset_files, rows
+    return found, rows
 
 
 class ImageFiles(Dataset):

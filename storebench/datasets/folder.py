@@ -38,8 +38,6 @@ def is_left_out(path: str) -> bool:
 
 
 class ClassFolders:
-    """The class folders in one folder."""
-
     def __init__(self, root: Path, seen: ScanSnapshot | None = None) -> None:
         self._root = root
         self._seen = seen or ScanSnapshot()
@@ -147,8 +145,6 @@ _CAMEL = re.compile(rf"({_WORDS})(?=[A-Z])", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The folders of the splits."""
-
     train: Path | None = None  # the folder of the training images
     test: Path | None = None  # the folder of the test images; None without one
     beside: tuple[str, ...] = ()  # names of the folders beside them, which belong to no split
@@ -279,7 +275,6 @@ def open_class_folders(
 
 
 def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
-    """Find the images of a split of ``folder:PATH``."""
     splits = find_splits(path, seen)
     if split == Split.TRAIN:
         if splits.train is None and splits.test is not None:
@@ -459,7 +454,6 @@ def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
 
 
 def _file(line: str, where: Path, number: int) -> tuple[str, int]:
-    """Return path and label of one line."""
     line = line.strip()
     at = max(line.rfind(" "), line.rfind("\t"))
     name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]

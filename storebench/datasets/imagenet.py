@@ -15,13 +15,14 @@ from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import (
     Member,
-    files_digest,
     members,
+    names_digest,
+    open_source,
     read_file,
+    statuses,
     unreadable,
 )
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.fileio.reading import open_regular
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 
@@ -29,8 +30,6 @@ TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
 VAL_LIST = "val.txt"
 NAME = "imagenet"
-
-_MOST_CLASSES = 1_000_000
 
 
 def find(root: Path) -> Path | None:
@@ -78,9 +77,8 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
 
 
 def _train_members(path: Path) -> dict[str, list[Member]]:
-    """Return the images of every class in the training archive, sorted by name."""
     classes: dict[str, list[Member]] = {}
-    with _open(path) as stream:
+    with open_source(path) as stream:
         for inner in members(stream, str(path), suffixes=(".tar",)):
             where = f"{path}:{inner.name}"
             if is_left_out(inner.name):
@@ -107,7 +105,7 @@ def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None
 
 
 def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int | None) -> Dataset:
-    with _open(path) as stream:
+    with open_source(path) as stream:
         found = _images(stream, str(path))
     if not found:
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
@@ -138,10 +136,8 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
         numbers = [int(pairs[name]) for name in names]
     except ValueError as error:
         raise CorruptDataError("holds something other than class numbers", where=path) from error
-    if not 0 <= min(numbers) <= max(numbers) < _MOST_CLASSES:
-        raise CorruptDataError(
-            f"holds a number that is not a class from 0 to {_MOST_CLASSES - 1:,}", where=path
-        )
+    if not 0 <= min(numbers) <= max(numbers) < 10**6:
+        raise CorruptDataError("holds a number that is not a class from 0 to 999,999", where=path)
     width = max(4, len(str(max(numbers))))
     known = classes or [f"class{number:0{width}d}" for number in range(max(numbers) + 1)]
     if max(numbers) >= len(known):
@@ -151,13 +147,6 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
             hint="Put class folders in val/ instead.",
         )
     return [known[number] for number in numbers]
-
-
-def _open(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 class TarDataset(ImageFiles):
@@ -192,8 +181,10 @@ class TarDataset(ImageFiles):
             fingerprint="",
         )
         sizes = images.sizes_of(images.probed_headers(self._read, len(samples)))
-        identity = (self._spans.tobytes(), self.labels.tobytes(), files_digest(path.parent, [path]))
-        self.describe("tar", info, sizes, image_size, *identity)
+        digest, refused = names_digest(path.parent, [path.name], statuses([str(path)]))
+        for error in refused.values():
+            raise error
+        self.describe("tar", info, sizes, image_size, self._spans.tobytes(), self.labels.tobytes(), digest)
 
     def locate(self, index: int) -> str:
         start, end = self._name_ends[index : index + 2]
@@ -202,7 +193,7 @@ class TarDataset(ImageFiles):
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         offset, size = map(int, self._spans[index])
         if self._stream is None:
-            self._stream = _open(self._path)
+            self._stream = open_source(self._path)
             weakref.finalize(self, self._stream.close)
         try:
             return os.pread(self._stream.fileno(), min(size, most_bytes), offset)

@@ -32,19 +32,8 @@ PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 """Formats that are opened. JPEG includes MPO, for which Pillow has no opener of its own."""
 
 DOES_NOT_DECODE = (
-    OSError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zlib.error,
-    PilImage.DecompressionBombError,
+    *(OSError, EOFError, SyntaxError, struct.error, zlib.error, PilImage.DecompressionBombError),
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
 )
 """Errors that Pillow's decoders raise for damaged files."""
 
@@ -143,8 +132,6 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of JPEG that begin a frame header; the three others in this range begin tables."""
 
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers of JPEG without a length
-_ENDS = (0xD9, 0xDA)
-_MOST_MARKERS = 4096  # most markers and stray bytes before the size; more are of a file made to be slow
 REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --skip-unreadable."
 
 
@@ -159,22 +146,21 @@ class Header:
     end: int = 0  # position behind the part of the file that was looked at
     deep: bool = False  # whether its channels have 16 bits
 
-    @property
-    def pixels(self) -> int:
-        return self.width * self.height
+    def __post_init__(self) -> None:
+        if not self.width * self.height:
+            raise _broken(f"a {self.kind} of {self.width} x {self.height} pixels")
+        if self.width * self.height > MOST_PIXELS:
+            raise _bomb(f"{self.width:,} x {self.height:,}")
 
 
 def read_header(content: BytesLike) -> Header:
     """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow."""
-    header = _parsed(content) or _other(content)
-    _refuse_size(header)
-    return header
+    return _parsed(content) or _other(content)
 
 
 def refuse_bomb(content: BytesLike) -> None:
     """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it."""
-    if (header := _parsed(content)) is not None:
-        _refuse_size(header)
+    _parsed(content)
 
 
 def _parsed(content: BytesLike) -> Header | None:
@@ -188,13 +174,6 @@ def _parsed(content: BytesLike) -> Header | None:
     return Header(kind=PNG, width=width, height=height, end=24, deep=content[24:25] == b"\x10")
 
 
-def _refuse_size(header: Header) -> None:
-    if not header.pixels:
-        raise _broken(f"a {header.kind} of {header.width} x {header.height} pixels")
-    if header.pixels > MOST_PIXELS:
-        raise _bomb(f"{header.width:,} x {header.height:,}")
-
-
 def check_file(content: bytes) -> Header:
     """Return the header of a whole image file; nothing is decoded."""
     header = read_header(content)
@@ -206,7 +185,7 @@ def check_file(content: bytes) -> Header:
 
 def _jpeg(content: BytesLike) -> Header:
     at = 2
-    for _ in range(_MOST_MARKERS):
+    for _ in range(4096):  # of more markers and stray bytes, a file was made to be slow
         if len(content) < at + 4:
             raise _broken("a JPEG that is cut short in its header")
         marker = content[at + 1]
@@ -219,7 +198,7 @@ def _jpeg(content: BytesLike) -> Header:
                 raise _broken("a JPEG that is cut short in its header")
             height, width = _number(content[at + 5 : at + 7]), _number(content[at + 7 : at + 9])
             return Header(kind=JPEG, width=width, height=height, components=content[at + 9], end=at + 10)
-        elif marker in _ENDS:
+        elif marker in (0xD9, 0xDA):
             raise _broken("a damaged JPEG: its data begins before its size")
         else:
             at += 2 + max(2, _number(content[at + 2 : at + 4]))
@@ -258,7 +237,6 @@ SUFFIXES = (".img", ".jpg", ".png", ".gif", ".bmp", ".webp", ".tif", ".ppm")
 
 
 def suffix_of(content: bytes) -> str:
-    """Return the file extension for an image file's bytes, one of `SUFFIXES`."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return ".webp"
     return next((suffix for start, suffix in _STARTS if content.startswith(start)), SUFFIXES[0])
@@ -344,7 +322,6 @@ def probed_headers(read: ReadStart, count: int) -> tuple[Header, ...]:
 
 
 def sizes_of(headers: Iterable[Header]) -> tuple[ImageSize, ...]:
-    """Return width and height of files."""
     return tuple((header.width, header.height) for header in headers)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
 from storebench.datasets.files import FoundFiles
 from storebench.datasets.sources import (
+    CTIME,
     Refusal,
     Statuses,
     fingerprint,
-    newest_change_ns,
     paths_of,
     row_of,
     status_row,
@@ -78,8 +78,6 @@ Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
 
 
 class Listings:
-    """The listings in the folder of all stores."""
-
     def __init__(self, stores: Path) -> None:
         self._stores = stores
         self._pending: dict[str, bytes] = {}
@@ -141,14 +139,14 @@ def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listing
     began_ns, seen = time.time_ns(), ScanSnapshot()
     files, rows = scan(seen)
     folders = np.array(list(seen.rows.values()), np.uint64).reshape(-1, rows.shape[1])
-    newest = newest_change_ns(np.concatenate([folders, rows]))
+    newest = int(np.concatenate([folders, rows])[:, CTIME].max(initial=0))
     # Only if a change after the scan began would show in the times.
     if newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS):
-        listings.keep(name, _packed(files, root, seen, _rows_digest(folders, rows)))
+        listings.keep(name, _packed(files, root, seen, _digest(folders.tobytes(), rows.tobytes())))
     return files
 
 
-def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -> bytes:
+def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: bytes) -> bytes:
     """Return files as bytes: a line of JSON, the labels, and the names of the folders and of the files."""
     header = {
         "root": os.path.relpath(files.root, root),
@@ -160,7 +158,7 @@ def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -
         "unreadable": packed_refusals(files.unreadable),
         "files": len(files.paths),
         "folders": len(seen.rows),
-        "unchanged": unchanged,
+        "unchanged": unchanged.hex(),
     }
     names = "\0".join([*seen.rows, *files.paths]).encode("utf-8", "surrogateescape")
     return json.dumps(header).encode() + b"\n" + files.labels.astype("<i8").tobytes() + names
@@ -176,7 +174,8 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
     within = root / header["root"]
     if not len(labels) == len(paths) == header["files"]:
         return None
-    if _rows_digest(statuses(folders), statuses(paths_of(within, paths))) != header["unchanged"]:
+    rows = [statuses(folders).tobytes(), statuses(paths_of(within, paths)).tobytes()]
+    if _digest(*rows).hex() != header["unchanged"]:
         return None
     provenance = header["provenance"]
     height, width, channels = header["own_shape"]
@@ -196,12 +195,8 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
     )
 
 
-def _rows_digest(*rows: Statuses) -> str:
+def _digest(*parts: bytes) -> bytes:
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for part in rows:
-        digest.update(part.tobytes())
-    return digest.hexdigest()
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.datasets.base import ArrayDataset, Arrays, Dataset, Origin, Provenance
-from storebench.datasets.sources import unreadable, unzipping
+from storebench.datasets.sources import open_source, unzipping
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.fileio.reading import open_regular
 from storebench.settings.words import Split
 from storebench.units import number_of
 
@@ -21,22 +20,18 @@ CLASS_NAMES = tuple(str(digit) for digit in range(10))
 IMAGE_SIDE = 28
 
 _PREFIX = {Split.TRAIN: "train", Split.TEST: "t10k"}
-_GZIP_MAGIC = b"\x1f\x8b"
-_UNSIGNED_BYTE = 8
 _BYTES_MAX = 1 << 30  # most bytes that the header of one file may declare; MNIST has 47 MB, EMNIST 638 MB
 _FETCH_HINT = "Fetch it again: storebench data fetch mnist."
 _damaged = functools.partial(CorruptDataError, hint=_FETCH_HINT)
 
 
 def find(root: Path) -> Path | None:
-    """Return the folder below `root` that holds any MNIST file, or None."""
     kinds = [(prefix, kind) for prefix in _PREFIX.values() for kind in ("images-idx3", "labels-idx1")]
     folders = (root / "mnist", root, root / "MNIST" / "raw")
     return next((place for place in folders if any(_locate(place, *parts) for parts in kinds)), None)
 
 
 def open_mnist(folder: Path, split: Split, *_: object) -> Dataset:
-    """Open the MNIST files in `folder`."""
     return ArrayDataset("mnist", split, functools.partial(_load, folder, split))
 
 
@@ -77,20 +72,15 @@ def _require(folder: Path, prefix: str, kind: str) -> Path:
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read one IDX file of unsigned bytes, gzipped or not."""
-    try:
-        raw = open_regular(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    with raw:
-        zipped = raw.peek(2)[:2] == _GZIP_MAGIC
+    with open_source(path) as raw:
+        zipped = raw.peek(2)[:2] == b"\x1f\x8b"
         with unzipping(path, _FETCH_HINT), gzip.open(raw) if zipped else raw as stream:
             return _parse_idx(stream, path, dimensions)  # type: ignore[arg-type]
 
 
 def _parse_idx(stream: BinaryIO, path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     header = stream.read(4 + 4 * dimensions)
-    if header[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)):
+    if header[:4] != bytes((0, 0, 8, dimensions)):  # 8 is the type of unsigned bytes
         what = f"unsigned bytes with {number_of(dimensions, 'dimension')}"
         magic = header[:4].hex() or "(empty file)"
         raise _damaged(f"wrong magic number {magic}: not an IDX file of {what}", where=path)

@@ -15,35 +15,32 @@ from storebench.settings.words import Split
 FIELD_SIDE = 640
 FIELD_COUNT = 4
 LEAVES = 1600
-ROUGHNESS = 0.25
-LEAF_RADIUS = (3.0, 160.0)
 
 Float32s = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Appearance:
-    """Appearance of photographs of one size, in levels of 0 to 255."""
-
-    contrast: tuple[float, float]  # mean and deviation of the images' standard deviation
-    grain: float  # mean of the grain's standard deviation; PNG cannot compress grain
-    pattern_frac: float  # share of the contrast that comes from the class's pattern
-
-
-def _picture(look: Appearance, label: int, side: int, random: np.random.Generator) -> Image:
+def _picture(
+    label: int,
+    side: int,
+    random: np.random.Generator,
+    *,
+    contrast: tuple[float, float],  # mean and deviation of the images' standard deviation, of 255 levels
+    grain: float,  # mean of the grain's standard deviation; PNG cannot compress grain
+    pattern_frac: float,  # share of the contrast that comes from the class's pattern
+) -> Image:
     """Return a synthetic photograph of class `label`, uint8 [side, side, 3]."""
     scene = _cut(_field(int(random.integers(FIELD_COUNT))), side, random)
     scene -= scene.mean()
-    scene *= np.sqrt(1 - look.pattern_frac) / (scene.std() + 1e-3)
-    scene += np.sqrt(look.pattern_frac) * _pattern(label, side)
-    scene *= max(15.0, random.normal(*look.contrast))
-    scene += _cut(_grain(), side, random) * (look.grain * random.gamma(2.0, 0.5))
+    scene *= np.sqrt(1 - pattern_frac) / (scene.std() + 1e-3)
+    scene += np.sqrt(pattern_frac) * _pattern(label, side)
+    scene *= max(15.0, random.normal(*contrast))
+    scene += _cut(_grain(), side, random) * (grain * random.gamma(2.0, 0.5))
     scene += random.normal(118.0, 20.0)
     return scene.clip(0, 255, out=scene).astype(np.uint8)
 
 
-photograph = functools.partial(_picture, Appearance(contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3))
-thumbnail = functools.partial(_picture, Appearance(contrast=(54.0, 14.0), grain=2.5, pattern_frac=0.5))
+photograph = functools.partial(_picture, contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3)
+thumbnail = functools.partial(_picture, contrast=(54.0, 14.0), grain=2.5, pattern_frac=0.5)
 
 
 def _cut(field: Float32s, side: int, random: np.random.Generator) -> Float32s:
@@ -66,7 +63,7 @@ def _field(number: int) -> Float32s:
     texture = np.stack([_spectral_noise(random) for _ in range(4)], axis=-1)
     things = _dead_leaves(random)
     # Some objects are smooth and some are rough, like sky and grass.
-    mixed = things[:, :, :4] + ROUGHNESS * things[:, :, 4:] ** 2 * texture
+    mixed = things[:, :, :4] + 0.25 * things[:, :, 4:] ** 2 * texture
     # One luminance shared by the three channels, and a little colour in each.
     return (mixed[:, :, :1] + 0.28 * mixed[:, :, 1:]).astype(np.float32)
 
@@ -84,7 +81,7 @@ def _spectral_noise(random: np.random.Generator) -> npt.NDArray[np.float64]:
 def _dead_leaves(random: np.random.Generator) -> npt.NDArray[np.float64]:
     """Return overlapping discs with radii that fall as r^-3; their edges resemble those of photographs."""
     canvas = np.zeros((FIELD_SIDE, FIELD_SIDE, 5))
-    low, high = (radius**-2 for radius in LEAF_RADIUS)
+    low, high = (radius**-2 for radius in (3.0, 160.0))
     radii = (low + random.random(LEAVES) * (high - low)) ** -0.5
     centres = random.uniform(0, FIELD_SIDE, (LEAVES, 2))
     values = random.standard_normal((LEAVES, 5))

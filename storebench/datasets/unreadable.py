@@ -49,10 +49,9 @@ def find_unreadable(
     return unreadable
 
 
-_ADVICE = "--skip-unreadable leaves such files out."
-
-
-def refusal(unreadable: Mapping[int, Refusal], files: int, advice: str = _ADVICE) -> Refusal:
+def refusal(
+    unreadable: Mapping[int, Refusal], files: int, advice: str = "--skip-unreadable leaves such files out."
+) -> Refusal:
     """Return the error for unreadable files: the first one, and how many there are."""
     first, count = next(iter(unreadable.values())), "the only unreadable file"
     if len(unreadable) > 1:

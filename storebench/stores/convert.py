@@ -4,7 +4,7 @@ import contextlib
 import datetime as dt
 import enum
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ FORCE = "Replace it with 'storebench convert --force'."
 
 
 class Replace(enum.StrEnum):
-    """The stores that may be removed to make room for another; see the table above."""
+    """The stores that may be removed to make room for another: none, those of other samples, or any."""
 
     NEVER = "never"
     STALE = "stale"
@@ -82,7 +82,6 @@ def convert(
     *,
     options: BuildOptions | None = None,
 ) -> Store:
-    """Return the store of `dataset` that `backend` reads in the folder `stores`, and build it if needed."""
     store = convert_to(dataset, backend, store_path(stores, spec, backend), options=options)
     listings_in(stores).flush()
     return store
@@ -95,8 +94,10 @@ def convert_to(
     options = options or BuildOptions()
     source = dataset
     dataset = Originals(source, decode=options.decode) if any_size(backend.codec) else source
+    existing = None
     # Using an existing store takes no lock, because its folder may be read-only.
-    existing = None if options.replace is Replace.YES else _usable(target, dataset, options)
+    with contextlib.suppress(CorruptStoreError, SchemaVersionError, OutputError):
+        existing = _existing(target, dataset, replace(options, say=mute))
     if existing is not None:
         tidy(target.parent, when_made, options.say)
         return existing
@@ -113,20 +114,6 @@ def convert_to(
         raise counted(error, source, options.progress) from None
 
 
-def _usable(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
-    """Return the store at `target` if it is complete, this dataset's, and checked as asked."""
-    with contextlib.suppress(CorruptStoreError, SchemaVersionError):
-        store = open_store(target)
-        same = store.manifest.dataset.fingerprint == dataset.info.fingerprint
-        if same and not _lacks_check(store.manifest, options):
-            return store
-    return None
-
-
-def _lacks_check(manifest: Manifest, options: BuildOptions) -> bool:
-    return options.decode and not manifest.decoded and options.replace is not Replace.STALE
-
-
 def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
     """Return the store at `target` if it is this dataset's; None if a new one may replace it."""
     if options.replace is Replace.YES or not target.exists():
@@ -141,7 +128,7 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
             raise OutputError(f"the existing store has other samples ({change})", where=target, hint=FORCE)
         options.say(f"{target}: the store has other samples than requested ({change}); rebuilding it")
         return None
-    if _lacks_check(manifest, options):
+    if options.decode and not manifest.decoded and options.replace is not Replace.STALE:
         options.say(f"{target}: its image files were copied without decoding them; rebuilding it")
         return None
     try:

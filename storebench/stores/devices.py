@@ -1,5 +1,6 @@
 """The image of a store: the same files in a separate file system, for a device with its own read-ahead."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,6 @@ _SLACK_FRAC = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class StoreImage:
-    """A copy of a store in an image."""
-
     image: Path  # file that holds the file system
     point: Path  # folder on which to mount it; the store then appears there
 
@@ -43,11 +42,10 @@ def ensure_image(store: Path, say: Say = mute) -> StoreImage:
 
 
 def _is_of(target: Path, store: Path) -> bool:
-    try:
-        same_manifest = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
-    except OSError:
-        return False
-    return same_manifest and (target / IMAGE_NAME).is_file() and (target / POINT_NAME).is_dir()
+    with contextlib.suppress(OSError):
+        same = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
+        return same and _when_made(target) is not None
+    return False
 
 
 def _when_made(target: Path) -> tuple[str, int] | None:

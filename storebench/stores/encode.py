@@ -38,8 +38,6 @@ TRANSFER_S_PER_BYTE = 2e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive encoded samples."""
-
     payloads: list[bytes]  # the codec's output for each sample
     labels: list[int]  # the label of each sample
     digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
@@ -59,7 +57,6 @@ class Encoder:
         return isinstance(self.dataset, Originals) and self.dataset.thread_safe
 
     def chunk(self, part: range) -> Chunk:
-        """Encode the samples whose indices are in `part`."""
         encode_one = self._file if isinstance(self.dataset, Originals) else self._image
         samples = [encode_one(index) for index in part]
         return Chunk(
@@ -112,10 +109,18 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
         step = CHUNK_FILES
     parts = deque(range(first, min(first + step, count)) for first in range(0, count, step))
     if processes is None:
-        trial = _Trial(in_threads=encoder.in_threads)
-        while parts and trial.spent_s < TRIAL_S:
-            yield trial.run(encoder, parts.popleft())
-        processes = trial.best_processes(left=sum(map(len, parts)))
+        spent_s, samples, payload_bytes = 0.0, 0, 0
+        while parts and spent_s < TRIAL_S:
+            started = time.perf_counter()
+            chunk = encoder.chunk(parts.popleft())
+            spent_s += time.perf_counter() - started
+            samples += len(chunk.labels)
+            payload_bytes += sum(map(len, chunk.payloads))
+            yield chunk
+        most = available_processes()
+        share = sum(map(len, parts)) / max(1, samples)
+        cost_s = 0.0 if encoder.in_threads else START_S + payload_bytes * share * TRANSFER_S_PER_BYTE
+        processes = most if spent_s * share * (1 - 1 / most) > cost_s else 1
     if processes > 1 and len(parts) > 1:
         yield from _encode_in_pool(encoder, parts, min(processes, len(parts)))
     else:
@@ -125,33 +130,6 @@ def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
 def available_processes() -> int:
     """Return the largest number of encoders for this process: its cores, but no more than memory allows."""
     return min(len(os.sched_getaffinity(0)), MAX_ENCODERS)
-
-
-@dataclass
-class _Trial:
-    """Measured cost of encoding in this thread."""
-
-    in_threads: bool
-    spent_s: float = 0.0
-    samples: int = 0
-    payload_bytes: int = 0
-
-    def run(self, encoder: Encoder, part: range) -> Chunk:
-        started = time.perf_counter()
-        chunk = encoder.chunk(part)
-        self.spent_s += time.perf_counter() - started
-        self.samples += len(part)
-        self.payload_bytes += sum(map(len, chunk.payloads))
-        return chunk
-
-    def best_processes(self, left: int) -> int:
-        if not left:
-            return 1
-        processes = available_processes()
-        share = left / self.samples
-        saved_s = self.spent_s * share * (1 - 1 / processes)
-        cost_s = 0.0 if self.in_threads else START_S + self.payload_bytes * share * TRANSFER_S_PER_BYTE
-        return processes if saved_s > cost_s else 1
 
 
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:

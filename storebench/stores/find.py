@@ -37,7 +37,6 @@ class Store:
 
 
 def store_path(stores: Path, spec: DatasetSpec, backend: Backend) -> Path:
-    """Return the path of the store of `spec` that `backend` reads in the folder `stores`."""
     if any_size(backend.codec):
         spec = dataclasses.replace(spec, image_size=None)
     return stores / spec.store_id / store_name_of(backend)
@@ -112,8 +111,6 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
 
 
 class StoreSamples(Dataset):
-    """The samples of a store."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest: Manifest = open_store(path).manifest
@@ -125,7 +122,6 @@ class StoreSamples(Dataset):
 
     @property
     def digests(self) -> DigestTable:
-        """Digests of the samples as written, uint8 [count, 16]."""
         return read_digest_table(self.path, self.manifest)
 
     def sample(self, index: int) -> tuple[Image, int]:
@@ -146,7 +142,6 @@ class StoreSamples(Dataset):
         return self._reader
 
     def close(self) -> None:
-        """Close this process's reader, if it has one."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

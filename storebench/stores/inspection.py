@@ -21,9 +21,7 @@ BUDGET_S = 1.5  # about the time of all cold reads, and of all warm ones
 LIMIT_S = 120.0
 MEMORY_BYTES = 2 << 30
 
-_MOST_MEASURED = 3
 _MOST_PARTS = 64
-_COSTLY_TIMES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,6 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:
-    """Return the file to inspect, and its kind."""
     file = data_file(path)
     if path.is_dir() and not file.exists():
         file = path / "data.h5"
@@ -107,7 +104,7 @@ def _findings(path: Path, kind: str, database: str | None, samples: int) -> Insp
 
         content = find_hdf5(path, samples=samples)
     ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
-    chosen = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
+    chosen = [candidate for candidate in ranked if candidate.source is not None][:3]
     # What was read to find the parts is evicted first, with the rest of the file.
     parts = [
         _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
@@ -131,7 +128,7 @@ def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
     """Return a part with its measurements, and for LMDB the advice against a read-ahead that dominates a cold read."""
     part = measured(candidate, budget_s=budget_s)
     read = part.cold.read_bytes if part.cold else None
-    if kind != "LMDB" or not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:
+    if kind != "LMDB" or not read or not part.touched_bytes or read < 4 * part.touched_bytes:
         return part
     advice = (
         f"the kernel reads {read / part.touched_bytes:.0f} times the bytes that a cold sample needs; "

@@ -6,7 +6,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,7 @@ import numpy as np
 
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.registry import get_format
-from storebench.stores.random_reads import (
-    Candidate,
-    FileContent,
-    Prepare,
-    SampleSet,
-    Source,
-    drawn,
-    spread,
-)
+from storebench.stores.random_reads import Candidate, FileContent, Prepare, SampleSet, Source, drawn, spread
 
 MOST_SCANNED = 20_000  # first records of a database, fewer after `SCAN_S`: samples are drawn from these
 SCAN_S = 1.0
@@ -82,13 +74,7 @@ def _lmdb_parts(
     handle = env.open_db(name.encode() or None, create=False)
     with env.begin(db=handle, buffers=True) as transaction:  # views, so that no page of a value is read
         count = transaction.stat(handle)["entries"]
-        whole = SampleSet(
-            name=name,
-            samples=count,
-            layout=f"B+-tree of {page_bytes:,}-byte pages",
-            sample_bytes=None,
-            touched_bytes=None,
-        )
+        whole = SampleSet(name=name, samples=count, layout=f"B+-tree of {page_bytes:,}-byte pages")
         if handle.flags(transaction)["dupsort"]:
             why = "databases with several values per key are not read"
             yield Candidate(part=replace(whole, layout="several values per key", unread=why))
@@ -116,15 +102,12 @@ def _lmdb_parts(
         pages = -(-(_PAGE_HEADER_BYTES + float(np.median(lengths))) // page_bytes) if lengths else 0
         part = replace(part, sample_bytes=spread(lengths), touched_bytes=pages * page_bytes)
         keys = drawn([key for key, _ in members], samples)
-        source = Source(paths=(path,), open=partial(_lmdb_reads, path, name), items=keys, maps=True)
+        source = Source(path=path, open=partial(_lmdb_reads, path, name), items=keys, maps=True)
         yield Candidate(part=part, source=source if keys else None)
 
 
 def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:
-    """Divide records by the pattern of their keys ("image-#", "label-#"), and return the few keys that fit none.
-
-    If no few patterns cover most of the keys, all records are of one kind.
-    """
+    """Divide records by the pattern of their keys ("image-#"), if few patterns cover most; return the other keys, too."""
     patterns: defaultdict[bytes, list[KeyLength]] = defaultdict(list)
     for record in records:
         patterns[re.sub(rb"\d+", b"#", record[0])].append(record)
@@ -143,6 +126,7 @@ def _text(key: bytes) -> str:
 def _open_lmdb(path: Path) -> Iterator[Any]:
     import lmdb
 
+    doing = "open"
     try:
         env = lmdb.open(
             os.fsencode(path),
@@ -153,14 +137,11 @@ def _open_lmdb(path: Path) -> Iterator[Any]:
             max_dbs=_MOST_DATABASES + 2,
             max_spare_txns=1,
         )
+        doing = "read"
+        with closing(env):
+            yield env
     except lmdb.Error as error:
-        raise CorruptDataError(f"LMDB cannot open it ({error})", where=path) from error
-    try:
-        yield env
-    except lmdb.Error as error:
-        raise CorruptDataError(f"LMDB cannot read it ({error})", where=path) from error
-    finally:
-        env.close()
+        raise CorruptDataError(f"LMDB cannot {doing} it ({error})", where=path) from error
 
 
 @contextmanager

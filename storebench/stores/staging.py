@@ -40,10 +40,7 @@ def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]
 
 @contextmanager
 def new_folder(target: Path, *last: str) -> Iterator[Path]:
-    """Make an empty folder beside `target`, and rename it to that when the with statement ends without an error.
-
-    Its files are synced, but for the `last` ones. Errors name `target`, not the folder, which is gone when they are read.
-    """
+    """Make an empty folder beside `target`; when the block ends, sync its `last` files and rename it to `target`."""
     folder = target.with_name(_temporary_name(target))
     try:
         folder.mkdir()
@@ -56,7 +53,7 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
     except StorebenchError as error:
         if error.where is not None:
             error.where = error.where.replace(str(folder), str(target))
-        error.what = error.what.replace(str(folder), str(target))
+        error.what = error.what.replace(str(folder), str(target))  # `folder` is gone when this is read
         raise
     finally:
         if folder.is_symlink():
@@ -65,10 +62,8 @@ def new_folder(target: Path, *last: str) -> Iterator[Path]:
 
 
 def _publish(folder: Path, target: Path) -> None:
-    """Rename `folder`, whose files are synced, to `target`, and sync that; an earlier `target` is removed.
-
-    A process that is killed between the two renames leaves the earlier one hidden beside it: `restore` finds it.
-    """
+    """Rename `folder`, whose files are synced, to `target`, and remove an earlier one."""
+    # A process that is killed between the two renames leaves the earlier one hidden beside it: `restore` finds it.
     sync(folder)
     earlier = target.with_name(_temporary_name(target)) if os.path.lexists(target) else None
     try:

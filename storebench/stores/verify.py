@@ -33,8 +33,6 @@ MAPPED_BYTES = 128 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The result of a successful verification."""
-
     store: Path  # the store's folder
     manifest: Manifest  # the store's own description
     backend: str  # the reader that was used; without a reader, if the default one would hold all pixels
@@ -73,9 +71,15 @@ def verify_samples(
     pixels = np.empty((step, height, width, channels), np.uint8)
     with ThreadPoolExecutor(THREADS) as threads:
         for opened, indices in _batches(store, manifest, backend, step):
-            fetched = _fetch(opened, indices, pixels[: len(indices)])
+            payloads = None
+            if opened.payload_codec == "raw":
+                opened.fetch_into(indices, pixels[: len(indices)])
+            else:
+                payloads = opened.fetch(indices)
+            labels, codec = opened.labels[indices], opened.payload_codec
+            fetched = _Fetched(indices=indices, labels=labels, payloads=payloads, codec=codec, pixels=pixels)
             find = functools.partial(_first_error, fetched, store, manifest, table, decode)
-            for error in threads.map(find, fetched.shares()):
+            for error in threads.map(find, np.array_split(np.arange(len(indices)), THREADS)):
                 if error is not None:
                     raise error
             advance(int(indices[-1]) + 1, manifest.count)
@@ -140,25 +144,9 @@ class _Fetched:
     codec: str
     pixels: Batch
 
-    def shares(self) -> list[range]:
-        """Return the rows, divided into one range per thread."""
-        rows = len(self.indices)
-        step = -(-rows // THREADS)
-        return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
-
-
-def _fetch(reader: Reader, indices: Indices, pixels: Batch) -> _Fetched:
-    payloads = None
-    if reader.payload_codec == "raw":
-        reader.fetch_into(indices, pixels)
-    else:
-        payloads = reader.fetch(indices)
-    labels, codec = reader.labels[indices], reader.payload_codec
-    return _Fetched(indices=indices, labels=labels, payloads=payloads, codec=codec, pixels=pixels)
-
 
 def _first_error(
-    fetched: _Fetched, store: Path, manifest: Manifest, table: DigestTable, decode: bool, rows: range
+    fetched: _Fetched, store: Path, manifest: Manifest, table: DigestTable, decode: bool, rows: Indices
 ) -> IntegrityError | None:
     """Return the error for the first of some rows that differs from what was written."""
     codec = get_codec(fetched.codec)
