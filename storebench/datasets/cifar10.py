@@ -25,8 +25,7 @@ CLASS_NAMES = (
 RECORD_BYTES, BATCH_RECORDS = 3073, 10_000
 
 _ARCHIVE_BYTES_MAX = 256 << 20  # the official archives unpack to 177 and 178 MiB
-_TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_BATCHES = {Split.TRAIN: _TRAIN_BATCHES, Split.TEST: ("test_batch",)}
+_BATCHES = {Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)), Split.TEST: ("test_batch",)}
 _FETCH_HINT = "Fetch it again: storebench data fetch cifar10."
 _damaged = functools.partial(CorruptDataError, hint=_FETCH_HINT)
 

@@ -335,11 +335,8 @@ def _scan_classes(
     ]
     if not flat and (loose := len(ClassFolders(root, seen).loose())):
         notes.append(f"{number_of(loose, 'image')} beside the class folders left out: no class")
-    provenance = Provenance(
-        origin=Origin.REAL,
-        source="image files without class folders" if flat else "image files in class folders",
-        note="; ".join(filter(None, notes)),
-    )
+    source = "image files without class folders" if flat else "image files in class folders"
+    provenance = Provenance(origin=Origin.REAL, source=source).noted(*notes)
     return look_at(root, kept, classes, provenance, own_side)
 
 
@@ -402,9 +399,8 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
 def _refuse_splits_below(path: Path, seen: ScanSnapshot) -> None:
     """Refuse a folder whose only folder holds train and test splits: they would become one class."""
     names = ClassFolders(path, seen).names() if path.is_dir() else []
-    below = path / names[0] if len(names) == 1 else None
-    splits = None if below is None else find_splits(below, seen)
-    if splits is not None and splits.train is not None and splits.test is not None:
+    splits = find_splits(path / names[0], seen) if len(names) == 1 else Splits()
+    if splits.train is not None and splits.test is not None:
         raise DataNotFoundError(
             f"its only folder, {splits.train.parent.name}/, holds {splits.train.name}/ and {splits.test.name}/",
             where=path,
@@ -423,16 +419,12 @@ def open_list(
         raise DataNotFoundError(
             "no test split: a list is training data", where=path, hint="Name a folder with train/ and val/."
         )
-
-    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
-        seen.look(path)
-        return _scan_list(path)
-
-    files = found_files(path.parent, ("list", path.name), scan, listings)
+    files = found_files(path.parent, ("list", path.name), partial(_scan_list, path), listings)
     return FileDataset(LIST_PREFIX + text_of_name(str(path)), split, files, image_size)
 
 
-def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
+def _scan_list(path: Path, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
+    seen.look(path)
     text = read_file(path).decode("utf-8-sig", "surrogateescape")
     lines = enumerate(text.split("\n"), start=1)
     files = [_file(line, path, number) for number, line in lines if line.strip()]
@@ -443,14 +435,9 @@ def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
     counts = Counter(os.path.normpath(name) for name, _ in files)
     several = sum(count > 1 for count in counts.values())
     repeated = f"{number_of(several, 'file')} listed more than once, each time as a sample"
-    notes = [
-        f"one class only, so every label is {next(iter(labels))}" if len(labels) == 1 else "",
-        repeated if several else "",
-    ]
-    source = Provenance(
-        origin=Origin.REAL, source="image files in a list", note="; ".join(filter(None, notes))
-    )
-    return look_at(path.parent, files, names, source)
+    one_class = f"one class only, so every label is {next(iter(labels))}" if len(labels) == 1 else ""
+    source = Provenance(origin=Origin.REAL, source="image files in a list")
+    return look_at(path.parent, files, names, source.noted(one_class, repeated if several else ""))
 
 
 def _file(line: str, where: Path, number: int) -> tuple[str, int]:

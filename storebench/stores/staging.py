@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.errors import OutputError, StorebenchError, from_os_error
+from storebench.fileio.whole_files import made_folder
 from storebench.filesystem import sync
 from storebench.progress import Say, mute
 
@@ -24,18 +25,11 @@ _LOCK = re.compile(r"\.(?P<name>.+\+.+)\.lock")  # of FORMAT+CODEC, not of any o
 @contextmanager
 def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]:
     """Hold `target` for this process; other processes that want it say so and wait."""
-    missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
-    try:
-        with _locked(target, say):
-            _settle(target, when_made, say)
-            tidy(target.parent, when_made, say)
-            yield
-            _settle(target, when_made, say)  # removes a copy that was kept while the target was damaged
-    except BaseException:
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
+    with made_folder(target.parent), _locked(target, say):
+        _settle(target, when_made, say)
+        tidy(target.parent, when_made, say)
+        yield
+        _settle(target, when_made, say)  # removes a copy that was kept while the target was damaged
 
 
 @contextmanager
