@@ -284,7 +284,14 @@ def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFile
                 hint=f"Put training images into train/, use --split test, or name {splits.test} to train on it.",
             )
         if splits.train is None:
-            _refuse_splits_below(path, seen)
+            names = ClassFolders(path, seen).names() if path.is_dir() else []
+            below = find_splits(path / names[0], seen) if len(names) == 1 else Splits()
+            if below.train is not None and below.test is not None:  # they would become one class
+                raise DataNotFoundError(
+                    f"its only folder, {names[0]}/, holds {below.train.name}/ and {below.test.name}/",
+                    where=path,
+                    hint=f"Name {path / names[0]}.",
+                )
         beside = ", ".join(f"{name}/" for name in splits.beside)
         note = f"beside the splits, {beside} left out" if beside else ""
         return _scan_classes(splits.train or path, None, None, seen, note)
@@ -394,18 +401,6 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
             hint=f"Put {', '.join(images.EXTENSIONS[:3])} ... files there, in one folder per class if they have classes.",
         )
     return by_class
-
-
-def _refuse_splits_below(path: Path, seen: ScanSnapshot) -> None:
-    """Refuse a folder whose only folder holds train and test splits: they would become one class."""
-    names = ClassFolders(path, seen).names() if path.is_dir() else []
-    splits = find_splits(path / names[0], seen) if len(names) == 1 else Splits()
-    if splits.train is not None and splits.test is not None:
-        raise DataNotFoundError(
-            f"its only folder, {splits.train.parent.name}/, holds {splits.train.name}/ and {splits.test.name}/",
-            where=path,
-            hint=f"Name {splits.train.parent}.",
-        )
 
 
 MOST_LABEL = 99_999  # largest label: one class folder per label is written by the format ``files``
