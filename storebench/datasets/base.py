@@ -1,5 +1,6 @@
 """The dataset contract, a sequence of (uint8 image, integer label), and the dataset that is held in memory."""
 
+import dataclasses
 import enum
 import hashlib
 import os
@@ -19,15 +20,12 @@ from storebench.settings.words import Split
 
 FOLDER_PREFIX = "folder:"
 LIST_PREFIX = "list:"
-
-MOST_SAMPLES = 10**9
-"""Largest size or limit: the digests alone of this many samples take 16 GB."""
+MOST_SAMPLES = 10**9  # largest size or limit: the digests alone of this many samples take 16 GB
 
 LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE = 8, 4096
 """Smallest and largest side of images that may be asked for, in pixels."""
 
-Image = npt.NDArray[np.uint8]
-"""One decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)."""
+Image = npt.NDArray[np.uint8]  # one decoded image, uint8 [H, W, C], C order; C is 1 or 3 (RGB)
 
 
 class Origin(enum.StrEnum):
@@ -41,13 +39,15 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The source of a dataset's samples."""
-
     origin: Origin  # real, derived from real, or synthetic
     source: str  # the layout that was read, in words ("CIFAR-10 binary batches")
     derived_frac: float = 0.0  # share of the samples that are not unchanged images of the source, 0 to 1
     note: str = ""  # one line that a reader of a figure should see ("1 of 5 batches present"), or ""
     skipped_files: int = 0  # number of unreadable image files that were left out, as asked
+
+    def noted(self, *clauses: str) -> "Provenance":
+        """Return this with further clauses in its note; empty ones are left out."""
+        return dataclasses.replace(self, note="; ".join(filter(None, (self.note, *clauses))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +64,16 @@ class DatasetInfo:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
         return len(self.class_names)
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of one decoded image."""
         height, width, channels = self.image_shape
         return height * width * channels
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """A request for samples."""
-
     name: str
     split: Split = Split.TRAIN  # "train" or "test" (the validation split of ImageNet)
     size: int | None = None  # extend or cut the dataset to this many samples; None leaves it unchanged
@@ -136,13 +132,13 @@ class Dataset(ABC):
     known_unreadable: Mapping[int, Refusal] = {}
     thread_safe: bool = False  # whether several threads may call `original` at the same time
     decoded_before: bool = (
-        False  # whether `original` returns bytes of a store whose files were decoded when it was built
+        False  # whether `original` returns files that were decoded when their store was built
     )
+    _info: DatasetInfo
 
     @property
-    @abstractmethod
     def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
+        return self._info
 
     @abstractmethod
     def sample(self, index: int) -> tuple[Image, int]:
@@ -199,13 +195,7 @@ class ArrayDataset(Dataset):
             fingerprint=fingerprint("arrays", arrays.images.shape, arrays.digest()),
         )
 
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, self._info.count)
         if self._arrays is None:
             self._arrays = self._load()

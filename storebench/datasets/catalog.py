@@ -1,9 +1,11 @@
 """The known datasets: where their files are searched, and when a stand-in replaces them."""
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from storebench.datasets import cifar10, imagenet, mnist
 from storebench.datasets.base import (
@@ -31,8 +33,6 @@ DEFAULT_ROOT = Path("data")
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFiles:
-    """The files of a dataset: their folder, and a function that opens a split of them."""
-
     where: Path
     open: Callable[[Split, int | None, Listings | None], Dataset]
 
@@ -41,49 +41,30 @@ class DatasetFiles:
 class Entry:
     """One known dataset: the search for its files, and the advice on where to put them."""
 
-    find: Callable[[Path], DatasetFiles | None]  # searches a data folder
+    find: Callable[[Path], Any]  # searches a data folder; returns what `open` needs, or nothing
+    open: Callable[..., Dataset]
     files: str  # sentence for messages that names the files and the folder to put them into
-    by_class: bool = False  # whether its samples are sorted by class
-    image_files: bool = False
-
-
-def _find_mnist(root: Path) -> DatasetFiles | None:
-    if (folder := mnist.find(root)) is None:
-        return None
-    return DatasetFiles(where=folder, open=lambda split, *_: mnist.open_mnist(folder, split))
-
-
-def _find_cifar10(root: Path) -> DatasetFiles | None:
-    if not (sources := cifar10.find(root)):
-        return None
-    return DatasetFiles(where=sources[0].path, open=lambda split, *_: cifar10.open_cifar10(sources, split))
-
-
-def _find_imagenet(root: Path) -> DatasetFiles | None:
-    if (folder := imagenet.find(root)) is None:
-        return None
-    return DatasetFiles(
-        where=folder,
-        open=lambda split, size, listings: imagenet.open_imagenet(folder, split, size, listings),
-    )
+    image_files: bool = False  # whether its samples are files of images, sorted by class
 
 
 _ENTRIES = {
     "mnist": Entry(
-        find=_find_mnist,
+        find=mnist.find,
+        open=mnist.open_mnist,
         files="Run 'storebench data fetch mnist', or put train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
         "t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz into mnist/ there.",
     ),
     "cifar10": Entry(
-        find=_find_cifar10,
+        find=cifar10.find,
+        open=cifar10.open_cifar10,
         files="Run 'storebench data fetch cifar10', or put cifar-10-binary.tar.gz (or cifar-10-batches-bin/) "
         "into cifar10/ there.",
     ),
     "imagenet": Entry(
-        find=_find_imagenet,
+        find=imagenet.find,
+        open=imagenet.open_imagenet,
         files=f"Put {imagenet.TRAIN_TAR} (or one folder per class in train/) into imagenet/ there; "
         "it comes from image-net.org after registration.",
-        by_class=True,
         image_files=True,
     ),
 }
@@ -91,8 +72,7 @@ _ENTRIES = {
 DATASETS = tuple(_ENTRIES)
 """The names of the known datasets; ``folder:PATH`` and ``list:FILE`` are valid as well."""
 
-KNOWN = (*DATASETS, "folder:PATH", "list:FILE")
-"""The datasets as messages list them."""
+KNOWN = (*DATASETS, "folder:PATH", "list:FILE")  # the datasets as messages list them
 
 
 def known_dataset(name: str) -> bool:
@@ -112,13 +92,15 @@ def search_roots(root: Path | None = None) -> list[Path]:
 
 
 def find_files(name: str, root: Path | None = None) -> DatasetFiles | None:
-    """Return the real files of the dataset called `name`, or None if there are none."""
-    places = (_ENTRIES[name].find(place) for place in search_roots(root))
-    return next((files for files in places if files is not None), None)
+    entry = _ENTRIES[name]
+    for place in search_roots(root):
+        if found := entry.find(place):
+            where = found if isinstance(found, Path) else found[0].path
+            return DatasetFiles(where=where, open=functools.partial(entry.open, found))
+    return None
 
 
 def needed_files(name: str) -> str:
-    """Return the sentence that says which files of a dataset to put where."""
     return _ENTRIES[name].files
 
 
@@ -132,28 +114,22 @@ def open_dataset(
     """Open the samples that `spec` requests."""
     _check(spec)
     entry = _ENTRIES.get(spec.name)
-    source = _open_files(spec, root, listings)
-    if source is not None:
-        by_class = entry is None or entry.by_class
-        if spec.skip_unreadable:
-            return select_readable(source, spec, by_class=by_class, listings=listings, progress=progress)
-        return select(source, spec, by_class=by_class)
-    assert entry is not None, "a folder or a list has files, or is refused"
-    places = " and ".join(str(place) for place in search_roots(root))
-    if spec.synthetic is False:
-        raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=entry.files)
-    why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"
-    return SyntheticDataset(spec, why=why)
-
-
-def _open_files(spec: DatasetSpec, root: Path | None, listings: Listings | None) -> Dataset | None:
-    """Open the real files of a split; None if the stand-in replaces them."""
     if spec.folder is not None:
-        return open_folder(spec.folder, spec.split, spec.image_size, listings)
-    if spec.file_list is not None:
-        return open_list(spec.file_list, spec.split, spec.image_size, listings)
-    files = None if spec.synthetic else find_files(spec.name, root)
-    return None if files is None else files.open(spec.split, spec.image_size, listings)
+        source = open_folder(spec.folder, spec.split, spec.image_size, listings)
+    elif spec.file_list is not None:
+        source = open_list(spec.file_list, spec.split, spec.image_size, listings)
+    elif not spec.synthetic and (files := find_files(spec.name, root)) is not None:
+        source = files.open(spec.split, spec.image_size, listings)
+    else:
+        places = " and ".join(map(str, search_roots(root)))
+        if spec.synthetic is False:
+            raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=needed_files(spec.name))
+        why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"
+        return SyntheticDataset(spec, why=why)
+    by_class = entry is None or entry.image_files
+    if spec.skip_unreadable:
+        return select_readable(source, spec, by_class=by_class, listings=listings, progress=progress)
+    return select(source, spec, by_class=by_class)
 
 
 def unknown_dataset(name: str) -> UnknownNameError:

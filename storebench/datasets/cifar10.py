@@ -24,21 +24,17 @@ CLASS_NAMES = (
 )  # fmt: skip
 RECORD_BYTES, BATCH_RECORDS = 3073, 10_000
 
-_ARCHIVE_BYTES_MAX = 256 << 20
-"""The official archives unpack to 177 and 178 MiB; larger ones are not official."""
-
-_TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_BATCHES = {Split.TRAIN: _TRAIN_BATCHES, Split.TEST: ("test_batch",)}
+_ARCHIVE_BYTES_MAX = 256 << 20  # the official archives unpack to 177 and 178 MiB
+_BATCHES = {Split.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)), Split.TEST: ("test_batch",)}
 _FETCH_HINT = "Fetch it again: storebench data fetch cifar10."
+_damaged = functools.partial(CorruptDataError, hint=_FETCH_HINT)
 
 Records = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 """Planar images, uint8 [n, 3, 32, 32], and labels, int64 [n]."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Layout:
-    """One of the layouts in which CIFAR-10 is published."""
-
     name: str
     folder: str
     archive: str
@@ -47,29 +43,23 @@ class Layout:
 
 
 def parse_binary(raw: bytes, where: str) -> Records:
-    """Return the batch in the bytes of a binary file, or raise `CorruptDataError`."""
     if not raw or len(raw) % RECORD_BYTES:
-        raise CorruptDataError(
-            f"its size, {len(raw):,} bytes, is not a multiple of {RECORD_BYTES:,}",
-            where=where,
-            hint=_FETCH_HINT,
-        )
+        raise _damaged(f"its size, {len(raw):,} bytes, is not a multiple of {RECORD_BYTES:,}", where=where)
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, RECORD_BYTES)
     return records[:, 1:].reshape(-1, 3, 32, 32), _checked_labels(records[:, 0], where)
 
 
 def parse_python(raw: bytes, where: str) -> Records:
-    """Return the batch in the bytes of a pickled file, or raise `CorruptDataError`."""
     batch = _unpickled(raw, where)
     pixels, labels = batch.get("data"), batch.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072 or not len(pixels):
-        raise CorruptDataError("does not hold N x 3,072 bytes of pixels", where=where, hint=_FETCH_HINT)
+        raise _damaged("does not hold N x 3,072 bytes of pixels", where=where)
     if pixels.dtype != np.uint8:
-        raise CorruptDataError(f"its pixels are {pixels.dtype}, not uint8", where=where, hint=_FETCH_HINT)
+        raise _damaged(f"its pixels are {pixels.dtype}, not uint8", where=where)
     if not (isinstance(labels, list) and len(labels) == len(pixels)):
-        raise CorruptDataError(f"does not hold {len(pixels)} labels", where=where, hint=_FETCH_HINT)
+        raise _damaged(f"does not hold {len(pixels)} labels", where=where)
     if not all(type(label) is int and 0 <= label <= 255 for label in labels):
-        raise CorruptDataError("holds a label that is not a class", where=where, hint=_FETCH_HINT)
+        raise _damaged("holds a label that is not a class", where=where)
     return pixels.reshape(-1, 3, 32, 32), _checked_labels(np.array(labels, dtype=np.uint8), where)
 
 
@@ -94,7 +84,6 @@ class _Reader(pickle.Unpickler):
 
 
 def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
-    """Return the dictionary that `raw` pickles, with keys as text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of numpy's own former names, and of damaged texts
@@ -110,27 +99,13 @@ def _unpickled(raw: bytes, where: str) -> dict[Any, Any]:
 
 def _checked_labels(labels: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.int64]:
     if labels.max() > 9:
-        raise CorruptDataError(
-            f"label {labels.max()} is not a class from 0 to 9", where=where, hint=_FETCH_HINT
-        )
+        raise _damaged(f"label {labels.max()} is not a class from 0 to 9", where=where)
     return labels.astype(np.int64)
 
 
 LAYOUTS = (
-    Layout(
-        name="binary",
-        folder="cifar-10-batches-bin",
-        archive="cifar-10-binary.tar.gz",
-        suffix=".bin",
-        parse=parse_binary,
-    ),
-    Layout(
-        name="python",
-        folder="cifar-10-batches-py",
-        archive="cifar-10-python.tar.gz",
-        suffix="",
-        parse=parse_python,
-    ),
+    Layout("binary", "cifar-10-batches-bin", "cifar-10-binary.tar.gz", ".bin", parse_binary),
+    Layout("python", "cifar-10-batches-py", "cifar-10-python.tar.gz", "", parse_python),
 )
 
 
@@ -142,7 +117,6 @@ class LayoutSource:
     path: Path
 
     def names(self, split: Split) -> list[str]:
-        """Return the names of the files of a split."""
         return [batch + self.layout.suffix for batch in _BATCHES[split]]
 
     def records(self, split: Split) -> int:
@@ -169,7 +143,7 @@ def find(root: Path) -> list[LayoutSource]:
     return sources
 
 
-def open_cifar10(sources: list[LayoutSource], split: Split) -> Dataset:
+def open_cifar10(sources: list[LayoutSource], split: Split, *_: object) -> Dataset:
     """Open the source with the most records of this split; of equal ones, the binary layout."""
     best = max(sources, key=lambda source: source.records(split))
     return ArrayDataset("cifar10", split, functools.partial(_load, best, split))
@@ -205,7 +179,7 @@ def _read_archive(path: Path, folder: str, names: list[str]) -> dict[str, bytes]
     with unzipping(path, _FETCH_HINT), gzip.open(path) as unzipped:
         data = unzipped.read(_ARCHIVE_BYTES_MAX + 1)
     if len(data) > _ARCHIVE_BYTES_MAX:
-        raise CorruptDataError("unpacks to far more than CIFAR-10 holds", where=path, hint=_FETCH_HINT)
+        raise _damaged("unpacks to far more than CIFAR-10 holds", where=path)
     found = {}
     for member in members(io.BytesIO(data), str(path)):
         inside, _, name = member.name.removeprefix("./").rpartition("/")

@@ -12,11 +12,7 @@ from PIL import Image as PilImage
 from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image, Origin, Provenance
 from storebench.datasets.sources import check_index, fingerprint
 
-CACHE_BYTES = 96 << 20
-"""Decoded originals that one process caches: 512 of 256 x 256 x 3."""
-
-CROP_AREA_FRAC = (0.7, 1.0)
-BRIGHTNESS = (0.8, 1.2)
+CACHE_BYTES = 96 << 20  # decoded originals that one process caches: 512 of 256 x 256 x 3
 
 
 class ChosenSamples(Dataset):
@@ -35,23 +31,15 @@ class ChosenSamples(Dataset):
         places = ((index, known.get(self.place(index))) for index in range(count if known else 0))
         self.known_unreadable = {index: error for index, error in places if error is not None}
 
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, len(self))
         return self.source.sample(self.place(index))
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, len(self))
         return self.source.original(self.place(index), decode=decode)
 
     def locate(self, index: int) -> str:
-        """Return the file of sample `index`, or of the original that it is made of."""
         return self.source.locate(self.place(index))
 
     def _selected(self, old: DatasetInfo, how: str) -> DatasetInfo:
@@ -79,7 +67,6 @@ class Subset(ChosenSamples):
         super().__init__(source, count, (count, "subset", strided))
 
     def place(self, index: int) -> int:
-        """Return the index in the source of sample `index`."""
         return index * len(self.source) // self._count if self._strided else index
 
 
@@ -92,33 +79,24 @@ class Grown(ChosenSamples):
         super().__init__(source, count, (count, "grown", seed))
 
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, len(self))
-        pixels, label = self._original(self.place(index))
+        place = self.place(index)
+        kept = self._cache.pop(place, None) or self.source.sample(place)
+        self._cache[place] = kept  # behind all others: the first one is the least recently used
+        if len(self._cache) * self.info.image_bytes > CACHE_BYTES:
+            self._cache.popitem(last=False)
+        pixels, label = kept
         if index < len(self.source):
             return pixels.copy(), label
         return derive(pixels, np.random.default_rng((self.seed, index))), label
 
     def place(self, index: int) -> int:
-        """Return the index of the original that sample `index` is, or is made of."""
         return index % len(self.source)
 
     def _provenance(self, old: Provenance, how: str) -> Provenance:
-        return dataclasses.replace(
-            old,
-            origin=Origin.DERIVED,
-            derived_frac=1 - len(self.source) / self._count,
-            note="; ".join(filter(None, (old.note, f"{len(self.source)} originals {how} to {self._count}"))),
-        )
-
-    def _original(self, index: int) -> tuple[Image, int]:
-        if index in self._cache:
-            self._cache.move_to_end(index)
-            return self._cache[index]
-        kept = self._cache[index] = self.source.sample(index)
-        if len(self._cache) * self.info.image_bytes > CACHE_BYTES:
-            self._cache.popitem(last=False)
-        return kept
+        noted = old.noted(f"{len(self.source)} originals {how} to {self._count}")
+        frac = 1 - len(self.source) / self._count
+        return dataclasses.replace(noted, origin=Origin.DERIVED, derived_frac=frac)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": OrderedDict()}
@@ -127,9 +105,9 @@ class Grown(ChosenSamples):
 def derive(pixels: Image, random: np.random.Generator) -> Image:
     """Return a crop of an image, resized back, perhaps mirrored, lighter or darker: uint8, same shape."""
     height, width, channels = pixels.shape
-    side = float(np.sqrt(random.uniform(*CROP_AREA_FRAC)))
+    side = float(np.sqrt(random.uniform(0.7, 1.0)))
     left, top = (random.uniform(0, (1 - side) * extent) for extent in (width, height))
-    mirrored, brightness = random.random() < 0.5, random.uniform(*BRIGHTNESS)
+    mirrored, brightness = random.random() < 0.5, random.uniform(0.8, 1.2)
     picture = PilImage.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
     picture = picture.resize(
         (width, height),
@@ -144,25 +122,13 @@ def derive(pixels: Image, random: np.random.Generator) -> Image:
 
 def select(source: Dataset, spec: DatasetSpec, *, by_class: bool) -> Dataset:
     """Apply ``spec.size`` and then ``spec.limit``."""
-    if spec.size is not None and spec.size > len(source):
-        dataset: Dataset = Grown(source, spec.size, spec.seed)
-    elif spec.size is not None and spec.size < len(source):
-        dataset = Subset(source, spec.size, strided=True)
-    else:
-        dataset = source
-    if spec.limit is None or spec.limit >= len(dataset):
-        return dataset
-    return _limited(dataset, spec.limit, by_class=by_class)
-
-
-def _limited(dataset: Dataset, limit: int, *, by_class: bool) -> Dataset:
-    if not isinstance(dataset, Grown):
-        return Subset(dataset, limit, strided=by_class)
-    if limit > len(dataset.source):
-        return Grown(dataset.source, limit, dataset.seed)
-    if limit == len(dataset.source):
-        return dataset.source
-    return Subset(dataset.source, limit, strided=by_class)
+    size = spec.size or len(source)
+    count = min(size, spec.limit or size)
+    if count > len(source):
+        return Grown(source, count, spec.seed)
+    if size < len(source):
+        source = Subset(source, size, strided=True)
+    return source if count == len(source) else Subset(source, count, strided=by_class)
 
 
 def places_in(dataset: Dataset, source: Dataset) -> Sequence[int]:

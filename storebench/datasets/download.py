@@ -15,12 +15,8 @@ from storebench.errors import CorruptDataError, DataNotFoundError, DiskFullError
 from storebench.filesystem import sync
 from storebench.progress import Advance, Progress, silent
 
-TIMEOUT_S = 10.0
-"""Timeout for connecting, and for the next bytes."""
+TIMEOUT_S = 10.0  # timeout for connecting, and for the next bytes
 
-ATTEMPTS_PER_MIRROR = 3
-
-_BLOCK = 1 << 18
 _FAILURES = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
 
 
@@ -38,44 +34,30 @@ _MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
+_MNIST_FILES = {
+    "train-images-idx3": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    "train-labels-idx1": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    "t10k-images-idx3": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    "t10k-labels-idx1": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+}
 
-
-def _mnist(name: str, size: int, sha256: str) -> RemoteFile:
-    urls = tuple(mirror + name for mirror in _MNIST_MIRRORS)
-    return RemoteFile(name=name, urls=urls, size=size, sha256=sha256)
-
-
-MNIST = (
-    _mnist(
-        "train-images-idx3-ubyte.gz",
-        9_912_422,
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    _mnist(
-        "train-labels-idx1-ubyte.gz",
-        28_881,
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    _mnist(
-        "t10k-images-idx3-ubyte.gz",
-        1_648_877,
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    _mnist(
-        "t10k-labels-idx1-ubyte.gz",
-        4_542,
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
+MNIST = tuple(
+    RemoteFile(
+        name=f"{name}-ubyte.gz",
+        urls=tuple(f"{mirror}{name}-ubyte.gz" for mirror in _MNIST_MIRRORS),
+        size=size,
+        sha256=sha256,
+    )
+    for name, (size, sha256) in _MNIST_FILES.items()
 )
 
-CIFAR10_BINARY = RemoteFile(
+_CIFAR10_BINARY = RemoteFile(
     name="cifar-10-binary.tar.gz",
     urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     size=170_052_171,
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
-
-CIFAR10_PYTHON = RemoteFile(
+_CIFAR10_PYTHON = RemoteFile(
     name="cifar-10-python.tar.gz",
     urls=(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -85,10 +67,7 @@ CIFAR10_PYTHON = RemoteFile(
     sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
 )
 
-ALTERNATIVES: dict[str, tuple[tuple[RemoteFile, ...], ...]] = {
-    "mnist": (MNIST,),
-    "cifar10": ((CIFAR10_BINARY,), (CIFAR10_PYTHON,)),
-}
+ALTERNATIVES = {"mnist": (MNIST,), "cifar10": ((_CIFAR10_BINARY,), (_CIFAR10_PYTHON,))}
 """For each dataset, alternative sets of files, each of which is the complete dataset; the preferred one first."""
 
 
@@ -104,7 +83,6 @@ class Fetcher:
     timeout_s: float = TIMEOUT_S
 
     def fetch(self, name: str, folder: Path) -> list[Path]:
-        """Fetch the dataset called `name` into `folder` and return its files."""
         alternatives = ALTERNATIVES[name]
         for files in alternatives[:-1]:
             try:
@@ -134,7 +112,7 @@ class Fetcher:
         reasons = []
         for url in remote.urls:
             host = urllib.parse.urlsplit(url).netloc
-            for _ in range(ATTEMPTS_PER_MIRROR):
+            for _ in range(3):
                 try:
                     self._continue(remote, url, part)
                 except (*_FAILURES, _OtherFile) as error:
@@ -175,7 +153,7 @@ def _copy(response: BinaryIO, out: BinaryIO, size: int, advance: Advance) -> Non
     done = out.tell()
     while done < size:
         try:
-            block = response.read(min(_BLOCK, size - done))
+            block = response.read(min(1 << 18, size - done))
         except _FAILURES:
             return
         if not block:

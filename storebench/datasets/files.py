@@ -1,6 +1,7 @@
 """Image files and their labels: what a scan finds out about them, and the datasets that serve them."""
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,6 @@ import numpy.typing as npt
 from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Image, Provenance
-from storebench.datasets.images import (
-    change_note,
-    checked,
-    common_small_shape,
-    decode_rgb,
-    probed_headers,
-    sizes_of,
-    square,
-)
 from storebench.datasets.sources import (
     Refusal,
     Statuses,
@@ -67,84 +59,90 @@ def look_at(
             return stream.read(most)
 
     digest, unreadable = names_digest(root, paths, rows)
-    headers = probed_headers(start, len(paths))
+    headers = images.probed_headers(start, len(paths))
     if any(header.deep for header in headers):
-        note = "; ".join(filter(None, (provenance.note, images.DEPTH_RULE)))
-        provenance = dataclasses.replace(provenance, note=note)
-    if len(ends_looked_at(len(paths))) < len(paths):
-        note = f"beyond 64 MiB, changes are noticed by name, size, time, and the ends of {len(ends_looked_at(len(paths))):,} files"
-        provenance = dataclasses.replace(provenance, note="; ".join(filter(None, (provenance.note, note))))
-    own = square(own_side) if own_side is not None else common_small_shape(start, len(paths))
-    dataset_files = FoundFiles(
+        provenance = provenance.noted(images.DEPTH_RULE)
+    ends = len(ends_looked_at(len(paths)))
+    if ends < len(paths):
+        provenance = provenance.noted(
+            f"beyond 64 MiB, changes are noticed by name, size, time, and the ends of {ends:,} files"
+        )
+    own = images.square(own_side) if own_side is not None else images.common_small_shape(start, len(paths))
+    found = FoundFiles(
         root=root,
         paths=paths,
         labels=np.array([label for _, label in files], dtype=np.int64),
         class_names=class_names,
         provenance=provenance,
-        own_shape=own or square(None),
-        sizes=sizes_of(headers),
+        own_shape=own or images.square(None),
+        sizes=images.sizes_of(headers),
         digest=digest,
         unreadable=unreadable,
     )
-    return dataset_files, rows
+    return found, rows
 
 
-class FileDataset(Dataset):
-    """Serve image files, in the order in which they were found."""
+class ImageFiles(Dataset):
+    """Serve image files; a subclass says where each is, and reads it."""
+
+    thread_safe = True
+    labels: npt.NDArray[np.int64]
+
+    def describe(
+        self, kind: str, files: DatasetInfo, sizes: Sequence[ImageSize], side: int | None, *identity: object
+    ) -> None:
+        """Set the geometry and identity of the samples, from those of the files as they are."""
+        shape = files.image_shape if side is None else images.square(side)
+        self.resize_note = images.change_note(sizes, shape)
+        self._info = dataclasses.replace(
+            files,
+            image_shape=shape,
+            provenance=files.provenance.noted(self.resize_note),
+            fingerprint=fingerprint(kind, shape, *identity),
+        )
+        own = fingerprint("originals", files.image_shape, *identity)
+        self.original_info = dataclasses.replace(files, fingerprint=own)
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        check_index(index, self._info.count)
+        pixels = images.decode_rgb(self._read(index), self.locate(index), self._info.image_shape[:2])
+        return pixels, int(self.labels[index])
+
+    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
+        check_index(index, self._info.count)
+        content = images.checked(self._read(index), self.locate(index), decode=decode)
+        return content, int(self.labels[index])
+
+    @abstractmethod
+    def _read(self, index: int) -> bytes: ...
+
+
+class FileDataset(ImageFiles):
+    """Serve files of a folder, in the order in which they were found."""
 
     def __init__(self, name: str, split: Split, files: FoundFiles, image_size: int | None = None) -> None:
         self._found = files
-        shape = files.own_shape if image_size is None else square(image_size)
-        self.resize_note = change_note(files.sizes, shape)
+        self.labels = files.labels
         self.layout_note = files.provenance.note
         self.known_unreadable = files.unreadable
-        self.thread_safe = True
-        note = "; ".join(filter(None, (files.provenance.note, self.resize_note)))
-        self._info = DatasetInfo(
+        info = DatasetInfo(
             name=name,
             split=split,
             count=len(files.paths),
-            image_shape=shape,
-            class_names=files.class_names,
-            provenance=dataclasses.replace(files.provenance, note=note),
-            fingerprint=fingerprint("folder", shape, files.labels.tolist(), files.digest),
-        )
-        self.original_info = dataclasses.replace(
-            self._info,
             image_shape=files.own_shape,
+            class_names=files.class_names,
             provenance=files.provenance,
-            fingerprint=fingerprint("originals", files.own_shape, files.labels.tolist(), files.digest),
+            fingerprint="",
         )
-
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
-    def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, 3], label)."""
-        content = self._read(index)
-        pixels = decode_rgb(content, self.locate(index), self._info.image_shape[:2])
-        return pixels, int(self._found.labels[index])
-
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of file `index`, which decodes if that was to be checked, and its label."""
-        content = checked(self._read(index), self.locate(index), decode=decode)
-        return content, int(self._found.labels[index])
+        self.describe("folder", info, files.sizes, image_size, files.labels.tolist(), files.digest)
 
     def locate(self, index: int) -> str:
-        """Return the path of file `index`."""
-        return str(self._path(index))
+        return str(self._found.root / self._found.paths[index])
 
     def _read(self, index: int) -> bytes:
-        check_index(index, self._info.count)
-        known = self._found.unreadable.get(index)
-        if known is not None:
-            raise type(known)(known.what, where=known.where, hint=known.hint)
-        return read_file(self._path(index), most_bytes=images.MOST_FILE_BYTES)
-
-    def _path(self, index: int) -> Path:
-        return self._found.root / self._found.paths[index]
+        if index in self.known_unreadable:
+            raise self.known_unreadable[index]
+        return read_file(Path(self.locate(index)), most_bytes=images.MOST_FILE_BYTES)
 
 
 class Originals(Dataset):
@@ -165,19 +163,11 @@ class Originals(Dataset):
         self.layout_note, self.skip_note = source.layout_note, source.skip_note
         self.thread_safe, self.decoded_before = source.thread_safe, source.decoded_before
 
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the image files."""
-        return self._info
-
     def sample(self, index: int) -> tuple[Image, int]:
-        """Refuse: the files are copied, not decoded."""
         raise NotImplementedError("image files are copied as they are")
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of the image file of sample `index`, and its label."""
         return self._source.original(index, decode=decode and self._decode)
 
     def locate(self, index: int) -> str:
-        """Return the file of sample `index`."""
         return self._source.locate(index)

@@ -3,8 +3,9 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import NoReturn
 
@@ -20,29 +21,13 @@ from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 from storebench.units import number_of
 
-MOST_ENTRIES = 50_000_000
-"""Most files and folders in one set of class folders; ImageNet-21k has 14 million images."""
-
-MOST_DEPTH = 32
-"""Most levels of nested folders."""
-
 OTHER_IMAGES = (".avif", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga")
 """Endings of image files that are not read."""
 
-SYSTEM_FOLDERS = frozenset(
-    [
-        "lost+found",
-        "@eadir",
-        "@recycle",
-        "@recently-snapshot",
-        "@tmp",
-        "#recycle",
-        "#snapshot",
-        "$recycle.bin",
-        "__macosx",
-        "recycler",
-    ]
-) | {"system volume information", "network trash folder", "temporary items"}
+SYSTEM_FOLDERS = (
+    *("lost+found", "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "__macosx"),
+    *("$recycle.bin", "recycler", "system volume information", "network trash folder", "temporary items"),
+)
 """Folders that file systems, network drives and desktops make by themselves, in small letters."""
 
 
@@ -53,13 +38,10 @@ def is_left_out(path: str) -> bool:
 
 
 class ClassFolders:
-    """The class folders in one folder."""
-
     def __init__(self, root: Path, seen: ScanSnapshot | None = None) -> None:
         self._root = root
         self._seen = seen or ScanSnapshot()
         self._entered: dict[tuple[int, int], str] = {}
-        self._entries = 0
         self._enter("")
 
     def names(self) -> list[str]:
@@ -93,35 +75,26 @@ class ClassFolders:
         )
 
     def _enter(self, folder: str) -> None:
-        """Refuse a folder that was entered before, or is nested too deep."""
+        """Refuse a folder that was entered before."""
         try:
             status = (self._root / folder).stat()
         except OSError as error:
             raise unreadable(self._root / folder, error) from error
         self._seen.look(self._root / folder, status)
-        if folder.count("/") >= MOST_DEPTH:
-            raise self._refused(folder, f"more than {MOST_DEPTH} folders deep", "Move its images up.")
-        if not status.st_ino:  # some network file systems have no inode numbers; the other bounds apply there
+        if not status.st_ino:  # some network file systems have no inode numbers; there, links end at ELOOP
             return
         before = self._entered.setdefault((status.st_dev, status.st_ino), folder)
         if before != folder:
             above = not before or folder.startswith(f"{before}/")
             problem = "a link back to a folder above it" if above else "a folder that was read already"
-            raise self._refused(
-                folder,
-                f"{problem}, {self._root / before}, so that images would count twice",
-                "Remove the link.",
+            raise self._bad_link(
+                folder, f"{problem}, {self._root / before}, so that images would count twice"
             )
 
     def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
         try:
             with os.scandir(self._root / folder) as entries:
                 for entry in entries:
-                    self._entries += 1
-                    if self._entries > MOST_ENTRIES:
-                        raise self._refused(
-                            "", f"more than {MOST_ENTRIES:,} files and folders", "Name a smaller folder."
-                        )
                     if not is_left_out(entry.name):
                         yield entry
                     elif not entry.name.startswith("."):
@@ -139,11 +112,11 @@ class ClassFolders:
             if _is_named_as_image(entry):
                 return False
             reason = error.strerror or str(error)
-            raise self._refused(path, f"a link that leads nowhere ({reason})", "Remove the link.") from error
+            raise self._bad_link(path, f"a link that leads nowhere ({reason})") from error
         return False
 
-    def _refused(self, path: str, what: str, hint: str) -> CorruptDataError:
-        return CorruptDataError(what, where=self._root / path, hint=hint)
+    def _bad_link(self, path: str, what: str) -> CorruptDataError:
+        return CorruptDataError(what, where=self._root / path, hint="Remove the link.")
 
 
 def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
@@ -162,21 +135,16 @@ TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
 """Words for a test split; of several splits, the first one in this order is used."""
 
 _TRAIN_FOLDERS = ("train", "training")
-_NAME = re.compile(
-    rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII
-)
-_ALIKE = re.compile(
-    rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII
-)
-_ENDING = re.compile(rf"[ _-]({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})$", re.IGNORECASE | re.ASCII)
-_CAMEL = re.compile(rf"({'|'.join((*_TRAIN_FOLDERS, *TEST_FOLDERS))})(?=[A-Z])", re.ASCII)
+_WORDS = "|".join((*_TRAIN_FOLDERS, *TEST_FOLDERS))
+_NAME = re.compile(rf"({_WORDS})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII)
+_ALIKE = re.compile(rf"({_WORDS}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII)
+_ENDING = re.compile(rf"[ _-]({_WORDS})$", re.IGNORECASE | re.ASCII)
+_CAMEL = re.compile(rf"({_WORDS})(?=[A-Z])", re.ASCII)
 """Names that begin as a split's does and go on with something else than a small letter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The folders of the splits."""
-
     train: Path | None = None  # the folder of the training images
     test: Path | None = None  # the folder of the test images; None without one
     beside: tuple[str, ...] = ()  # names of the folders beside them, which belong to no split
@@ -187,10 +155,15 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
     seen.look(path)
     if not path.is_dir():
         return Splits()
-    folders = _folders(path)
+    try:
+        names = sorted(os.listdir(path))  # noqa: PTH208 - of a million names only a few become paths
+    except OSError as error:
+        raise unreadable(path, error) from error
+    # Links that lead nowhere are no folders.
+    folders = [name for name in names if not is_left_out(name) and (path / name).is_dir()]
     named = [name for name in folders if _word(name)]
     deep = [name for name in named if has_class_folders(path / name, seen)]
-    if {_is_train(name) for name in deep} == {True, False}:
+    if are_both(deep):
         return _chosen(path, deep, folders)
     flat = [name for name in named if name not in deep and _has_images(path / name, seen)]
     others = [name for name in folders if name not in named and _has_images(path / name, seen)]
@@ -227,15 +200,6 @@ def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
 def _has_images(root: Path, seen: ScanSnapshot) -> bool:
     """Return whether `root` holds an image, in a folder or directly."""
     return has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose())
-
-
-def _folders(path: Path) -> list[str]:
-    """Return the names of the folders in `path`, sorted. Links that lead nowhere and hidden names are skipped."""
-    try:
-        names = sorted(os.listdir(path))  # noqa: PTH208 - of a million names only a few become paths
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return [name for name in names if not is_left_out(name) and (path / name).is_dir()]
 
 
 def _word(name: str) -> str:
@@ -282,11 +246,8 @@ def _refuse_split_or_class(path: Path, name: str, other: str) -> NoReturn:
     )
 
 
-MOST_NAMED = 5
-"""Most folders that a note names."""
-
-ONE_CLASS = "images"
-"""Name of the only class of images that are in no class folder."""
+MOST_NAMED = 5  # most folders that a note names
+ONE_CLASS = "images"  # name of the only class of images that are in no class folder
 
 
 def open_folder(
@@ -295,11 +256,7 @@ def open_folder(
     """Open ``folder:PATH``: its train and val folders (see `find_splits`) if it has them, else PATH as the train split."""
     if listings is not None and path.is_dir():
         listings.refuse_within(path)
-
-    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
-        return _scan_split(path, split, seen)
-
-    files = found_files(path, ("folder", split), scan, listings)
+    files = found_files(path, ("folder", split), partial(_scan_split, path, split), listings)
     return FileDataset(FOLDER_PREFIX + text_of_name(str(path)), split, files, image_size)
 
 
@@ -312,22 +269,29 @@ def open_class_folders(
     listings: Listings | None = None,
 ) -> Dataset:
     """Open class folders, sorted by class, then by file name, as 256 x 256 unless another size is asked for."""
-
-    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
-        return _scan_classes(root, class_names, images.SIDE, seen)
-
+    scan = partial(_scan_classes, root, class_names, images.SIDE)
     files = found_files(root, ("classes", class_names), scan, listings)
     return FileDataset(name, split, files, image_size)
 
 
 def _scan_split(path: Path, split: Split, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
-    """Find the images of a split of ``folder:PATH``."""
     splits = find_splits(path, seen)
     if split == Split.TRAIN:
         if splits.train is None and splits.test is not None:
-            _refuse_test_only(path, splits.test)
+            raise DataNotFoundError(
+                f"only a test split, {splits.test.name}/, and no training images",
+                where=path,
+                hint=f"Put training images into train/, use --split test, or name {splits.test} to train on it.",
+            )
         if splits.train is None:
-            _refuse_splits_below(path, seen)
+            names = ClassFolders(path, seen).names() if path.is_dir() else []
+            below = find_splits(path / names[0], seen) if len(names) == 1 else Splits()
+            if below.train is not None and below.test is not None:  # they would become one class
+                raise DataNotFoundError(
+                    f"its only folder, {names[0]}/, holds {below.train.name}/ and {below.test.name}/",
+                    where=path,
+                    hint=f"Name {path / names[0]}.",
+                )
         beside = ", ".join(f"{name}/" for name in splits.beside)
         note = f"beside the splits, {beside} left out" if beside else ""
         return _scan_classes(splits.train or path, None, None, seen, note)
@@ -366,33 +330,32 @@ def _scan_classes(
                 where=root,
                 hint="Put the splits above the classes: train/CLASS and val/CLASS.",
             )
-    left_out = sum(map(len, by_class.values())) - len(kept)
+    beyond = sum(map(len, by_class.values())) - len(kept)
     flat = list(by_class) == [ONE_CLASS] and not (root / ONE_CLASS).is_dir()
     notes = [
-        f"{left_out} images left out: the train split lacks their classes" if left_out else "",
+        f"{beyond} images left out: the train split lacks their classes" if beyond else "",
         "one class only, so every label is 0" if len(classes) == 1 else "",
-    ]
-    notes += [
         note,
         _other_formats(seen, root),
         _without_images(by_class, seen, root),
-        _by_systems(seen, root),
+        _left_out(seen.systems, root, "folder", "that a system made", lambda path: path.name),
     ]
     if not flat and (loose := len(ClassFolders(root, seen).loose())):
         notes.append(f"{number_of(loose, 'image')} beside the class folders left out: no class")
-    provenance = Provenance(
-        origin=Origin.REAL,
-        source="image files without class folders" if flat else "image files in class folders",
-        note="; ".join(filter(None, notes)),
-    )
+    source = "image files without class folders" if flat else "image files in class folders"
+    provenance = Provenance(origin=Origin.REAL, source=source).noted(*notes)
     return look_at(root, kept, classes, provenance, own_side)
 
 
 def _other_formats(seen: ScanSnapshot, root: Path) -> str:
-    """Return a clause that counts the images of formats that are not read; "" if there are none."""
-    others = [path for path in seen.others if path.is_relative_to(root)]
-    kinds = ", ".join(sorted({path.suffix.lower() for path in others}))
-    return f"{number_of(len(others), 'file')} in other image formats left out: {kinds}" if others else ""
+    return _left_out(seen.others, root, "file", "in other image formats", lambda path: path.suffix.lower())
+
+
+def _left_out(paths: Iterable[Path], root: Path, noun: str, which: str, kind: Callable[[Path], str]) -> str:
+    """Return a clause that counts what is left out below a folder, and names its kinds; "" if there is nothing."""
+    within = [path for path in paths if path.is_relative_to(root)]
+    kinds = ", ".join(sorted(set(map(kind, within))))
+    return f"{number_of(len(within), noun)} {which} left out: {kinds}" if within else ""
 
 
 def _without_images(by_class: dict[str, list[str]], seen: ScanSnapshot, root: Path) -> str:
@@ -406,13 +369,6 @@ def _without_images(by_class: dict[str, list[str]], seen: ScanSnapshot, root: Pa
         words.append(f"{text_of_name(name)}/ ({held})")
     more = f" and {len(empty) - MOST_NAMED} more" if len(empty) > MOST_NAMED else ""
     return f"{number_of(len(empty), 'folder')} without an image that is read left out, no class: {', '.join(words)}{more}"
-
-
-def _by_systems(seen: ScanSnapshot, root: Path) -> str:
-    """Return a clause that counts the folders that a system made; "" if there are none."""
-    made = [path for path in seen.systems if path.is_relative_to(root)]
-    names = ", ".join(sorted({path.name for path in made}))
-    return f"{number_of(len(made), 'folder')} that a system made left out: {names}" if made else ""
 
 
 def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
@@ -447,33 +403,7 @@ def _images_by_class(root: Path, seen: ScanSnapshot) -> dict[str, list[str]]:
     return by_class
 
 
-def _refuse_splits_below(path: Path, seen: ScanSnapshot) -> None:
-    """Refuse a folder whose only folder holds train and test splits: they would become one class."""
-    names = ClassFolders(path, seen).names() if path.is_dir() else []
-    below = path / names[0] if len(names) == 1 else None
-    splits = None if below is None else find_splits(below, seen)
-    if splits is not None and splits.train is not None and splits.test is not None:
-        raise DataNotFoundError(
-            f"its only folder, {splits.train.parent.name}/, holds {splits.train.name}/ and {splits.test.name}/",
-            where=path,
-            hint=f"Name {splits.train.parent}.",
-        )
-
-
-def _refuse_test_only(path: Path, test: Path) -> NoReturn:
-    """Refuse to train on a folder that holds test splits and nothing else."""
-    raise DataNotFoundError(
-        f"only a test split, {test.name}/, and no training images",
-        where=path,
-        hint=f"Put training images into train/, use --split test, or name {test} to train on it.",
-    )
-
-
-MOST_LABEL = 99_999
-"""Largest label: one class folder per label is written by the format ``files``."""
-
-MOST_PATH = 4_095
-"""Most characters of a path, as the kernel's PATH_MAX; a longer one is a sign of another kind of file."""
+MOST_LABEL = 99_999  # largest label: one class folder per label is written by the format ``files``
 
 
 def open_list(
@@ -484,16 +414,12 @@ def open_list(
         raise DataNotFoundError(
             "no test split: a list is training data", where=path, hint="Name a folder with train/ and val/."
         )
-
-    def scan(seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
-        seen.look(path)
-        return _scan_list(path)
-
-    files = found_files(path.parent, ("list", path.name), scan, listings)
+    files = found_files(path.parent, ("list", path.name), partial(_scan_list, path), listings)
     return FileDataset(LIST_PREFIX + text_of_name(str(path)), split, files, image_size)
 
 
-def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
+def _scan_list(path: Path, seen: ScanSnapshot) -> tuple[FoundFiles, Statuses]:
+    seen.look(path)
     text = read_file(path).decode("utf-8-sig", "surrogateescape")
     lines = enumerate(text.split("\n"), start=1)
     files = [_file(line, path, number) for number, line in lines if line.strip()]
@@ -501,36 +427,23 @@ def _scan_list(path: Path) -> tuple[FoundFiles, Statuses]:
         raise CorruptDataError("a list without a line", where=path, hint="Write one PATH LABEL per line.")
     names = tuple(map(str, range(max(label for _, label in files) + 1)))
     labels = {label for _, label in files}
-    notes = [
-        f"one class only, so every label is {next(iter(labels))}" if len(labels) == 1 else "",
-        _repeated([name for name, _ in files]),
-    ]
-    source = Provenance(
-        origin=Origin.REAL, source="image files in a list", note="; ".join(filter(None, notes))
-    )
-    return look_at(path.parent, files, names, source)
-
-
-def _repeated(names: list[str]) -> str:
-    """Return a note on files that are listed more than once, which count as so many samples; "" if there are none."""
-    counts = Counter(map(os.path.normpath, names))
+    counts = Counter(os.path.normpath(name) for name, _ in files)
     several = sum(count > 1 for count in counts.values())
-    return f"{number_of(several, 'file')} listed more than once, each time as a sample" if several else ""
+    repeated = f"{number_of(several, 'file')} listed more than once, each time as a sample"
+    one_class = f"one class only, so every label is {next(iter(labels))}" if len(labels) == 1 else ""
+    source = Provenance(origin=Origin.REAL, source="image files in a list")
+    return look_at(path.parent, files, names, source.noted(one_class, repeated if several else ""))
 
 
 def _file(line: str, where: Path, number: int) -> tuple[str, int]:
-    """Return path and label of one line."""
     line = line.strip()
     at = max(line.rfind(" "), line.rfind("\t"))
     name, label = line[: max(at, 0)].rstrip(), line[at + 1 :]
-    if not (name and "\0" not in name and len(name) <= MOST_PATH and _is_label(label)):
+    is_label = re.fullmatch("[0-9]{1,9}", label) is not None and int(label) <= MOST_LABEL
+    if not (name and "\0" not in name and is_label):
         raise CorruptDataError(
             f"a line without a path and a label from 0 to {MOST_LABEL:,}",
             where=f"{where}:{number}",
             hint="Write one PATH LABEL per line, without a heading, quotes or commas.",
         )
     return name, int(label)
-
-
-def _is_label(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MOST_LABEL

@@ -1,6 +1,5 @@
 """ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking."""
 
-import dataclasses
 import os
 import weakref
 from collections.abc import Sequence
@@ -10,21 +9,20 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from storebench.datasets import images
-from storebench.datasets.base import Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
+from storebench.datasets.files import ImageFiles
 from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
-from storebench.datasets.images import change_note, checked, decode_rgb, probed_headers, sizes_of, square
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import (
     Member,
-    check_index,
-    files_digest,
-    fingerprint,
     members,
+    names_digest,
+    open_source,
     read_file,
+    statuses,
     unreadable,
 )
 from storebench.errors import CorruptDataError, DataNotFoundError
-from storebench.fileio.reading import open_regular
 from storebench.plain_text import text_of_name
 from storebench.settings.words import Split
 
@@ -33,20 +31,13 @@ VAL_TAR = "ILSVRC2012_img_val.tar"
 VAL_LIST = "val.txt"
 NAME = "imagenet"
 
-_LIST_BYTES_MAX = 16 << 20
-"""Most bytes of val.txt; Caffe's has less than 2 MB."""
-
-_MOST_CLASSES = 1_000_000
-
 
 def find(root: Path) -> Path | None:
     """Return the folder below the data folder `root` that holds any part of ImageNet, or None."""
     folder = root / "imagenet"
-    if any((folder / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)):
-        return folder
-    if any(has_class_folders(folder / split) for split in ("train", *TEST_FOLDERS)):
-        return folder
-    return root if any((root / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR)) else None
+    by_class = any(has_class_folders(folder / split) for split in ("train", *TEST_FOLDERS))
+    here = [place for place in (folder, root) if any((place / tar).is_file() for tar in (TRAIN_TAR, VAL_TAR))]
+    return folder if by_class else next(iter(here), None)
 
 
 def open_imagenet(
@@ -86,9 +77,8 @@ def _open_train(folder: Path, image_size: int | None, listings: Listings | None)
 
 
 def _train_members(path: Path) -> dict[str, list[Member]]:
-    """Return the images of every class in the training archive, sorted by name."""
     classes: dict[str, list[Member]] = {}
-    with _open(path) as stream:
+    with open_source(path) as stream:
         for inner in members(stream, str(path), suffixes=(".tar",)):
             where = f"{path}:{inner.name}"
             if is_left_out(inner.name):
@@ -106,23 +96,16 @@ def _train_members(path: Path) -> dict[str, list[Member]]:
 
 def _images(stream: BinaryIO, where: str, start: int = 0, end: int | None = None) -> list[Member]:
     """Return the images of one archive, sorted by name."""
-    found = [
+    found = (
         member
         for member in members(stream, where, start, end, suffixes=images.EXTENSIONS)
         if member.name.lower().endswith(images.EXTENSIONS) and not is_left_out(member.name)
-    ]
-    large = next((member for member in found if member.size > images.MOST_FILE_BYTES), None)
-    if large is not None:
-        raise CorruptDataError(
-            f"an image file of {large.size:,} bytes",
-            where=f"{where}:{large.name}",
-            hint="Use the original archive.",
-        )
+    )
     return sorted(found, key=lambda member: member.name)
 
 
 def _open_val_tar(path: Path, classes: tuple[str, ...] | None, image_size: int | None) -> Dataset:
-    with _open(path) as stream:
+    with open_source(path) as stream:
         found = _images(stream, str(path))
     if not found:
         raise CorruptDataError("holds no images", where=path, hint="Use the original archive.")
@@ -144,7 +127,7 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
             hint="Put val.txt of Caffe's caffe_ilsvrc12.tar.gz there, or class folders in val/; the devkit's MATLAB file "
             "is not read.",
         )
-    text = read_file(path, most_bytes=_LIST_BYTES_MAX).decode("utf-8-sig", "surrogateescape")
+    text = read_file(path).decode("utf-8-sig", "surrogateescape")
     pairs = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
     missing = next((name for name in names if name not in pairs), None)
     if missing is not None:
@@ -153,10 +136,8 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
         numbers = [int(pairs[name]) for name in names]
     except ValueError as error:
         raise CorruptDataError("holds something other than class numbers", where=path) from error
-    if not 0 <= min(numbers) <= max(numbers) < _MOST_CLASSES:
-        raise CorruptDataError(
-            f"holds a number that is not a class from 0 to {_MOST_CLASSES - 1:,}", where=path
-        )
+    if not 0 <= min(numbers) <= max(numbers) < 10**6:
+        raise CorruptDataError("holds a number that is not a class from 0 to 999,999", where=path)
     width = max(4, len(str(max(numbers))))
     known = classes or [f"class{number:0{width}d}" for number in range(max(numbers) + 1)]
     if max(numbers) >= len(known):
@@ -168,14 +149,7 @@ def _validation_classes(path: Path, names: Sequence[str], classes: Sequence[str]
     return [known[number] for number in numbers]
 
 
-def _open(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-class TarDataset(Dataset):
+class TarDataset(ImageFiles):
     """Serve the JPEGs of an archive by their offsets; each process opens the archive itself."""
 
     def __init__(
@@ -195,67 +169,36 @@ class TarDataset(Dataset):
         self._spans = np.array(
             [(member.offset, member.size) for member, _ in samples], dtype=np.int64
         ).reshape(-1, 2)
-        self._labels = np.array([label for _, label in samples], dtype=np.int64)
+        self.labels = np.array([label for _, label in samples], dtype=np.int64)
         self._stream: BinaryIO | None = None
-        identity = [self._spans.tobytes(), self._labels.tobytes(), files_digest(path.parent, [path])]
-        self.thread_safe = True
-        plain = Provenance(origin=Origin.REAL, source=path.name, note=note)
-        shape = square(image_size)
-        self.resize_note = change_note(sizes_of(probed_headers(self._read, len(samples))), shape)
-        note = "; ".join(filter(None, (note, self.resize_note)))
-        self._close()
-        self._info = DatasetInfo(
+        info = DatasetInfo(
             name=NAME,
             split=split,
             count=len(samples),
-            image_shape=shape,
+            image_shape=images.square(None),
             class_names=class_names,
-            provenance=dataclasses.replace(plain, note=note),
-            fingerprint=fingerprint("tar", shape, *identity),
+            provenance=Provenance(origin=Origin.REAL, source=path.name, note=note),
+            fingerprint="",
         )
-        own = square(None)
-        self.original_info = dataclasses.replace(
-            self._info,
-            image_shape=own,
-            provenance=plain,
-            fingerprint=fingerprint("originals", own, *identity),
-        )
-
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
-    def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, 3], label)."""
-        check_index(index, self._info.count)
-        pixels = decode_rgb(self._read(index), self.locate(index), self._info.image_shape[:2])
-        return pixels, int(self._labels[index])
-
-    def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of image file `index`, which decodes if that was to be checked, and its label."""
-        check_index(index, self._info.count)
-        return checked(self._read(index), self.locate(index), decode=decode), int(self._labels[index])
+        sizes = images.sizes_of(images.probed_headers(self._read, len(samples)))
+        digest, refused = names_digest(path.parent, [path.name], statuses([str(path)]))
+        for error in refused.values():
+            raise error
+        self.describe("tar", info, sizes, image_size, self._spans.tobytes(), self.labels.tobytes(), digest)
 
     def locate(self, index: int) -> str:
-        """Return the archive and the name of image file `index` in it."""
         start, end = self._name_ends[index : index + 2]
         return f"{self._path}:{self._names[start:end].decode('utf-8', 'surrogateescape')}"
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
         offset, size = map(int, self._spans[index])
         if self._stream is None:
-            self._stream = _open(self._path)
+            self._stream = open_source(self._path)
             weakref.finalize(self, self._stream.close)
         try:
             return os.pread(self._stream.fileno(), min(size, most_bytes), offset)
         except OSError as error:
             raise unreadable(self._path, error) from error
-
-    def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}

@@ -18,8 +18,7 @@ from storebench.arrays import ImageShape, ImageSize
 from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError, DataNotFoundError
 
-SIDE = 256
-"""Default side of the images of folders and of ImageNet."""
+SIDE = 256  # default side of the images of folders and of ImageNet
 
 EXTENSIONS = (
     *(".jpeg", ".jpg", ".jpe", ".jfif", ".jif", ".png", ".apng", ".bmp", ".dib", ".webp"),
@@ -33,19 +32,8 @@ PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 """Formats that are opened. JPEG includes MPO, for which Pillow has no opener of its own."""
 
 DOES_NOT_DECODE = (
-    OSError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zlib.error,
-    PilImage.DecompressionBombError,
+    *(OSError, EOFError, SyntaxError, struct.error, zlib.error, PilImage.DecompressionBombError),
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
 )
 """Errors that Pillow's decoders raise for damaged files."""
 
@@ -66,9 +54,7 @@ def reason_of(error: Exception) -> str:
 DEPTH_RULE = "16-bit pixels become 8-bit ones by their high byte"
 """The one rule for more than 8 bits per channel. What has no defined range in 8 bits is refused."""
 
-LEAST_LEVEL = 16
-"""Least brightest level of a 16-bit image in 8 bits. A darker one holds 12 bits or fewer, and would become nearly black."""
-
+LEAST_LEVEL = 16  # a 16-bit image whose brightest level in 8 bits is less would become nearly black
 _PHOTOMETRIC = 262
 _SAMPLE_FORMAT, _UNSIGNED = 339, {1, 4}
 """The tag of TIFF for the kind of numbers, and the kinds that are unsigned integers."""
@@ -91,15 +77,12 @@ def is_deep(image: PilImage.Image) -> bool:
         raise CorruptDataError(
             f"{kind} pixels, which have no defined range in 8 bits", hint="Scale them to 8 bits first."
         )
-    deep = image.mode.startswith("I") or any("16" in name for name in _raw_modes(image))
+    how = [tile[3] for tile in getattr(image, "tile", ())]
+    raw_modes = [str(args[0] if isinstance(args, tuple) and args else args) for args in how]
+    deep = image.mode.startswith("I") or any("16" in name for name in raw_modes)
     if deep and getattr(image, "tag_v2", {}).get(_PHOTOMETRIC, 1) == 0:
         raise CorruptDataError("16-bit pixels in which 0 is white", hint="Scale them to 8 bits first.")
     return deep
-
-
-def _raw_modes(image: PilImage.Image) -> Iterator[str]:
-    for _, _, _, how in getattr(image, "tile", ()):
-        yield str(how[0] if isinstance(how, tuple) and how else how)
 
 
 def load_rgb(image: PilImage.Image) -> PilImage.Image:
@@ -140,9 +123,7 @@ def resized(image: PilImage.Image, size: tuple[int, int]) -> PilImage.Image:
 
 
 BytesLike = bytes | bytearray | memoryview
-
-MOST_PIXELS = 89_478_485
-"""Most pixels of an image, about 9,459 x 9,459: Pillow takes a larger one for a decompression bomb."""
+MOST_PIXELS = 89_478_485  # about 9,459 x 9,459; Pillow takes a larger image for a decompression bomb
 
 JPEG, PNG = "JPEG", "PNG"
 
@@ -150,14 +131,7 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of JPEG that begin a frame header; the three others in this range begin tables."""
 
-_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
-"""Markers of JPEG without a length."""
-
-_ENDS = (0xD9, 0xDA)
-
-_MOST_MARKERS = 4096
-"""Most markers and stray bytes before the size; more are those of a file that was made to be slow."""
-
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers of JPEG without a length
 REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --skip-unreadable."
 
 
@@ -172,37 +146,32 @@ class Header:
     end: int = 0  # position behind the part of the file that was looked at
     deep: bool = False  # whether its channels have 16 bits
 
-    @property
-    def pixels(self) -> int:
-        """Pixels of the decoded image."""
-        return self.width * self.height
+    def __post_init__(self) -> None:
+        if not self.width * self.height:
+            raise _broken(f"a {self.kind} of {self.width} x {self.height} pixels")
+        if self.width * self.height > MOST_PIXELS:
+            raise _bomb(f"{self.width:,} x {self.height:,}")
 
 
 def read_header(content: BytesLike) -> Header:
     """Return kind and size of an image file. JPEG and PNG are parsed here, every other kind by Pillow."""
-    header = _parsed(content) or _other(content)
-    _refuse_size(header)
-    return header
+    return _parsed(content) or _other(content)
 
 
 def refuse_bomb(content: BytesLike) -> None:
     """Refuse a JPEG or PNG with more than `MOST_PIXELS` pixels before a library opens it."""
-    header = _parsed(content)
-    if header is not None:
-        _refuse_size(header)
+    _parsed(content)
 
 
 def _parsed(content: BytesLike) -> Header | None:
     if content[:2] == b"\xff\xd8":
         return _jpeg(content)
-    return _png(content) if content[:8] == _PNG_SIGNATURE else None
-
-
-def _refuse_size(header: Header) -> None:
-    if not header.pixels:
-        raise _broken(f"a {header.kind} of {header.width} x {header.height} pixels")
-    if header.pixels > MOST_PIXELS:
-        raise _bomb(f"{header.width:,} x {header.height:,}")
+    if content[:8] != _PNG_SIGNATURE:
+        return None
+    if len(content) < 24 or content[12:16] != b"IHDR":
+        raise _broken("a PNG that is cut short or damaged in its header")
+    width, height = _number(content[16:20]), _number(content[20:24])
+    return Header(kind=PNG, width=width, height=height, end=24, deep=content[24:25] == b"\x10")
 
 
 def check_file(content: bytes) -> Header:
@@ -216,7 +185,7 @@ def check_file(content: bytes) -> Header:
 
 def _jpeg(content: BytesLike) -> Header:
     at = 2
-    for _ in range(_MOST_MARKERS):
+    for _ in range(4096):  # of more markers and stray bytes, a file was made to be slow
         if len(content) < at + 4:
             raise _broken("a JPEG that is cut short in its header")
         marker = content[at + 1]
@@ -229,23 +198,11 @@ def _jpeg(content: BytesLike) -> Header:
                 raise _broken("a JPEG that is cut short in its header")
             height, width = _number(content[at + 5 : at + 7]), _number(content[at + 7 : at + 9])
             return Header(kind=JPEG, width=width, height=height, components=content[at + 9], end=at + 10)
-        elif marker in _ENDS:
+        elif marker in (0xD9, 0xDA):
             raise _broken("a damaged JPEG: its data begins before its size")
         else:
             at += 2 + max(2, _number(content[at + 2 : at + 4]))
     raise _broken("a damaged JPEG: it has too many markers before its size")
-
-
-def _png(content: BytesLike) -> Header:
-    if len(content) < 24 or content[12:16] != b"IHDR":
-        raise _broken("a PNG that is cut short or damaged in its header")
-    return Header(
-        kind=PNG,
-        width=_number(content[16:20]),
-        height=_number(content[20:24]),
-        end=24,
-        deep=content[24:25] == b"\x10",
-    )
 
 
 def _other(content: BytesLike) -> Header:
@@ -280,7 +237,6 @@ SUFFIXES = (".img", ".jpg", ".png", ".gif", ".bmp", ".webp", ".tif", ".ppm")
 
 
 def suffix_of(content: bytes) -> str:
-    """Return the file extension for an image file's bytes, one of `SUFFIXES`."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return ".webp"
     return next((suffix for start, suffix in _STARTS if content.startswith(start)), SUFFIXES[0])
@@ -330,29 +286,18 @@ def _picture(content: bytes, where: str, *, reduced: bool = False) -> PilImage.I
     except CorruptDataError as error:
         raise CorruptDataError(error.what, where=where, hint=error.hint) from error
     except DOES_NOT_DECODE as error:
-        raise CorruptDataError(_reason(content, error), where=where, hint=REPLACE_HINT) from error
+        what = f"does not decode ({reason_of(error)})"
+        try:
+            check_file(content)
+        except CorruptDataError as damage:
+            what = damage.what
+        raise CorruptDataError(what, where=where, hint=REPLACE_HINT) from error
 
 
-def _reason(content: bytes, error: Exception) -> str:
-    """Return the reason why a file does not decode: truncation, or Pillow's message."""
-    try:
-        check_file(content)
-    except CorruptDataError as damage:
-        return damage.what
-    return f"does not decode ({reason_of(error)})"
-
-
-HEADER_BYTES = 256 << 10
-"""Bytes of a file that are read for its size. If they do not hold it, all of the file is read."""
-
-PROBED = 64
-"""Most files whose size is looked at to describe a dataset."""
-
-LARGE_CHANGE = 4.0
-"""A resize by more than this factor in pixels is said."""
-
-ReadStart = Callable[[int, int], bytes]
-"""Return the first bytes of the file of a sample, given its index and their number."""
+HEADER_BYTES = 256 << 10  # read of a file for its size; if they do not hold it, all of the file is read
+PROBED = 64  # most files whose size is looked at to describe a dataset
+LARGE_CHANGE = 4.0  # a resize by more than this factor in pixels is said
+ReadStart = Callable[[int, int], bytes]  # (index, number of bytes) -> the first bytes of the file of a sample
 
 
 def square(side: int | None) -> ImageShape:
@@ -377,7 +322,6 @@ def probed_headers(read: ReadStart, count: int) -> tuple[Header, ...]:
 
 
 def sizes_of(headers: Iterable[Header]) -> tuple[ImageSize, ...]:
-    """Return width and height of files."""
     return tuple((header.width, header.height) for header in headers)
 
 
@@ -416,16 +360,8 @@ def resize_clause(note: str) -> str:
 def _headers(read: ReadStart, indices: Iterable[int]) -> Iterator[Header]:
     """Yield the headers of files, but not of damaged ones."""
     for index in indices:
-        with contextlib.suppress(CorruptDataError, DataNotFoundError, OSError):
-            yield _header(read, index)
-
-
-def _header(read: ReadStart, index: int) -> Header:
-    start = read(index, HEADER_BYTES)
-    try:
-        return read_header(start)
-    except CorruptDataError:
         # The directory of a TIFF may be at its end, and a JPEG may have long segments before its size.
-        if len(start) < HEADER_BYTES:
-            raise
-        return read_header(read(index, MOST_FILE_BYTES))
+        for most in (HEADER_BYTES, MOST_FILE_BYTES):
+            with contextlib.suppress(CorruptDataError, DataNotFoundError, OSError):
+                yield read_header(read(index, most))
+                break

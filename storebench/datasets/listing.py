@@ -4,10 +4,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import numpy as np
 from storebench.datasets.base import MOST_IMAGE_SIZE, Origin, Provenance
 from storebench.datasets.files import FoundFiles
 from storebench.datasets.sources import (
+    CTIME,
     Refusal,
     Statuses,
     fingerprint,
-    newest_change_ns,
     paths_of,
     row_of,
     status_row,
@@ -30,27 +31,30 @@ from storebench.fileio.json_text import parse_json
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 
-FOLDER = ".listings"
-"""Folder of the listings, in the folder of all stores."""
-
-VERSION = 3
-"""Part of every listing's name; increased whenever a scan would find something else."""
-
-MOST_BYTES = 1 << 31
-"""Most bytes of a listing; one of a million files has about 50 MB."""
-
+FOLDER = ".listings"  # folder of the listings, in the folder of all stores
+VERSION = 3  # part of every listing's name; increased whenever a scan would find something else
+MOST_BYTES = 1 << 31  # most bytes of a listing; one of a million files has about 50 MB
 _DIGEST_BYTES = 16
 _SETTLED_NS = 20_000_000
 """Within this time a second change may leave the times as they are: file systems use the clock of the last tick."""
 
-_COARSE_NS = 2_000_000_000
-"""The same on file systems that keep whole seconds."""
+_COARSE_NS = 2_000_000_000  # the same on file systems that keep whole seconds
 
 _UNUSABLE = (OSError, StorebenchError, ValueError, LookupError, TypeError, AttributeError)
 """What reading a damaged listing may raise."""
 
-REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
+_REFUSALS: dict[str, type[Refusal]] = {kind.__name__: kind for kind in (CorruptDataError, DataNotFoundError)}
 """The name that a listing keeps for an error -> its class."""
+
+
+def packed_refusals(refusals: Mapping[int, Refusal]) -> list[tuple[int, str, str, str | None]]:
+    """Return why files cannot be read, by index, as rows for JSON."""
+    return [(index, type(error).__name__, error.what, error.hint) for index, error in refusals.items()]
+
+
+def unpacked_refusals(rows: Any, locate: Callable[[int], Path | str]) -> dict[int, Refusal]:
+    """Return what `packed_refusals` was given; a damaged row raises some error."""
+    return {index: _REFUSALS[kind](what, where=locate(index), hint=hint) for index, kind, what, hint in rows}
 
 
 class ScanSnapshot:
@@ -74,8 +78,6 @@ Scan = Callable[[ScanSnapshot], tuple[FoundFiles, Statuses]]
 
 
 class Listings:
-    """The listings in the folder of all stores."""
-
     def __init__(self, stores: Path) -> None:
         self._stores = stores
         self._pending: dict[str, bytes] = {}
@@ -130,27 +132,21 @@ def found_files(root: Path, key: Sequence[object], scan: Scan, listings: Listing
     if listings is None:
         return scan(ScanSnapshot())[0]
     name = f"files-{fingerprint(VERSION, os.path.realpath(root), *key)}"
-    content = listings.get(name)
-    if content is not None:
+    if (content := listings.get(name)) is not None:
         with contextlib.suppress(*_UNUSABLE):
-            files = _unpacked(content, root)
-            if files is not None:
-                return files
+            if (known := _unpacked(content, root)) is not None:
+                return known
     began_ns, seen = time.time_ns(), ScanSnapshot()
     files, rows = scan(seen)
     folders = np.array(list(seen.rows.values()), np.uint64).reshape(-1, rows.shape[1])
-    if _settled(np.concatenate([folders, rows]), began_ns):
-        listings.keep(name, _packed(files, root, seen, _rows_digest(folders, rows)))
+    newest = int(np.concatenate([folders, rows])[:, CTIME].max(initial=0))
+    # Only if a change after the scan began would show in the times.
+    if newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS):
+        listings.keep(name, _packed(files, root, seen, _digest(folders.tobytes(), rows.tobytes())))
     return files
 
 
-def _settled(rows: Statuses, began_ns: int) -> bool:
-    """Return whether a change after the scan began would show in the times."""
-    newest = newest_change_ns(rows)
-    return newest < began_ns - (_SETTLED_NS if newest % 1_000_000_000 else _COARSE_NS)
-
-
-def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -> bytes:
+def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: bytes) -> bytes:
     """Return files as bytes: a line of JSON, the labels, and the names of the folders and of the files."""
     header = {
         "root": os.path.relpath(files.root, root),
@@ -159,12 +155,10 @@ def _packed(files: FoundFiles, root: Path, seen: ScanSnapshot, unchanged: str) -
         "own_shape": files.own_shape,
         "sizes": files.sizes,
         "digest": files.digest,
-        "unreadable": [
-            (index, type(error).__name__, error.what, error.hint) for index, error in files.unreadable.items()
-        ],
+        "unreadable": packed_refusals(files.unreadable),
         "files": len(files.paths),
         "folders": len(seen.rows),
-        "unchanged": unchanged,
+        "unchanged": unchanged.hex(),
     }
     names = "\0".join([*seen.rows, *files.paths]).encode("utf-8", "surrogateescape")
     return json.dumps(header).encode() + b"\n" + files.labels.astype("<i8").tobytes() + names
@@ -180,15 +174,13 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
     within = root / header["root"]
     if not len(labels) == len(paths) == header["files"]:
         return None
-    if _rows_digest(statuses(folders), statuses(paths_of(within, paths))) != header["unchanged"]:
+    rows = [statuses(folders).tobytes(), statuses(paths_of(within, paths)).tobytes()]
+    if _digest(*rows).hex() != header["unchanged"]:
         return None
     provenance = header["provenance"]
     height, width, channels = header["own_shape"]
     sizes = tuple((across, down) for across, down in header["sizes"])
-    if (
-        min(height, width, *(side for size in sizes for side in size)) < 1
-        or max(height, width) > MOST_IMAGE_SIZE
-    ):
+    if min(height, width, *itertools.chain(*sizes)) < 1 or max(height, width) > MOST_IMAGE_SIZE:
         return None
     return FoundFiles(
         root=within,
@@ -199,19 +191,12 @@ def _unpacked(content: bytes, root: Path) -> FoundFiles | None:
         own_shape=(height, width, channels),
         sizes=sizes,
         digest=header["digest"],
-        unreadable={
-            index: REFUSALS[kind](what, where=within / paths[index], hint=hint)
-            for index, kind, what, hint in header["unreadable"]
-        },
+        unreadable=unpacked_refusals(header["unreadable"], lambda index: within / paths[index]),
     )
 
 
-def _rows_digest(*rows: Statuses) -> str:
+def _digest(*parts: bytes) -> bytes:
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for part in rows:
-        digest.update(part.tobytes())
-    return digest.hexdigest()
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

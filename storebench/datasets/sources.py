@@ -5,6 +5,7 @@ import contextlib
 import errno
 import gzip
 import hashlib
+import io
 import os
 import stat
 import tarfile
@@ -27,8 +28,7 @@ WHOLE_CONTENT_BYTES = 64 << 20
 END_BYTES, MOST_ENDS = 4096, 1 << 16
 """First and last bytes of a file that identify it, and the most files that are looked at in this way."""
 
-MOST_FILE_BYTES = 256 << 20
-"""Most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB."""
+MOST_FILE_BYTES = 256 << 20  # most bytes of a source file that is read whole; CIFAR-10's batches have 31 MB
 
 Statuses = npt.NDArray[np.uint64]
 """What the system says of n files, uint64 [n, 6]: device, inode, mode, size, times of modification and change in ns.
@@ -36,33 +36,30 @@ Statuses = npt.NDArray[np.uint64]
 A file of which it says nothing has mode 0, and the number of the error as its size.
 """
 
-_MODE, _SIZE, _MTIME, _CTIME = 2, 3, 4, 5
-_FIELDS = 6
-_MASK = (1 << 64) - 1
-_KIND_BITS = 0o170000
-
-Refusal = CorruptDataError | DataNotFoundError
-"""Why a source file cannot be used."""
+_MODE, _SIZE, _MTIME, CTIME = 2, 3, 4, 5
+Refusal = CorruptDataError | DataNotFoundError  # why a source file cannot be used
 
 
 def read_file(path: Path, *, most_bytes: int = MOST_FILE_BYTES) -> bytes:
-    """Return the bytes of a source file."""
     try:
         return read_small_file(path, most_bytes=most_bytes)
     except OSError as error:
         raise unreadable(path, error) from error
 
 
+def open_source(path: Path) -> io.BufferedReader:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def unreadable(path: Path, error: OSError) -> DataNotFoundError:
     """Return the error for a source file that the system refuses to read."""
-    missing = isinstance(error, FileNotFoundError)
-    return DataNotFoundError(
-        f"cannot be read ({error.strerror or error})",
-        where=path,
-        hint="Check the path; a list's paths begin at its folder."
-        if missing
-        else "Check its permissions and the disk.",
-    )
+    hint = "Check its permissions and the disk."
+    if isinstance(error, FileNotFoundError):
+        hint = "Check the path; a list's paths begin at its folder."
+    return DataNotFoundError(f"cannot be read ({error.strerror or error})", where=path, hint=hint)
 
 
 @contextmanager
@@ -79,7 +76,6 @@ def unzipping(path: Path, hint: str) -> Iterator[None]:
 
 
 def check_index(index: int, count: int) -> None:
-    """Raise `IndexError` unless `index` is in ``range(count)``."""
     if not 0 <= index < count:
         raise IndexError(f"sample {index} of {count}")
 
@@ -94,15 +90,6 @@ def fingerprint(*parts: object) -> str:
     return digest.hexdigest()
 
 
-def files_digest(root: Path, files: Sequence[Path]) -> str:
-    """Return a digest that identifies source files: their names below `root`, sizes, and content or times."""
-    names = [(path.relative_to(root) if path.is_relative_to(root) else path).as_posix() for path in files]
-    digest, refused = names_digest(root, names, statuses(paths_of(root, names)))
-    for error in refused.values():
-        raise error
-    return digest
-
-
 def paths_of(root: Path, names: Iterable[str]) -> Iterator[str]:
     """Yield the paths of files that are named relative to `root`, or absolutely."""
     return (os.path.join(root, name) for name in names)  # noqa: PTH118 - a million Path objects take seconds
@@ -113,11 +100,10 @@ def statuses(paths: Iterable[str]) -> Statuses:
     flat = array.array("Q")
     for path in paths:
         flat.extend(status_row(path))
-    return np.array(flat, np.uint64).reshape(-1, _FIELDS)
+    return np.array(flat, np.uint64).reshape(-1, 6)
 
 
 def status_row(path: str) -> tuple[int, ...]:
-    """Return the status of one file, as a row of `Statuses`."""
     try:
         return row_of(os.stat(path))  # noqa: PTH116 - a million Path objects take seconds
     except OSError as error:
@@ -125,26 +111,15 @@ def status_row(path: str) -> tuple[int, ...]:
 
 
 def row_of(status: os.stat_result) -> tuple[int, ...]:
-    """Return a status as a row of `Statuses`."""
-    values = (
-        status.st_dev,
-        status.st_ino,
-        status.st_mode,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return tuple(
+        value % 2**64 for value in (status.st_dev, status.st_ino, status.st_mode, status.st_size, *times)
     )
-    return tuple(value & _MASK for value in values)
-
-
-def newest_change_ns(rows: Statuses) -> int:
-    """Return the latest time of change of any of these files; 0 without a file."""
-    return int(rows[:, _CTIME].max()) if len(rows) else 0
 
 
 def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> tuple[str, Mapping[int, Refusal]]:
-    """Return the digest of `files_digest`, and why files cannot be read, by index, as far as this shows."""
-    regular = (rows[:, _MODE] & np.uint64(_KIND_BITS)) == np.uint64(stat.S_IFREG)
+    """Return a digest that identifies files: names, sizes, and content or times; and why some cannot be read, by index."""
+    regular = (rows[:, _MODE] & np.uint64(0o170000)) == np.uint64(stat.S_IFREG)
     refused: dict[int, Refusal] = {
         index: _refusal(os.path.join(root, names[index]), rows[index].tolist())  # noqa: PTH118 - names, not paths
         for index in np.flatnonzero(~regular).tolist()
@@ -187,19 +162,14 @@ def _ends(path: str, size: int) -> bytes:
 
 def _refusal(path: str, row: Sequence[int]) -> Refusal:
     """Return the reason why a special file cannot be read."""
-    mode = row[_MODE]
-    if not mode:
-        reason = os.strerror(row[_SIZE])
-        if os.path.islink(path):  # noqa: PTH114 - it may be a name that Path refuses
-            return CorruptDataError(
-                f"a link that leads nowhere ({reason})", where=path, hint="Remove the link."
-            )
-        return unreadable(Path(path), OSError(row[_SIZE], reason))
-    if stat.S_ISDIR(mode):
-        return unreadable(Path(path), OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
-    return CorruptDataError(
-        f"{kind_of(mode)}, not an image file", where=path, hint="Take it out of the folder."
-    )
+    mode, number = row[_MODE], errno.EISDIR if stat.S_ISDIR(row[_MODE]) else row[_SIZE]
+    if mode and not stat.S_ISDIR(mode):
+        what, hint = f"{kind_of(mode)}, not an image file", "Take it out of the folder."
+    elif not mode and os.path.islink(path):  # noqa: PTH114 - it may be a name that Path refuses
+        what, hint = f"a link that leads nowhere ({os.strerror(number)})", "Remove the link."
+    else:
+        return unreadable(Path(path), OSError(number, os.strerror(number)))
+    return CorruptDataError(what, where=path, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,44 +15,32 @@ from storebench.settings.words import Split
 FIELD_SIDE = 640
 FIELD_COUNT = 4
 LEAVES = 1600
-ROUGHNESS = 0.25
-LEAF_RADIUS = (3.0, 160.0)
 
 Float32s = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Appearance:
-    """Appearance of photographs of one size, in levels of 0 to 255."""
-
-    contrast: tuple[float, float]  # mean and deviation of the images' standard deviation
-    grain: float  # mean of the grain's standard deviation; PNG cannot compress grain
-    pattern_frac: float  # share of the contrast that comes from the class's pattern
-
-
-PHOTOGRAPH = Appearance(contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3)
-THUMBNAIL = Appearance(contrast=(54.0, 14.0), grain=2.5, pattern_frac=0.5)
-
-
-def photograph(label: int, side: int, random: np.random.Generator) -> Image:
+def _picture(
+    label: int,
+    side: int,
+    random: np.random.Generator,
+    *,
+    contrast: tuple[float, float],  # mean and deviation of the images' standard deviation, of 255 levels
+    grain: float,  # mean of the grain's standard deviation; PNG cannot compress grain
+    pattern_frac: float,  # share of the contrast that comes from the class's pattern
+) -> Image:
     """Return a synthetic photograph of class `label`, uint8 [side, side, 3]."""
-    return _picture(PHOTOGRAPH, label, side, random)
-
-
-def thumbnail(label: int, side: int, random: np.random.Generator) -> Image:
-    """Return a small synthetic photograph of class `label`, uint8 [side, side, 3]."""
-    return _picture(THUMBNAIL, label, side, random)
-
-
-def _picture(look: Appearance, label: int, side: int, random: np.random.Generator) -> Image:
     scene = _cut(_field(int(random.integers(FIELD_COUNT))), side, random)
     scene -= scene.mean()
-    scene *= np.sqrt(1 - look.pattern_frac) / (scene.std() + 1e-3)
-    scene += np.sqrt(look.pattern_frac) * _pattern(label, side)
-    scene *= max(15.0, random.normal(*look.contrast))
-    scene += _cut(_grain(), side, random) * (look.grain * random.gamma(2.0, 0.5))
+    scene *= np.sqrt(1 - pattern_frac) / (scene.std() + 1e-3)
+    scene += np.sqrt(pattern_frac) * _pattern(label, side)
+    scene *= max(15.0, random.normal(*contrast))
+    scene += _cut(_grain(), side, random) * (grain * random.gamma(2.0, 0.5))
     scene += random.normal(118.0, 20.0)
     return scene.clip(0, 255, out=scene).astype(np.uint8)
+
+
+photograph = functools.partial(_picture, contrast=(60.0, 14.0), grain=2.2, pattern_frac=0.3)
+thumbnail = functools.partial(_picture, contrast=(54.0, 14.0), grain=2.5, pattern_frac=0.5)
 
 
 def _cut(field: Float32s, side: int, random: np.random.Generator) -> Float32s:
@@ -75,7 +63,7 @@ def _field(number: int) -> Float32s:
     texture = np.stack([_spectral_noise(random) for _ in range(4)], axis=-1)
     things = _dead_leaves(random)
     # Some objects are smooth and some are rough, like sky and grass.
-    mixed = things[:, :, :4] + ROUGHNESS * things[:, :, 4:] ** 2 * texture
+    mixed = things[:, :, :4] + 0.25 * things[:, :, 4:] ** 2 * texture
     # One luminance shared by the three channels, and a little colour in each.
     return (mixed[:, :, :1] + 0.28 * mixed[:, :, 1:]).astype(np.float32)
 
@@ -93,7 +81,7 @@ def _spectral_noise(random: np.random.Generator) -> npt.NDArray[np.float64]:
 def _dead_leaves(random: np.random.Generator) -> npt.NDArray[np.float64]:
     """Return overlapping discs with radii that fall as r^-3; their edges resemble those of photographs."""
     canvas = np.zeros((FIELD_SIDE, FIELD_SIDE, 5))
-    low, high = (radius**-2 for radius in LEAF_RADIUS)
+    low, high = (radius**-2 for radius in (3.0, 160.0))
     radii = (low + random.random(LEAVES) * (high - low)) ** -0.5
     centres = random.uniform(0, FIELD_SIDE, (LEAVES, 2))
     values = random.standard_normal((LEAVES, 5))
@@ -175,11 +163,8 @@ def _stroke(label: int) -> npt.NDArray[np.float64]:
     return np.stack([np.interp(places, length, axis) for axis in curve.T], axis=-1)
 
 
-VERSION = 1
-"""Part of the fingerprint; increased whenever the same seed gives different pixels."""
-
-MOST_SIDE = 512
-"""Largest side of a stand-in's images: they are cut from fields of 640 x 640."""
+VERSION = 1  # part of the fingerprint; increased whenever the same seed gives different pixels
+MOST_SIDE = 512  # largest side of a stand-in's images: they are cut from fields of 640 x 640
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,39 +175,15 @@ class Recipe:
     draw: Callable[[int, int, np.random.Generator], Image]
     side: int
     channels: int
-    class_names: tuple[str, ...]
-    counts: dict[Split, int]
-
-
-def _classes(count: int) -> tuple[str, ...]:
-    return tuple(f"class{number:03d}" for number in range(count))
+    classes: int
+    train: int  # samples of each split
+    test: int
 
 
 RECIPES = {
-    "mnist": Recipe(
-        number=1,
-        draw=digit,
-        side=28,
-        channels=1,
-        class_names=_classes(10),
-        counts={Split.TRAIN: 10_000, Split.TEST: 2_000},
-    ),
-    "cifar10": Recipe(
-        number=2,
-        draw=thumbnail,
-        side=32,
-        channels=3,
-        class_names=_classes(10),
-        counts={Split.TRAIN: 5_000, Split.TEST: 1_000},
-    ),
-    "imagenet": Recipe(
-        number=3,
-        draw=photograph,
-        side=256,
-        channels=3,
-        class_names=_classes(200),
-        counts={Split.TRAIN: 200, Split.TEST: 0},
-    ),
+    "mnist": Recipe(number=1, draw=digit, side=28, channels=1, classes=10, train=10_000, test=2_000),
+    "cifar10": Recipe(number=2, draw=thumbnail, side=32, channels=3, classes=10, train=5_000, test=1_000),
+    "imagenet": Recipe(number=3, draw=photograph, side=256, channels=3, classes=200, train=200, test=0),
 }
 
 
@@ -232,9 +193,10 @@ class SyntheticDataset(Dataset):
     def __init__(self, spec: DatasetSpec, *, why: str = "") -> None:
         name, split = spec.name, spec.split
         recipe = RECIPES[name]
-        if not recipe.counts[split]:
+        whole = recipe.train if split is Split.TRAIN else recipe.test
+        if not whole:
             raise DataNotFoundError(f"the synthetic stand-in of {name} has no {split} split")
-        count = spec.size or recipe.counts[split]
+        count = spec.size or whole
         count = min(count, spec.limit or count)
         self._recipe = recipe
         self._key = (spec.seed, recipe.number, list(Split).index(split))
@@ -251,21 +213,15 @@ class SyntheticDataset(Dataset):
             split=split,
             count=count,
             image_shape=(self._side, self._side, recipe.channels),
-            class_names=recipe.class_names,
+            class_names=tuple(f"class{number:03d}" for number in range(recipe.classes)),
             provenance=Provenance(
                 origin=Origin.SYNTHETIC, source=f"synthetic stand-in of {name}", derived_frac=1.0, note=why
             ),
             fingerprint=fingerprint("synthetic", VERSION, self._key, count, *sized),
         )
 
-    @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset."""
-        return self._info
-
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index` as (uint8 [H, W, C], label)."""
         check_index(index, self._info.count)
         random = np.random.default_rng((*self._key, index))
-        label = int(random.integers(len(self._recipe.class_names)))
+        label = int(random.integers(self._recipe.classes))
         return self._recipe.draw(label, self._side, random), label

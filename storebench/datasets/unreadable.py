@@ -4,14 +4,12 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 from storebench.datasets.base import Dataset, DatasetSpec, Provenance
 from storebench.datasets.derived import ChosenSamples, Grown, places_in, select
-from storebench.datasets.listing import REFUSALS, Listings
+from storebench.datasets.listing import Listings, packed_refusals, unpacked_refusals
 from storebench.datasets.sources import Refusal, fingerprint
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.fileio.json_text import parse_json
@@ -20,63 +18,44 @@ from storebench.progress import Progress, silent
 from storebench.units import number_of
 
 MOST_THREADS = 8
-_AT_ONCE = 256
-"""Files that wait to be decoded at a time."""
-
-_NAMED = 5
-"""Most files that are named where some are left out."""
-
-_VERSION = 1
-"""Part of the name of what was found out; increased whenever other files count as unreadable."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unreadable:
-    """An image file that cannot be read."""
-
-    index: int  # the first sample that is made of it
-    error: Refusal  # why, with the file's name
-
-
-FindUnreadable = Callable[[Sequence[int]], list[Unreadable]]
-"""Return the files that cannot be read among those of some samples."""
+_AT_ONCE = 256  # files that wait to be decoded at a time
+_NAMED = 5  # most files that are named where some are left out
+_VERSION = 1  # part of the name of what was found out; increased whenever other files count as unreadable
 
 
 def find_unreadable(
     dataset: Dataset, indices: Collection[int], progress: Progress = silent
-) -> list[Unreadable]:
-    """Decode the files of some samples, each once, in several threads; return those that cannot be, in order."""
+) -> dict[int, Refusal]:
+    """Decode the files of some samples, each once, in several threads; return why files cannot be, by sample."""
 
-    def check(index: int) -> Unreadable | None:
+    def check(index: int) -> Refusal | None:
         try:
             dataset.original(index)
         except (CorruptDataError, DataNotFoundError) as error:
-            return Unreadable(index=index, error=error)
+            return error
         return None
 
     files = _each_file(dataset, indices)
-    unreadable: list[Unreadable] = []
+    unreadable: dict[int, Refusal] = {}
     # Decoding releases the lock of the interpreter, so threads do.
     threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
     with progress(f"checking {dataset.info.name}") as advance, ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(files), _AT_ONCE):
             if first:
                 advance(first, len(files))
-            unreadable += filter(None, pool.map(check, files[first : first + _AT_ONCE]))
+            some = files[first : first + _AT_ONCE]
+            errors = zip(some, pool.map(check, some), strict=True)
+            unreadable |= {index: error for index, error in errors if error is not None}
     return unreadable
 
 
-_ADVICE = "--skip-unreadable leaves such files out."
-
-
-def refusal(unreadable: Sequence[Unreadable], files: int, advice: str = _ADVICE) -> Refusal:
+def refusal(
+    unreadable: Mapping[int, Refusal], files: int, advice: str = "--skip-unreadable leaves such files out."
+) -> Refusal:
     """Return the error for unreadable files: the first one, and how many there are."""
-    first = unreadable[0].error
-    count = (
-        f"the first of {len(unreadable):,} unreadable files"
-        if len(unreadable) > 1
-        else "the only unreadable file"
-    )
+    first, count = next(iter(unreadable.values())), "the only unreadable file"
+    if len(unreadable) > 1:
+        count = f"the first of {len(unreadable):,} unreadable files"
     return type(first)(
         f"{first.what}; {count} among {files:,}",
         where=first.where,
@@ -118,21 +97,18 @@ def select_readable(
     )
     known = None if listings is None else _read(listings, name, source)
 
-    def check(indices: Sequence[int]) -> list[Unreadable]:
+    def check(indices: Sequence[int]) -> dict[int, Refusal]:
         if known is not None:
-            return [known[index] for index in indices if index in known]
-        errors = {
-            source.locate(entry.index): entry.error for entry in find_unreadable(source, indices, progress)
-        }
-        if not errors:
-            return []
+            return {index: known[index] for index in indices if index in known}
+        found = find_unreadable(source, indices, progress)
+        errors = {source.locate(index): error for index, error in found.items()}
         # A list may name a file twice.
-        named = ((index, errors.get(source.locate(index))) for index in indices)
-        return [Unreadable(index=index, error=error) for index, error in named if error is not None]
+        named = ((index, errors.get(source.locate(index))) for index in (indices if errors else ()))
+        return {index: error for index, error in named if error is not None}
 
     places, unreadable = _readable_places(source, chosen, check)
     if listings is not None and known is None:
-        listings.keep(name, _packed(unreadable))
+        listings.keep(name, json.dumps(packed_refusals(unreadable)).encode())
     if not unreadable:
         return chosen
     if not places:
@@ -143,77 +119,59 @@ def select_readable(
 
 
 def _readable_places(
-    source: Dataset, chosen: Dataset, check: FindUnreadable
-) -> tuple[list[int], list[Unreadable]]:
+    source: Dataset, chosen: Dataset, check: Callable[[Sequence[int]], dict[int, Refusal]]
+) -> tuple[list[int], dict[int, Refusal]]:
     """Return the files of the source to use, and the unreadable files among the checked ones."""
     count = len(source)
     places = [] if isinstance(chosen, Grown) else list(places_in(chosen, source))
     if not places or 2 * len(places) > count:
         unreadable = check(range(count))
-        left_out = {entry.index for entry in unreadable}
-        return [place for place in range(count) if place not in left_out], unreadable
+        return [place for place in range(count) if place not in unreadable], unreadable
     looked, taken = set(places), set(places)
     unreadable = bad = check(places)
     while bad:
-        taken.difference_update(entry.index for entry in bad)
-        substitutes = [place for entry in bad for place in _next(entry.index, count, looked)]
+        taken -= bad.keys()
+        substitutes = []
+        for place in bad:
+            around = itertools.chain(range(place + 1, count), range(place))
+            substitutes += list(itertools.islice((other for other in around if other not in looked), 1))
+            looked.update(substitutes)
         taken.update(substitutes)
         bad = check(sorted(substitutes))
-        unreadable = [*unreadable, *bad]
-    return sorted(taken), sorted(unreadable, key=lambda entry: entry.index)
-
-
-def _next(place: int, count: int, looked: set[int]) -> Iterator[int]:
-    """Check the next unchecked place and yield it; yield nothing if all are checked."""
-    around = itertools.chain(range(place + 1, count), range(place))
-    for candidate in itertools.islice((candidate for candidate in around if candidate not in looked), 1):
-        looked.add(candidate)
-        yield candidate
+        unreadable = unreadable | bad
+    return sorted(taken), dict(sorted(unreadable.items()))
 
 
 class Readable(ChosenSamples):
     """Some samples of a dataset: those whose image files can be read."""
 
-    def __init__(self, source: Dataset, places: Sequence[int], left_out: Sequence[Unreadable]) -> None:
+    def __init__(self, source: Dataset, places: Sequence[int], unreadable: Mapping[int, Refusal]) -> None:
         self._places = list(places)
-        left_out = list({source.locate(entry.index): entry for entry in left_out}.values())
+        left_out = list({source.locate(index): error for index, error in unreadable.items()}.values())
         self._skipped = len(left_out)
         self._note = f"{number_of(self._skipped, 'unreadable file')} left out"
-        named = "; ".join(plain(f"{entry.error.where}: {entry.error.what}") for entry in left_out[:_NAMED])
+        named = "; ".join(plain(f"{error.where}: {error.what}") for error in left_out[:_NAMED])
         more = f"; and {self._skipped - _NAMED:,} more" if self._skipped > _NAMED else ""
         super().__init__(source, len(places), ("readable", self._places))
         self.skip_note = f"{self._note}: {named}{more}"
 
     def place(self, index: int) -> int:
-        """Return the index in the source of sample `index`."""
         return self._places[index]
 
     def _provenance(self, old: Provenance, how: str) -> Provenance:  # noqa: ARG002 - no samples are added
-        note = "; ".join(filter(None, (old.note, self._note)))
-        return dataclasses.replace(old, note=note, skipped_files=self._skipped)
+        return dataclasses.replace(old.noted(self._note), skipped_files=self._skipped)
 
 
-def _packed(unreadable: Sequence[Unreadable]) -> bytes:
-    rows = [
-        (entry.index, type(entry.error).__name__, entry.error.what, entry.error.hint) for entry in unreadable
-    ]
-    return json.dumps(rows).encode()
-
-
-def _read(listings: Listings, name: str, source: Dataset) -> dict[int, Unreadable] | None:
+def _read(listings: Listings, name: str, source: Dataset) -> dict[int, Refusal] | None:
     """Return the files that are known to be unreadable, by index; None if that is not known."""
     content = listings.get(name)
     if content is None:
         return None
     try:
-        rows: list[tuple[int, str, str, Any]] = parse_json(content, name)
-        known = {
-            index: Unreadable(index=index, error=REFUSALS[kind](what, where=source.locate(index), hint=hint))
-            for index, kind, what, hint in rows
-        }
+        known = unpacked_refusals(parse_json(content, name), source.locate)
     except (CorruptDataError, ValueError, LookupError, TypeError):
         return None
     # Permissions and failing disks may have been fixed, which the samples' identity does not show.
-    unopened = [index for index, entry in known.items() if isinstance(entry.error, DataNotFoundError)]
-    still = {source.locate(entry.index) for entry in find_unreadable(source, unopened)} if unopened else set()
+    unopened = [index for index, error in known.items() if isinstance(error, DataNotFoundError)]
+    still = {source.locate(index) for index in find_unreadable(source, unopened)} if unopened else set()
     return known if {source.locate(index) for index in unopened} == still else None

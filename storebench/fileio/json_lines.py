@@ -13,14 +13,11 @@ from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
 
-JsonLine = dict[str, Any]
-"""One line of a file, parsed."""
-
+JsonLine = dict[str, Any]  # one line of a file, parsed
 MOST_BYTES = 2**31
 
 _MOST_LINE_BYTES = 1 << 25
-_FILL = b"\0 \t\r\n"
-"""Bytes that may follow the last line: after a power loss, zeros that were never written."""
+_FILL = b"\0 \t\r\n"  # bytes that may follow the last line: after a power loss, zeros that were never written
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 
 from storebench.errors import CorruptDataError
 
-MOST_LEVELS = 100
-"""Most levels of nested lists and objects; storebench writes fewer than ten."""
-
+MOST_LEVELS = 100  # most levels of nested lists and objects; storebench writes fewer than ten
 _MOST_CHARACTERS = 60
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -22,14 +20,20 @@ class IncompleteJsonError(CorruptDataError):
 
 
 def parse_json(raw: bytes | str, where: Where, *, hint: str | None = None) -> Any:
-    """Return the value of JSON text."""
     try:
-        return _loads(raw)
+        text = (raw if isinstance(raw, str) else raw.decode("utf-8")).removeprefix("\ufeff")
+        value = json.loads(text)
+        _refuse_deep(value)
+        if _SURROGATE.search(text):
+            # Half of a surrogate pair can be parsed, but neither printed nor written.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except ValueError as error:
         kind = CorruptDataError if "Extra data" in str(error) else IncompleteJsonError
         raise kind(f"not JSON ({error})", where=where, hint=hint) from None
     except (RecursionError, MemoryError) as error:
-        raise CorruptDataError(f"JSON that is {_too_much(error)}", where=where, hint=hint) from None
+        what = "too large for the memory" if isinstance(error, MemoryError) else "nested too deep"
+        raise CorruptDataError(f"JSON that is {what}", where=where, hint=hint) from None
+    return value
 
 
 def brief(value: object) -> str:
@@ -61,18 +65,7 @@ def in_few_words(message: str) -> str:
     )
 
 
-def _loads(raw: bytes | str) -> Any:
-    text = (raw if isinstance(raw, str) else raw.decode("utf-8")).removeprefix("\ufeff")
-    value = json.loads(text)
-    if _is_deep(value):
-        raise RecursionError
-    if _SURROGATE.search(text):
-        # Half of a surrogate pair can be parsed, but neither printed nor written.
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    return value
-
-
-def _is_deep(value: Any) -> bool:
+def _refuse_deep(value: Any) -> None:
     level = [value]
     for _ in range(MOST_LEVELS + 1):
         level = [
@@ -83,9 +76,5 @@ def _is_deep(value: Any) -> bool:
             if isinstance(child, dict | list)
         ]
         if not level:
-            return False
-    return True
-
-
-def _too_much(error: BaseException) -> str:
-    return "too large for the memory" if isinstance(error, MemoryError) else "nested too deep"
+            return
+    raise RecursionError

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from storebench.errors import CorruptDataError
 
-SMALL_FILE_BYTES = 64 * 2**20
-"""Default size limit of `read_small_file`."""
-
+SMALL_FILE_BYTES = 64 * 2**20  # default size limit of `read_small_file`
 _BLOCK_BYTES = 1 << 20
 
 _KINDS = (

@@ -8,7 +8,6 @@ from storebench.errors import ScenarioError
 
 
 def parse_toml(text: str, where: str | PathLike[str]) -> dict[str, Any]:
-    """Return the table of a TOML text."""
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except ValueError as error:

@@ -13,12 +13,8 @@ from typing import Any, BinaryIO
 from storebench.filesystem import sync
 from storebench.system.scratch import PREFIX, locked_folder, remove
 
-EXIT_NOT_WRITTEN = 74  # EX_IOERR of sysexits.h
-"""Exit code of a process that cannot write its message, usually because the disk is full."""
-
-FileContent = str | bytes
-"""Text (written as UTF-8) or bytes."""
-
+EXIT_NOT_WRITTEN = 74  # EX_IOERR of sysexits.h: a process cannot write its message, the disk is full
+FileContent = str | bytes  # text (written as UTF-8) or bytes
 _KIND = "unfinished"
 _UNFINISHED = f".{PREFIX}{_KIND}-"
 
@@ -26,7 +22,7 @@ _UNFINISHED = f".{PREFIX}{_KIND}-"
 def write_whole(path: Path, content: FileContent) -> None:
     """Write one file, and return when it is on disk under its name."""
     with _named(path):
-        if _is_special(path):
+        if path.exists() and not path.is_file() and not path.is_dir():  # a device or a FIFO
             path.write_bytes(_bytes(content))
             return
         with open_whole(path) as file:
@@ -110,14 +106,6 @@ def _named(path: Path) -> Iterator[None]:
             raise
         number = error.errno or errno.EIO
         raise OSError(number, error.strerror or os.strerror(number), str(path)) from error
-
-
-def _is_special(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _refuse(target: Path) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import datetime as dt
 import enum
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,28 +25,20 @@ from storebench.errors import (
     SchemaVersionError,
     from_os_error,
 )
-from storebench.filesystem import sync
 from storebench.formats import Backend, get_format
 from storebench.formats.common import save_array
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.encode import Encoder, encode
-from storebench.stores.find import (
-    Store,
-    StoreSamples,
-    measure_sizes,
-    open_store,
-    store_path,
-    when_made,
-)
-from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
+from storebench.stores.find import Store, StoreSamples, measure_sizes, open_store, store_path, when_made
+from storebench.stores.staging import new_folder, staged, tidy
 from storebench.stores.verify import verify_samples
 
 FORCE = "Replace it with 'storebench convert --force'."
 
 
 class Replace(enum.StrEnum):
-    """The stores that may be removed to make room for another; see the table above."""
+    """The stores that may be removed to make room for another: none, those of other samples, or any."""
 
     NEVER = "never"
     STALE = "stale"
@@ -90,7 +82,6 @@ def convert(
     *,
     options: BuildOptions | None = None,
 ) -> Store:
-    """Return the store of `dataset` that `backend` reads in the folder `stores`, and build it if needed."""
     store = convert_to(dataset, backend, store_path(stores, spec, backend), options=options)
     listings_in(stores).flush()
     return store
@@ -103,8 +94,10 @@ def convert_to(
     options = options or BuildOptions()
     source = dataset
     dataset = Originals(source, decode=options.decode) if any_size(backend.codec) else source
+    existing = None
     # Using an existing store takes no lock, because its folder may be read-only.
-    existing = None if options.replace is Replace.YES else _usable(target, dataset, options)
+    with contextlib.suppress(CorruptStoreError, SchemaVersionError, OutputError):
+        existing = _existing(target, dataset, replace(options, say=mute))
     if existing is not None:
         tidy(target.parent, when_made, options.say)
         return existing
@@ -121,20 +114,6 @@ def convert_to(
         raise counted(error, source, options.progress) from None
 
 
-def _usable(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
-    """Return the store at `target` if it is complete, this dataset's, and checked as asked."""
-    with contextlib.suppress(CorruptStoreError, SchemaVersionError):
-        store = open_store(target)
-        same = store.manifest.dataset.fingerprint == dataset.info.fingerprint
-        if same and not _lacks_check(store.manifest, options):
-            return store
-    return None
-
-
-def _lacks_check(manifest: Manifest, options: BuildOptions) -> bool:
-    return options.decode and not manifest.decoded and options.replace is not Replace.STALE
-
-
 def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | None:
     """Return the store at `target` if it is this dataset's; None if a new one may replace it."""
     if options.replace is Replace.YES or not target.exists():
@@ -149,7 +128,7 @@ def _existing(target: Path, dataset: Dataset, options: BuildOptions) -> Store | 
             raise OutputError(f"the existing store has other samples ({change})", where=target, hint=FORCE)
         options.say(f"{target}: the store has other samples than requested ({change}); rebuilding it")
         return None
-    if _lacks_check(manifest, options):
+    if options.decode and not manifest.decoded and options.replace is not Replace.STALE:
         options.say(f"{target}: its image files were copied without decoding them; rebuilding it")
         return None
     try:
@@ -182,32 +161,21 @@ def _build(dataset: Dataset, backend: Backend, target: Path, options: BuildOptio
         options.say(f"{target.name}: {note}")
     if not len(dataset):
         raise CorruptDataError("the dataset has no samples", where=dataset.info.name)
-    with temporary_folder(target) as folder, errors_naming(target, folder):
+    with new_folder(target, DIGESTS_NAME, MANIFEST_NAME) as folder:
         with options.progress(f"converting {target.name}") as advance:
-            written = _write(dataset, backend, folder, options, advance)
-        save_array(folder / DIGESTS_NAME, written.digests)
-        manifest = _manifest(dataset, backend, folder, written)
+            digests, manifest = _write(dataset, backend, folder, options, advance)
+        save_array(folder / DIGESTS_NAME, digests)
         if options.verify:
             with options.progress(f"verifying {target.name}") as advance:
-                verify_samples(folder, manifest, written.digests, None, advance)
+                verify_samples(folder, manifest, digests, None, advance)
         manifest.write(folder)
-        for name in (DIGESTS_NAME, MANIFEST_NAME):
-            sync(folder / name)
-        publish(folder, target)
     return Store(path=target, manifest=manifest, built=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Encoded:
-    digests: DigestTable
-    payload_bytes: int
-    build_s: float
-    decoded: bool
 
 
 def _write(
     dataset: Dataset, backend: Backend, folder: Path, options: BuildOptions, advance: Advance
-) -> _Encoded:
+) -> tuple[DigestTable, Manifest]:
+    """Write the data files; return the digests of the samples, uint8 [n, 16], and the description."""
     codec = get_codec(backend.codec)
     # A lossless conversion keeps the digests of its source, so it does not compute them.
     known = None
@@ -215,12 +183,13 @@ def _write(
         known = dataset.digests
     encoder = Encoder(dataset=dataset, codec=codec, digest=known is None)
     spec = StoreSpec(dataset=dataset.info, format=backend.format, codec=backend.codec)
+    storage_format = get_format(backend.format)
     digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known
     payload_bytes = done = 0
     started = time.perf_counter()
     with (
         contextlib.closing(encode(encoder, options.processes)) as chunks,
-        get_format(backend.format).writer(folder, spec) as writer,
+        storage_format.writer(folder, spec) as writer,
     ):
         for chunk in chunks:
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):
@@ -231,28 +200,21 @@ def _write(
                 digests[done : done + len(rows)] = rows
             done += len(chunk.labels)
             advance(done, len(dataset))
-    return _Encoded(
-        digests=digests,
-        payload_bytes=payload_bytes,
-        build_s=time.perf_counter() - started,
-        decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
-    )
-
-
-def _manifest(dataset: Dataset, backend: Backend, folder: Path, written: _Encoded) -> Manifest:
-    sizes = measure_sizes(folder, get_format(backend.format))
-    return Manifest(
+    build_s = time.perf_counter() - started
+    file_bytes, bytes_on_disk = measure_sizes(folder, storage_format)
+    manifest = Manifest(
         dataset=dataset.info,
         format=backend.format,
         codec=backend.codec,
         count=len(dataset),
-        payload_bytes=written.payload_bytes,
-        file_bytes=sizes.file_bytes,
-        bytes_on_disk=sizes.bytes_on_disk,
-        samples_digest=set_digest(written.digests),
-        lossless=get_codec(backend.codec).lossless,
-        build_s=written.build_s,
-        decoded=written.decoded,
+        payload_bytes=payload_bytes,
+        file_bytes=file_bytes,
+        bytes_on_disk=bytes_on_disk,
+        samples_digest=set_digest(digests),
+        lossless=codec.lossless,
+        build_s=build_s,
+        decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         storebench_version=__version__,
     )
+    return digests, manifest

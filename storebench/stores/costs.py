@@ -11,11 +11,8 @@ from storebench.datasets.base import Dataset, Origin
 from storebench.datasets.files import Originals
 from storebench.settings.backend import Backend
 
-PROBED = 32
-"""Most samples that are measured."""
-
-LIMIT_S = 0.15
-"""Seconds after which no further sample is measured."""
+PROBED = 32  # most samples that are measured
+LIMIT_S = 0.15  # seconds after which no further sample is measured
 
 
 @dataclass(frozen=True, kw_only=True)

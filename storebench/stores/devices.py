@@ -1,14 +1,14 @@
 """The image of a store: the same files in a separate file system, for a device with its own read-ahead."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from storebench.errors import from_os_error
-from storebench.filesystem import sync
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
-from storebench.stores.staging import errors_naming, publish, staged, temporary_folder, tidy
+from storebench.stores.staging import new_folder, staged, tidy
 
 DEVICES_DIR = ".devices"
 IMAGE_NAME = "store.img"
@@ -21,8 +21,6 @@ _SLACK_FRAC = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class StoreImage:
-    """A copy of a store in an image."""
-
     image: Path  # file that holds the file system
     point: Path  # folder on which to mount it; the store then appears there
 
@@ -44,11 +42,10 @@ def ensure_image(store: Path, say: Say = mute) -> StoreImage:
 
 
 def _is_of(target: Path, store: Path) -> bool:
-    try:
-        same_manifest = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
-    except OSError:
-        return False
-    return same_manifest and (target / IMAGE_NAME).is_file() and (target / POINT_NAME).is_dir()
+    with contextlib.suppress(OSError):
+        same = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
+        return same and _when_made(target) is not None
+    return False
 
 
 def _when_made(target: Path) -> tuple[str, int] | None:
@@ -63,22 +60,14 @@ def _when_made(target: Path) -> tuple[str, int] | None:
 
 def _copy(store: Path, target: Path) -> None:
     manifest = (store / MANIFEST_NAME).read_bytes()
-    with temporary_folder(target) as folder, errors_naming(target, folder):
+    with new_folder(target, IMAGE_NAME, MANIFEST_NAME) as folder:
         image, point = folder / IMAGE_NAME, folder / POINT_NAME
         point.mkdir()
         paths = list(store.rglob("*"))
-        make_image(image, _size(paths), files=len(paths))
+        content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
+        make_image(image, _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES), files=len(paths))
         fill_image(image, point, store)
         (folder / MANIFEST_NAME).write_bytes(manifest)
-        for path in (image, folder / MANIFEST_NAME):
-            sync(path)
-        publish(folder, target)
-
-
-def _size(paths: list[Path]) -> int:
-    """Return the size of a file system that holds copies of these files and folders, in bytes."""
-    content = sum(_blocks(path.stat().st_size) + _INODE_BYTES for path in paths)
-    return _blocks(int(content * (1 + _SLACK_FRAC)) + _SLACK_BYTES)
 
 
 def _blocks(size: int) -> int:

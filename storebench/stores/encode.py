@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -22,19 +22,12 @@ from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, expend
 from storebench.system.scratch import named_semaphores
 
-CHUNK_BYTES = 4 << 20
-"""Decoded bytes of one task; with the two limits below it bounds the memory in flight."""
-
+CHUNK_BYTES = 4 << 20  # decoded bytes of one task; with the two limits below it bounds the memory in flight
 CHUNK_SAMPLES = 1024
-CHUNK_FILES = 8
-"""Image files of one task: their size is not known before they are read."""
-
+CHUNK_FILES = 8  # image files of one task: their size is not known before they are read
 MAX_ENCODERS = 8
-CHUNKS_AN_ENCODER = 2
-"""Tasks that run or wait to be written, per encoder."""
-
-TRIAL_S = 0.1
-"""Time spent encoding in this process before deciding whether others should help."""
+CHUNKS_AN_ENCODER = 2  # tasks that run or wait to be written, per encoder
+TRIAL_S = 0.1  # time spent encoding in this process before deciding whether others should help
 
 START_S = 0.3
 """Cost of starting encoders, measured on two cores: an interpreter, numpy and Pillow for each. Threads start for nothing."""
@@ -45,8 +38,6 @@ TRANSFER_S_PER_BYTE = 2e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive encoded samples."""
-
     payloads: list[bytes]  # the codec's output for each sample
     labels: list[int]  # the label of each sample
     digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
@@ -66,7 +57,6 @@ class Encoder:
         return isinstance(self.dataset, Originals) and self.dataset.thread_safe
 
     def chunk(self, part: range) -> Chunk:
-        """Encode the samples whose indices are in `part`."""
         encode_one = self._file if isinstance(self.dataset, Originals) else self._image
         samples = [encode_one(index) for index in part]
         return Chunk(
@@ -99,9 +89,7 @@ class Encoder:
         if not self.digest:
             return payload, label, b""
         if not self.codec.lossless:
-            decoded = np.empty_like(image)
-            self.codec.decode_into(payload, decoded)
-            image = decoded
+            self.codec.decode_into(payload, image := np.empty_like(image))
         return payload, label, sample_digest(image, label)
 
     def _checked_label(self, index: int, label: int) -> int:
@@ -115,12 +103,24 @@ class Encoder:
 
 def encode(encoder: Encoder, processes: int | None = None) -> Generator[Chunk]:
     """Yield all samples in order, encoded."""
-    parts = deque(_parts(encoder.dataset))
+    dataset, count = encoder.dataset, len(encoder.dataset)
+    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // dataset.info.image_bytes))
+    if isinstance(dataset, Originals):
+        step = CHUNK_FILES
+    parts = deque(range(first, min(first + step, count)) for first in range(0, count, step))
     if processes is None:
-        trial = _Trial(in_threads=encoder.in_threads)
-        while parts and trial.spent_s < TRIAL_S:
-            yield trial.run(encoder, parts.popleft())
-        processes = trial.best_processes(left=sum(map(len, parts)))
+        spent_s, samples, payload_bytes = 0.0, 0, 0
+        while parts and spent_s < TRIAL_S:
+            started = time.perf_counter()
+            chunk = encoder.chunk(parts.popleft())
+            spent_s += time.perf_counter() - started
+            samples += len(chunk.labels)
+            payload_bytes += sum(map(len, chunk.payloads))
+            yield chunk
+        most = available_processes()
+        share = sum(map(len, parts)) / max(1, samples)
+        cost_s = 0.0 if encoder.in_threads else START_S + payload_bytes * share * TRANSFER_S_PER_BYTE
+        processes = most if spent_s * share * (1 - 1 / most) > cost_s else 1
     if processes > 1 and len(parts) > 1:
         yield from _encode_in_pool(encoder, parts, min(processes, len(parts)))
     else:
@@ -132,43 +132,15 @@ def available_processes() -> int:
     return min(len(os.sched_getaffinity(0)), MAX_ENCODERS)
 
 
-def _parts(dataset: Dataset) -> Iterator[range]:
-    count = len(dataset)
-    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // dataset.info.image_bytes))
-    if isinstance(dataset, Originals):
-        step = CHUNK_FILES
-    return (range(first, min(first + step, count)) for first in range(0, count, step))
-
-
-@dataclass
-class _Trial:
-    """Measured cost of encoding in this thread."""
-
-    in_threads: bool
-    spent_s: float = 0.0
-    samples: int = 0
-    payload_bytes: int = 0
-
-    def run(self, encoder: Encoder, part: range) -> Chunk:
-        started = time.perf_counter()
-        chunk = encoder.chunk(part)
-        self.spent_s += time.perf_counter() - started
-        self.samples += len(part)
-        self.payload_bytes += sum(map(len, chunk.payloads))
-        return chunk
-
-    def best_processes(self, left: int) -> int:
-        if not left:
-            return 1
-        processes = available_processes()
-        share = left / self.samples
-        saved_s = self.spent_s * share * (1 - 1 / processes)
-        cost_s = 0.0 if self.in_threads else START_S + self.payload_bytes * share * TRANSFER_S_PER_BYTE
-        return processes if saved_s > cost_s else 1
-
-
 def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> Iterator[Chunk]:
-    pool, encode_part = (_threads if encoder.in_threads else _processes)(encoder, processes)
+    if encoder.in_threads:
+        pool: Executor = ThreadPoolExecutor(processes, thread_name_prefix="encoder")
+    else:
+        # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
+        spawn = multiprocessing.get_context("spawn")
+        with named_semaphores(), _interrupts_held_back():
+            pool = ProcessPoolExecutor(processes, spawn, initializer=_start_worker, initargs=(encoder,))
+    encode_part = encoder.chunk if encoder.in_threads else _encode_in_worker
     pending: deque[Future[Chunk]] = deque()
     try:
         while parts or pending:
@@ -185,30 +157,13 @@ def _encode_in_pool(encoder: Encoder, parts: deque[range], processes: int) -> It
         pool.shutdown(cancel_futures=True)
 
 
-def _threads(encoder: Encoder, count: int) -> tuple[Executor, Callable[[range], Chunk]]:
-    return ThreadPoolExecutor(count, thread_name_prefix="encoder"), encoder.chunk
-
-
-def _processes(encoder: Encoder, count: int) -> tuple[Executor, Callable[[range], Chunk]]:
-    # Spawned, not forked: the caller may have threads, open stores and locks, which a fork would copy.
-    with named_semaphores(), _interrupts_held_back():
-        pool = ProcessPoolExecutor(
-            count,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start_worker,
-            initargs=(encoder,),
-        )
-    return pool, _encode_in_worker
-
-
 def _interrupts_held_back() -> Held:
     # Processes inherit the mask, so that only this process handles Ctrl-C and a closed terminal, and not the encoders
     # or the process that multiprocessing starts to unlink semaphores.
     return Held((signal.SIGINT, signal.SIGHUP))
 
 
-_worker_encoder: Encoder | None = None
-"""The encoder of this encoder process, sent once instead of with each task."""
+_worker_encoder: Encoder | None = None  # of this encoder process, sent once instead of with each task
 
 
 def _start_worker(encoder: Encoder) -> None:
@@ -216,12 +171,12 @@ def _start_worker(encoder: Encoder) -> None:
     _worker_encoder = encoder
     end_with_parent(signal.SIGKILL)
     expend()
+    # A pool's workers hold both ends of their queue, so after kill -9 of the parent they would wait for ever. The kernel
+    # ends them in that case; this check covers a parent that ended before they had asked for that.
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
 def _die_with_parent() -> None:
-    # A pool's workers hold both ends of their queue, so after kill -9 of the parent they would wait for ever. The kernel
-    # ends them in that case; this check covers a parent that ended before they had asked for that.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import os
+import functools
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from storebench.codecs import any_size
-from storebench.datasets.base import Dataset, DatasetInfo, DatasetSpec, Image
+from storebench.datasets.base import Dataset, DatasetSpec, Image
 from storebench.datasets.images import checked
 from storebench.datasets.sources import check_index
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
@@ -24,6 +24,8 @@ from storebench.manifest import CONVERT_AGAIN, DIGESTS_NAME, MANIFEST_NAME, Mani
 from storebench.progress import Say, mute
 from storebench.stores.staging import restore
 
+_damaged = functools.partial(CorruptStoreError, hint=CONVERT_AGAIN)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
@@ -34,16 +36,7 @@ class Store:
     built: bool = False  # whether it was just written; False if it existed already
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreSizes:
-    """Sums over a store's data files, in bytes: apparent size, and allocated blocks."""
-
-    file_bytes: int
-    bytes_on_disk: int
-
-
 def store_path(stores: Path, spec: DatasetSpec, backend: Backend) -> Path:
-    """Return the path of the store of `spec` that `backend` reads in the folder `stores`."""
     if any_size(backend.codec):
         spec = dataclasses.replace(spec, image_size=None)
     return stores / spec.store_id / store_name_of(backend)
@@ -59,22 +52,17 @@ def open_store(path: Path) -> Store:
 
 def when_made(path: Path) -> tuple[str, int] | None:
     """Return the creation time of the store at `path` as a sortable value; None if there is no complete store."""
+    created = ""
     try:
-        created = _created(path)
+        with contextlib.suppress(SchemaVersionError):
+            manifest = Manifest.read(path)
+            read_digest_table(path, manifest)
+            with contextlib.suppress(UsageError):
+                check_sizes(path, manifest)
+            created = str(manifest.created_utc)
         return created, (path / MANIFEST_NAME).stat().st_mtime_ns
     except (CorruptStoreError, OSError):
         return None
-
-
-def _created(path: Path) -> str:
-    try:
-        manifest = Manifest.read(path)
-    except SchemaVersionError:
-        return ""
-    read_digest_table(path, manifest)
-    with contextlib.suppress(UsageError):
-        check_sizes(path, manifest)
-    return str(manifest.created_utc)
 
 
 def restore_store(path: Path, say: Say = mute) -> None:
@@ -86,88 +74,60 @@ def read_digest_table(path: Path, manifest: Manifest) -> DigestTable:
     """Return the digests of the samples as written, uint8 [count, 16]."""
     table_path = path / DIGESTS_NAME
     if not table_path.exists():
-        raise CorruptStoreError("the digest table is missing", where=table_path, hint=CONVERT_AGAIN)
+        raise _damaged("the digest table is missing", where=table_path)
     try:
         table = cast("DigestTable", load_array(table_path))
     except CorruptStoreError as error:
-        raise CorruptStoreError(
-            f"an unreadable digest table: {error.what}", where=table_path, hint=CONVERT_AGAIN
-        ) from error
+        raise _damaged(f"an unreadable digest table: {error.what}", where=table_path) from error
     if table.dtype != np.uint8 or table.shape != (manifest.count, DIGEST_BYTES):
-        raise CorruptStoreError(
-            f"a digest table of {table.dtype} {table.shape} for {manifest.count} samples",
-            where=table_path,
-            hint=CONVERT_AGAIN,
-        )
+        what = f"a digest table of {table.dtype} {table.shape} for {manifest.count} samples"
+        raise _damaged(what, where=table_path)
     if set_digest(table) != manifest.samples_digest:
-        raise CorruptStoreError(
-            "the digest table does not match the manifest", where=table_path, hint=CONVERT_AGAIN
-        )
+        raise _damaged("the digest table does not match the manifest", where=table_path)
     return table
 
 
-def measure_sizes(path: Path, store_format: Format) -> StoreSizes:
-    """Return the sizes of the data files of the store at `path`."""
-    stats = [_regular(file) for file in store_format.data_files(path)]
-    return StoreSizes(
-        file_bytes=sum(status.st_size for status in stats),
-        # On every file system st_blocks counts units of 512 bytes.
-        bytes_on_disk=sum(status.st_blocks * 512 for status in stats),
-    )
-
-
-def _regular(file: Path) -> os.stat_result:
-    status = file.stat()
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise CorruptStoreError(
-            f"{kind_of(status.st_mode)}, not a regular file", where=file, hint=CONVERT_AGAIN
-        )
-    return status
+def measure_sizes(path: Path, store_format: Format) -> tuple[int, int]:
+    """Return the bytes of the data files of the store at `path`: apparent size, and allocated blocks."""
+    file_bytes = bytes_on_disk = 0
+    for file in store_format.data_files(path):
+        status = file.stat()
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise _damaged(f"{kind_of(status.st_mode)}, not a regular file", where=file)
+        file_bytes += status.st_size
+        bytes_on_disk += status.st_blocks * 512  # on every file system
+    return file_bytes, bytes_on_disk
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
     """Check that the data files have the sizes with which they were written."""
     try:
-        file_bytes = measure_sizes(path, get_format(manifest.format)).file_bytes
+        file_bytes, _ = measure_sizes(path, get_format(manifest.format))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CorruptStoreError(
-            "a data file is missing", where=error.filename or path, hint=CONVERT_AGAIN
-        ) from None
+        raise _damaged("a data file is missing", where=error.filename or path) from None
     if file_bytes != manifest.file_bytes:
-        raise CorruptStoreError(
-            f"the data files have {file_bytes:,} bytes, {manifest.file_bytes:,} were written",
-            where=path,
-            hint=CONVERT_AGAIN,
-        )
+        what = f"the data files have {file_bytes:,} bytes, {manifest.file_bytes:,} were written"
+        raise _damaged(what, where=path)
 
 
 class StoreSamples(Dataset):
-    """The samples of a store."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest: Manifest = open_store(path).manifest
+        self._info = self.manifest.dataset
         get_format(self.manifest.format).check_structure(path)
         self._reader: Reader | None = None
         self.original_info = self.manifest.dataset if any_size(self.manifest.codec) else None
         self.decoded_before = self.manifest.decoded
 
     @property
-    def info(self) -> DatasetInfo:
-        """The geometry and identity of the dataset from which the store was made."""
-        return self.manifest.dataset
-
-    @property
     def digests(self) -> DigestTable:
-        """Digests of the samples as written, uint8 [count, 16]."""
         return read_digest_table(self.path, self.manifest)
 
     def sample(self, index: int) -> tuple[Image, int]:
-        """Return sample `index`, read and decoded, as (uint8 [H, W, C], label)."""
         return self._open()[index]
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        """Return the bytes of the image file of sample `index`, and its label."""
         check_index(index, self.manifest.count)
         reader = self._open()
         [payload] = reader.fetch(np.array([index], np.int64))
@@ -182,7 +142,6 @@ class StoreSamples(Dataset):
         return self._reader
 
     def close(self) -> None:
-        """Close this process's reader, if it has one."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

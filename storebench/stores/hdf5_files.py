@@ -1,6 +1,7 @@
 """The samples in HDF5 files of other programs: rows, values of variable length, byte ranges, a data set for each."""
 
 import math
+import posixpath
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -27,26 +28,17 @@ from storebench.stores.random_reads import (
     spread,
 )
 
-MOST_OBJECTS = 20_000
-"""Groups and data sets to visit; with more, or after `WALK_S`, the numbers are estimated."""
-
+MOST_OBJECTS = 20_000  # groups and data sets to visit; with more, or after `WALK_S`, numbers are estimated
 WALK_S = 3.0
-
-MANY = 16
-"""So many alike data sets are samples, one per data set; fewer are looked at one by one."""
-
-LEAST_ITEM_BYTES = 17
-"""Shorter elements of a data set with one axis are numbers, such as labels and offsets."""
-
+MANY = 16  # so many alike data sets are samples, one per data set; fewer are looked at one by one
+LEAST_ITEM_BYTES = 17  # shorter elements of a data set with one axis are numbers, such as labels and offsets
 MOST_SAMPLE_BYTES = 64 << 20
 MOST_CHUNK_BYTES = 256 << 20
 
-_FEW_NAMES = 8
 _MOST_OTHERS = 6
 _REFERENCE_BYTES = 16
 _HEADER_BYTES = 512
 _HEAP_BYTES = 4096  # values of varying length lie in collections of at least so many, and a whole one is read
-_SOME_CHUNKS = 32
 
 _PACK = (
     "store the bytes of all samples one after another in one data set of uint8, and where each begins in "
@@ -64,14 +56,6 @@ class _DataSet:
     item_bytes: int | None
 
     @property
-    def leaf(self) -> str:
-        return self.name.rpartition("/")[2]
-
-    @property
-    def folder(self) -> str:
-        return self.name.rpartition("/")[0]
-
-    @property
     def row_bytes(self) -> int:
         return math.prod(self.shape[1:]) * (self.item_bytes or 0)
 
@@ -85,7 +69,7 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
     candidates: list[Candidate] = []
     others: list[_DataSet] = []
     notes: dict[str, str] = {}
-    with _h5_errors(path), _open(path) as file:
+    with _opened(path) as file:
         data_sets, frac = _walk(file, notes)
         for alike in _alike(data_sets):
             if len(alike) >= MANY:
@@ -105,15 +89,13 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
 
 
 @contextmanager
-def _h5_errors(path: Path) -> Iterator[None]:
+def _opened(path: Path) -> Iterator[Any]:
     try:
-        yield
+        # Nothing is written, and read-only file systems have no locks.
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
     except H5_ERRORS as error:
         raise CorruptDataError(f"HDF5 cannot read it ({error})", where=path) from error
-
-
-def _open(path: Path) -> Any:
-    return h5py.File(path, "r", locking=False)  # nothing is written, and read-only file systems have no locks
 
 
 def _walk(file: Any, notes: dict[str, str]) -> tuple[list[_DataSet], float]:
@@ -137,22 +119,18 @@ def _walk(file: Any, notes: dict[str, str]) -> tuple[list[_DataSet], float]:
     last = file.visititems(visit)
     frac = 1.0
     if last is not None:
-        frac = _visited_frac(file, last)
+        # What comes up to the last name, in the order of names; each group counts alike.
+        group, frac, share = file, 0.0, 1.0
+        for part in last.split("/"):
+            names = sorted(group)
+            share /= len(names)
+            frac += share * names.index(part)
+            group = group[part]
+        frac += share
         notes["data sets"] = f"only the first {len(found):,} were looked at, about {frac:.1%} of them"
     if unknown:
         notes["unknown types"] = f"{unknown} data sets have a type that numpy does not know"
     return found, frac
-
-
-def _visited_frac(file: Any, last: str) -> float:
-    """Return about what share of a file comes up to this name, in the order of names; each group counts alike."""
-    group, frac, share = file, 0.0, 1.0
-    for part in last.split("/"):
-        names = sorted(group)
-        share /= len(names)
-        frac += share * names.index(part)
-        group = group[part]
-    return frac + share
 
 
 def _type_of(dtype: Any) -> tuple[str, int | None]:
@@ -177,12 +155,12 @@ def _alike(data_sets: Sequence[_DataSet]) -> Iterator[list[_DataSet]]:
     for data in data_sets:
         groups[data.name.count("/"), len(data.shape), data.kind].append(data)
     for members in groups.values():
-        leaves = Counter(data.leaf for data in members)
+        leaves = Counter(posixpath.basename(data.name) for data in members)
         # Few names, many times each: a group per sample, such as 0001/image and 0001/mask. Many names are images, which
         # may have the same names in each class.
-        if 1 < len(leaves) <= _FEW_NAMES and len(leaves) * MANY <= len(members):
+        if 1 < len(leaves) <= 8 and len(leaves) * MANY <= len(members):
             for leaf in leaves:
-                yield [data for data in members if data.leaf == leaf]
+                yield [data for data in members if posixpath.basename(data.name) == leaf]
         else:
             yield members
 
@@ -236,24 +214,17 @@ def _rows_or_ranges(
     if data.item_bytes is not None and data.row_bytes < LEAST_ITEM_BYTES:
         return _ranges(path, file, data, data_sets, samples)
     items = [(data.name, row) for row in drawn(range(data.shape[0]), samples)]
+    part = SampleSet(name=data.name, samples=data.shape[0], layout=_layout(opened))
     if data.item_bytes is None:
         advice = f"a read follows a reference to the value; to spare it, {_PACK}"
         if _filters(opened):
             advice = f"HDF5 compresses the references only, not the values of varying length; {advice}"
-        part = SampleSet(
-            name=data.name,
-            samples=data.shape[0],
-            layout=f"{data.kind}, each in HDF5's heap behind a reference; the references {_layout(opened)}",
-            sample_bytes=None,
-            touched_bytes=None,
-            advice=advice,
-        )
+        layout = f"{data.kind}, each in HDF5's heap behind a reference; the references {part.layout}"
+        part = replace(part, layout=layout, advice=advice)
         references = math.prod(opened.shape[1:]) * opened.id.get_type().get_size()
         return _candidate(path, part, opened, items, beside_bytes=_touched(opened, references))
-    part = SampleSet(
-        name=data.name,
-        samples=data.shape[0],
-        layout=_layout(opened),
+    part = replace(
+        part,
         content=f"{data.kind} {'x'.join(map(str, data.shape[1:]))}" if len(data.shape) > 2 else "",
         sample_bytes=(data.row_bytes,) * 3,
         touched_bytes=_touched(opened, data.row_bytes),
@@ -269,7 +240,8 @@ def _ranges(
     if data.item_bytes != 1 or len(data.shape) != 1:
         return None
     for other in data_sets:
-        if other.folder != data.folder or other.kind not in ("int32", "int64", "uint32", "uint64"):
+        beside = posixpath.dirname(other.name) == posixpath.dirname(data.name)
+        if not beside or other.kind not in ("int32", "int64", "uint32", "uint64"):
             continue
         if len(other.shape) != 1 or other.shape[0] < 2 or _unreadable(file[other.name]):
             continue
@@ -305,7 +277,7 @@ def _candidate(
         why = f"a sample has {size:,.0f} MB; samples of up to {MOST_SAMPLE_BYTES >> 20} MiB are read"
     source = None
     if items and not why:
-        source = Source(paths=(path,), open=partial(_reads, path), items=items, maps=False)
+        source = Source(path=path, open=partial(_reads, path), items=items, maps=False)
     return Candidate(
         part=replace(part, unread=why), source=source, beside_bytes=beside_bytes, heap_bytes=_HEAP_BYTES
     )
@@ -314,7 +286,7 @@ def _candidate(
 @contextmanager
 def _reads(path: Path) -> Iterator[Prepare]:
     """Open a file and yield the function that prepares the read of (data set, key); () is a whole one."""
-    with _h5_errors(path), _open(path) as file:
+    with _opened(path) as file:
 
         def prepare(item: tuple[str, Any]) -> Callable[[], Any]:
             name, key = item
@@ -370,7 +342,7 @@ def _touched(opened: Any, sample: int) -> float:
         return pieces * paged(sample / pieces)
     # The average stored size of some chunks: HDF5 itself would have to walk all of them.
     chunk = opened.chunks[0]
-    starts = {row // chunk * chunk for row in drawn(range(opened.shape[0]), _SOME_CHUNKS)}
+    starts = {row // chunk * chunk for row in drawn(range(opened.shape[0]), 32)}
     rest = (0,) * (len(opened.shape) - 1)
     sizes = [opened.id.get_chunk_info_by_coord((start, *rest)).size for start in starts]
     written = [size for size in sizes if size]

@@ -10,24 +10,18 @@ from storebench.formats.lmdb.pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
 from storebench.stores.lmdb_files import find_lmdb
-from storebench.stores.random_reads import Candidate, FileContent, Reads, SampleSet, measured
+from storebench.stores.random_reads import Candidate, Reads, SampleSet, measured
 from storebench.system.isolated import IsolatedError, run_isolated
 from storebench.units import format_bytes
 
 __all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
 
-SAMPLES = 200
-"""Random samples to read per part."""
-
-BUDGET_S = 1.5
-"""About the time of all cold reads, and of all warm ones."""
-
+SAMPLES = 200  # random samples to read per part
+BUDGET_S = 1.5  # about the time of all cold reads, and of all warm ones
 LIMIT_S = 120.0
 MEMORY_BYTES = 2 << 30
 
-_MOST_MEASURED = 3
 _MOST_PARTS = 64
-_COSTLY_TIMES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +50,7 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
         raise DataNotFoundError("no permission to read it", where=error.filename or path) from error
     if kind != "LMDB" and database is not None:
         raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
-    work = partial(_guarded, place, kind, database, samples)
+    work = partial(_inspect, place, kind, database, samples)
     try:
         return run_isolated(work, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
     except IsolatedError as error:
@@ -68,7 +62,6 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:
-    """Return the file to inspect, and its kind."""
     file = data_file(path)
     if path.is_dir() and not file.exists():
         file = path / "data.h5"
@@ -88,27 +81,30 @@ def _kind_of(path: Path) -> tuple[Path, str]:
     raise CorruptDataError("neither an LMDB database nor an HDF5 file", where=file)
 
 
-def _guarded(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
     """Return the findings; an error of the kernel while reading is the one line for a file that cannot be read."""
     try:
-        return _inspect(path, kind, database, samples)
+        return _findings(path, kind, database, samples)
     except OSError as error:
         raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=path) from error
     except MemoryError as error:
-        more = format_bytes(MEMORY_BYTES)
-        raise CorruptDataError(
-            f"reading it as {kind} takes more than {more} of memory", where=path
-        ) from error
+        what = f"reading it as {kind} takes more than {format_bytes(MEMORY_BYTES)} of memory"
+        raise CorruptDataError(what, where=path) from error
 
 
-def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
+def _findings(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
     status = path.stat()
     # A sparse file has holes, which are never resident.
     stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
     frac = resident([path]).frac
-    content = _found(path, kind, database, samples)
+    if kind == "LMDB":
+        content = find_lmdb(path, database=database, samples=samples)
+    else:
+        from storebench.stores.hdf5_files import find_hdf5
+
+        content = find_hdf5(path, samples=samples)
     ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
-    chosen = [candidate for candidate in ranked if candidate.source is not None][:_MOST_MEASURED]
+    chosen = [candidate for candidate in ranked if candidate.source is not None][:3]
     # What was read to find the parts is evicted first, with the rest of the file.
     parts = [
         _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
@@ -128,19 +124,11 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
     )
 
 
-def _found(path: Path, kind: str, database: str | None, samples: int) -> FileContent:
-    if kind == "LMDB":
-        return find_lmdb(path, database=database, samples=samples)
-    from storebench.stores.hdf5_files import find_hdf5
-
-    return find_hdf5(path, samples=samples)
-
-
 def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
     """Return a part with its measurements, and for LMDB the advice against a read-ahead that dominates a cold read."""
     part = measured(candidate, budget_s=budget_s)
     read = part.cold.read_bytes if part.cold else None
-    if kind != "LMDB" or not read or not part.touched_bytes or read < _COSTLY_TIMES * part.touched_bytes:
+    if kind != "LMDB" or not read or not part.touched_bytes or read < 4 * part.touched_bytes:
         return part
     advice = (
         f"the kernel reads {read / part.touched_bytes:.0f} times the bytes that a cold sample needs; "

@@ -1,11 +1,12 @@
 """The samples in LMDB databases of other programs: random values by the patterns of their keys."""
 
+import itertools
 import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,19 +16,9 @@ import numpy as np
 
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.registry import get_format
-from storebench.stores.random_reads import (
-    Candidate,
-    FileContent,
-    Prepare,
-    SampleSet,
-    Source,
-    drawn,
-    spread,
-)
+from storebench.stores.random_reads import Candidate, FileContent, Prepare, SampleSet, Source, drawn, spread
 
-MOST_SCANNED = 20_000
-"""The first records of a database, to which no more are added after `SCAN_S`: samples are drawn from these."""
-
+MOST_SCANNED = 20_000  # first records of a database, fewer after `SCAN_S`: samples are drawn from these
 SCAN_S = 1.0
 
 _MOST_DATABASES = 8
@@ -35,8 +26,7 @@ _MOST_OTHERS = 3
 _NAME_RECORD_BYTES, _PAGE_HEADER_BYTES = 48, 16
 _LEAST_SHARE, _MOST_KINDS_SHARE = 0.05, 0.9
 
-KeyLength = tuple[bytes, int]
-"""A key, and the bytes of its value."""
+KeyLength = tuple[bytes, int]  # a key, and the bytes of its value
 
 
 def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
@@ -66,7 +56,8 @@ def _named_databases(env: Any) -> list[str]:
 
     names = []
     with env.begin() as transaction:
-        records = [(key, len(value)) for key, value in _first(transaction.cursor(), _MOST_DATABASES + 1)]
+        some = itertools.islice(transaction.cursor(), _MOST_DATABASES + 1)
+        records = [(key, len(value)) for key, value in some]
     for key, length in records:
         if length == _NAME_RECORD_BYTES:
             try:
@@ -77,28 +68,23 @@ def _named_databases(env: Any) -> list[str]:
     return names
 
 
-def _first(records: Iterable[Any], count: int) -> list[Any]:
-    return [record for record, _ in zip(records, range(count), strict=False)]
-
-
 def _lmdb_parts(
     path: Path, env: Any, name: str, page_bytes: int, samples: int, notes: dict[str, str]
 ) -> Iterator[Candidate]:
     handle = env.open_db(name.encode() or None, create=False)
     with env.begin(db=handle, buffers=True) as transaction:  # views, so that no page of a value is read
         count = transaction.stat(handle)["entries"]
-        whole = SampleSet(
-            name=name,
-            samples=count,
-            layout=f"B+-tree of {page_bytes:,}-byte pages",
-            sample_bytes=None,
-            touched_bytes=None,
-        )
+        whole = SampleSet(name=name, samples=count, layout=f"B+-tree of {page_bytes:,}-byte pages")
         if handle.flags(transaction)["dupsort"]:
             why = "databases with several values per key are not read"
             yield Candidate(part=replace(whole, layout="several values per key", unread=why))
             return
-        records = _scanned(transaction.cursor())
+        deadline = time.perf_counter() + SCAN_S
+        records: list[KeyLength] = []
+        for key, value in itertools.islice(transaction.cursor(), MOST_SCANNED):
+            records.append((bytes(key), len(value)))
+            if time.perf_counter() > deadline:
+                break
 
     kinds, others = _kinds(records)
     if others:
@@ -116,25 +102,12 @@ def _lmdb_parts(
         pages = -(-(_PAGE_HEADER_BYTES + float(np.median(lengths))) // page_bytes) if lengths else 0
         part = replace(part, sample_bytes=spread(lengths), touched_bytes=pages * page_bytes)
         keys = drawn([key for key, _ in members], samples)
-        source = Source(paths=(path,), open=partial(_lmdb_reads, path, name), items=keys, maps=True)
+        source = Source(path=path, open=partial(_lmdb_reads, path, name), items=keys, maps=True)
         yield Candidate(part=part, source=source if keys else None)
 
 
-def _scanned(records: Iterable[tuple[bytes, bytes]]) -> list[KeyLength]:
-    deadline = time.perf_counter() + SCAN_S
-    found: list[KeyLength] = []
-    for key, value in records:
-        found.append((bytes(key), len(value)))
-        if len(found) >= MOST_SCANNED or time.perf_counter() > deadline:
-            break
-    return found
-
-
 def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:
-    """Divide records by the pattern of their keys ("image-#", "label-#"), and return the few keys that fit none.
-
-    If no few patterns cover most of the keys, all records are of one kind.
-    """
+    """Divide records by the pattern of their keys ("image-#"), if few patterns cover most; return the other keys, too."""
     patterns: defaultdict[bytes, list[KeyLength]] = defaultdict(list)
     for record in records:
         patterns[re.sub(rb"\d+", b"#", record[0])].append(record)
@@ -153,6 +126,7 @@ def _text(key: bytes) -> str:
 def _open_lmdb(path: Path) -> Iterator[Any]:
     import lmdb
 
+    doing = "open"
     try:
         env = lmdb.open(
             os.fsencode(path),
@@ -163,14 +137,11 @@ def _open_lmdb(path: Path) -> Iterator[Any]:
             max_dbs=_MOST_DATABASES + 2,
             max_spare_txns=1,
         )
+        doing = "read"
+        with closing(env):
+            yield env
     except lmdb.Error as error:
-        raise CorruptDataError(f"LMDB cannot open it ({error})", where=path) from error
-    try:
-        yield env
-    except lmdb.Error as error:
-        raise CorruptDataError(f"LMDB cannot read it ({error})", where=path) from error
-    finally:
-        env.close()
+        raise CorruptDataError(f"LMDB cannot {doing} it ({error})", where=path) from error
 
 
 @contextmanager
@@ -178,16 +149,15 @@ def _lmdb_reads(path: Path, database: str) -> Iterator[Prepare]:
     with _open_lmdb(path) as env:
         handle = env.open_db(database.encode(), create=False) if database else None
         with env.begin(db=handle) as transaction:
-            yield partial(_get, path, transaction.get)
 
+            def prepare(key: bytes) -> Callable[[], bytes]:
+                def read() -> bytes:
+                    value: bytes | None = transaction.get(key)
+                    if value is None:
+                        what = f"LMDB does not find the key {_text(key)!r}, which it has listed"
+                        raise CorruptDataError(what, where=path)
+                    return value
 
-def _get(path: Path, get: Callable[[bytes], bytes | None], key: bytes) -> Callable[[], bytes]:
-    def read() -> bytes:
-        value = get(key)
-        if value is None:
-            raise CorruptDataError(
-                f"LMDB does not find the key {_text(key)!r}, which it has listed", where=path
-            )
-        return value
+                return read
 
-    return read
+            yield prepare

@@ -1,6 +1,5 @@
 """Random reads of the samples in a file of another program: timed cold, with the file evicted before each, and warm."""
 
-import os
 import random
 import re
 import statistics
@@ -15,27 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storebench.probes.page_cache import cache_facts, evict, resident
+from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident
 from storebench.probes.page_count import PAGE_BYTES
 from storebench.results import CacheVerdict
 from storebench.settings.words import CacheState
 
-SEED = 0
-"""The seed of all draws, so that two inspections of a file read the same samples."""
-
-UNKNOWN_BYTES = 1 << 16
-"""Assumed size of a sample whose size is not known before it is read."""
-
+SEED = 0  # the seed of all draws, so that two inspections of a file read the same samples
+UNKNOWN_BYTES = 1 << 16  # assumed size of a sample whose size is not known before it is read
 MOST_RESIDENT_FRAC = 0.05
-LEAST_RESIDENT_PAGES = 64
-"""As many pages may be resident in any case: a library maps some of them around each page that it touches."""
+LEAST_RESIDENT_PAGES = 64  # may stay in any case: a library maps some around each page that it touches
 
 FEWEST_PAGES = 4 * LEAST_RESIDENT_PAGES
 """A file with fewer pages has no cold figure: the pages that may be resident are too large a part of it."""
 
-_VALUES = 8
-_MOST_VALUE_BYTES = 4 << 20
-_SLOW = 0.9
 
 Prepare = Callable[[Any], Callable[[], Any]]
 """Prepare the read of one item; the returned function reads it into memory, and is what is timed."""
@@ -62,8 +53,8 @@ class SampleSet:
     exact: bool = True  # whether they were counted, and not estimated
     layout: str
     content: str = ""
-    sample_bytes: tuple[int, int, int] | None  # shortest, median, longest of those that were looked at
-    touched_bytes: float | None  # whole pages and chunks that a read of one uncached sample needs at least
+    sample_bytes: tuple[int, int, int] | None = None  # shortest, median, longest of those that were looked at
+    touched_bytes: float | None = None  # whole pages and chunks that an uncached read of one needs at least
     advice: str | None = None
     cold: Reads | None = None
     warm: Reads | None = None
@@ -84,12 +75,12 @@ class SampleSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The means to read random samples: the files, what opens the library, and the items in random order."""
+    """The means to read random samples: the file, what opens the library, and the items in random order."""
 
-    paths: tuple[Path, ...]
+    path: Path
     open: Callable[[], AbstractContextManager[Prepare]]
     items: Sequence[Any]
-    maps: bool  # whether the library maps the files
+    maps: bool  # whether the library maps the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,22 +140,20 @@ def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
 
 def _cold(source: Source, budget_s: float) -> Reads:
     deadline = time.perf_counter() + budget_s
-    method, paths = evict(source.paths), source.paths
+    paths = [source.path]
+    method = evict(paths)
     before = resident(paths)
     facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
     if facts.verdict != CacheVerdict.VERIFIED:
         return Reads(samples=0, reason=facts.reason)
     if before.pages_total < FEWEST_PAGES:
-        why = "after a few reads all of it is in memory"
-        return Reads(
-            samples=0,
-            reason=f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}: {why}",
-        )
+        small = f"too small a file, {before.pages_total} pages of at least {FEWEST_PAGES}"
+        return Reads(samples=0, reason=f"{small}: after a few reads all of it is in memory")
     most = max(LEAST_RESIDENT_PAGES, MOST_RESIDENT_FRAC * before.pages_total)
     seconds: list[float] = []
     pages: list[int] = []
     *items, last = source.items
-    with ExitStack() as stack:
+    with ExitStack() as stack, source.path.open("rb") as file:
         prepare: Prepare | None = None
         for item in items or [last]:
             if time.perf_counter() > deadline:
@@ -173,30 +162,17 @@ def _cold(source: Source, budget_s: float) -> Reads:
                 stack.close()
                 prepare = stack.enter_context(source.open())
                 if not source.maps:
-                    prepare(
-                        last
-                    )()  # so that the library has read its own tables, as in the middle of an epoch
-            held, span_s = _evicted_and_timed(paths, prepare(item), most)
-            if held is None:
+                    prepare(last)()  # the library has read its own tables then, as in the middle of an epoch
+            read = prepare(item)
+            ask_to_evict(file.fileno())
+            held = resident(paths).pages_resident
+            if held is None or held > most:
                 break
-            seconds.append(span_s)
+            seconds.append(_timed(read))
             pages.append(max(0, (resident(paths).pages_resident or 0) - held))
     if not seconds:
         return Reads(samples=0, reason="opening the file brings too much of it into the page cache")
     return _reads(seconds, read_bytes=statistics.fmean(pages) * PAGE_BYTES)
-
-
-def _evicted_and_timed(
-    paths: Sequence[Path], read: Callable[[], Any], most: float
-) -> tuple[int | None, float]:
-    """Evict the files and time a read; return the pages that stayed before it, or None if those are more than `most`."""
-    for path in paths:
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    held = resident(paths).pages_resident
-    if held is None or held > most:
-        return None, 0.0
-    return held, _timed(read)
 
 
 def _timed(read: Callable[[], Any]) -> float:
@@ -215,17 +191,17 @@ def _warm(source: Source, budget_s: float) -> tuple[Reads, list[int], list[bytes
         for item in source.items:
             value = prepare(item)()
             sizes.append(_nbytes(value))
-            if len(values) < _VALUES:
-                values.append(_as_bytes(value)[:_MOST_VALUE_BYTES])
+            if len(values) < 8:
+                values.append(_as_bytes(value)[: 4 << 20])
             if time.perf_counter() > deadline:
                 break
-        before = resident(source.paths)
+        before = resident([source.path])
         deadline = time.perf_counter() + budget_s
         for item in source.items[: len(sizes)]:
             seconds.append(_timed(prepare(item)))
             if time.perf_counter() > deadline:
                 break
-        after = resident(source.paths)
+        after = resident([source.path])
     if before.pages_resident is None or after.pages_resident is None:
         reason = f"resident pages cannot be counted: {before.reason or after.reason}"
         return _reads(seconds, read_bytes=None, reason=reason), sizes, values
@@ -238,7 +214,7 @@ def _reads(seconds: Sequence[float], *, read_bytes: float | None, reason: str = 
     return Reads(
         samples=len(seconds),
         median_s=statistics.median(seconds),
-        p90_s=sorted(seconds)[min(len(seconds) - 1, int(_SLOW * len(seconds)))],
+        p90_s=sorted(seconds)[min(len(seconds) - 1, int(0.9 * len(seconds)))],
         read_bytes=read_bytes,
         verified=not reason,
         reason=reason,
@@ -283,9 +259,6 @@ _MAGIC = {
     "zstd": rb"\x28\xb5\x2f\xfd",
     "LZ4": rb"\x04\x22\x4d\x18",
 }
-_IMAGES = ("JPEG", "PNG", "WebP")
-_WRAPPER_BYTES = 64
-_MOST_NAMES = 3
 
 
 def contents_of(values: Sequence[bytes]) -> str:
@@ -293,7 +266,7 @@ def contents_of(values: Sequence[bytes]) -> str:
     kinds = Counter(map(_content_of, values))
     if set(kinds) == {""}:
         return ""
-    return " or ".join(kind or "other bytes" for kind, _ in kinds.most_common(_MOST_NAMES))
+    return " or ".join(kind or "other bytes" for kind, _ in kinds.most_common(3))
 
 
 def _content_of(value: bytes) -> str:
@@ -301,8 +274,8 @@ def _content_of(value: bytes) -> str:
     for name, magic in _MAGIC.items():
         if re.match(magic, value, re.DOTALL):
             return name
-    start = value[:_WRAPPER_BYTES]
-    inner = next((name for name in _IMAGES if re.search(_MAGIC[name], start, re.DOTALL)), "")
+    start = value[:64]
+    inner = next((name for name in ("JPEG", "PNG", "WebP") if re.search(_MAGIC[name], start, re.DOTALL)), "")
     if value[:1] == b"\x80" and value[1:2] in (b"\2", b"\3", b"\4", b"\5") and value[-1:] == b".":
         return f"pickled {inner}" if inner else "pickled"
     return f"a record with {inner}" if inner else ""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storebench.errors import OutputError, StorebenchError, from_os_error
+from storebench.fileio.whole_files import made_folder
 from storebench.filesystem import sync
 from storebench.progress import Say, mute
 
@@ -24,52 +25,39 @@ _LOCK = re.compile(r"\.(?P<name>.+\+.+)\.lock")  # of FORMAT+CODEC, not of any o
 @contextmanager
 def staged(target: Path, when_made: WhenMade, say: Say = mute) -> Iterator[None]:
     """Hold `target` for this process; other processes that want it say so and wait."""
-    missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
-    try:
-        with _locked(target, say):
-            _settle(target, when_made, say)
-            tidy(target.parent, when_made, say)
-            yield
-            _settle(target, when_made, say)  # removes a copy that was kept while the target was damaged
-    except BaseException:
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
+    with made_folder(target.parent), _locked(target, say):
+        _settle(target, when_made, say)
+        tidy(target.parent, when_made, say)
+        yield
+        _settle(target, when_made, say)  # removes a copy that was kept while the target was damaged
 
 
 @contextmanager
-def temporary_folder(target: Path) -> Iterator[Path]:
-    """Make an empty folder beside `target`, and remove it at the end if it still exists."""
+def new_folder(target: Path, *last: str) -> Iterator[Path]:
+    """Make an empty folder beside `target`; when the block ends, sync its `last` files and rename it to `target`."""
     folder = target.with_name(_temporary_name(target))
     try:
         folder.mkdir()
         yield folder
+        for name in last:
+            sync(folder / name)
+        _publish(folder, target)
+    except OSError as error:
+        raise from_os_error(error, target) from error
+    except StorebenchError as error:
+        if error.where is not None:
+            error.where = error.where.replace(str(folder), str(target))
+        error.what = error.what.replace(str(folder), str(target))  # `folder` is gone when this is read
+        raise
     finally:
         if folder.is_symlink():
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def errors_naming(target: Path, folder: Path) -> Iterator[None]:
-    """Make errors name `target` instead of the temporary `folder`, which is gone by the time they are read."""
-    try:
-        yield
-    except OSError as error:
-        raise from_os_error(error, target) from error
-    except StorebenchError as error:
-        if error.where is not None:
-            error.where = error.where.replace(str(folder), str(target))
-        error.what = error.what.replace(str(folder), str(target))
-        raise
-
-
-def publish(folder: Path, target: Path) -> None:
-    """Rename `folder`, whose files are synced, to `target`, and sync that; an earlier `target` is removed.
-
-    A process that is killed between the two renames leaves the earlier one hidden beside it: `restore` finds it.
-    """
+def _publish(folder: Path, target: Path) -> None:
+    """Rename `folder`, whose files are synced, to `target`, and remove an earlier one."""
+    # A process that is killed between the two renames leaves the earlier one hidden beside it: `restore` finds it.
     sync(folder)
     earlier = target.with_name(_temporary_name(target)) if os.path.lexists(target) else None
     try:
@@ -100,9 +88,10 @@ def remove(path: Path) -> None:
 def tidy(folder: Path, when_made: WhenMade, say: Say = mute) -> None:
     """Settle the remains of dead processes in `folder` if no other process holds the locks; never wait."""
     with contextlib.suppress(OSError):
-        for target in _left_behind(folder):
-            with contextlib.suppress(OSError), _locked(target, mute, wait=False):
-                _settle(target, when_made, say)
+        matches = [_TEMPORARY.fullmatch(path.name) or _LOCK.fullmatch(path.name) for path in folder.iterdir()]
+        for name in sorted({match["name"] for match in matches if match}):
+            with contextlib.suppress(OSError), _locked(folder / name, mute, wait=False):
+                _settle(folder / name, when_made, say)
 
 
 def restore(target: Path, when_made: WhenMade, say: Say = mute) -> None:
@@ -136,13 +125,6 @@ def _temporary_folders(target: Path) -> list[Path]:
         return []
     matches = ((path, _TEMPORARY.fullmatch(path.name)) for path in siblings)
     return [path for path, match in matches if match and match["name"] == target.name]
-
-
-def _left_behind(folder: Path) -> list[Path]:
-    """Return the targets in `folder` that have a lock or temporary folders, of live or dead processes."""
-    names = [path.name for path in folder.iterdir()]
-    matches = (_TEMPORARY.fullmatch(name) or _LOCK.fullmatch(name) for name in names)
-    return [folder / name for name in sorted({match["name"] for match in matches if match})]
 
 
 def _settle(target: Path, when_made: WhenMade, say: Say) -> None:

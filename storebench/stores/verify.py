@@ -23,9 +23,7 @@ from storebench.manifest import CONVERT_AGAIN, Manifest
 from storebench.progress import Advance, Progress, Say, mute, silent
 from storebench.stores.find import check_sizes, read_digest_table, restore_store
 
-BATCH_BYTES = 16 << 20
-"""Decoded bytes to read and compare at a time."""
-
+BATCH_BYTES = 16 << 20  # decoded bytes to read and compare at a time
 BATCH_SAMPLES = 1024
 THREADS = 4
 
@@ -35,8 +33,6 @@ MAPPED_BYTES = 128 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The result of a successful verification."""
-
     store: Path  # the store's folder
     manifest: Manifest  # the store's own description
     backend: str  # the reader that was used; without a reader, if the default one would hold all pixels
@@ -75,11 +71,17 @@ def verify_samples(
     pixels = np.empty((step, height, width, channels), np.uint8)
     with ThreadPoolExecutor(THREADS) as threads:
         for opened, indices in _batches(store, manifest, backend, step):
-            fetched = _fetch(opened, indices, pixels[: len(indices)])
-            find = functools.partial(_first_wrong, fetched, table, decode=decode)
-            for wrong in threads.map(find, fetched.shares()):
-                if wrong is not None:
-                    raise _refusal(store, manifest, table, wrong)
+            payloads = None
+            if opened.payload_codec == "raw":
+                opened.fetch_into(indices, pixels[: len(indices)])
+            else:
+                payloads = opened.fetch(indices)
+            labels, codec = opened.labels[indices], opened.payload_codec
+            fetched = _Fetched(indices=indices, labels=labels, payloads=payloads, codec=codec, pixels=pixels)
+            find = functools.partial(_first_error, fetched, store, manifest, table, decode)
+            for error in threads.map(find, np.array_split(np.arange(len(indices)), THREADS)):
+                if error is not None:
+                    raise error
             advance(int(indices[-1]) + 1, manifest.count)
     return Verification(
         store=store,
@@ -142,40 +144,13 @@ class _Fetched:
     codec: str
     pixels: Batch
 
-    def shares(self) -> list[range]:
-        """Return the rows, divided into one range per thread."""
-        rows = len(self.indices)
-        step = -(-rows // THREADS)
-        return [range(first, min(first + step, rows)) for first in range(0, rows, step)]
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Wrong:
-    """A sample that differs from what was written: its pixels (or the bytes of its file), or the error instead."""
-
-    index: int
-    pixels: Pixels
-    label: int
-    error: CorruptDataError | None = None
-
-
-def _fetch(reader: Reader, indices: Indices, pixels: Batch) -> _Fetched:
-    payloads = None
-    if reader.payload_codec == "raw":
-        reader.fetch_into(indices, pixels)
-    else:
-        payloads = reader.fetch(indices)
-    return _Fetched(
-        indices=indices,
-        labels=reader.labels[indices],
-        payloads=payloads,
-        codec=reader.payload_codec,
-        pixels=pixels,
-    )
-
-
-def _first_wrong(fetched: _Fetched, table: DigestTable, rows: range, *, decode: bool) -> _Wrong | None:
+def _first_error(
+    fetched: _Fetched, store: Path, manifest: Manifest, table: DigestTable, decode: bool, rows: Indices
+) -> IntegrityError | None:
+    """Return the error for the first of some rows that differs from what was written."""
     codec = get_codec(fetched.codec)
+    locate = functools.partial(get_format(manifest.format).locate, store, manifest)
     for row in rows:
         index, label = int(fetched.indices[row]), int(fetched.labels[row])
         pixels: Pixels = fetched.pixels[row]
@@ -187,24 +162,14 @@ def _first_wrong(fetched: _Fetched, table: DigestTable, rows: range, *, decode: 
             elif fetched.payloads is not None:
                 codec.decode_into(fetched.payloads[row], pixels)
         except CorruptDataError as error:
-            return _Wrong(index=index, pixels=pixels, label=label, error=error)
-        if sample_digest(pixels, label) != table[index].tobytes():
-            return _Wrong(index=index, pixels=pixels, label=label)
+            what = f"sample {index} does not decode ({error.what})"
+            return CorruptStoreError(what, where=locate(index), hint=CONVERT_AGAIN)
+        written = table[index].tobytes()
+        if sample_digest(pixels, label) != written:
+            part = "bytes" if any_size(manifest.codec) else "pixels"
+            what = f"sample {index} has different {part} from those written"
+            for other in range(manifest.dataset.num_classes):
+                if sample_digest(pixels, other) == written:
+                    what = f"sample {index} has label {label}, but was written with label {other}"
+            return DigestMismatchError(what, where=locate(index), hint=CONVERT_AGAIN)
     return None
-
-
-def _refusal(store: Path, manifest: Manifest, table: DigestTable, wrong: _Wrong) -> IntegrityError:
-    where = get_format(manifest.format).locate(store, manifest, wrong.index)
-    if wrong.error is not None:
-        return CorruptStoreError(
-            f"sample {wrong.index} does not decode ({wrong.error.what})", where=where, hint=CONVERT_AGAIN
-        )
-    written = table[wrong.index].tobytes()
-    for label in range(manifest.dataset.num_classes):
-        if sample_digest(wrong.pixels, label) == written:
-            difference = f"sample {wrong.index} has label {wrong.label}, but was written with label {label}"
-            break
-    else:
-        part = "bytes" if any_size(manifest.codec) else "pixels"
-        difference = f"sample {wrong.index} has different {part} from those written"
-    return DigestMismatchError(difference, where=where, hint=CONVERT_AGAIN)

@@ -166,15 +166,6 @@ def test_a_limit_reaches_every_class(tmp_path: Path) -> None:
     assert labels(open_at(tmp_path, limit=3)) == [0, 1, 2]
 
 
-def test_more_files_than_a_dataset_may_have_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lay_out(tmp_path, "a/1.jpg a/2.jpg a/3.jpg b/1.jpg b/2.jpg b/3.jpg")
-    monkeypatch.setattr("storebench.datasets.folder.MOST_ENTRIES", 7)
-    with pytest.raises(CorruptDataError, match="more than 7 files and folders"):
-        open_at(tmp_path)
-
-
 def _cut(path: Path) -> None:
     path.write_bytes(image_file()[:200])
 
@@ -360,7 +351,7 @@ def test_a_list_names_files_and_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["photo.jpg", "photo.jpg -1", "photo.jpg one", "7", "photo.jpg 100000", "a.jpg ²", "a" * 5000 + " 1"],
+    ["photo.jpg", "photo.jpg -1", "photo.jpg one", "7", "photo.jpg 100000", "a.jpg ²"],
 )
 def test_a_wrong_line_of_a_list_is_named(line: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match=r"train\.txt:2: a line without a path and a label") as refused:

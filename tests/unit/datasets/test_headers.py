@@ -47,7 +47,7 @@ def test_every_truncated_file_is_refused(content: bytes) -> None:
     for length in range(len(content) - 8):
         with pytest.raises(CorruptDataError):
             check_file(content[:length])
-    assert check_file(content).pixels == SIZE[0] * SIZE[1]
+    assert (check_file(content).width, check_file(content).height) == SIZE
 
 
 def bomb(side: int) -> bytes:
@@ -61,7 +61,7 @@ def bomb(side: int) -> bytes:
 
 
 def test_a_decompression_bomb_is_refused_by_its_size() -> None:
-    assert check_file(bomb(9000)).pixels == 81_000_000
+    assert check_file(bomb(9000)).width == 9000
     with pytest.raises(CorruptDataError, match="an image of 30,000 x 30,000 pixels, more than"):
         check_file(bomb(30_000))
 
