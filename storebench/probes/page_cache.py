@@ -174,8 +174,7 @@ def cache_facts(
     """Decide from the count just before the first timed step whether a cell got its cache state."""
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
-        causes = _cold_causes(list(paths), before) if requested == CacheState.COLD else [_warm_cause(before)]
-        reason = "; ".join((reason, *causes))
+        reason = "; ".join((reason, *_causes(requested, before, list(paths))))
     known = [part for part in (how, before.method) if part not in ("none", "unknown")]
     return CacheFacts(
         requested=requested,
@@ -201,7 +200,15 @@ def _verdict(requested: CacheState, before: Residency) -> tuple[CacheVerdict, st
     return CacheVerdict.VERIFIED, ""
 
 
-def _cold_causes(paths: Sequence[Path | str], before: Residency) -> Iterator[str]:
+def _causes(requested: CacheState, before: Residency, paths: Sequence[Path | str]) -> Iterator[str]:
+    size = before.pages_total * PAGE_BYTES
+    if requested == CacheState.WARM:
+        free = os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
+        yield (
+            f"likely cause: memory (the store has {size / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free, "
+            "and a control group may allow less) or reclaim of idle pages (see 'storebench doctor')"
+        )
+        return
     if paths:
         mount = mount_of(paths[0])
         if mount.fstype in IN_MEMORY:
@@ -212,15 +219,8 @@ def _cold_causes(paths: Sequence[Path | str], before: Residency) -> Iterator[str
         yield f"likely cause: {mapped if holders else 'another process is reading or writing these files'}"
     # An open reader needs a few pages, which are too many of a small store.
     if (before.pages_resident or 0) <= FEW_PAGES:
-        size = format_bytes(before.pages_total * PAGE_BYTES)
         pages = number_of(before.pages_resident or 0, "page")
-        yield f"the store has only {size}, of which {pages} are too many: use more samples (--size N extends a dataset)"
-
-
-def _warm_cause(before: Residency) -> str:
-    size = before.pages_total * PAGE_BYTES
-    free = os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
-    return (
-        f"likely cause: memory (the store has {size / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free, "
-        "and a control group may allow less) or reclaim of idle pages (see 'storebench doctor')"
-    )
+        yield (
+            f"the store has only {format_bytes(size)}, of which {pages} are too many: "
+            "use more samples (--size N extends a dataset)"
+        )

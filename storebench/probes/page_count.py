@@ -118,12 +118,8 @@ def _ways(path: Path | str) -> _Ways:
     fstype = mount_of(path).fstype
     if fstype == "zfs":
         return [("page cache", _zfs)]
-    mincore: tuple[str, _CountFd] = ("mincore", _mincore)
-    return (
-        [mincore]
-        if fstype == "overlay"
-        else [("cachestat", lambda fd, size: cachestat_pages(fd, 0, size)), mincore]
-    )
+    ways: _Ways = [("cachestat", lambda fd, size: cachestat_pages(fd, 0, size)), ("mincore", _mincore)]
+    return ways[1:] if fstype == "overlay" else ways
 
 
 def _pages(size: int) -> int:

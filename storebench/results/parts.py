@@ -116,11 +116,8 @@ class CacheFacts:
 
 
 OTHERS_MOST_FRAC = 0.20
-"""Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed.
-
-On 2 cores this is four tenths of one core. The threads of the kernel that read and reclaim pages on behalf of a cell count
-as other work too, and stay below it.
-"""
+"""Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed. Threads of
+the kernel that read and reclaim pages on behalf of a cell count as other work too, and stay below it."""
 
 MOST_ATTEMPTS = 2
 """A disturbed replicate is repeated once. The second attempt counts, whatever the machine did."""
