@@ -28,6 +28,7 @@ from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import made_folder, write_whole
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
+from storebench.probes.page_count import opened
 from storebench.system.copying import load_kernel
 
 SEQUENTIAL_BYTES = 4 << 20
@@ -209,11 +210,7 @@ def _one_by_one(requests: Sequence[Request], size: int, limit_s: float | None) -
 def opened_direct(files: Sequence[str]) -> Iterator[list[int]]:
     """Open files for reading past the page cache."""
     with contextlib.ExitStack() as stack:
-        fds = []
-        for path in files:
-            fds.append(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC))
-            stack.callback(os.close, fds[-1])
-        yield fds
+        yield [stack.enter_context(opened(path, os.O_DIRECT)) for path in files]
 
 
 _TRIAL_S = 0.1
