@@ -32,7 +32,6 @@ _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _LIMITS = {1: (_LIMIT[1],), 2: (_LIMIT[2], "memory.high")}
 """Files with a limit on page cache. Above `memory.high`, the kernel reclaims, too, and slows the processes."""
 
-_USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
 _PEAK = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _NO_SWAP = {1: "memory.swappiness", 2: "memory.swap.max"}
 _UNLIMITED = 1 << 62
@@ -68,8 +67,8 @@ class Controller:
 class MemoryGroup:
     """A control group whose processes share a limited amount of memory."""
 
-    # The kernel charges a page of the page cache to the group that first touched it, and memory that a process took before it
-    # entered stays charged to its previous group.
+    # A page of the page cache is charged to the group that first touched it, and memory from before a process entered stays
+    # charged to its previous group.
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
@@ -137,28 +136,22 @@ class MemoryGroup:
         """Remove the group; wait up to two seconds for members that are ending."""
         for wait_s in _REMOVE_WAITS_S:
             time.sleep(wait_s)
-            self._give_back()
-            try:
+            # What is still charged to a removed group would keep the kernel's part of it alive.
+            with contextlib.suppress(OSError):
+                if self.version == 1:
+                    (self.folder / "memory.force_empty").write_text("0")
+                elif charged := _number(self.folder / "memory.current"):
+                    (self.folder / "memory.reclaim").write_text(str(charged))  # since Linux 5.19
+            with contextlib.suppress(OSError):
                 self.folder.rmdir()
-            except FileNotFoundError:
+            if not self.folder.exists():
                 return
-            except OSError:
-                continue
-            return
-
-    def _give_back(self) -> None:
-        """Ask the kernel to reclaim what is still charged, which would keep its part of a removed group alive."""
-        with contextlib.suppress(OSError):
-            if self.version == 1:
-                (self.folder / "memory.force_empty").write_text("0")
-            elif charged := _number(self.folder / _USAGE[2]):
-                (self.folder / "memory.reclaim").write_text(str(charged))  # since Linux 5.19
 
 
 @contextmanager
-def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
+def memory_group(limit_bytes: int, controller: Controller | None = None) -> Iterator[MemoryGroup]:
     """Make a group for the duration of a with statement."""
-    group = MemoryGroup.create(limit_bytes)
+    group = MemoryGroup.create(limit_bytes, controller)
     try:
         yield group
     finally:
@@ -168,27 +161,32 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
 def find_controller() -> Controller:
     """Return the place where this process may make groups with a memory limit, determined by trying."""
     version, groups = _own_groups()
-    refusals: list[str] = []
+    refusals: list[UsageError] = []
     for folder in groups:
         controller = Controller(version=version, parent=folder, home=groups[0])
         if version == 2 and "memory" not in (read_text(folder / "cgroup.subtree_control") or "").split():
             # A group with processes of its own cannot, unless it is the root, so this says less than any refusal.
             continue
-        refusal = _try(controller)
-        if not refusal:
+        try:
+            with (
+                memory_group(_TRIAL_BYTES, controller) as group,
+                subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process,
+            ):
+                group.enter([process.pid])
+                _move(process.pid, controller.home)
+        except UsageError as error:
+            refusals.append(error)
+        else:
             return controller
-        refusals.append(refusal)
-    raise _not_permitted(refusals[0] if refusals else _undelegated(groups))
-
-
-def _undelegated(groups: list[Path]) -> str:
-    """Return why none of these groups of version 2 may have groups with a limit below it, with the remedy."""
+    if refusals:
+        raise refusals[0]
     own, top = groups[0], groups[-1]
     reason = f"{own} {'delegates' if own == top else 'and its parents delegate'} no memory controller"
-    remedy = f"'echo +memory > {top / 'cgroup.subtree_control'}'"
-    if not (top / "cgroup.type").exists():  # only the root of the whole hierarchy has no type
-        return f"{reason}; as root, run {remedy}"
-    return f"{reason}; as root, move all processes of {top} into a group below it, then run {remedy}"
+    # Only the root of the whole hierarchy has no type.
+    first = (
+        f"move all processes of {top} into a group below it, then " if (top / "cgroup.type").exists() else ""
+    )
+    raise _not_permitted(f"{reason}; as root, {first}run 'echo +memory > {top / 'cgroup.subtree_control'}'")
 
 
 def remove_stale(parent: Path) -> list[str]:
@@ -248,11 +246,12 @@ def _limits() -> Iterator[tuple[Path, int]]:
 
 def _own_groups() -> tuple[int, list[Path]]:
     """Return the version with the memory controller, and our groups, innermost first."""
+    own_lines = (read_text(OWN_GROUPS) or "").splitlines()
     for version, point, root in sorted(_hierarchies()):
         inner = next(
             (
                 path
-                for number, controllers, path in _memberships()
+                for number, controllers, path in (line.split(":", 2) for line in own_lines)
                 if (number == "0" if version == 2 else "memory" in controllers.split(","))
             ),
             "/",
@@ -279,28 +278,6 @@ def _hierarchies() -> Iterator[tuple[int, Path, str]]:
             yield 2, Path(fields[4]), fields[3]
 
 
-def _memberships() -> list[tuple[str, str, str]]:
-    lines = (read_text(OWN_GROUPS) or "").splitlines()
-    return [(number, names, path) for number, names, path in (line.split(":", 2) for line in lines)]
-
-
-def _try(controller: Controller) -> str:
-    """Try to make a group there and move a process into it and back; return why that fails, or ""."""
-    try:
-        group = MemoryGroup.create(_TRIAL_BYTES, controller)
-    except UsageError as error:
-        return error.what.removeprefix(_REFUSAL)
-    try:
-        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-            group.enter([process.pid])
-            _move(process.pid, controller.home)
-    except UsageError as error:
-        return error.what.removeprefix(_REFUSAL)
-    finally:
-        group.remove()
-    return ""
-
-
 def _move(pid: int, folder: Path) -> None:
     """Move a process with all its threads into the group at `folder`."""
     try:
@@ -309,12 +286,9 @@ def _move(pid: int, folder: Path) -> None:
         raise _not_permitted(f"process {pid} cannot enter {folder}: {error.strerror}") from None
 
 
-_REFUSAL = "the page cache cannot be limited here: "
-
-
 def _not_permitted(why: str) -> UsageError:
     return UsageError(
-        f"{_REFUSAL}{why}",
+        f"the page cache cannot be limited here: {why}",
         hint="Run as root, or in a control group with a delegated memory controller; 'storebench doctor' checks it.",
     )
 
@@ -347,7 +321,8 @@ class LimitedCache:
         """Begin an epoch and return the count; the first time, evict the store and move the processes into the group."""
         how = f"cgroup-v{self.group.version}"
         if self._inside:
-            return _continued(self.count(), self.limit_bytes, how)
+            facts = cache_facts(CacheState.LIMITED, self.count(), how=how)
+            return dataclasses.replace(facts, limit_bytes=self.limit_bytes)
         evicted = evict(self.files)
         cold = cache_facts(CacheState.COLD, resident(self.files), paths=self.files, how=f"{how}+{evicted}")
         if cold.verdict is not CacheVerdict.FAILED:
@@ -396,16 +371,3 @@ class LimitedCache:
     def leave(self) -> None:
         """Move the processes back to their previous group."""
         self.group.leave(self._inside)
-
-
-def _continued(before: Residency, limit_bytes: int, how: str) -> CacheFacts:
-    unknown = before.frac is None
-    return CacheFacts(
-        requested=CacheState.LIMITED,
-        method=f"{how}+{before.method}",
-        resident_frac_before=before.frac,
-        resident_frac_after=None,
-        verdict=CacheVerdict.UNVERIFIED if unknown else CacheVerdict.VERIFIED,
-        reason=f"resident pages cannot be counted: {before.reason}" if unknown else "",
-        limit_bytes=limit_bytes,
-    )

@@ -5,7 +5,6 @@ import hashlib
 import os
 import subprocess
 import sysconfig
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,13 +70,13 @@ def checkout_of(*sources: Path) -> Checkout:
         return Checkout()
     commit = _git(folder, "rev-parse", "HEAD")
     status = _git(folder, "status", "--porcelain", "--", *map(str, sources))
-    return Checkout(commit=commit, changed=None if status is None else _code_changed(status.splitlines()))
-
-
-def _code_changed(status: Sequence[str]) -> bool:
-    """Return whether `git status --porcelain` lists changed code files."""
-    untracked = [line[3:].strip('"') for line in status if line.startswith("?? ")]
-    return len(untracked) < len(status) or any(path.endswith((*CODE_SUFFIXES, "/")) for path in untracked)
+    if status is None:
+        return Checkout(commit=commit)
+    # Of untracked files, only code and folders count.
+    suffixes = (*CODE_SUFFIXES, "/")
+    lines = status.splitlines()
+    changed = any(not line.startswith("?? ") or line.strip('"').endswith(suffixes) for line in lines)
+    return Checkout(commit=commit, changed=changed)
 
 
 def cell_environment() -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,11 +88,12 @@ class CounterProbe:
         """Read every process; our own read calls come last at the start and first at the end."""
         samples = {pid: _Snapshot() for pid in self._pids}
         own_last = sorted(self._pids, key=lambda pid: pid == os.getpid())
-        rest: tuple[_ReadCounters, ...] = (_read_stat, _read_switches)
-        for readers in (rest, (_read_io,)) if io_last else ((_read_io,), rest):
-            for pid in own_last if io_last else reversed(own_last):
-                for read in readers:
-                    read(pid, samples[pid])
+        readings = list(itertools.product(_READERS, own_last))
+        for (read, names), pid in readings if io_last else reversed(readings):
+            try:
+                samples[pid].values |= read(pid, samples[pid])
+            except OSError as error:
+                samples[pid].missing |= dict.fromkeys(names, _unreadable(error))
         return samples
 
     def _differences(self, last: dict[int, _Snapshot]) -> tuple[_Values, dict[str, str]]:
@@ -116,21 +118,15 @@ class CounterProbe:
         for pid, first in self._first.items():
             if name in first.missing:
                 return first.missing[name]
-            if name in last[pid].missing and not self._inherited(name, pid, last):
-                return last[pid].missing[name]
+            if name in last[pid].missing:
+                # The totals of a process that has ended went to its parent.
+                with_children = name not in _SWITCHES or first.parent == os.getpid()
+                heir = last.get(first.parent) if with_children and first.parent else None
+                if heir is None or name not in heir.values or Path(f"/proc/{pid}").exists():
+                    return last[pid].missing[name]
             if name in _SWITCHES and name in last[pid].values and first.threads - last[pid].threads:
                 return f"threads of pid {pid} ended before they were counted"
         return ""
-
-    def _inherited(self, name: str, pid: int, last: dict[int, _Snapshot]) -> bool:
-        """Return whether a process has ended and its totals went to a probed parent."""
-        parent = self._first[pid].parent
-        gone = not Path(f"/proc/{pid}").exists()
-        with_children = name not in _SWITCHES or parent == os.getpid()
-        return gone and with_children and parent in last and name in last[parent].values
-
-
-_ReadCounters = Callable[[int, _Snapshot], None]
 
 
 def counts_reads(fstype: str) -> bool:
@@ -138,73 +134,58 @@ def counts_reads(fstype: str) -> bool:
     return fstype.partition(".")[0] not in _UNCOUNTED
 
 
-def _read_io(pid: int, sample: _Snapshot) -> None:
-    try:
-        # Exactly one system call, so that the probe's own read calls can be subtracted.
-        text = _slurp(f"/proc/{pid}/io")
-    except OSError as error:
-        sample.missing |= dict.fromkeys(_IO, _unreadable(error))
-        return
-    fields = dict(line.split(": ") for line in text.splitlines())
-    sample.values |= {"device_read_bytes": int(fields["read_bytes"]), "read_calls": int(fields["syscr"])}
+def _read_io(pid: int, _sample: _Snapshot) -> _Values:
+    # Exactly one system call, so that the probe's own read calls can be subtracted.
+    fields = dict(line.split(": ") for line in _slurp(f"/proc/{pid}/io").splitlines())
+    return {"device_read_bytes": int(fields["read_bytes"]), "read_calls": int(fields["syscr"])}
 
 
-def _read_stat(pid: int, sample: _Snapshot) -> None:
-    try:
-        text = _slurp(f"/proc/{pid}/stat")
-    except OSError as error:
-        sample.missing |= dict.fromkeys((*_FAULTS, *_CPU), _unreadable(error))
-        return
+def _read_stat(pid: int, sample: _Snapshot) -> _Values:
     # The command's name may contain spaces and brackets, so fields are counted after it, from field 3.
-    rest = text.rpartition(")")[2].split()
+    rest = _slurp(f"/proc/{pid}/stat").rpartition(")")[2].split()
     sample.parent = int(rest[1])
     minor, minor_children, major, major_children, user, system, user_children, system_children = (
         int(value) for value in rest[7:15]
     )
-    sample.values |= {
-        "minor_faults": minor + minor_children,
-        "major_faults": major + major_children,
-        "cpu_user_s": (user + user_children) * TICK_S,
-        "cpu_system_s": (system + system_children) * TICK_S,
-    }
+    user_s, system_s = (user + user_children) * TICK_S, (system + system_children) * TICK_S
     if pid == os.getpid():
         own, children = _own_usage()
-        sample.values["cpu_user_s"] = own.ru_utime + children.ru_utime
-        sample.values["cpu_system_s"] = own.ru_stime + children.ru_stime
+        user_s, system_s = own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime
+    return {
+        "minor_faults": minor + minor_children,
+        "major_faults": major + major_children,
+        "cpu_user_s": user_s,
+        "cpu_system_s": system_s,
+    }
 
 
 def _own_usage() -> tuple[resource.struct_rusage, resource.struct_rusage]:
     return resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
 
 
-def _read_switches(pid: int, sample: _Snapshot) -> None:
+def _read_switches(pid: int, sample: _Snapshot) -> _Values:
     if pid == os.getpid():
         own, children = _own_usage()
-        sample.values |= {
+        return {
             "voluntary_switches": own.ru_nvcsw + children.ru_nvcsw,
             "involuntary_switches": own.ru_nivcsw + children.ru_nivcsw,
         }
-        return
-    try:
-        # /proc/PID/status covers only the main thread.
-        threads = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
-        statuses = [_slurp(f"/proc/{pid}/task/{thread}/status") for thread in threads]
-    except OSError as error:
-        sample.missing |= dict.fromkeys(_SWITCHES, _unreadable(error))
-        return
+    # /proc/PID/status covers only the main thread.
+    threads = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
+    statuses = [_slurp(f"/proc/{pid}/task/{thread}/status") for thread in threads]
     sample.threads = frozenset(threads)
-    sample.values |= {
+    return {
         "voluntary_switches": sum(_status(text, "voluntary_ctxt_switches") or 0 for text in statuses),
         "involuntary_switches": sum(_status(text, "nonvoluntary_ctxt_switches") or 0 for text in statuses),
     }
 
 
+_READERS = ((_read_stat, (*_FAULTS, *_CPU)), (_read_switches, _SWITCHES), (_read_io, _IO))
+
+
 def _status(text: str, name: str) -> int | None:
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0])
-    return None
+    found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _slurp(path: str) -> str:

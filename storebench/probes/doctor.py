@@ -4,7 +4,6 @@ import enum
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,6 @@ SCRATCH_BYTES = 8 << 20
 DEFAULT_READ_AHEAD_KB = 128
 LITTLE_SPACE_BYTES = 20 << 30
 
-SPEED_S = 2.0
 SPEED_CORES_MOST = 4
 """Of a machine with more cores, some are tried: with few loops on each, nothing would be known of any."""
 
@@ -56,12 +54,17 @@ def checkup(folder: Path) -> list[Check]:
     if not folder.is_dir():
         raise UsageError("no such folder", where=folder, hint="Name the folder of your stores.")
     mount = mount_of(folder)
-    with _scratch(folder) as scratch:
-        checks = [_counting(scratch), *_states(scratch, mount), *_counters(scratch), _direct(scratch)]
+    try:
+        with scratch_folder("checkup", folder) as scratch, (scratch / "scratch").open("wb") as file:
+            file.write(os.urandom(SCRATCH_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+            checks = [*_page_cache(Path(file.name), mount), *_device(Path(file.name))]
+    except OSError as error:
+        raise from_os_error(error, folder) from None
     return [
         *checks,
-        *_below(mount),
-        *_read_ahead(mount),
+        *_disk(mount),
         *_rights(folder),
         *_noise(),
         *_room(folder),
@@ -74,27 +77,12 @@ def _check(name: str, works: object, found: str, advice: str, otherwise: CheckSt
     return Check(name, OK, found) if works else Check(name, otherwise, found, advice)
 
 
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    try:
-        with scratch_folder("checkup", folder) as scratch, (scratch / "scratch").open("wb") as file:
-            file.write(os.urandom(SCRATCH_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-            yield Path(file.name)
-    except OSError as error:
-        raise from_os_error(error, folder) from None
-
-
-def _counting(scratch: Path) -> Check:
+def _page_cache(scratch: Path, mount: Mount) -> Iterator[Check]:
     residency = page_cache.resident([scratch])
     none = residency.reason or f"{residency.method} sees no page of a file that was just written"
     advice = "Cold and warm cells will be called unverified. Use Linux 6.5 or later and a local ext4 or xfs."
     found = f"{residency.method} works" if residency.frac else none
-    return _check("counting cached pages", residency.frac, found, advice, NO)
-
-
-def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
+    yield _check("counting cached pages", residency.frac, found, advice, NO)
     page_cache.evict([scratch])
     keep = "Keep the stores on a disk to measure cold cells; warm ones are fine here."
     fail = "Cold cells will fail here: keep the stores on a local disk."
@@ -108,7 +96,7 @@ def _states(scratch: Path, mount: Mount) -> Iterator[Check]:
         yield _check(f"{state} cells on {mount.fstype}", reached, found, advice, NO)
 
 
-def _counters(scratch: Path) -> Iterator[Check]:
+def _device(scratch: Path) -> Iterator[Check]:
     page_cache.evict([scratch])
     probe = CounterProbe([os.getpid()], scratch)
     probe.start()
@@ -122,16 +110,13 @@ def _counters(scratch: Path) -> Iterator[Check]:
         counted = getattr(counters, key)
         found = "counted by the kernel" if counted else counters.reasons.get(key, none)
         yield _check(name, counted, found, "Read amplification cannot be measured here.", NO)
-
-
-def _direct(scratch: Path) -> Check:
     reasons = device_rates([scratch], page_cache.PAGE_BYTES, limit_s=0.03).reasons
     found = next(iter(reasons.values()), "O_DIRECT reads reach the device")
-    return _check("device ceilings", not reasons, found, "Cold figures will have no device ceiling.", NO)
+    yield _check("device ceilings", not reasons, found, "Cold figures will have no device ceiling.", NO)
 
 
-def _below(mount: Mount) -> Iterator[Check]:
-    """Tell of a cache below that may answer cold reads: a host's, or this kernel's below a loop device."""
+def _disk(mount: Mount) -> Iterator[Check]:
+    # A cache below may answer cold reads: a host's, or this kernel's below a loop device.
     name, loop = machine.hypervisor(), machine.loop_image(mount.device)
     found = f"a virtual machine ({name}): its host may cache the disk" if name else ""
     if loop and not loop[1]:
@@ -139,20 +124,16 @@ def _below(mount: Mount) -> Iterator[Check]:
     if found:
         advice = "Cold figures may describe that cache (docs/methodology.md)."
         yield Check("cache below this kernel", NOTE, found, advice)
-
-
-def _read_ahead(mount: Mount) -> Iterator[Check]:
     disk = machine.block_device(mount)
     value = disk.get("read_ahead_kb")
     if value is None:
         return
-    if int(value) == DEFAULT_READ_AHEAD_KB:
-        yield Check("read-ahead", OK, f"{value} KiB, Linux's default")
-        return
-    yield Check(
+    usual = int(value) == DEFAULT_READ_AHEAD_KB
+    other = f"{value} KiB on {disk['name']}; Linux's default is {DEFAULT_READ_AHEAD_KB}"
+    yield _check(
         "read-ahead",
-        NOTE,
-        f"{value} KiB on {disk['name']}; Linux's default is {DEFAULT_READ_AHEAD_KB}",
+        usual,
+        f"{value} KiB, Linux's default" if usual else other,
         "It determines much of a cold figure: more helps mapped stores that are read whole, and multiplies the "
         "cost of reading part of one. Compare cold figures only with machines that have the same setting "
         f"(as root: echo {DEFAULT_READ_AHEAD_KB} > /sys/block/{disk['name']}/queue/read_ahead_kb).",
@@ -200,17 +181,17 @@ def _noise() -> Iterator[Check]:
 
 def _speed() -> Iterator[Check]:
     """Check whether the cores run as fast from moment to moment; nothing where a process cannot choose its core."""
-    name, allowed = "speed of the cores", sorted(os.sched_getaffinity(0))
+    allowed = sorted(os.sched_getaffinity(0))
     cores = allowed[:: -(-len(allowed) // SPEED_CORES_MOST)]
     try:
-        took = loops(cores, SPEED_S)
+        took = loops(cores, 2.0)
     except OSError:
         return
     found = max(spread(some) for some in took.values())
     words = f"the slowest tenth of equal loops on a core takes {found:.2f} times as long as the fastest tenth"
     steady = found <= STEADY_MOST
     yield _check(
-        name,
+        "speed of the cores",
         steady,
         f"steady: {words}" if steady else f"varies: {words} (up to {STEADY_MOST} is steady)",
         "Expect wide intervals: other work here, neighbours on the physical cores (steal time shows only a part of "

@@ -20,7 +20,6 @@ from storebench.results import Environment
 
 _LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_GIB = 1 << 30
 
 
 def environment(store: Path | str, device: str = "cpu", *, image: Path | None = None) -> Environment:
@@ -41,6 +40,11 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
     mount = mount_of(store)
     # Without its name: the same disk may be sda today and sdb after the next boot.
     disk = {name: value for name, value in machine.block_device(mount).items() if name != "name"}
+    accelerator = None if device == "cpu" else device
+    if device.startswith("cuda"):
+        import torch
+
+        accelerator = torch.cuda.get_device_name(device) if torch.cuda.is_available() else device
     return {
         "cpu": machine.cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -50,7 +54,7 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
         "kernel": platform.release(),
         "filesystem": mount.fstype,
         "block_device": disk,
-        "accelerator": _accelerator(device),
+        "accelerator": accelerator,
         "libraries": _libraries(),
         "threads": {name: os.environ.get(name) for name in _THREAD_VARIABLES},
     }
@@ -58,23 +62,27 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
 
 def _gib(size_bytes: int | None) -> float | None:
     """Round to a quarter of a GiB, because the kernel's own share differs from boot to boot."""
-    return None if size_bytes is None else round(4 * size_bytes / _GIB) / 4
-
-
-def _accelerator(device: str) -> str | None:
-    if device == "cpu":
-        return None
-    import torch
-
-    if device.startswith("cuda") and torch.cuda.is_available():
-        return torch.cuda.get_device_name(device)
-    return device
+    return None if size_bytes is None else round(4 * size_bytes / 2**30) / 4
 
 
 @functools.cache
 def _libraries() -> dict[str, str | None]:
+    from PIL import features
+
     versions = {"python": platform.python_version(), **{name: version_of(name) for name in _LIBRARIES}}
-    return {**versions, **_image_libraries(), "hdf5": _bundled("h5py", "libhdf5-")}
+    # Builds of one version of Pillow differ in the libraries that decode images, and in speed.
+    turbo, ng = features.check_feature("libjpeg_turbo"), features.check_feature("zlib_ng")
+    jpeg = features.version_feature("libjpeg_turbo") if turbo else features.version_codec("jpg")
+    zlib = features.version_feature("zlib_ng") if ng else features.version_codec("zlib")
+    # A wheel bundles the C library in a file whose name has its version and digest.
+    files = importlib.metadata.files("h5py") or [] if versions["h5py"] else []
+    hdf5 = next((file.name for file in files if file.name.startswith("libhdf5-")), "not bundled")
+    return {
+        **versions,
+        "libjpeg": f"{'libjpeg-turbo' if turbo else 'libjpeg'} {jpeg}",
+        "zlib": f"{'zlib-ng' if ng else 'zlib'} {zlib}",
+        "hdf5": hdf5 if versions["h5py"] else None,
+    }
 
 
 def version_of(distribution: str) -> str | None:
@@ -83,28 +91,6 @@ def version_of(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _image_libraries() -> dict[str, str | None]:
-    """Return the libraries that decode images in Pillow; builds of one version differ in them, and in speed."""
-    from PIL import features
-
-    turbo, ng = features.check_feature("libjpeg_turbo"), features.check_feature("zlib_ng")
-    jpeg = features.version_feature("libjpeg_turbo") if turbo else features.version_codec("jpg")
-    zlib = features.version_feature("zlib_ng") if ng else features.version_codec("zlib")
-    return {
-        "libjpeg": f"{'libjpeg-turbo' if turbo else 'libjpeg'} {jpeg}",
-        "zlib": f"{'zlib-ng' if ng else 'zlib'} {zlib}",
-    }
-
-
-def _bundled(distribution: str, prefix: str) -> str | None:
-    """Return the file name (with version and digest) of a C library that a wheel bundles."""
-    try:
-        files = importlib.metadata.files(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    return next((file.name for file in files if file.name.startswith(prefix)), "not bundled")
 
 
 def _notes(store: Path | str) -> dict[str, Any]:

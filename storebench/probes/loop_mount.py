@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError, from_os_error
+from storebench.probes.code import cell_environment
 from storebench.probes.machine import IN_MEMORY, SYS_BLOCK, block_device, mount_of, read_text
 from storebench.probes.page_cache import evict
 from storebench.system.scratch import scratch_folder
@@ -16,7 +17,6 @@ TOOLS = ("unshare", "mount", "losetup", "mkfs.ext4")
 """The required programs, from util-linux and e2fsprogs."""
 
 BLOCK_BYTES = 4096
-
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TRIAL_BYTES = 8 << 20
@@ -110,9 +110,7 @@ def why_not(folder: Path) -> str:
 
 
 def _call(*command: str) -> None:
-    ours = str(Path(__file__).parents[2])  # a Python among the commands must find this package and no other
-    python_path = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
-    env = {**os.environ, "PATH": _path(), "PYTHONPATH": python_path}
+    env = {**cell_environment(), "PATH": _path()}  # a Python among the commands must find this package
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     except OSError as error:

@@ -15,7 +15,6 @@ _VIRTUAL = re.compile(
     "QEMU|KVM|VMware|VirtualBox|Xen|Virtual|Amazon EC2|Google Compute|Firecracker", re.IGNORECASE
 )
 
-
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
 """Filesystems whose files are only in the page cache: none of their pages can be evicted to a device."""
 
@@ -33,10 +32,7 @@ class Mount:
 
 def mount_of(path: Path | str) -> Mount:
     """Return the mount of `path`, which must exist."""
-    return _mount(mount_fields(path), Path(os.path.realpath(path)).stat().st_dev)
-
-
-def _mount(fields: list[str] | None, st_dev: int) -> Mount:
+    fields, st_dev = mount_fields(path), Path(path).stat().st_dev
     if fields is None:
         return Mount(point="/", fstype="unknown", source="", options=(), device=_device(st_dev, ""))
     # After a variable number of optional fields and a dash: type, source, options of the superblock.

@@ -4,10 +4,10 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from storebench.errors import CellFailedError, UsageError
+from storebench.errors import CellFailedError
 from storebench.filesystem import sync_file_system
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_count import (
@@ -77,21 +77,18 @@ def drop_caches() -> str:
     return "drop_caches"
 
 
-def _sync_file(fd: int, path: Path | str) -> None:
+@contextlib.contextmanager
+def _writing_back(subject: str, path: Path | str) -> Iterator[None]:
+    """Name what cannot be written back; a read-only filesystem has nothing to write."""
     try:
-        os.fsync(fd)
+        yield
     except OSError as error:
-        _written_back(error.errno or 0, "the file", path)
-
-
-def _written_back(code: int, subject: str, path: Path | str) -> None:
-    """Raise the error of a write-back, unless there was nothing to write because the filesystem is read-only."""
-    if code not in (errno.EROFS, errno.EINVAL):
-        raise CellFailedError(
-            f"{subject} cannot be written back ({os.strerror(code)})",
-            where=path,
-            hint="Check for device errors ('dmesg') and for a full disk, then convert again.",
-        )
+        if error.errno not in (errno.EROFS, errno.EINVAL):
+            raise CellFailedError(
+                f"{subject} cannot be written back ({os.strerror(error.errno or 0)})",
+                where=path,
+                hint="Check for device errors ('dmesg') and for a full disk, then convert again.",
+            ) from error
 
 
 def _evict(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
@@ -100,11 +97,8 @@ def _evict(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
     mount, written_back = mount_of(files[0]), len(files) > _MANY_FILES
     if written_back:
         # For the whole filesystem, which is far cheaper than a journal commit for each of many new files.
-        with opened(files[0]) as fd:
-            try:
-                sync_file_system(fd, files[0])
-            except OSError as error:
-                _written_back(error.errno or 0, f"the filesystem at {mount.point}", files[0])
+        with opened(files[0]) as fd, _writing_back(f"the filesystem at {mount.point}", files[0]):
+            sync_file_system(fd, files[0])
     if mount.fstype in IN_MEMORY:
         return
     few = COLD_MAX_FRAC * pages_of(files)
@@ -115,7 +109,8 @@ def _evict(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
             with opened(path) as fd:
                 # An fsync of a clean file may still commit the journal, for each of many files.
                 if not written_back:
-                    _sync_file(fd, path)
+                    with _writing_back("the file", path):
+                        os.fsync(fd)
                 ask_to_evict(fd)
         written_back = False
         before, counts = pages, resident_by_file(left)
@@ -138,14 +133,12 @@ def warm(paths: Paths, *, anew: bool = False) -> Residency:
     return counted
 
 
-def _read(paths: Paths) -> int:
+def _read(paths: Paths) -> None:
     buffer = bytearray(_READ_BYTES)
-    done = 0
     for path in paths:
         with opened(path) as fd:
-            while got := os.readv(fd, [buffer]):
-                done += got
-    return done
+            while os.readv(fd, [buffer]):
+                pass
 
 
 def who_maps(paths: Paths) -> list[str]:
@@ -181,9 +174,7 @@ def cache_facts(
     """Decide from the count just before the first timed step whether a cell got its cache state."""
     verdict, reason = _verdict(requested, before)
     if verdict is CacheVerdict.FAILED:
-        cause = _cold_cause(list(paths)) if requested == CacheState.COLD else _warm_cause(before)
-        small = _too_small(list(paths), before) if requested == CacheState.COLD else ""
-        reason = "; ".join(filter(None, (reason, cause, small)))
+        reason = "; ".join((reason, *_causes(requested, before, list(paths))))
     known = [part for part in (how, before.method) if part not in ("none", "unknown")]
     return CacheFacts(
         requested=requested,
@@ -200,8 +191,6 @@ def _verdict(requested: CacheState, before: Residency) -> tuple[CacheVerdict, st
     frac = before.frac
     if requested == CacheState.ANY:
         return CacheVerdict.UNVERIFIED, "no cache state was requested"
-    if requested not in (CacheState.COLD, CacheState.WARM):
-        raise UsageError(f"no cache state is called {requested!r}", hint="Use cold, warm or any.")
     if frac is None:
         return CacheVerdict.UNVERIFIED, f"resident pages cannot be counted: {before.reason}"
     if requested == CacheState.COLD and frac > COLD_MAX_FRAC:
@@ -211,34 +200,27 @@ def _verdict(requested: CacheState, before: Residency) -> tuple[CacheVerdict, st
     return CacheVerdict.VERIFIED, ""
 
 
-def _cold_cause(paths: Sequence[Path | str]) -> str:
-    if not paths:
-        return ""
-    mount = mount_of(paths[0])
-    if mount.fstype in IN_MEMORY:
-        return f"cold cannot exist on {mount.fstype} ({mount.point}): its files are in memory only"
-    holders = who_maps(paths)
-    if holders:
-        return f"likely cause: mapped by {', '.join(holders)}, and mapped pages cannot be evicted"
-    return "likely cause: another process is reading or writing these files"
-
-
-def _too_small(paths: Sequence[Path | str], before: Residency) -> str:
-    """Return the advice for a store of which the few pages that an open reader needs are too many; else ""."""
-    in_memory = bool(paths) and mount_of(paths[0]).fstype in IN_MEMORY
-    if in_memory or (before.pages_resident or 0) > FEW_PAGES:
-        return ""
-    size = format_bytes(before.pages_total * PAGE_BYTES)
-    return (
-        f"the store has only {size}, of which {number_of(before.pages_resident or 0, 'page')} are too many: "
-        "use more samples (--size N extends a dataset)"
-    )
-
-
-def _warm_cause(before: Residency) -> str:
+def _causes(requested: CacheState, before: Residency, paths: Sequence[Path | str]) -> Iterator[str]:
     size = before.pages_total * PAGE_BYTES
-    free = os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
-    return (
-        f"likely cause: memory (the store has {size / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free, "
-        "and a control group may allow less) or reclaim of idle pages (see 'storebench doctor')"
-    )
+    if requested == CacheState.WARM:
+        free = os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
+        yield (
+            f"likely cause: memory (the store has {size / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free, "
+            "and a control group may allow less) or reclaim of idle pages (see 'storebench doctor')"
+        )
+        return
+    if paths:
+        mount = mount_of(paths[0])
+        if mount.fstype in IN_MEMORY:
+            yield f"cold cannot exist on {mount.fstype} ({mount.point}): its files are in memory only"
+            return
+        holders = ", ".join(who_maps(paths))
+        mapped = f"mapped by {holders}, and mapped pages cannot be evicted"
+        yield f"likely cause: {mapped if holders else 'another process is reading or writing these files'}"
+    # An open reader needs a few pages, which are too many of a small store.
+    if (before.pages_resident or 0) <= FEW_PAGES:
+        pages = number_of(before.pages_resident or 0, "page")
+        yield (
+            f"the store has only {format_bytes(size)}, of which {pages} are too many: "
+            "use more samples (--size N extends a dataset)"
+        )

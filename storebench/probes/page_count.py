@@ -76,29 +76,19 @@ class OpenFiles:
 
     def __init__(self, paths: Paths) -> None:
         files = list(paths)
-        self._fds: list[tuple[int, int]] = []
-        try:
-            for path in files:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                self._fds.append((fd, os.fstat(fd).st_size))
-        except OSError:
-            self.close()
-            raise
-        self._pages = sum(_pages(size) for _, size in self._fds)
+        with contextlib.ExitStack() as stack:
+            fds = [stack.enter_context(opened(path)) for path in files]
+            self._open = stack.pop_all()  # until this object is gone
+        sizes = [(fd, os.fstat(fd).st_size) for fd in fds]
+        self._sizes = [(fd, size) for fd, size in sizes if size]
+        self._pages = sum(_pages(size) for _, size in sizes)
         self._ways = _ways(files[0]) if files else []
 
     def resident(self) -> Residency:
         """Count the resident pages without touching any of them."""
         if not self._pages:
             return NO_PAGES
-        return _residency(
-            self._pages, self._ways, lambda count: (count(fd, size) for fd, size in self._fds if size)
-        )
-
-    def close(self) -> None:
-        """Close the files."""
-        while self._fds:
-            os.close(self._fds.pop()[0])
+        return _residency(self._pages, self._ways, lambda count: (count(*one) for one in self._sizes))
 
 
 def _residency(total: int, ways: _Ways, counts: Callable[[_CountFd], Iterable[int]]) -> Residency:
@@ -118,12 +108,8 @@ def _ways(path: Path | str) -> _Ways:
     fstype = mount_of(path).fstype
     if fstype == "zfs":
         return [("page cache", _zfs)]
-    mincore: tuple[str, _CountFd] = ("mincore", _mincore)
-    return (
-        [mincore]
-        if fstype == "overlay"
-        else [("cachestat", lambda fd, size: cachestat_pages(fd, 0, size)), mincore]
-    )
+    ways: _Ways = [("cachestat", lambda fd, size: cachestat_pages(fd, 0, size)), ("mincore", _mincore)]
+    return ways[1:] if fstype == "overlay" else ways
 
 
 def _pages(size: int) -> int:
@@ -138,9 +124,9 @@ def _per_file(files: Sequence[Path | str], count: _CountFd) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def opened(path: Path | str) -> Iterator[int]:
+def opened(path: Path | str, flags: int = 0) -> Iterator[int]:
     """Open a file for reading and yield its descriptor."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         yield fd
     finally:

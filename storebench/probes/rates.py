@@ -28,6 +28,7 @@ from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import made_folder, write_whole
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import PAGE_BYTES, ask_to_evict
+from storebench.probes.page_count import opened
 from storebench.system.copying import load_kernel
 
 SEQUENTIAL_BYTES = 4 << 20
@@ -209,11 +210,7 @@ def _one_by_one(requests: Sequence[Request], size: int, limit_s: float | None) -
 def opened_direct(files: Sequence[str]) -> Iterator[list[int]]:
     """Open files for reading past the page cache."""
     with contextlib.ExitStack() as stack:
-        fds = []
-        for path in files:
-            fds.append(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC))
-            stack.callback(os.close, fds[-1])
-        yield fds
+        yield [stack.enter_context(opened(path, os.O_DIRECT)) for path in files]
 
 
 _TRIAL_S = 0.1
@@ -240,14 +237,6 @@ class _NoRateError(Exception):
     """The device cannot be measured; the text says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Target:
-    """The files to read, and a description of them."""
-
-    fds: list[int]
-    words: str
-
-
 def device_rates(
     paths: Iterable[Path | str],
     request_bytes: int,
@@ -260,8 +249,8 @@ def device_rates(
     rng = np.random.default_rng(seed)
     size = -(-request_bytes // PAGE_BYTES) * PAGE_BYTES
     try:
-        with _target([str(path) for path in paths], scratch, rng) as target:
-            return _measured(target, size, limit_s, rng)
+        with _target([str(path) for path in paths], scratch, rng) as (fds, words):
+            return _measured(fds, words, size, limit_s, rng)
     except _NoRateError as error:
         why = str(error)
     except OSError as error:
@@ -304,38 +293,34 @@ def _once(kept: Path, name: str, kind: type[T], measured: Callable[[], T]) -> T:
     return rates
 
 
-def _measured(target: _Target, size: int, limit_s: float, rng: np.random.Generator) -> DeviceRates:
-    at_random = _at_random(target.fds, size, rng)
+def _measured(
+    fds: Sequence[int], words: str, size: int, limit_s: float, rng: np.random.Generator
+) -> DeviceRates:
+    at_random = _at_random(fds, size, rng)
     if not at_random:
         raise _NoRateError("the files are empty")
-    every = ((fd, at) for fd in target.fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
+    every = ((fd, at) for fd in fds for at in range(0, os.fstat(fd).st_size, SEQUENTIAL_BYTES))
     in_a_row = _ReadPlan(list(itertools.islice(every, _MAX_REQUESTS)), SEQUENTIAL_BYTES, SEQUENTIAL_DEPTHS)
     plans = {key: _ReadPlan(at_random, size, (depth,)) for key, depth in zip(KEYS, DEPTHS, strict=False)}
     rates: dict[str, float] = {}
     methods: set[str] = set()
-    for key, plan in (plans | {SEQUENTIAL: in_a_row}).items():
-        rates[key], method = _rate(plan, limit_s)
-        methods.add(method)
+    for key, reads in (plans | {SEQUENTIAL: in_a_row}).items():
+        depth = reads.depths[0]
+        if len(reads.depths) > 1:
+            trials = [_read(reads, some, min(_TRIAL_S, limit_s / 2)).bytes_per_s for some in reads.depths]
+            depth = reads.depths[trials.index(max(trials))]
+        rates[key] = _read(reads, depth, limit_s).bytes_per_s
+        methods.add("threads" if depth > 1 else "one read at a time")
     rates[BEST] = max(rates.values())
-    return DeviceRates(**rates, device_method=f"{', '.join(sorted(methods))}; {target.words}")  # type: ignore[arg-type]
+    return DeviceRates(**rates, device_method=f"{', '.join(sorted(methods))}; {words}")  # type: ignore[arg-type]
 
 
 class _ReadPlan(NamedTuple):
-    """Reads of one size, and the allowed numbers in flight, of which the best counts."""
+    """Reads of one size, and the allowed numbers in flight, of which the winner of short trials counts."""
 
     requests: Sequence[Request]
     size: int
     depths: Sequence[int]
-
-
-def _rate(reads: _ReadPlan, limit_s: float) -> tuple[float, str]:
-    """Return the rate at the depth that won a short trial, and the method's name."""
-    depth = reads.depths[0]
-    if len(reads.depths) > 1:
-        trials = [_read(reads, depth, min(_TRIAL_S, limit_s / 2)).bytes_per_s for depth in reads.depths]
-        depth = reads.depths[trials.index(max(trials))]
-    delivered = _read(reads, depth, limit_s)
-    return delivered.bytes_per_s, "threads" if depth > 1 else "one read at a time"
 
 
 def _read(reads: _ReadPlan, depth: int, limit_s: float) -> Delivered:
@@ -349,15 +334,17 @@ def _read(reads: _ReadPlan, depth: int, limit_s: float) -> Delivered:
 
 
 def _device_bytes() -> int | None:
-    with contextlib.suppress(
-        AttributeError, psutil.Error
-    ):  # psutil has no such method where the kernel counts nothing
+    # psutil has no such method where the kernel counts nothing.
+    with contextlib.suppress(AttributeError, psutil.Error):
         return psutil.Process().io_counters().read_bytes
     return None
 
 
 @contextlib.contextmanager
-def _target(files: Sequence[str], scratch: Path | None, rng: np.random.Generator) -> Iterator[_Target]:
+def _target(
+    files: Sequence[str], scratch: Path | None, rng: np.random.Generator
+) -> Iterator[tuple[list[int], str]]:
+    """Open the files to read, and describe them."""
     sizes = [Path(path).stat().st_size for path in files]
     large = max(sizes, default=0)
     fds: list[int] = []
@@ -365,7 +352,7 @@ def _target(files: Sequence[str], scratch: Path | None, rng: np.random.Generator
         if large >= LARGE_BYTES:
             path = files[sizes.index(large)]
             fds = stack.enter_context(opened_direct([path]))
-            yield _Target(fds=fds, words=f"{Path(path).name} of the store, {large >> 20} MiB")
+            yield fds, f"{Path(path).name} of the store, {large >> 20} MiB"
             return
         if scratch is not None and all(
             Path(path).stat().st_dev == scratch.stat().st_dev for path in files[:1]
@@ -375,13 +362,13 @@ def _target(files: Sequence[str], scratch: Path | None, rng: np.random.Generator
             with contextlib.suppress(OSError):
                 fds = stack.enter_context(_scratch(scratch))
         if fds:
-            yield _Target(fds=fds, words=f"a scratch file of {SCRATCH_BYTES >> 20} MiB")
+            yield fds, f"a scratch file of {SCRATCH_BYTES >> 20} MiB"
             return
         # As many of the files as this process may keep open at once.
         limit = min(_MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         chosen = rng.choice(len(files), size=min(len(files), limit), replace=False)
         fds = stack.enter_context(opened_direct([files[index] for index in np.sort(chosen).tolist()]))
-        yield _Target(fds=fds, words=f"{len(fds)} of the store's files, none of them large")
+        yield fds, f"{len(fds)} of the store's files, none of them large"
 
 
 @contextlib.contextmanager

@@ -107,17 +107,11 @@ class Sampler:
             return ResidencyCurve(reason=self._failure)
         try:
             out, _ = self._process.communicate(_STOP, timeout=_STOP_S)
-            curve = json.loads(out.removeprefix(_COUNTED))
+            curve: dict[str, Any] = json.loads(out.removeprefix(_COUNTED))
         except (subprocess.TimeoutExpired, ValueError, OSError):
             return ResidencyCurve(reason=self._end())
-        return ResidencyCurve(
-            at_ns=tuple(curve["at_ns"]),
-            resident_frac=tuple(curve["resident_frac"]),
-            cpu_s=curve["cpu_s"],
-            reason=curve["reason"],
-            recounts=curve["recounts"],
-            error_frac=self._error_frac,
-        )
+        curve |= {"at_ns": tuple(curve["at_ns"]), "resident_frac": tuple(curve["resident_frac"])}
+        return ResidencyCurve(**curve, error_frac=self._error_frac)
 
     def close(self) -> None:
         """End the sampler without requesting its curve."""

@@ -1,8 +1,4 @@
-"""The cell: everything that decides what is measured, and nothing else.
-
-In memory a cell holds a dataset spec, a backend and the settings of the loop. A record holds the same as flat fields,
-which `Cell.fields` returns and `Cell.of_fields` reads.
-"""
+"""The cell: everything that decides what is measured, and nothing else. A record holds it as flat fields."""
 
 import dataclasses
 import functools
@@ -64,15 +60,7 @@ _ADDED: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(LoopSettings):
-    """One point of a benchmark: the settings of the loop, and what it loads.
-
-    Attributes
-    ----------
-    data
-        The samples.
-    backend
-        How they are stored and read.
-    """
+    """One point of a benchmark: the settings of the loop, and what it loads."""
 
     data: DatasetSpec
     backend: Backend
@@ -89,17 +77,15 @@ class Cell(LoopSettings):
         data = {name: getattr(self.data, own) for name, own in DATA_FIELDS.items()}
         backend = {name: getattr(self.backend, own) for name, own in BACKEND_FIELDS.items()}
         settings = {row.name: getattr(self, row.name) for row in SETTINGS}
-        return {name: _plain(value) for name, value in (data | backend | settings).items()}
+        values = (data | backend | settings).items()
+        return {name: str(value) if isinstance(value, str) else value for name, value in values}
 
     @functools.cached_property
     def cell_id(self) -> str:
         """Twelve hexadecimal digits that identify this cell."""
         # Settings that were added later count only where they are set, so that older cells keep their ids.
-        counted = {
-            name: value
-            for name, value in self.fields().items()
-            if name not in _ADDED or value != _ADDED[name]
-        }
+        known = self.fields().items()
+        counted = {name: value for name, value in known if name not in _ADDED or value != _ADDED[name]}
         text = json.dumps(counted, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -119,10 +105,6 @@ class Cell(LoopSettings):
         )
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, str) else value
-
-
 def _fields_of(kind: type, names: dict[str, str]) -> list[tuple[str, Any, Any]]:
     """Return name, type and default for each of the fields `names` of a record that are attributes of `kind`."""
     hints = typing.get_type_hints(kind)
@@ -140,13 +122,9 @@ def _cell_fields() -> type:
     ]
     made = dataclasses.make_dataclass("Cell", fields, frozen=True, kw_only=True)
     made.__module__ = __name__
-    made.__doc__ = "\n".join(
-        [
-            "One point of a benchmark. Everything that decides what is measured, and nothing else.",
-            "\nAttributes\n----------",
-            *(f"{name}\n    {meaning}" for name, meaning in _MEANINGS.items()),
-        ]
-    )
+    lead = "One point of a benchmark. Everything that decides what is measured, and nothing else."
+    told = (f"{name}\n    {meaning}" for name, meaning in _MEANINGS.items())
+    made.__doc__ = "\n".join([lead, "\nAttributes\n----------", *told])
     return made
 
 

@@ -9,13 +9,7 @@ from storebench.settings.words import CacheState
 
 @dataclass(frozen=True, kw_only=True)
 class StoreFacts:
-    """Description of the store, from its manifest.
-
-    Attributes
-    ----------
-    skipped_files
-        Number of unreadable image files that were left out of its samples, as asked.
-    """
+    """Description of the store, from its manifest."""
 
     count: int
     image_shape: tuple[int, int, int]
@@ -29,46 +23,28 @@ class StoreFacts:
     source: str
     derived_frac: float
     provenance_note: str = ""
-    skipped_files: int = 0
+    skipped_files: int = 0  # Number of unreadable image files that were left out of its samples, as asked.
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeFacts:
-    """The code that a cell ran.
+    """The code that a cell ran."""
 
-    Attributes
-    ----------
-    digest
-        Digest of the installed package's Python files.
-    commit
-        Git commit of the checkout of the package, with "+changes" if the tree differs; "" outside a checkout.
-    plugin
-        Name, commit and digest of the package that registered the backend, "NAME COMMIT DIGEST" with "-" for a
-        missing commit; "" for a built-in backend.
-    """
-
-    digest: str
+    digest: str  # Digest of the installed package's Python files.
     commit: str = ""
+    """Git commit of the checkout of the package, with "+changes" if the tree differs; "" outside a checkout."""
     plugin: str = ""
+    """Name, commit and digest of the package that registered the backend, "NAME COMMIT DIGEST" with "-" for a missing
+    commit; "" for a built-in backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The machine and the libraries of a measurement.
+    """The machine and the libraries of a measurement."""
 
-    Attributes
-    ----------
-    key
-        Digest of `match`: durations with equal keys can be compared.
-    match
-        Facts that must be equal for two results to be compared.
-    notes
-        Facts that need not be equal.
-    """
-
-    key: str
-    match: dict[str, Any]
-    notes: dict[str, Any]
+    key: str  # Digest of `match`: durations with equal keys can be compared.
+    match: dict[str, Any]  # Facts that must be equal for two results to be compared.
+    notes: dict[str, Any]  # Facts that need not be equal.
 
 
 class CacheVerdict(enum.StrEnum):
@@ -82,21 +58,11 @@ class CacheVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidencyPoint:
-    """Resident share of the store at one moment of an epoch.
+    """Resident share of the store at one moment of an epoch."""
 
-    Attributes
-    ----------
-    elapsed_s
-        Seconds since the first request of the epoch.
-    asked_frac
-        Share of the samples of the store that had been requested by then.
-    resident_frac
-        Resident pages over all pages of the store's data files.
-    """
-
-    elapsed_s: float
-    asked_frac: float
-    resident_frac: float
+    elapsed_s: float  # Seconds since the first request of the epoch.
+    asked_frac: float  # Share of the samples of the store that had been requested by then.
+    resident_frac: float  # Resident pages over all pages of the store's data files.
 
 
 COLD_SHARES = (0.02, 0.05, 0.10, 0.25, 1.0)
@@ -105,87 +71,53 @@ COLD_SHARES = (0.02, 0.05, 0.10, 0.25, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ColdRate:
-    """Rate from a cold start up to the moment at which some share of the store had been read.
+    """Rate from a cold start up to the moment at which some share of the store had been read."""
 
-    Attributes
-    ----------
-    read_frac
-        Share of the samples of the store, one of `COLD_SHARES`.
-    samples_per_s
-        Samples up to the end of the step that reached this share, over the time since the first request.
-    resident_frac
-        Resident pages over all pages of the store at that moment; null if they were not counted.
-    excess_frac
-        Largest difference of the resident and the requested share up to then; null if pages were not counted.
-    """
-
-    read_frac: float
+    read_frac: float  # Share of the samples of the store, one of `COLD_SHARES`.
     samples_per_s: float
+    """Samples up to the end of the step that reached this share, over the time since the first request."""
     resident_frac: float | None
+    """Resident pages over all pages of the store at that moment; null if they were not counted."""
     excess_frac: float | None
+    """Largest difference of the resident and the requested share up to then; null if pages were not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheFacts:
-    """State of the page cache for the store's files, requested and measured.
-
-    Attributes
-    ----------
-    method
-        How the state was produced and counted ("fadvise+cachestat"), or "none".
-    resident_frac_before, resident_frac_after
-        Resident pages over all pages of the store's data files, just before the
-        first timed step and just after the last; null if nothing could count them.
-    applies_to
-        "epoch", or "open" if the epoch was served from memory: by a reader that holds all pixels after opening, or by the
-        data store of the ranks.
-    reason
-        Why the verdict is not "verified", or "".
-    curve
-        Residency as a function of the requested share, sampled during the epoch; empty if it was not sampled.
-    sampling_cpu_s
-        CPU seconds of the sampler process; null without a curve.
-    resident_max_frac
-        Largest sampled residency; null without a curve.
-    sampling_error_frac
-        Sampling error of the curve's residency: 0 if all files were counted, 0.044 if a random 512 of them were.
-    recounts
-        Counts during the epoch that were repeated because they were above the limit of the page cache.
-    metadata
-        State of the directory entries and inodes of the store at the first timed access: "hot", "cold" or "unknown".
-    limit_bytes
-        Limit of the page cache plus the new memory of the processes of the cell; null without a limit.
-    limit_peak_bytes
-        Peak use up to the end of this epoch, as counted by the kernel.
-    limit_own_bytes
-        Memory of the processes themselves at the end of this epoch; the page cache can hold that much less than
-        the limit.
-    """
+    """State of the page cache for the store's files, requested and measured."""
 
     requested: CacheState
-    method: str
+    method: str  # How the state was produced and counted ("fadvise+cachestat"), or "none".
     resident_frac_before: float | None
-    resident_frac_after: float | None
+    """Resident pages over all pages of the store's data files just before the first timed step; null if nothing could
+    count them."""
+    resident_frac_after: float | None  # The same just after the last timed step.
     verdict: CacheVerdict
     applies_to: str = "epoch"
-    reason: str = ""
+    """"epoch", or "open" if the epoch was served from memory: by a reader that holds all pixels after opening, or by the
+    data store of the ranks."""
+    reason: str = ""  # Why the verdict is not "verified", or "".
     curve: tuple[ResidencyPoint, ...] = ()
-    sampling_cpu_s: float | None = None
-    resident_max_frac: float | None = None
+    """Residency as a function of the requested share, sampled during the epoch; empty if it was not sampled."""
+    sampling_cpu_s: float | None = None  # CPU seconds of the sampler process; null without a curve.
+    resident_max_frac: float | None = None  # Largest sampled residency; null without a curve.
     sampling_error_frac: float = 0.0
+    """Sampling error of the curve's residency: 0 if all files were counted, 0.044 if a random 512 of them were."""
     recounts: int = 0
+    """Counts during the epoch that were repeated because they were above the limit of the page cache."""
     metadata: str = "unknown"
+    """State of the directory entries and inodes of the store at the first timed access: "hot", "cold" or "unknown"."""
     limit_bytes: int | None = None
-    limit_peak_bytes: int | None = None
+    """Limit of the page cache plus the new memory of the processes of the cell; null without a limit."""
+    limit_peak_bytes: int | None = None  # Peak use up to the end of this epoch, as counted by the kernel.
     limit_own_bytes: int | None = None
+    """Memory of the processes themselves at the end of this epoch; the page cache can hold that much less than the
+    limit."""
 
 
 OTHERS_MOST_FRAC = 0.20
-"""Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed.
-
-On 2 cores this is four tenths of one core. The threads of the kernel that read and reclaim pages on behalf of a cell count
-as other work too, and stay below it.
-"""
+"""Share of its cores that other work may take while a replicate runs; above it, the replicate was disturbed. Threads of
+the kernel that read and reclaim pages on behalf of a cell count as other work too, and stay below it."""
 
 MOST_ATTEMPTS = 2
 """A disturbed replicate is repeated once. The second attempt counts, whatever the machine did."""
@@ -196,39 +128,21 @@ class Conditions:
     """What else the machine did while the process of a replicate ran, from the start of its job to its end.
 
     A figure that could not be read is null.
-
-    Attributes
-    ----------
-    wall_s
-        Seconds from the start of the process to its end, preparation and proof included.
-    cores
-        CPUs that the process may use. The CPU seconds below are of these alone.
-    load
-        Load average of the last minute when it started.
-    others_cpu_s
-        CPU seconds of processes and kernel threads that belong neither to the replicate nor to the runner.
-    steal_s
-        CPU seconds that a hypervisor gave to other machines.
-    throttled_s
-        Seconds for which a CPU quota stopped the processes of this control group, summed over CPUs.
-    clock_throttles
-        How often CPUs lowered their clock because of heat or power.
-    disturbed
-        Why the replicate counts as disturbed; "" if it does not.
-    attempt
-        1, or 2 if the first attempt was disturbed and the scenario repeats such replicates. The record of the first
-        is then in `superseded.jsonl`.
     """
 
-    wall_s: float
-    cores: int
-    load: float | None = None
+    wall_s: float  # Seconds from the start of the process to its end, preparation and proof included.
+    cores: int  # CPUs that the process may use. The CPU seconds below are of these alone.
+    load: float | None = None  # Load average of the last minute when it started.
     others_cpu_s: float | None = None
-    steal_s: float | None = None
+    """CPU seconds of processes and kernel threads that belong neither to the replicate nor to the runner."""
+    steal_s: float | None = None  # CPU seconds that a hypervisor gave to other machines.
     throttled_s: float | None = None
-    clock_throttles: int | None = None
-    disturbed: str = ""
+    """Seconds for which a CPU quota stopped the processes of this control group, summed over CPUs."""
+    clock_throttles: int | None = None  # How often CPUs lowered their clock because of heat or power.
+    disturbed: str = ""  # Why the replicate counts as disturbed; "" if it does not.
     attempt: int = 1
+    """1, or 2 if the first attempt was disturbed and the scenario repeats such replicates. The record of the first is
+    then in `superseded.jsonl`."""
 
     @property
     def others_frac(self) -> float | None:
@@ -256,35 +170,23 @@ class Counters:
     """Counters of the kernel for the training process and its workers over the steps of the epoch.
 
     A counter that could not be read is null; `reasons` says why, by name.
-
-    Attributes
-    ----------
-    device_read_bytes
-        Bytes that block devices delivered for these processes (/proc/PID/io read_bytes).
-    block_device_read_bytes
-        Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat); in a job
-        on several nodes, the sum over their devices.
-    major_faults, minor_faults
-        Page faults with I/O, and without.
-    read_calls
-        System calls that read (/proc/PID/io syscr).
-    peak_rss_bytes
-        Sum of the largest resident sets of the training process and of its workers.
-    read_amplification
-        `device_read_bytes` over payload bytes.
     """
 
     device_read_bytes: int | None = None
+    """Bytes that block devices delivered for these processes (/proc/PID/io read_bytes)."""
     block_device_read_bytes: int | None = None
-    major_faults: int | None = None
-    minor_faults: int | None = None
-    read_calls: int | None = None
+    """Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat); in a job on
+    several nodes, the sum over their devices."""
+    major_faults: int | None = None  # Page faults with I/O.
+    minor_faults: int | None = None  # Page faults without I/O.
+    read_calls: int | None = None  # System calls that read (/proc/PID/io syscr).
     voluntary_switches: int | None = None
     involuntary_switches: int | None = None
     cpu_user_s: float | None = None
     cpu_system_s: float | None = None
     peak_rss_bytes: int | None = None
-    read_amplification: float | None = None
+    """Sum of the largest resident sets of the training process and of its workers."""
+    read_amplification: float | None = None  # `device_read_bytes` over payload bytes.
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -300,41 +202,25 @@ class Ceilings:
     """Ceilings and yardsticks, measured in the same run; null if not measured.
 
     A correct reader cannot exceed a ceiling. It can exceed a yardstick, which is one simple way to do the same work.
-
-    Attributes
-    ----------
-    gather_samples_per_s
-        A yardstick: numpy.take(..., out=) in its default mode, which copies each sample twice, from one array
-        in memory, in the same process (`storebench.probes.rates`).
-    copy_ceiling_samples_per_s
-        The ceiling of one copying thread: the fastest way found to gather such samples, shuffled or in order as the cell
-        reads them.
-    copy_method
-        Name of that way.
-    memory_bytes_per_s
-        `copy_ceiling_samples_per_s` in bytes per second.
-    device_random_1_bytes_per_s, device_random_4_bytes_per_s, device_random_16_bytes_per_s, device_random_32_bytes_per_s
-        Yardsticks: O_DIRECT reads of one payload's size at random offsets, with that many requests in flight
-        (`storebench.probes.rates`). A reader that merges requests can exceed them.
-    device_sequential_bytes_per_s
-        A yardstick: O_DIRECT reads of 4 MiB in a row.
-    device_best_bytes_per_s
-        The device's ceiling: the highest of these rates.
-    device_method
-        How the requests were kept in flight, and the file that was read.
     """
 
     gather_samples_per_s: float | None = None
+    """A yardstick: numpy.take(..., out=) in its default mode, which copies each sample twice, from one array in memory,
+    in the same process (`storebench.probes.rates`)."""
     copy_ceiling_samples_per_s: float | None = None
-    copy_method: str = ""
-    memory_bytes_per_s: float | None = None
+    """The ceiling of one copying thread: the fastest way found to gather such samples, shuffled or in order as the cell
+    reads them."""
+    copy_method: str = ""  # Name of that way.
+    memory_bytes_per_s: float | None = None  # `copy_ceiling_samples_per_s` in bytes per second.
     device_random_1_bytes_per_s: float | None = None
+    """A yardstick: O_DIRECT reads of one payload's size at random offsets, one at a time (`storebench.probes.rates`)."""
     device_random_4_bytes_per_s: float | None = None
-    device_random_16_bytes_per_s: float | None = None
-    device_random_32_bytes_per_s: float | None = None
-    device_sequential_bytes_per_s: float | None = None
-    device_best_bytes_per_s: float | None = None
-    device_method: str = ""
+    """The same with 4 requests in flight. A reader that merges requests can exceed these."""
+    device_random_16_bytes_per_s: float | None = None  # With 16 requests in flight.
+    device_random_32_bytes_per_s: float | None = None  # With 32 requests in flight.
+    device_sequential_bytes_per_s: float | None = None  # A yardstick: O_DIRECT reads of 4 MiB in a row.
+    device_best_bytes_per_s: float | None = None  # The device's ceiling: the highest of these rates.
+    device_method: str = ""  # How the requests were kept in flight, and the file that was read.
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -352,16 +238,6 @@ class Portion:
     """The timed steps of an epoch after a limited page cache had filled.
 
     Its sums are defined as in `Record`, over these steps only.
-
-    Attributes
-    ----------
-    drift
-        Rate of the second half of the portion over the rate of the first half; null for fewer than 4 steps.
-    edge_steps
-        Steps at either end that `drift` leaves out, because a reader that is told the order of the epoch reads ahead in
-        the first of them, and has nothing left to read in the last.
-    reason
-        Why the portion begins there.
     """
 
     first_step: int
@@ -378,8 +254,11 @@ class Portion:
     prep_s: float
     handover_s: float
     drift: float | None = None
+    """Rate of the second half of the portion over the rate of the first half; null for fewer than 4 steps."""
     edge_steps: int = 0
-    reason: str = ""
+    """Steps at either end that `drift` leaves out, because a reader that is told the order of the epoch reads ahead in
+    the first of them, and has nothing left to read in the last."""
+    reason: str = ""  # Why the portion begins there.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,18 +273,10 @@ class Percentiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Digests:
-    """Hexadecimal digests that are equal for two cells that trained on the same samples in the same order.
+    """Hexadecimal digests that are equal for two cells that trained on the same samples in the same order."""
 
-    Attributes
-    ----------
-    order
-        The order in which the indices were served.
-    loss
-        The loss of every step, bit by bit (float32). Null if nothing was computed.
-    """
-
-    order: str
-    loss: str | None
+    order: str  # The order in which the indices were served.
+    loss: str | None  # The loss of every step, bit by bit (float32). Null if nothing was computed.
 
 
 KEPT_AT_LEAST = 64
@@ -417,26 +288,16 @@ KEPT_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Samples that the epoch served, counted by the indices in the batches.
-
-    Attributes
-    ----------
-    duplicates, missing
-        Samples served more often, and less often, than requested (once, or once per pass).
-    timed_checked, timed_wrong
-        Samples kept from the timed batches themselves and compared after the epoch, and those that differed.
-    proof_s
-        Seconds to keep them; in no span, and not in `timed_s`.
-    """
+    """Samples that the epoch served, counted by the indices in the batches."""
 
     expected: int
     served: int
     unique: int
-    duplicates: int
-    missing: int
-    timed_checked: int = 0
-    timed_wrong: int = 0
-    proof_s: float = 0.0
+    duplicates: int  # Samples served more often than requested (once, or once per pass).
+    missing: int  # Samples served less often than requested.
+    timed_checked: int = 0  # Samples kept from the timed batches themselves and compared after the epoch.
+    timed_wrong: int = 0  # Those of them that differed.
+    proof_s: float = 0.0  # Seconds to keep them; in no span, and not in `timed_s`.
 
     @property
     def complete(self) -> bool:

@@ -50,44 +50,6 @@ class Record:
     all workers, so they may exceed the wall time. In a job of several ranks, samples, bytes and counters are sums over
     its ranks, and times are means over them; the wall times are those of the job: from its first rank's request for a
     batch to the end of its last rank's last step.
-
-    Attributes
-    ----------
-    replicate
-        Number of the fresh process of the cell, from 0, which is also the round in which it ran.
-    samples, steps
-        Samples and steps of the epoch, including warm-up steps.
-    epoch_s
-        Wall time from the request for the first batch to the end of the last step.
-    timed_samples, timed_s
-        Samples of the timed steps, and the wall time from the first timed step to the last.
-    samples_per_s
-        `timed_samples` over `timed_s`.
-    data_wait_s, h2d_s, compute_s, overhead_s
-        Their sum is `timed_s`; overhead is the rest that the other three leave.
-    accelerator_util_frac
-        `compute_s` over `timed_s`; `au_kind` says whether the compute was "real" or "emulated".
-    handover_s
-        Cost of moving batches: the time from the end of producing a batch to its arrival in the loop, less the
-        time that it waited in the queue.
-    time_to_first_batch_s
-        First wait of the epoch; the readers are open by then.
-    open_s
-        Time to open the reader, the longest of all producers.
-    prefetched_samples
-        Samples of timed steps whose batch a producer began before the first timed step requested its own. At most
-        this many of `timed_samples` were produced outside of `timed_s`. Without warm-up steps there are none.
-    portion
-        The steps after a limited page cache had filled; null in other cells.
-    cold_rates
-        Rates from a cold start, by the share of the store that had been read; shares that the epoch does not reach, or
-        that one batch passes over, are left out. Empty in cells that are not cold.
-    code
-        The code that ran.
-    conditions
-        What else the machine did while the replicate ran; the same in the records of all its epochs.
-    job
-        The ranks of a job; null for one process.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -95,33 +57,37 @@ class Record:
     run_id: str
     cell: Cell
     replicate: int
+    """Number of the fresh process of the cell, from 0, which is also the round in which it ran."""
     epoch: int
     status: Status = Status.OK
     failure: str | None = None
     started_utc: str
-    samples: int = 0
-    steps: int = 0
-    epoch_s: float = 0.0
-    timed_samples: int = 0
+    samples: int = 0  # Samples of the epoch, including warm-up steps.
+    steps: int = 0  # Steps of the epoch, including warm-up steps.
+    epoch_s: float = 0.0  # Wall time from the request for the first batch to the end of the last step.
+    timed_samples: int = 0  # Samples of the timed steps.
     timed_steps: int = 0
-    timed_s: float = 0.0
-    samples_per_s: float = 0.0
+    timed_s: float = 0.0  # Wall time from the first timed step to the last.
+    samples_per_s: float = 0.0  # `timed_samples` over `timed_s`.
     payload_bytes: int = 0
     payload_bytes_per_s: float = 0.0
-    data_wait_s: float = 0.0
-    h2d_s: float = 0.0
-    compute_s: float = 0.0
-    overhead_s: float = 0.0
+    data_wait_s: float = 0.0  # Sum of the waits for data.
+    h2d_s: float = 0.0  # Sum of the copies to the device.
+    compute_s: float = 0.0  # Sum of forward, backward and optimizer.
+    overhead_s: float = 0.0  # The rest of `timed_s` that waits, copies and compute leave.
     data_wait_frac: float = 0.0
     accelerator_util_frac: float | None = None
+    """`compute_s` over `timed_s`; `au_kind` says whether the compute was "real" or "emulated"."""
     au_kind: ComputeKind = ComputeKind.NONE
     fetch_s: float = 0.0
     decode_s: float = 0.0
     prep_s: float = 0.0
     handover_s: float = 0.0
+    """Cost of moving batches: the time from the end of producing a batch to its arrival in the loop, less the time that
+    it waited in the queue."""
     data_wait_ns: Percentiles | None = None
-    time_to_first_batch_s: float = 0.0
-    open_s: float = 0.0
+    time_to_first_batch_s: float = 0.0  # First wait of the epoch; the readers are open by then.
+    open_s: float = 0.0  # Time to open the reader, the longest of all producers.
     digests: Digests | None = None
     coverage: Coverage | None = None
     loss: Loss | None = None
@@ -134,12 +100,17 @@ class Record:
     reader_notes: dict[str, str] = field(default_factory=dict)
     steps_file: str | None = None
     environment: Environment | None = None
-    portion: Portion | None = None
+    portion: Portion | None = None  # The steps after a limited page cache had filled; null in other cells.
     cold_rates: tuple[ColdRate, ...] = ()
+    """Rates from a cold start, by the share of the store that had been read; shares that the epoch does not reach, or
+    that one batch passes over, are left out. Empty in cells that are not cold."""
     prefetched_samples: int = 0
-    code: CodeFacts | None = None
+    """Samples of timed steps whose batch a producer began before the first timed step requested its own. At most this
+    many of `timed_samples` were produced outside of `timed_s`. Without warm-up steps there are none."""
+    code: CodeFacts | None = None  # The code that ran.
     conditions: Conditions | None = None
-    job: JobFacts | None = None
+    """What else the machine did while the replicate ran; the same in the records of all its epochs."""
+    job: JobFacts | None = None  # The ranks of a job; null for one process.
 
     @property
     def failed(self) -> bool:

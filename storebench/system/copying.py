@@ -189,9 +189,8 @@ int64_t storebench_cut(const cut *asked)
             return n;
         const uint8_t *from = (const uint8_t *)((uintptr_t)source + (uintptr_t)offsets[n]);
         from += (top * columns + left) * channels;
-        /* What comes next is fetched ahead: the next row, because a mirrored one is read from its end, and beside a small image
-           the next but one, because each is over before the processor fetches ahead by itself. That one is not needed so soon,
-           and the second cache has more room for it. */
+        /* The next row is fetched ahead, because a mirrored one is read from its end, and beside a small image the next image
+           but one, into the second cache: each is over before the processor fetches ahead by itself. */
         const uint8_t *next = from + columns * channels;
         const int small = image_bytes <= SMALL_BYTES;
         if (small && n + 2 < count)
@@ -275,7 +274,6 @@ _MODE = 0o755
 
 _ANYWHERE = 2**63 - 1
 """Bytes of a source that is the whole address space."""
-
 
 # An array's ``ctypes.data`` takes a microsecond, and there are six of them in a batch of 40.
 _struct_in = ctypes.pythonapi.PyCapsule_GetPointer
@@ -369,18 +367,13 @@ def load_compiled(source: str, folder: Path | None) -> ctypes.CDLL | None:
     # The name changes with everything that decides the library's content.
     parts = "\0".join([source, *compiler, *_FLAGS, platform.machine()])
     name = f"kernel-{hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()}.so"
-    known = None if folder is None else _load(folder / name)
-    return known or _compile(source, compiler, folder, name)
-
-
-def _load(path: Path) -> ctypes.CDLL | None:
-    """Load a library that only this user can have written."""
-    try:
-        about = path.stat()
-        private = about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return ctypes.CDLL(str(path)) if private else None
-    except OSError:
-        return None
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            about = (folder / name).stat()
+            # Only this user can have written it.
+            if about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return ctypes.CDLL(str(folder / name))
+    return _compile(source, compiler, folder, name)
 
 
 def _compile(source: str, compiler: list[str], folder: Path | None, name: str) -> ctypes.CDLL | None:

@@ -29,18 +29,14 @@ def unexpected_line(error: BaseException) -> str:
     """Return the line for an unexpected error, and write its traceback to the file that the line names."""
     path = ""
     with contextlib.suppress(OSError):
-        path = _kept(error)
+        lines = [
+            f"storebench {__version__}, Python {sys.version.split()[0]}, {sys.platform}\n",
+            f"arguments: {sys.argv[1:]}\n\n",
+            *traceback.format_exception(error),
+        ]
+        handle, name = tempfile.mkstemp(prefix=DETAILS_PREFIX, suffix=".txt")
+        with os.fdopen(handle, "wb") as file:
+            file.write("".join(lines).encode("utf-8", "backslashreplace"))
+        path = name
     details = f"the details are in {path}" if path else f"{DEBUG_ENV}=1 shows the details"
     return f"unexpected error: {summary(error)}; {details}"
-
-
-def _kept(error: BaseException) -> str:
-    lines = [
-        f"storebench {__version__}, Python {sys.version.split()[0]}, {sys.platform}\n",
-        f"arguments: {sys.argv[1:]}\n\n",
-        *traceback.format_exception(error),
-    ]
-    handle, path = tempfile.mkstemp(prefix=DETAILS_PREFIX, suffix=".txt")
-    with os.fdopen(handle, "wb") as file:
-        file.write("".join(lines).encode("utf-8", "backslashreplace"))
-    return path

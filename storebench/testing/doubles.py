@@ -93,12 +93,9 @@ class _Failing(_Double):
 
     def before(self, indices: Indices) -> None:
         if self.at in indices:
-            raise self.made_error()
+            make = type(self).error
+            raise make() if make else OSError(errno.EIO, os.strerror(errno.EIO), str(self.store))
         super().before(indices)
-
-    def made_error(self) -> Exception:
-        make = type(self).error
-        return make() if make else OSError(errno.EIO, os.strerror(errno.EIO), str(self.store))
 
 
 class _WrongPixels(_Double):
