@@ -27,13 +27,15 @@ def check_range(indices: Indices, count: int) -> None:
         raise out_of_range(count)
 
 
-def unfit_batch(out: Batch, count: int, image_shape: tuple[int, ...]) -> ValueError:
-    """Return the error for a batch that cannot take `count` images of `image_shape`."""
-    order = "" if out.flags.carray else " that is read-only or not C-contiguous"
-    return ValueError(
-        f"a batch of {out.dtype}{out.shape}{order} where C-contiguous uint8{(count, *image_shape)} "
-        "or more images were expected"
-    )
+def require_fit(out: Batch, count: int, shape: tuple[int, ...], *, contiguous: bool = True) -> None:
+    """Raise `ValueError` if a batch cannot take `count` images of `shape`."""
+    carray = out.flags.carray
+    if len(out) < count or out.shape[1:] != shape or out.dtype != UINT8 or (contiguous and not carray):
+        order = "" if carray else " that is read-only or not C-contiguous"
+        raise ValueError(
+            f"a batch of {out.dtype}{out.shape}{order} where C-contiguous uint8{(count, *shape)} "
+            "or more images were expected"
+        )
 
 
 Places = npt.NDArray[np.int64]
@@ -94,9 +96,10 @@ class Windows:
             return False
         # The kernel writes where it is told to, so the sizes must be right.
         shape = (self.height, self.width, image_shape[2])
-        if not len(offsets) == len(self) <= len(out) or out.shape[1:] != shape or out.dtype != UINT8:
-            raise unfit_batch(out, len(self), shape)
-        if kernel.cut(source, offsets, self.places, image_shape, out) < len(self):
+        require_fit(out, len(self), shape)
+        if len(offsets) != len(self) or kernel.cut(source, offsets, self.places, image_shape, out) < len(
+            self
+        ):
             raise _outside()
         return True
 
