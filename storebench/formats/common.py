@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storebench.codecs import Codec, Payload
+from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
 from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync, sync_file_system
@@ -49,7 +51,17 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
     """Read a .npy file of the store into private memory."""
     try:
         with open_regular(path) as file:
-            _check_npy(file)
+            # A header that promises more or less than the file holds: its array would be allocated first.
+            version = np.lib.format.read_magic(file)
+            header = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _, kind = header(file)
+            promised, size = file.tell() + math.prod(shape) * kind.itemsize, os.fstat(file.fileno()).st_size
+            if promised != size:
+                raise ValueError(f"its header promises {promised} bytes, it has {size}")
             file.seek(0)
             array: npt.NDArray[np.generic] = np.load(file, allow_pickle=False)
     except CorruptDataError as error:
@@ -61,21 +73,19 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
     return array
 
 
+def decode_sample(codec: Codec, payload: Payload, image: Image, sample: int, path: Path | str) -> None:
+    """Decode the payload of a sample that `path` holds; raise `CorruptStoreError` if it does not decode."""
+    try:
+        codec.decode_into(payload, image)
+    except CorruptDataError as error:
+        raise damaged(f"sample {sample}: {error.what}", Path(path)) from error
+
+
 def save_array(path: Path, array: npt.NDArray[np.generic]) -> None:
     """Write `array` as a .npy file. Unlike `numpy.save`, report why the disk refuses it."""
     content = io.BytesIO()
     np.save(content, array)
     path.write_bytes(content.getbuffer())
-
-
-def _check_npy(file: io.BufferedReader) -> None:
-    """Refuse a header that promises more or less than the file holds: its array would be allocated first."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, kind = read(file)
-    promised, size = file.tell() + math.prod(shape) * kind.itemsize, os.fstat(file.fileno()).st_size
-    if promised != size:
-        raise ValueError(f"its header promises {promised} bytes, it has {size}")
 
 
 def load_integers(path: Path) -> npt.NDArray[np.int64]:

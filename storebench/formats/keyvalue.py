@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,7 +42,7 @@ class KeyValueReader(Reader):
         self._image_bytes = manifest.dataset.image_bytes
         self._rows: list[slice] = []
         # A missing record is None, on which the loops below fail.
-        self._loop_errors: tuple[type[Exception], ...] = (TypeError, ValueError, *self.library_errors)
+        self._loop_errors = (TypeError, ValueError, *self.library_errors)
         self._get: Callable[[bytes], StoredValue | None] = self._open()
         try:
             self.labels = self._read_labels()
@@ -70,19 +69,15 @@ class KeyValueReader(Reader):
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = indices.tolist()
         batch = out.reshape(-1).data
-        rows = self._row_slices(len(numbers))
+        size = self._image_bytes
+        while len(self._rows) < len(numbers):
+            self._rows.append(slice(len(self._rows) * size, (len(self._rows) + 1) * size))
         try:
-            for row, value in zip(rows, map(self._get, map(make_key, numbers)), strict=False):
+            for row, value in zip(self._rows, map(self._get, map(make_key, numbers)), strict=False):
                 batch[row] = value  # type: ignore[assignment]
         except self._loop_errors as error:
             raise self._explain(numbers, error) from error
         return Fetched(len(batch))
-
-    def _row_slices(self, count: int) -> list[slice]:
-        if len(self._rows) < count:
-            size = self._image_bytes
-            self._rows = [slice(row * size, (row + 1) * size) for row in range(count)]
-        return self._rows
 
     def _read_labels(self) -> npt.NDArray[np.int64]:
         count = self.manifest.count
@@ -102,9 +97,9 @@ class KeyValueReader(Reader):
         count = self.manifest.count
         if any(not 0 <= number < count for number in numbers):
             return out_of_range(count)
-        for number, get in zip(numbers, repeat(self._get)):
+        for number in numbers:
             try:
-                value = get(make_key(number))
+                value = self._get(make_key(number))
             except self.library_errors as cause:
                 return damaged(f"sample {number} cannot be read ({cause})", self.store)
             if value is None:

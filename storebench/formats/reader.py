@@ -52,7 +52,10 @@ class SampleSequence(ABC):
             return self._samples(np.arange(*index.indices(count), dtype=np.int64))
         if isinstance(index, Sequence) or (isinstance(index, np.ndarray) and index.ndim):
             return self._samples(_from_start(np.asarray(index), count))
-        pixels, labels = self._samples(_from_start(np.array([operator.index(index)]), count))
+        number = operator.index(index)
+        if not -count <= number < count:
+            raise _outside(number, count)
+        pixels, labels = self._samples(np.array([number % count], np.int64))
         return pixels[0], int(labels[0])
 
     def __iter__(self) -> Iterator[tuple[Image, int]]:
@@ -72,8 +75,12 @@ def _from_start(wanted: npt.NDArray[Any], count: int) -> Indices:
         raise TypeError(f"sample indices are integers in one dimension, not {wanted.dtype}{wanted.shape}")
     outside = (wanted < -count) | (wanted >= count)
     if outside.any():
-        raise IndexError(f"sample index {wanted[outside][0]} is out of range for {count} samples")
+        raise _outside(wanted[outside][0], count)
     return wanted.astype(np.int64) % count
+
+
+def _outside(index: object, count: int) -> IndexError:
+    return IndexError(f"sample index {index} is out of range for {count} samples")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ class LevelDbGetReader(KeyValueReader):
 
     def _open(self) -> Callable[[bytes], StoredValue | None]:
         self._db: Any = None
-        self._snapshot = Snapshot("leveldb", self.store, linked=self._is_table)
+        self._snapshot = Snapshot("leveldb", self.store, linked=lambda path: path.suffix in (".ldb", ".sst"))
         try:
             self._db = self._connect()
         except BaseException:
@@ -109,10 +109,6 @@ class LevelDbGetReader(KeyValueReader):
         self._get = self._db.get
         return labels
 
-    @staticmethod
-    def _is_table(path: Path) -> bool:
-        return path.suffix in (".ldb", ".sst")
-
     def _close(self) -> None:
         if self._db is not None:
             self._db.close()
@@ -121,10 +117,6 @@ class LevelDbGetReader(KeyValueReader):
     def notes(self) -> dict[str, str]:
         """Return a note on how the snapshot's tables are linked."""
         return {"snapshot": self._snapshot.links}
-
-
-_SNAPSHOT = "each reader opens a private snapshot: hard links to the tables, copies of the rest"
-"""LevelDB lets one process at a time open a database."""
 
 
 class LevelDbFormat(Format):
@@ -143,7 +135,8 @@ class LevelDbFormat(Format):
             "get": ReaderInfo(
                 reader=LevelDbGetReader,
                 summary="plyvel's get, one call per sample",
-                note=_SNAPSHOT,
+                # LevelDB lets one process at a time open a database.
+                note="each reader opens a private snapshot: hard links to the tables, copies of the rest",
             ),
         }
 
