@@ -42,7 +42,7 @@ class KeyValueReader(Reader):
         self._image_bytes = manifest.dataset.image_bytes
         self._rows: list[slice] = []
         # A missing record is None, on which the loops below fail.
-        self._loop_errors = (TypeError, ValueError, *self.library_errors)
+        self._loop_errors: tuple[type[Exception], ...] = (TypeError, ValueError, *self.library_errors)
         self._get: Callable[[bytes], StoredValue | None] = self._open()
         try:
             self.labels = self._read_labels()

@@ -62,10 +62,9 @@ def diagnose_chunking(path: Path | str) -> str | None:
     """Return the cost of a random sample if a file's chunking makes it large, with the line that reduces it."""
     with h5py.File(path, "r", locking=False) as file:
         for name, data in file.items():
-            if isinstance(data, h5py.Dataset) and data.ndim > 1:
-                diagnosis = diagnose_dataset(Path(path), name, data)
-                if diagnosis:
-                    return diagnosis
+            image = isinstance(data, h5py.Dataset) and data.ndim > 1
+            if image and (diagnosis := diagnose_dataset(Path(path), name, data)):
+                return diagnosis
     return None
 
 
@@ -87,11 +86,8 @@ def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | No
     layout = "CHUNK=" + "x".join(map(str, (1, *data.shape[1:]))) if data.compression else "CONTI"
     repacked = path.with_name(f"{path.stem}-repacked{path.suffix}")
     command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(repacked)]
+    size = f"{cost / 2**20:.1f} MiB" if cost >= 1 << 20 else f"{cost / 2**10:.0f} KiB"
     return (
-        f"a random sample of {name!r} ({sample} bytes) costs {_size(cost)}: it spans "
+        f"a random sample of {name!r} ({sample} bytes) costs {size}: it spans "
         f"{number_of(touched, 'chunk')} of {data.chunks}; fix it with: {shlex.join(command)}"
     )
-
-
-def _size(cost: int) -> str:
-    return f"{cost / 2**20:.1f} MiB" if cost >= 1 << 20 else f"{cost / 2**10:.0f} KiB"

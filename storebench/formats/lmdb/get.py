@@ -124,6 +124,7 @@ class _SharedEnvironment:
 
     env: Any
     readahead: bool
+    file: tuple[int, int]
     process: int
     users: int = 0
 
@@ -133,11 +134,18 @@ _open_envs: dict[tuple[int, int], _SharedEnvironment] = {}
 
 
 def _acquire(store: Path, readahead: bool) -> _SharedEnvironment:
-    _close_inherited()
-    shared = _open_envs.get(_identity(store))
+    # Those that the parent had open when it forked: py-lmdb would take them for this process's own.
+    for inherited in [shared for shared in _open_envs.values() if shared.process != os.getpid()]:
+        _open_envs.pop(inherited.file).env.close()
+    path = store / DATA_FILE
+    if not path.is_file():
+        raise damaged("the file is missing", path)
+    file = path.stat().st_dev, path.stat().st_ino
+    shared = _open_envs.get(file)
     if shared is None:
-        shared = _SharedEnvironment(env=_open_env(store, readahead), readahead=readahead, process=os.getpid())
-        _open_envs[_identity(store)] = shared
+        env = _open_env(path, readahead)
+        shared = _SharedEnvironment(env=env, readahead=readahead, file=file, process=os.getpid())
+        _open_envs[file] = shared
     elif shared.readahead != readahead:
         raise UsageError(
             "the store is already open in this process with another readahead",
@@ -148,33 +156,11 @@ def _acquire(store: Path, readahead: bool) -> _SharedEnvironment:
     return shared
 
 
-def _release(shared: _SharedEnvironment) -> None:
-    shared.users -= 1
-    if shared.users == 0 and shared.process == os.getpid():
-        for key in [key for key, value in _open_envs.items() if value is shared]:
-            del _open_envs[key]
-        shared.env.close()
-
-
-def _close_inherited() -> None:
-    """Close environments that the parent had open when it forked: py-lmdb would take them for this process's own."""
-    for key in [key for key, shared in _open_envs.items() if shared.process != os.getpid()]:
-        _open_envs.pop(key).env.close()
-
-
-def _identity(store: Path) -> tuple[int, int]:
-    path = store / DATA_FILE
-    if not path.is_file():
-        raise damaged("the file is missing", path)
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino
-
-
-def _open_env(store: Path, readahead: bool) -> Any:
-    path = store / DATA_FILE
+def _open_env(path: Path, readahead: bool) -> Any:
+    folder = os.fsencode(path.parent)
     try:
         env = lmdb.open(
-            os.fsencode(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
+            folder, readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
         )
     except lmdb.Error as error:
         raise damaged(f"LMDB cannot open the file ({error})", path) from error
@@ -218,7 +204,9 @@ class LmdbGetReader(KeyValueReader):
         if self._txn is not None:
             self._txn.abort()
             self._txn = None
-            _release(self._shared)
+            self._shared.users -= 1
+            if not self._shared.users and self._shared.process == os.getpid():
+                _open_envs.pop(self._shared.file).env.close()
 
     @property
     def serves_windows(self) -> bool:
