@@ -63,7 +63,7 @@ class Windows:
 
     def cut(self, images: Batch, out: Batch, which: Indices | None = None) -> None:
         """Copy window i out of ``images[i]``, or out of ``images[which[i]]``, into ``out[i]``."""
-        image_shape = _shape_of(images)
+        image_shape = shape_of(images)
         which = np.arange(len(self), dtype=np.int64) if which is None else which
         self.copy(images.reshape(-1), which * math.prod(image_shape), image_shape, out)
 
@@ -85,7 +85,7 @@ class Windows:
 
     def cut_without_kernel(self, images: Batch, out: Batch) -> None:
         """Copy window i out of ``images[i]`` into ``out[i]`` by numpy and torch: slower, and independent of the kernel."""
-        self._cut_each(iter(images), _shape_of(images), out)
+        self._cut_each(iter(images), shape_of(images), out)
 
     def _cut_compiled(
         self, source: FlatPixels | None, offsets: Indices, image_shape: ImageShape, out: Batch
@@ -116,7 +116,8 @@ class Windows:
                 row[...] = torch.flip(torch.from_numpy(row), (1,)).numpy()
 
 
-def _shape_of(images: Batch) -> ImageShape:
+def shape_of(images: Batch) -> ImageShape:
+    """Return (H, W, C) of the images of a batch."""
     height, width, channels = images.shape[1:]
     return height, width, channels
 

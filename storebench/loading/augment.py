@@ -14,7 +14,7 @@ from storebench.codecs import OriginalCodec, get_codec
 from storebench.codecs.original import DRAWS, Choose, random_view
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.windows import Windows
+from storebench.formats.windows import Windows, shape_of
 from storebench.system.copying import load_kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -58,13 +58,13 @@ class Augment:
 
     def apply(self, images: Batch, indices: Indices, out: Batch, *, seed: int, epoch: int) -> None:
         """Write the augmented `images` [n, H, W, C] into `out` [n, h, w, C], both uint8."""
-        self.windows(indices, _shape_of(images), seed=seed, epoch=epoch).cut(images, out)
+        self.windows(indices, shape_of(images), seed=seed, epoch=epoch).cut(images, out)
 
     def apply_without_kernel(
         self, images: Batch, indices: Indices, out: Batch, *, seed: int, epoch: int
     ) -> None:
         """Do as `apply` does by numpy and torch alone: slower, so that the two can be compared."""
-        windows = self._windows_without_kernel(indices, _shape_of(images), seed=seed, epoch=epoch)
+        windows = self._windows_without_kernel(indices, shape_of(images), seed=seed, epoch=epoch)
         windows.cut_without_kernel(images, out)
 
     def _windows_without_kernel(
@@ -126,11 +126,6 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     mixed: npt.NDArray[np.uint64] = values ^ values >> np.uint64(31)
     return mixed
-
-
-def _shape_of(images: Batch) -> ImageShape:
-    height, width, channels = images.shape[1:]
-    return height, width, channels
 
 
 class Spent(NamedTuple):

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import threading
@@ -78,29 +79,22 @@ def merge(offsets: Offsets, lengths: Offsets | int, gap_bytes: int = 0) -> Piece
     if not len(starts):
         return NO_PIECES
     pages = int(stops.max() - starts.min()) // PAGE_BYTES
-    starts, stops = (
-        _by_counting(starts, stops, pages) if pages < _DENSE * len(starts) else _sorted(starts, stops)
-    )
+    if pages < _DENSE * len(starts):
+        # The covered runs of pages without sorting, from the numbers of samples that begin and end in each page.
+        base = int(starts.min())
+        begun = np.bincount((starts - base) // PAGE_BYTES, minlength=pages + 1)
+        ended = np.bincount((stops - base) // PAGE_BYTES, minlength=pages + 1)
+        covered = np.cumsum(begun - ended) > 0
+        edges = np.flatnonzero(np.diff(covered, prepend=False)) * PAGE_BYTES + base
+        starts, stops = edges[0::2], edges[1::2]
+    else:
+        order = np.argsort(starts, kind="stable")
+        starts, stops = starts[order], np.maximum.accumulate(stops[order])
     breaks = np.flatnonzero(starts[1:] > stops[:-1] + gap_bytes)
     return Pieces(
         starts=starts[np.concatenate(([0], breaks + 1))],
         stops=stops[np.concatenate((breaks, [len(stops) - 1]))],
     )
-
-
-def _sorted(starts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
-    order = np.argsort(starts, kind="stable")
-    return starts[order], np.maximum.accumulate(stops[order])
-
-
-def _by_counting(starts: Offsets, stops: Offsets, pages: int) -> tuple[Offsets, Offsets]:
-    """Return the covered runs of pages without sorting, from the numbers of samples that begin and end in each page."""
-    base = int(starts.min())
-    begun = np.bincount((starts - base) // PAGE_BYTES, minlength=pages + 1)
-    ended = np.bincount((stops - base) // PAGE_BYTES, minlength=pages + 1)
-    covered = np.cumsum(begun - ended) > 0
-    edges = np.flatnonzero(np.diff(covered, prepend=False)) * PAGE_BYTES + base
-    return edges[0::2], edges[1::2]
 
 
 class DirectFile:
@@ -126,13 +120,11 @@ class DirectFile:
         # The kernel truncates longer hints to the device's read-ahead.
         ahead = int(block_device(mount).get("read_ahead_kb") or 0)
         self._hint_bytes = min(max(ahead, _LEAST_HINT_KIB), _MOST_HINT_KIB) << 10
-        self._records: dict[int, npt.NDArray[np.void]] = {}
 
     def close(self) -> None:
         """Unmap and close. Calling it twice is harmless."""
         if self.fd < 0:
             return
-        self._records.clear()
         self.bytes = np.empty(0, np.uint8)
         self._map.close()
         os.close(self.fd)
@@ -165,7 +157,9 @@ class DirectFile:
     def _way(self, fstype: str) -> tuple[Callable[[int, int], int] | None, str]:
         """Return the function that counts the resident pages of a range of this file, or the reason why there is none."""
         # On overlayfs cachestat always returns 0, because the pages belong to the underlying file.
-        ways = [self._mincore] if fstype == "overlay" else [self._cachestat, self._mincore]
+        ways: list[Callable[[int, int], int]] = [self._mincore]
+        if fstype != "overlay":
+            ways.insert(0, functools.partial(cachestat_pages, self.fd))
         reasons = []
         for count in ways:
             try:
@@ -175,9 +169,6 @@ class DirectFile:
             else:
                 return count, ""
         return None, "; ".join(reasons)
-
-    def _cachestat(self, start: int, length: int) -> int:
-        return cachestat_pages(self.fd, start, length)
 
     def _mincore(self, start: int, length: int) -> int:
         if not self._may_mincore:
@@ -260,20 +251,13 @@ class DirectFile:
             for row, at in enumerate(offsets.tolist()):
                 out[row] = self.bytes[at : at + size]
             return
-        records = self._records_of(size)
+        # A view of the mapping in which element i is the `size` bytes that begin at byte i.
+        records = np.ndarray((max(0, self.size - size + 1),), f"V{size}", self._map, strides=(1,))
         target = out.view(records.dtype)[:, 0]
         # In runs that fit into the processor's cache: indexing makes a copy, and the assignment a second one.
         step = max(1, _GATHER_BYTES // size)
         for at in range(0, len(offsets), step):
             target[at : at + step] = records[offsets[at : at + step]]
-
-    def _records_of(self, size: int) -> npt.NDArray[np.void]:
-        """Return a view of the mapping in which element i is the `size` bytes that begin at byte i."""
-        if size not in self._records:
-            self._records[size] = np.ndarray(
-                shape=(max(0, self.size - size + 1),), dtype=f"V{size}", buffer=self._map, strides=(1,)
-            )
-        return self._records[size]
 
     def read_rows(self, offsets: Offsets, out: SampleRows) -> None:
         """Read samples of one size with ``preadv``, row i from ``offsets[i]``."""

@@ -1,15 +1,17 @@
 """Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served in order."""
 
+import collections
 import fcntl
 import hashlib
+import itertools
 import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -162,32 +164,8 @@ Locate = Callable[[Indices], tuple[Offsets, Offsets]]
 """Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
 
 
-@dataclass(kw_only=True)
-class Tally:
-    """The decisions and reads of a plan, for the results."""
-
-    resident: int = 0
-    read: int = 0
-    requests: int = 0
-    asked_bytes: int = 0
-
-
-@dataclass(kw_only=True)
-class Window:
-    """Consecutive batches of a plan: the places of their samples, and whether they can be copied from the mapping."""
-
-    offsets: Offsets
-    lengths: Offsets  # int64 [n] for the samples of all its batches, in the requested order
-    ends: list[int]  # end of each batch among the samples
-    mapped: bool  # copy from the mapping; False means `preadv`
-    served: int = field(default=0)
-
-    def next_batch(self) -> tuple[Offsets, Offsets, bool]:
-        """Return the next batch's part."""
-        start = self.ends[self.served - 1] if self.served else 0
-        part = slice(start, self.ends[self.served])
-        self.served += 1
-        return self.offsets[part], self.lengths[part], self.mapped
+Places = tuple[Offsets, Offsets, bool]
+"""Offsets and lengths of a batch's samples, and whether to copy them from the mapping; else by ``preadv``."""
 
 
 class PlannedReads:
@@ -205,7 +183,7 @@ class PlannedReads:
         self.file = file
         self.policy = policy
         self.mean_bytes = mean_bytes
-        self.tally = Tally()
+        self._resident_windows = self._read_windows = self._requests = self._asked_bytes = 0
         self.locate = locate
         self._check = check
         self._ahead: _Lookahead | None = None
@@ -249,11 +227,11 @@ class PlannedReads:
 
     def notes(self) -> dict[str, str]:
         """Return notes on the decisions based on residency, and on the requested bytes."""
-        tally = self.tally
         unknown = {"residency": f"not counted: {self.file.cannot_count}"} if self.file.cannot_count else {}
         return {
-            "windows": f"{tally.resident} resident (gathered from the mapping), {tally.read} read explicitly",
-            "asked": f"{tally.requests} requests, {tally.asked_bytes} bytes",
+            "windows": f"{self._resident_windows} resident (gathered from the mapping), "
+            f"{self._read_windows} read explicitly",
+            "asked": f"{self._requests} requests, {self._asked_bytes} bytes",
             **unknown,
         }
 
@@ -272,7 +250,7 @@ class PlannedReads:
         pieces = self._missing(offsets, lengths)
         if len(pieces):
             return self._read(pieces)
-        self.tally.resident += 1
+        self._resident_windows += 1
         return True
 
     def map_some(self) -> bool:
@@ -284,7 +262,7 @@ class PlannedReads:
         self._to_map = (start + _MAP_BYTES, stop)
         return True
 
-    def _find(self, indices: Indices) -> tuple[Offsets, Offsets, bool]:
+    def _find(self, indices: Indices) -> Places:
         planned = self._ahead.take(indices) if self._ahead is not None else None
         if planned is not None:
             return planned
@@ -329,20 +307,17 @@ class PlannedReads:
         return frac
 
     def _read(self, pieces: Pieces) -> bool:
-        self.tally.read += 1
-        self.tally.requests += len(pieces)
-        self.tally.asked_bytes += pieces.total_bytes
+        self._read_windows += 1
+        self._requests += len(pieces)
+        self._asked_bytes += pieces.total_bytes
         small = self.mean_bytes < SMALL_BYTES
-        with self._turn():
+        with nullcontext() if self._turns is None else self._turns.one():
             # A large sample waits for its own bytes, in preadv.
             if small or self._turns is not None:
                 self.file.read_in(pieces)
             else:
                 self.file.ask_for(pieces)
         return small
-
-    def _turn(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._turns is None else self._turns.one()
 
     def _stop(self) -> None:
         if self._ahead is not None:
@@ -357,8 +332,8 @@ class _Lookahead:
         self._reads = reads
         self._batches = batches
         self._at = 0
-        self._current: Window | None = None
-        self._done: queue.SimpleQueue[Window | Exception | None] = queue.SimpleQueue()
+        self._current: collections.deque[Places] = collections.deque()
+        self._done: queue.SimpleQueue[list[Places] | Exception | None] = queue.SimpleQueue()
         self._stopped = False
         units, at_once = self._units()
         self._in_one_pass = at_once == 1
@@ -369,18 +344,23 @@ class _Lookahead:
         self._pid = os.getpid()
         self._thread.start()
 
-    def take(self, indices: Indices) -> tuple[Offsets, Offsets, bool] | None:
+    def take(self, indices: Indices) -> Places | None:
         """Return the next planned batch if it is `indices`, else None."""
         if self._at >= len(self._batches) or self._pid != os.getpid():
             return None
         expected = self._batches[self._at]
         if expected is not indices and not np.array_equal(expected, indices):
             return None
-        window = self._current
-        if window is None or window.served == len(window.ends):
-            window = self._next_window()
+        if not self._current:
+            if self._at:
+                self._room.release()
+            window = self._done.get()
+            if not isinstance(window, list):
+                self._done.put(window)  # for the next call: the thread has ended, so nothing else comes
+                raise window or RuntimeError("the look-ahead ended before its plan")
+            self._current.extend(window)
         self._at += 1
-        return window.next_batch()
+        return self._current.popleft()
 
     def stop(self) -> None:
         """Stop the thread and wait for it."""
@@ -388,16 +368,6 @@ class _Lookahead:
         self._room.release()
         if self._pid == os.getpid():
             self._thread.join()
-
-    def _next_window(self) -> Window:
-        if self._current is not None:
-            self._room.release()
-        window = self._done.get()
-        if isinstance(window, Window):
-            self._current = window
-            return window
-        self._done.put(window)  # for the next call: the thread has ended, so nothing else comes
-        raise window or RuntimeError("the look-ahead ended before its plan")
 
     def _work(self, units: Iterator[list[Indices]]) -> None:
         """Prepare windows until the plan ends, the reader stops, or an error occurs; that error is the last message."""
@@ -425,11 +395,11 @@ class _Lookahead:
                 self._room.acquire()
                 return
 
-    def _window(self, batches: list[Indices]) -> Window:
+    def _window(self, batches: list[Indices]) -> list[Places]:
         offsets, lengths = self._reads.locate(np.concatenate(batches))
-        ends = np.cumsum([len(batch) for batch in batches]).tolist()
         mapped = self._reads.prepare(offsets, lengths)
-        return Window(offsets=offsets, lengths=lengths, ends=ends, mapped=mapped)
+        ends = itertools.accumulate(map(len, batches), initial=0)
+        return [(offsets[at:end], lengths[at:end], mapped) for at, end in itertools.pairwise(ends)]
 
     def _units(self) -> tuple[Iterator[list[Indices]], int]:
         """Return the batches that are prepared together, and the number of such units at a time."""

@@ -74,7 +74,10 @@ class SharedPixels:
     def _locked(self, shape: tuple[int, ...], size: int, fill: FillPixels) -> int:
         """Return a handle of the complete segment that holds the shared lock."""
         while True:
-            handle = _open(self.path)
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise OutputError(f"no shared memory ({error.strerror})", where=self.path) from error
             try:
                 # No process ever waits for the exclusive lock, because readers hold the shared lock for as long as they read.
                 if lock_alone(handle) and is_at(handle, self.path) and not _is_complete(handle):
@@ -115,13 +118,6 @@ class SharedPixels:
         self.filled_here = True
 
 
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise OutputError(f"no shared memory ({error.strerror})", where=path) from error
-
-
 def _is_complete(handle: int) -> bool:
     return os.pread(handle, len(_COMPLETE), 0) == _COMPLETE
 
@@ -132,13 +128,6 @@ def store_tag(store: Path, manifest: Manifest) -> str:
     parts = (store.resolve(), manifest.samples_digest, manifest.created_utc, inode, manifest.codec)
     text = "\0".join(map(str, parts))
     return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
-
-
-def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
-    """Copy images of an array into `out`, uint8 [n, H, W, C], one for each index; return their bytes."""
-    check_range(indices, len(pixels))
-    compiled(pixels, indices, out)
-    return out.nbytes
 
 
 class SharedPixelsReader(Reader):
@@ -163,7 +152,10 @@ class SharedPixelsReader(Reader):
         return [content[offsets[number] : offsets[number + 1]].tobytes() for number in self._checked(indices)]
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        return Fetched(gather(self._shared.array, indices, out))
+        pixels = self._shared.array
+        check_range(indices, len(pixels))
+        compiled(pixels, indices, out)
+        return Fetched(out.nbytes)
 
     def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
         pixels = self._shared.array
