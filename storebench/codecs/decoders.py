@@ -235,7 +235,6 @@ def _install_line(decoder: type[Decoder]) -> str:
 
 
 def get_decoder(name: str) -> Decoder:
-    """Return the decoder called `name`."""
     if name not in DECODERS:
         raise UnknownNameError.of("decoder", name, DECODERS)
     return DECODERS[name]()

@@ -75,7 +75,6 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
 
 @functools.cache
 def get_codec(name: str) -> Codec:
-    """Return the codec called `name`, with the decoder that the name asks for."""
     if name in CODECS:
         return CODECS[name]
     body, _, scale = name.partition(f"?{SCALE}=")

@@ -25,7 +25,6 @@ class NullFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the only reader."""
         return {
             "ready": ReaderInfo(
                 reader=NullReader,

@@ -48,7 +48,6 @@ class Option:
         return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
     def value(self, text: str, reader: str) -> OptionValue:
-        """Return the value of `text`."""
         if text in self.words:
             return self.words[text]
         whole = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
@@ -71,7 +70,6 @@ class Option:
 
 
 def flag(*, default: bool, meaning: str, name: str = "") -> Any:
-    """Declare an option that is "on" or "off"; the reader receives a bool."""
     return _field(Option(name=name, default=default, meaning=meaning, words={"on": True, "off": False}))
 
 
@@ -85,7 +83,6 @@ def integer(
     name: str = "",
     unit: int = 1,
 ) -> Any:
-    """Declare an option that is a whole number."""
     words: Mapping[str, OptionValue] = {none: None} if default is None else {}
     value = None if default is None else default * unit
     return _field(

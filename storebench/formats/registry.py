@@ -74,7 +74,6 @@ def store_name_of(backend: Backend) -> str:
 
 
 def traits_of(backend: Backend) -> Traits:
-    """Return the traits of the reader of `backend`."""
     return get_format(backend.format).traits(backend.reader)
 
 
@@ -95,7 +94,6 @@ def format_names() -> list[str]:
 
 @functools.cache
 def get_format(name: str) -> Format:
-    """Return the format called `name`."""
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
     if entry is None:
         unknown = UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])

@@ -117,7 +117,6 @@ class Windows:
 
 
 def shape_of(images: Batch) -> ImageShape:
-    """Return (H, W, C) of the images of a batch."""
     height, width, channels = images.shape[1:]
     return height, width, channels
 

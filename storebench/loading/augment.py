@@ -30,11 +30,9 @@ class Augment:
 
     @property
     def identity(self) -> bool:
-        """Whether the pixels stay as they are."""
         return self.crop is None and not self.mirror and self.resized is None
 
     def output_shape(self, image_shape: ImageShape) -> ImageShape:
-        """Return (H, W, C) of an augmented image."""
         height, width, channels = image_shape
         side = self.crop if self.resized is None else self.resized
         return (height, width, channels) if side is None else (side, side, channels)

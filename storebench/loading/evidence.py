@@ -124,12 +124,10 @@ class SampleKeeper:
 
     @property
     def paused_s(self) -> float:
-        """Seconds that keeping has taken so far."""
         return self._paused_ns / 1e9
 
     @property
     def kept(self) -> Kept:
-        """The samples kept from the steps so far."""
         part = slice(self._kept)
         return Kept(
             pixels=self._pixels[part],
@@ -276,7 +274,6 @@ def _payload(reader: Reader, indices: Indices) -> bytes:
 
 
 def coverage(planned: Sequence[Indices], served: Sequence[Indices], timed: TimedCheck) -> Coverage:
-    """Compare the served samples with the planned ones, and count the differences."""
     wanted, got = joined(planned), joined(served)
     every = np.union1d(wanted, got)
     wanted_counts, got_counts = (

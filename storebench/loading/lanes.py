@@ -54,7 +54,6 @@ class Slots:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every buffer is lent."""
         return not self._free
 
     def reset(self, rows: int) -> None:
@@ -165,11 +164,9 @@ class Lane(ABC):
         return message
 
     def _message(self, requests: list[BatchRequest]) -> Any:
-        """Return the message for a share."""
         return requests
 
     def _batch(self, item: Any) -> LoadedBatch:
-        """Return the batch of an answer."""
         assert isinstance(item, LoadedBatch)
         return item
 

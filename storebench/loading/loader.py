@@ -272,7 +272,6 @@ class ProcessLoader(Loader):
         self._open = False
 
     def open(self) -> list[ReaderReport]:
-        """Start the workers; each opens its reader."""
         self._open = True
         try:
             return self._ask_everyone(_Open())
@@ -291,7 +290,6 @@ class ProcessLoader(Loader):
         return self._serve(requests)
 
     def close(self) -> list[ReaderReport]:
-        """Close every reader in its worker, then stop the workers."""
         if not self._open:
             return []
         self._open = False
@@ -337,7 +335,6 @@ class ProcessLoader(Loader):
         return iter(self._loader)
 
     def casualty(self) -> CellFailedError | None:
-        """Return an error that names the worker that died, after stopping the others; None if all are alive."""
         dead = self._dead_worker(wait_s=0.0)
         return None if dead is None else self._mourn(dead)
 
@@ -394,7 +391,6 @@ class ReceivingLoader(ProcessLoader):
         self._thread: _ReceivingThread | None = None
 
     def open(self) -> list[ReaderReport]:
-        """Start the workers; each opens its reader."""
         opened = super().open()
         if not self._receives:
             return opened
@@ -441,12 +437,10 @@ class _ReceivingThread:
         return self._lent.pop(item.pixels.data_ptr()) if isinstance(item, LoadedBatch) else None
 
     def use_again(self, buffer: ReusedBuffer | None) -> None:
-        """Use the memory of a batch for another."""
         if buffer is not None:
             self._free.append(buffer)
 
     def stop(self) -> None:
-        """End the thread."""
         self._ending.set()
         self._thread.join(JOIN_S)
 

@@ -35,7 +35,6 @@ class ProcessSettings:
 
     @classmethod
     def now(cls) -> Self:
-        """Return the settings as they are now."""
         return cls(
             threads=torch.get_num_threads(),
             cores=frozenset(os.sched_getaffinity(0)),
@@ -116,12 +115,10 @@ Allocate = Callable[[tuple[int, ...]], torch.Tensor]
 
 
 def allocate_fresh(shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a new uint8 tensor in ordinary memory."""
     return torch.empty(shape, dtype=torch.uint8)
 
 
 def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a new uint8 tensor in page-locked memory, for a GPU."""
     return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
 
 
@@ -180,7 +177,6 @@ class Producer:
 
     @property
     def reader(self) -> Reader:
-        """The open reader."""
         if self._reader is None:
             self.open()
         assert self._reader is not None
@@ -349,7 +345,6 @@ class Producer:
 
 
 def open_backend(job: LoadJob) -> Reader:
-    """Open the reader that a job's backend names."""
     manifest = decoded_by(Manifest.read(job.store), job.backend)
     backend, store_format = job.backend, get_format(job.backend.format)
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()

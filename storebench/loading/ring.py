@@ -41,7 +41,6 @@ class RingMemory:
 
     @property
     def slot_bytes(self) -> int:
-        """Largest batch, in bytes."""
         return self._slot_bytes
 
     def fit(self, batch_bytes: int) -> None:
@@ -73,7 +72,6 @@ class RingMemory:
         return offset if 0 <= offset < len(self._memory) else None
 
     def close(self) -> None:
-        """Release the memory."""
         self._unlock()
         self._memory = torch.empty(0, dtype=torch.uint8)
         os.close(self.file)
@@ -119,7 +117,6 @@ class _WorkerEnd:
         self._poll.register(connection.fileno(), select.POLLIN)
 
     def waiting(self) -> bool:
-        """Return whether a request has arrived, or the end of the connection."""
         return bool(self._poll.poll(0))
 
     def receive(self) -> Any:
@@ -131,7 +128,6 @@ class _WorkerEnd:
         return requests_of(message.plan, 1)
 
     def send(self, message: Any) -> None:
-        """Send an answer."""
         if isinstance(message, LoadedBatch):
             message = self._row(message)
         elif isinstance(message, BaseException):
@@ -179,11 +175,9 @@ class _LoopEnd:
             raise
 
     def waiting(self) -> bool:
-        """Return whether an answer has arrived, or the end of the connection."""
         return self._connection.poll()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 

@@ -33,7 +33,6 @@ class _QueueEnd:
         self._inbox = inbox
 
     def waiting(self) -> bool:
-        """Return whether a message has arrived."""
         return not self._inbox.empty()
 
 
@@ -53,7 +52,6 @@ class ThreadLane(Lane):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
         self.channel.send(Ask.STOP)
         self._thread.join()
 
@@ -83,7 +81,6 @@ class OnlyThreadLane(ThreadLane):
         self._made: collections.deque[LoadedBatch | BaseException] = collections.deque()
 
     def begin(self, requests: list[BatchRequest]) -> None:
-        """Send the producer its share of an epoch; it starts at once."""
         self._share, self._given, self._given_ns = requests, 0, None
         self._short_steps, self._parked = 0, False
         self._made.clear()
@@ -104,14 +101,12 @@ class OnlyThreadLane(ThreadLane):
         return batch
 
     def release(self) -> None:
-        """Release the batch that was taken last, so that it may be overwritten."""
         if self._parked:
             self._slots.take_back()
         else:
             super().release()
 
     def paused(self, nanoseconds: int) -> None:
-        """Leave a pause of the loop out of the length of its step."""
         if self._given_ns is not None:
             self._given_ns += nanoseconds
 
@@ -196,5 +191,4 @@ class ThreadLoader(LaneLoader):
 
 
 def _with_note(closed: ReaderReport, lane: OnlyThreadLane) -> ReaderReport:
-    """Say how many batches the loop made itself."""
     return replace(closed, notes={**closed.notes, "made_by_loop": f"{lane.made_by_loop} batches"})

@@ -60,7 +60,6 @@ class FilesWriter(Writer):
             path.mkdir(parents=True)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Write one file."""
         suffix = self._suffix or suffix_of(bytes(payload[:12]))
         path = self._folders[label] / f"{len(self._labels):08d}{suffix}"
         with path.open("xb", buffering=0) as file:
@@ -73,7 +72,6 @@ class FilesWriter(Writer):
             self._suffixes.append(SUFFIXES.index(suffix))
 
     def close(self) -> None:
-        """Write the labels and sync all files."""
         save_array(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
         if self._suffix is None:
             save_array(self.folder / SUFFIXES_FILE, np.asarray(self._suffixes, dtype=np.uint8))
@@ -119,7 +117,6 @@ class FilesReader(Reader):
         return Fetched(out.nbytes)
 
     def path(self, number: int) -> str:
-        """Return the file of sample `number`."""
         suffix = self._suffix if self._suffixes is None else SUFFIXES[self._suffixes[number]]
         return f"{self._prefixes[self._label_list[number]]}{number:08d}{suffix}"
 
@@ -182,7 +179,6 @@ class FilesThreadsReader(FilesReader):
 
     @classmethod
     def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:
-        """Return the payload bytes of the files that are read ahead of the loop."""
         assert isinstance(options, FilesThreadsOptions)
         return options.ahead * manifest.payload_bytes // max(1, manifest.count)
 
@@ -201,7 +197,6 @@ class FilesThreadsReader(FilesReader):
         return payloads
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
-        """Share the calls out among the threads."""
         parts = min(self._threads, count)
 
         def some(part: int) -> None:
@@ -236,7 +231,6 @@ class FilesThreadsReader(FilesReader):
             self._ahead = _Ahead(self, self._checked(numbers), self.options.ahead)
 
     def notes(self) -> dict[str, str]:
-        """Return the number of threads, as a note."""
         return {"threads": str(self._threads), "asked ahead": f"{self.options.ahead} files"}
 
     def _close(self) -> None:
@@ -265,7 +259,6 @@ class _Ahead:
         self._room.release(max(1, count))
 
     def stop(self) -> None:
-        """Stop the thread and wait for it."""
         self._stopped = True
         self._room.release()
         self._thread.join()
@@ -294,7 +287,6 @@ class FilesFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the sequential reader, and the one with threads."""
         return {
             "get": ReaderInfo(
                 reader=FilesReader,
@@ -309,10 +301,8 @@ class FilesFormat(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of image files."""
         return FilesWriter(folder, spec)
 
     def locate(self, store: Path, manifest: Manifest, index: int) -> Path:
-        """Return the file of sample `index`."""
         with FilesReader(store, manifest, Options()) as reader:
             return Path(reader.path(index))

@@ -69,7 +69,6 @@ class Hdf5DirectReader(ExtentReader):
             super()._plan(batches)
 
     def notes(self) -> dict[str, str]:
-        """Return a note if the library has to read after all, with the reason."""
         if self._library is None:
             return super().notes()
         diagnosis = diagnose_chunking(self._path)
@@ -154,7 +153,6 @@ class Hdf5Format(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the reader that uses the library, and the one that does not."""
         return {
             "get": ReaderInfo(
                 reader=Hdf5GetReader,
@@ -169,5 +167,4 @@ class Hdf5Format(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of ``data.h5``."""
         return Hdf5Writer(folder, spec)

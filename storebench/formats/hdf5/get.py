@@ -73,7 +73,6 @@ class Hdf5Writer(Writer):
             raise
 
     def append(self, payload: Payload, label: int) -> None:
-        """Buffer one payload; write some 4 MiB at a time."""
         self._pending.append(bytes(payload))
         self._pending_bytes += len(payload)
         self._labels.append(label)
@@ -82,7 +81,6 @@ class Hdf5Writer(Writer):
             self._flush()
 
     def close(self) -> None:
-        """Write buffered payloads, the labels and the offsets, and sync."""
         self._flush()
         with _destructors_silent(), write_errors(self._path, OSError, RuntimeError):
             self._file["label"] = np.asarray(self._labels, dtype=np.int64)
@@ -96,7 +94,6 @@ class Hdf5Writer(Writer):
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Close the file, ignoring errors of HDF5."""
         with _destructors_silent():
             with contextlib.suppress(OSError, RuntimeError, AttributeError):
                 self._file.close()

@@ -35,7 +35,6 @@ class LevelDbWriter(Writer):
         self._db = self._open(create=True)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Put one record."""
         with write_errors(self.folder, plyvel.Error):
             self._db.put(make_key(len(self._labels)), bytes(payload))
         self._labels.append(label)
@@ -52,7 +51,6 @@ class LevelDbWriter(Writer):
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Release the lock."""
         self._db.close()
 
     def _open(self, *, create: bool) -> Any:
@@ -115,7 +113,6 @@ class LevelDbGetReader(KeyValueReader):
         self._snapshot.remove()
 
     def notes(self) -> dict[str, str]:
-        """Return a note on how the snapshot's tables are linked."""
         return {"snapshot": self._snapshot.links}
 
 
@@ -130,7 +127,6 @@ class LevelDbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the reader: one ``get`` per sample."""
         return {
             "get": ReaderInfo(
                 reader=LevelDbGetReader,
@@ -141,5 +137,4 @@ class LevelDbFormat(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of a LevelDB."""
         return LevelDbWriter(folder, spec)

@@ -153,7 +153,6 @@ class TreeWalk:
         self._leaf = (-1, b"")
 
     def close(self) -> None:
-        """Close the file. Calling it twice is harmless."""
         self._file.close()
 
     def locate(self, indices: Indices) -> tuple[Offsets, Offsets]:
@@ -248,11 +247,9 @@ class LmdbDirectReader(ExtentReader):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
-        """Return the page index, which is kept beside the store or in the user's cache folder."""
         return kept_indexes(store)
 
     def notes(self) -> dict[str, str]:
-        """Return the notes on reading, and how samples were located."""
         return {**super().notes(), "positions": "page index" if self._walk is None else "tree walk"}
 
     def _close(self) -> None:

@@ -43,7 +43,6 @@ class LmdbSharedReader(SharedPixelsReader):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
-        """Return the page index, which is kept beside the store or in the user's cache folder."""
         return kept_indexes(store)
 
 
@@ -93,7 +92,6 @@ class LmdbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the reader that uses the library, and two that do not."""
         return {
             "get": ReaderInfo(
                 reader=LmdbGetReader,
@@ -114,7 +112,6 @@ class LmdbFormat(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of ``data.mdb``."""
         return LmdbWriter(folder, spec)
 
     def check_structure(self, store: Path) -> None:
@@ -128,5 +125,4 @@ class LmdbFormat(Format):
             raise damaged(error.what, store / DATA_FILE) from error
 
     def data_files(self, store: Path) -> list[Path]:
-        """Return the one file."""
         return [store / DATA_FILE]

@@ -56,13 +56,11 @@ class LmdbWriter(Writer):
         self._begin(0)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Put one record."""
         with self._write_errors():
             self._put(make_key(len(self._labels)), payload)
         self._labels.append(label)
 
     def close(self) -> None:
-        """Put the labels, commit, and sync the file."""
         with self._write_errors():
             self._put(LABEL_KEY, pack_labels(self._labels))
             self._txn.commit()
@@ -71,7 +69,6 @@ class LmdbWriter(Writer):
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Drop the transaction and the environment."""
         with contextlib.suppress(lmdb.Error):
             self._txn.abort()
         self._env.close()
@@ -228,5 +225,4 @@ class LmdbGetReader(KeyValueReader):
         return Fetched(len(numbers) * self._image_bytes)
 
     def notes(self) -> dict[str, str]:
-        """Return whether the kernel read ahead."""
         return {"readahead": as_text(self.options.readahead)}

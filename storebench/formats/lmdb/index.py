@@ -46,7 +46,6 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def of(cls, file: PageFile) -> Self:
-        """Return the current identity of an open file."""
         status = os.fstat(file.fd)
         transaction = current_meta(file.fd, file.path).transaction
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, transaction)
@@ -171,7 +170,6 @@ class _KeyCheck:
         self._last: bytes | None = None
 
     def add(self, nodes: Nodes) -> None:
-        """Check the nodes that follow those checked so far."""
         lengths = nodes.key_lengths
         width = max(8, -(-int(lengths.max()) // 8) * 8)
         room = np.concatenate([nodes.data, np.zeros(width, np.uint8)])

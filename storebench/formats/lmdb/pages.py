@@ -104,7 +104,6 @@ class Nodes:
         return len(self.keys)
 
     def key(self, number: int) -> bytes:
-        """Return the key of one node."""
         start = int(self.keys[number])
         return self.data[start : start + int(self.key_lengths[number])].tobytes()
 
@@ -129,7 +128,6 @@ class PageFile:
         self.pages = min(self.size // self.meta.page_bytes, self.meta.last_page + 1)
 
     def close(self) -> None:
-        """Close the file. Calling it twice is harmless."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

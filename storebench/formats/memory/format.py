@@ -55,13 +55,11 @@ class MemoryWriter(Writer):
             np.lib.format.write_array_header_1_0(self._file, header)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Append one payload."""
         self._file.write(payload)
         self._labels.append(label)
         self._offsets.append(self._offsets[-1] + len(payload))
 
     def close(self) -> None:
-        """Write labels and offsets and sync."""
         self._file.close()
         save_array(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
         if not self._raw:
@@ -277,7 +275,6 @@ class MemoryFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the paper's two readers, in Python and in C++, and one that shares a copy among all processes."""
         return {
             "python": ReaderInfo(
                 reader=MemoryPythonReader,
@@ -300,9 +297,7 @@ class MemoryFormat(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of the array, or of the pack of payloads."""
         return MemoryWriter(folder, spec)
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
-        """Return a reader that leaves the pixels on disk."""
         return PackReader(store, manifest, Options())

@@ -61,11 +61,9 @@ class Pieces:
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the ranges' lengths."""
         return int((self.stops - self.starts).sum())
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the ranges as Python integers."""
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
 
@@ -122,7 +120,6 @@ class DirectFile:
         self._hint_bytes = min(max(ahead, _LEAST_HINT_KIB), _MOST_HINT_KIB) << 10
 
     def close(self) -> None:
-        """Unmap and close. Calling it twice is harmless."""
         if self.fd < 0:
             return
         self.bytes = np.empty(0, np.uint8)
@@ -136,7 +133,6 @@ class DirectFile:
             raise CorruptStoreError("the data file shrank while it was read", where=self.path)
 
     def shrank(self) -> bool:
-        """Return whether the file is shorter than it was when it was opened."""
         # Cheaper than fstat, which matters for every batch; nothing here reads at the file's position.
         return os.lseek(self.fd, 0, os.SEEK_END) < self.size
 

@@ -60,7 +60,6 @@ class ExtentReader(Reader):
 
     @property
     def reads(self) -> PlannedReads:
-        """The open file's reads."""
         assert self._reads is not None, "no file is open"
         return self._reads
 
@@ -79,7 +78,6 @@ class ExtentReader(Reader):
         self.reads.plan(batches)
 
     def notes(self) -> dict[str, str]:
-        """Return notes on the decisions that were based on measured residency."""
         return {} if self._reads is None else self._reads.notes()
 
     def _close(self) -> None:

@@ -126,7 +126,6 @@ class Turns:
             fcntl.flock(slot, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the lock files, and remove them if no other process has them. Calling it twice is harmless."""
         for slot in self._slots:
             os.close(slot)
         self._slots = []
@@ -195,7 +194,6 @@ class PlannedReads:
         self._turns: Turns | None = Turns(file.path, readers) if readers else None
 
     def plan(self, batches: Sequence[Indices]) -> None:
-        """Replace the last plan by this one."""
         self._stop()
         if batches and self.policy.explicit and self.policy.merged:
             self._ahead = _Lookahead(self, batches)
@@ -219,14 +217,12 @@ class PlannedReads:
         self._check()
 
     def payloads(self, indices: Indices) -> list[bytes]:
-        """Return samples of any length as bytes."""
         offsets, lengths, mapped = self._find(indices)
         contents = self.file.payloads(offsets, lengths, mapped=mapped)
         self._check()
         return contents
 
     def notes(self) -> dict[str, str]:
-        """Return notes on the decisions based on residency, and on the requested bytes."""
         unknown = {"residency": f"not counted: {self.file.cannot_count}"} if self.file.cannot_count else {}
         return {
             "windows": f"{self._resident_windows} resident (gathered from the mapping), "
@@ -236,7 +232,6 @@ class PlannedReads:
         }
 
     def close(self) -> None:
-        """Stop looking ahead and close the file. Calling it twice is harmless."""
         self._stop()
         self.file.close()
         if self._turns is not None:
@@ -270,7 +265,6 @@ class PlannedReads:
         return offsets, lengths, self.prepare(offsets, lengths)
 
     def _missing(self, offsets: Offsets, lengths: Offsets) -> Pieces:
-        """Return the ranges that are not resident."""
         if time.monotonic() < self._resident_until:
             return NO_PIECES
         frac = self._resident_frac(offsets, lengths)
@@ -363,7 +357,6 @@ class _Lookahead:
         return self._current.popleft()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it."""
         self._stopped = True
         self._room.release()
         if self._pid == os.getpid():

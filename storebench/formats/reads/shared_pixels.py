@@ -59,7 +59,6 @@ class SharedPixels:
 
     @property
     def array(self) -> Pixels:
-        """The pixels."""
         assert self._array is not None, "the memory is unmapped"
         return self._array
 
@@ -164,7 +163,6 @@ class SharedPixelsReader(Reader):
         return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
     def notes(self) -> dict[str, str]:
-        """Return a note on which process filled the memory."""
         return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
 
     def _close(self) -> None:
