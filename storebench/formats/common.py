@@ -19,15 +19,11 @@ from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync, sync_file_system
 from storebench.manifest import CONVERT_AGAIN
 
-MANY_FILES = 500
-
 NPY_ERRORS = (
     *(OSError, ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError),
     *(OverflowError, MemoryError, RecursionError, KeyError),
 )
 """Errors that numpy raises for a damaged file, or one that is not a .npy file."""
-
-_WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
 
 
 def damaged(what: str, where: Path) -> CorruptStoreError:
@@ -38,13 +34,6 @@ def damaged(what: str, where: Path) -> CorruptStoreError:
 def wrong_length(sample: int, size: int, expected: int, where: Path) -> CorruptStoreError:
     """Return the error for a payload of the wrong length in bytes."""
     return damaged(f"sample {sample} has {size} bytes, not {expected}", where)
-
-
-def checked_labels(labels: npt.NDArray[np.int64], count: int, where: Path) -> npt.NDArray[np.int64]:
-    """Return `labels` if they are int64 [count], else raise `CorruptStoreError`."""
-    if labels.shape != (count,) or labels.dtype != np.int64:
-        raise damaged(f"labels {labels.dtype}{labels.shape} where int64({count},) was expected", where)
-    return labels
 
 
 def load_array(path: Path) -> npt.NDArray[np.generic]:
@@ -98,13 +87,16 @@ def load_integers(path: Path) -> npt.NDArray[np.int64]:
 
 def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:
     """Read labels that `numpy.save` wrote; raise `CorruptStoreError` if they are not int64 [count]."""
-    return checked_labels(load_integers(path), count, path)
+    labels = load_integers(path)
+    if labels.shape != (count,):
+        raise damaged(f"labels {labels.dtype}{labels.shape} where int64({count},) was expected", path)
+    return labels
 
 
 def sync_folder(folder: Path) -> None:
     """Sync every file and folder under `folder` to disk."""
     paths = [folder, *folder.rglob("*")]
-    if len(paths) > MANY_FILES:
+    if len(paths) > 500:  # one call per file system is faster than so many
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             sync_file_system(handle, folder)
@@ -117,7 +109,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_error(error: Exception, where: Path) -> StorebenchError:
     """Return the one line for a library's failed write, which often has its errno in words only."""
-    for number in _WRITE_ERRNOS:
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO):
         if os.strerror(number) in str(error):
             return from_os_error(OSError(number, os.strerror(number)), where)
     return OutputError(f"writing failed ({error})", where=where)

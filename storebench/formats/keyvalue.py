@@ -11,7 +11,7 @@ import numpy.typing as npt
 from storebench.arrays import Indices
 from storebench.errors import StorebenchError
 from storebench.formats.base import Fetched, Reader
-from storebench.formats.common import checked_labels, damaged, wrong_length
+from storebench.formats.common import damaged, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch, out_of_range
 from storebench.manifest import Manifest
@@ -89,8 +89,7 @@ class KeyValueReader(Reader):
             raise damaged("the record of labels is missing", self.store)
         if len(record) != 8 * count:
             raise damaged(f"{len(record)} bytes of labels where {8 * count} were expected", self.store)
-        labels = np.frombuffer(record, dtype="<i8").astype(np.int64)
-        return checked_labels(labels, count, self.store)
+        return np.frombuffer(record, dtype="<i8").astype(np.int64)
 
     def _explain(self, numbers: list[int], error: Exception) -> IndexError | StorebenchError:
         """Return the error behind a failed loop. The indices are checked only here: a wrong one has no record."""

@@ -26,8 +26,6 @@ ALIASES = {"png": "files+png", "jpeg": "files+jpeg", "original": "files+original
 
 _SHORT = {"files": "png", "files+jpeg": "jpeg", "files+original": "original"}
 
-_PLUGINS = "Other packages add formats: 'storebench formats' lists those that are installed."
-
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
@@ -98,7 +96,8 @@ def get_format(name: str) -> Format:
     if entry is None:
         unknown = UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
         if unknown.hint and unknown.hint.startswith("Known"):  # no name is near: it may be that of a plugin
-            raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {_PLUGINS}")
+            plugins = "Other packages add formats: 'storebench formats' lists those that are installed."
+            raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {plugins}")
         raise unknown
     module, _, attribute = entry.target.partition(":")
     try:
@@ -133,7 +132,12 @@ def parse_backend(text: str) -> Backend:
     decoder, reader = _decoder_and_reader(text, parts, format_, codec)
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
-    table, pairs = readers[reader].reader.options_type, _pairs(text, tail)
+    split = [pair.partition("=") for pair in tail.split(",") if pair]
+    if any(not key or not value for key, _, value in split):
+        raise UsageError(
+            f"cannot read the options of {text!r}", hint="Write them as ?OPTION=VALUE,OPTION=VALUE."
+        )
+    table, pairs = readers[reader].reader.options_type, [(key, value) for key, _, value in split]
     scales = [(key, value) for key, value in pairs if key == SCALE and key not in table.rows()]
     if len(scales) > 1:
         raise UsageError(f"{SCALE} is given twice", where=text, hint="Name it once.")
@@ -190,15 +194,6 @@ def _shortest_name(
         name += f":{reader}"
     pairs = [*options, *((key, value) for key, value in decoding.options if key != DECODER)]
     return name + ("?" + ",".join(f"{key}={value}" for key, value in pairs) if pairs else "")
-
-
-def _pairs(text: str, tail: str) -> list[tuple[str, str]]:
-    pairs = [pair.partition("=") for pair in tail.split(",") if pair]
-    if any(not key or not value for key, _, value in pairs):
-        raise UsageError(
-            f"cannot read the options of {text!r}", hint="Write them as ?OPTION=VALUE,OPTION=VALUE."
-        )
-    return [(key, value) for key, _, value in pairs]
 
 
 def open_reader(store: Path | str, reader: str | None = None, **options: bool | int | str) -> Reader:

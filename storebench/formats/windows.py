@@ -13,8 +13,6 @@ from storebench.system.copying import load_kernel
 Batch = npt.NDArray[np.uint8]
 """Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""
 
-UINT8 = np.dtype(np.uint8)
-
 
 def out_of_range(count: int) -> IndexError:
     """Return the error for an index that no sample has."""
@@ -30,7 +28,7 @@ def check_range(indices: Indices, count: int) -> None:
 def require_fit(out: Batch, count: int, shape: tuple[int, ...], *, contiguous: bool = True) -> None:
     """Raise `ValueError` if a batch cannot take `count` images of `shape`."""
     carray = out.flags.carray
-    if len(out) < count or out.shape[1:] != shape or out.dtype != UINT8 or (contiguous and not carray):
+    if len(out) < count or out.shape[1:] != shape or out.dtype != np.uint8 or (contiguous and not carray):
         order = "" if carray else " that is read-only or not C-contiguous"
         raise ValueError(
             f"a batch of {out.dtype}{out.shape}{order} where C-contiguous uint8{(count, *shape)} "

@@ -139,10 +139,6 @@ class FilesReader(Reader):
         return payload
 
 
-MOST_THREADS = 1024
-MOST_AHEAD_FILES = 1 << 20
-
-
 @dataclass(frozen=True, kw_only=True)
 class FilesThreadsOptions(Options):
     """Options of ``files:threads``."""
@@ -150,14 +146,14 @@ class FilesThreadsOptions(Options):
     threads: int | None = integer(
         default=None,
         least=1,
-        most=MOST_THREADS,
+        most=1024,
         none=AUTO,
         meaning="files that are read and decoded at the same time; auto is the cell's threads, else the cores that we may use",
     )
     ahead: int = integer(
         default=512,
         least=0,
-        most=MOST_AHEAD_FILES,
+        most=1 << 20,
         meaning="files ahead of the loop that the kernel is asked to read",
     )
 

@@ -13,10 +13,6 @@ from storebench.formats.common import damaged
 from storebench.formats.reads.direct_file import Offsets
 from storebench.units import number_of
 
-COSTLY_TIMES = 4
-
-COSTLY_BYTES = 128 << 10
-
 
 class NoPlaceError(Exception):
     """The samples have no place of their own in the file; the message gives the reason."""
@@ -81,7 +77,7 @@ def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | No
     sample = math.prod(data.shape[1:]) * item if sample_bytes is None else sample_bytes
     touched = chunks_of_sample(data)
     cost = touched * math.prod(data.chunks) * item
-    if cost < COSTLY_BYTES or cost < COSTLY_TIMES * sample:
+    if cost < 128 << 10 or cost < 4 * sample:
         return None
     layout = "CHUNK=" + "x".join(map(str, (1, *data.shape[1:]))) if data.compression else "CONTI"
     repacked = path.with_name(f"{path.stem}-repacked{path.suffix}")

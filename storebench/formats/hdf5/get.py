@@ -25,9 +25,6 @@ DATA_FILE = "data.h5"
 BUFFER_BYTES = 4 << 20
 """Bytes written at a time, and the chunk size of the growing blob of payloads."""
 
-METADATA_BYTES = 1 << 20
-"""Bytes reserved for everything but the arrays; HDF5 needs less."""
-
 H5_ERRORS = (
     OSError,
     RuntimeError,
@@ -105,7 +102,8 @@ class Hdf5Writer(Writer):
         chunks = -(-self._offsets[-1] // BUFFER_BYTES)
         data = info.count * info.image_bytes if self._raw else chunks * BUFFER_BYTES
         with write_errors(self._path, OSError), self._path.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, data + 16 * info.count + METADATA_BYTES)
+            # 1 MiB is more than HDF5 needs for everything but the arrays.
+            os.posix_fallocate(file.fileno(), 0, data + 16 * info.count + (1 << 20))
 
     def _flush(self) -> None:
         block = np.frombuffer(b"".join(self._pending), dtype=np.uint8)
@@ -135,10 +133,6 @@ def _destructors_silent() -> Iterator[None]:
         sys.excepthook, sys.unraisablehook = printing, dropping
 
 
-SIEVE_BYTES = 1
-"""HDF5 would read 64 KiB around each small image: amplification without a faster epoch."""
-
-
 def read_whole(dataset: h5py.h5d.DatasetID, name: str, count: int, path: Path) -> npt.NDArray[np.int64]:
     """Return a whole data set of integers, int64 [count]."""
     # Check before allocating: the header of a data set of any shape takes only a few bytes of the file.
@@ -165,7 +159,7 @@ class Hdf5GetReader(Reader):
         if not self._path.is_file():
             raise damaged("the file is missing", self._path)
         access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-        access.set_sieve_buf_size(SIEVE_BYTES)
+        access.set_sieve_buf_size(1)  # it would read 64 KiB around each small image, without a faster epoch
         access.set_file_locking(
             False, True
         )  # a store is never written again, and read-only disks have no locks

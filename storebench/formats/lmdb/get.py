@@ -27,13 +27,7 @@ from storebench.manifest import StoreSpec
 
 FIRST_MAP_BYTES = 64 << 20
 
-COMMIT_RECORDS = 1000  # as Caffe's convert_imageset
-
-COMMIT_BYTES = 128 << 20  # a transaction's pages are in memory until it is committed
-
 SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be too low
-
-TRIAL_BYTES = 1 << 20
 
 
 class LmdbWriter(Writer):
@@ -88,12 +82,13 @@ class LmdbWriter(Writer):
         with write_errors(self.folder, OSError), (self.folder / DATA_FILE).open("ab", buffering=0) as file:
             left = self._written + (self._records + SPARE_PAGES) * self._page
             while left > 0:
-                left -= file.write(bytes(min(left, TRIAL_BYTES)))
+                left -= file.write(bytes(min(left, 1 << 20)))
             os.fsync(file.fileno())
 
     def _put(self, key: bytes, value: Payload) -> None:
         pages = len(value) // self._page + 2  # its own pages, and its share of leaf and branch pages
-        if self._records == COMMIT_RECORDS or self._written > COMMIT_BYTES or pages > self._room:
+        # As Caffe's convert_imageset; and a transaction's pages are in memory until it is committed.
+        if self._records == 1000 or self._written > 128 << 20 or pages > self._room:
             self._txn.commit()
             self._begin(pages)
         self._txn.put(key, value, append=True, dupdata=False)

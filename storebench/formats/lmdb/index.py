@@ -30,7 +30,6 @@ from storebench.system.scratch import scratch_folder, user_cache_folder
 
 _VERSION = 1
 _HEADER_BYTES = 8 * 8 + 16
-_TRIES = 3
 
 LEAST_ENTRY_BYTES = 10
 """Least bytes of an entry in its page: a pointer of 2 bytes, and a node's header of 8."""
@@ -89,7 +88,7 @@ def open_index(path: Path | str) -> PageIndex:
 
 def build_index(path: Path | str) -> PageIndex:
     """Walk the tree and return the index, regardless of any cache. See `open_index`."""
-    for _ in range(_TRIES):
+    for _ in range(3):
         with PageFile(data_file(path)) as file:
             before = FileIdentity.of(file)
             try:

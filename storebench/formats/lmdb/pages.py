@@ -9,10 +9,8 @@ branch the first three are the child's page number. Leaf flag 1 means that the
 data is 8 bytes: the number of the first of the value's own pages, in which the
 value begins at byte 16.
 
-Whatever breaks a rule of that layout raises `CorruptStoreError`: nothing read
-from the file is used as an offset before it is checked, no page serves twice,
-and keys must ascend. LMDB has no checksums, so damage within a key or value
-that keeps these rules cannot be detected. LMDB itself cannot detect it either.
+Whatever breaks a rule of that layout raises `CorruptStoreError`: nothing read from the file is used as an offset
+before it is checked, no page serves twice, and keys must ascend. LMDB has no checksums against other damage.
 """
 
 import os
@@ -50,8 +48,6 @@ BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
 _NODE_HEADER = 8
 _DATABASE_BYTES = 48
 _UNREADABLE_FLAGS = {0x02: "reversed keys", 0x04: "duplicate keys", 0x08: "integer keys"}
-_CHUNK_BYTES = 2 << 20
-_PAGE_SIZES = tuple(1 << power for power in range(8, 17))
 
 
 def damaged_page(path: Path, page: int, what: str) -> CorruptStoreError:
@@ -287,12 +283,10 @@ def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
             where=path,
             hint="Use the reader lmdb:get.",
         )
-    size, last_page, transaction = (
-        struct.unpack_from(layout, raw, at)[0]
-        for layout, at in (("<I", _PAGE_SIZE_AT), ("<Q", _LAST_PAGE_AT), ("<Q", _TRANSACTION_AT))
-    )
-    if size not in _PAGE_SIZES:
+    (size,) = struct.unpack_from("<I", raw, _PAGE_SIZE_AT)
+    if size not in [1 << power for power in range(8, 17)]:
         return None
+    last_page, transaction = struct.unpack_from("<QQ", raw, _LAST_PAGE_AT)
     return Meta(
         page_bytes=size,
         last_page=last_page,
@@ -339,6 +333,6 @@ def sub_databases(nodes: Nodes) -> list[bytes]:
 
 
 def _chunks(numbers: Integers, page_bytes: int) -> Iterator[Integers]:
-    step = max(1, _CHUNK_BYTES // page_bytes)
+    step = max(1, (2 << 20) // page_bytes)
     for at in range(0, len(numbers), step):
         yield numbers[at : at + step]

@@ -40,13 +40,7 @@ SMALL_BYTES = 32 << 10
 
 _FAULT_AROUND_BYTES = 64 << 10  # the kernel maps this much of a file on one page fault
 _LEAST_HINT_KIB, _MOST_HINT_KIB = 128, 4096
-_GATHER_BYTES = 96 << 10
-"""Bytes of the temporary copy of one gather: it fits into the processor's cache, and from 128 KiB on the C library maps
-and unmaps memory for each copy."""
-
-_DENSE = 16  # with fewer pages of span per sample, counting pages is faster than sorting samples
 _GROUP_BYTES, _GROUP_HINTS = 4 << 20, 256
-_MADV_POPULATE_READ = 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +71,7 @@ def merge(offsets: Offsets, lengths: Offsets | int, gap_bytes: int = 0) -> Piece
     if not len(starts):
         return NO_PIECES
     pages = int(stops.max() - starts.min()) // PAGE_BYTES
-    if pages < _DENSE * len(starts):
+    if pages < 16 * len(starts):  # then counting pages is faster than sorting samples
         # The covered runs of pages without sorting, from the numbers of samples that begin and end in each page.
         base = int(starts.min())
         begun = np.bincount((starts - base) // PAGE_BYTES, minlength=pages + 1)
@@ -202,7 +196,12 @@ class DirectFile:
             # A fault on a page that is still being read counts as, and costs, a major fault; this call does not.
             os.pread(self.fd, 1, min(at + length, self.size) - 1)
             if length >= _FAULT_AROUND_BYTES:
-                self.populate(at, at + length)
+                # Put its pages into this process's page tables, with the GIL released.
+                LIBC.madvise(
+                    ctypes.c_void_p(self.bytes.ctypes.data + at),
+                    ctypes.c_size_t(min(at + length, self.size) - at),
+                    22,  # MADV_POPULATE_READ
+                )
 
     def _groups(self, pieces: Pieces) -> Iterator[list[tuple[int, int]]]:
         group, filled = list[tuple[int, int]](), 0
@@ -220,17 +219,8 @@ class DirectFile:
             for at in range(start, stop, self._hint_bytes):
                 yield at, min(self._hint_bytes, stop - at)
 
-    def populate(self, start: int, stop: int) -> None:
-        """Put resident pages of a range into this process's page tables, with the GIL released."""
-        start &= -PAGE_BYTES
-        LIBC.madvise(
-            ctypes.c_void_p(self.bytes.ctypes.data + start),
-            ctypes.c_size_t(min(stop, self.size) - start),
-            _MADV_POPULATE_READ,
-        )
-
     def touch(self, start: int, stop: int) -> None:
-        """Map a range that is known to be resident: as `populate`, but faster."""
+        """Map a range that is known to be resident."""
         self.bytes[start : min(stop, self.size) : _FAULT_AROUND_BYTES].max(initial=0)
 
     def copy_rows(self, offsets: Offsets, out: SampleRows) -> None:
@@ -250,8 +240,9 @@ class DirectFile:
         # A view of the mapping in which element i is the `size` bytes that begin at byte i.
         records = np.ndarray((max(0, self.size - size + 1),), f"V{size}", self._map, strides=(1,))
         target = out.view(records.dtype)[:, 0]
-        # In runs that fit into the processor's cache: indexing makes a copy, and the assignment a second one.
-        step = max(1, _GATHER_BYTES // size)
+        # In runs that fit into the processor's cache: indexing makes a copy, and the assignment a second one. From
+        # 128 KiB on, the C library maps and unmaps memory for each copy.
+        step = max(1, (96 << 10) // size)
         for at in range(0, len(offsets), step):
             target[at : at + step] = records[offsets[at : at + step]]
 

@@ -36,16 +36,12 @@ from storebench.system.scratch import remove_unused, shared_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 MOST_MIB = 1 << 20
-MOST_READERS = 1024
 
 WINDOW_BYTES = 64 * MIB
 """The read-ahead distance if nothing limits the memory of this process."""
 
 MIN_UNIT_BYTES = 4 * MIB
 """Least bytes that are read together if reads are merged: LMDBIO's figure for COAL."""
-
-_SHARE_OF_LIMIT = 8
-"""With limited memory, an eighth of it is requested ahead. With a quarter, much data was evicted before it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +83,7 @@ class ReadPolicy(Options):
     readers_at_a_time: int | None = integer(
         default=None,
         least=1,
-        most=MOST_READERS,
+        most=1024,
         meaning="how many processes may read the file at the same time; the others wait for their turn",
     )
 
@@ -103,7 +99,8 @@ class ReadPolicy(Options):
 def _room_bytes() -> int:
     """Return the bytes that may wait in the page cache, within the memory limit of this process."""
     limit = memory_limit_bytes()
-    return sys.maxsize if limit is None else max(limit // _SHARE_OF_LIMIT, 2 * MIN_UNIT_BYTES)
+    # An eighth of the limit: with a quarter, much data was evicted before it was read.
+    return sys.maxsize if limit is None else max(limit // 8, 2 * MIN_UNIT_BYTES)
 
 
 class Turns:
@@ -143,15 +140,6 @@ class Turns:
         fcntl.flock(slot, fcntl.LOCK_EX)
         return slot
 
-
-_FEW_RESIDENT_FRAC = 0.01
-"""If less of a span is resident, all of it is requested without asking about its pieces."""
-
-_CALL_PAGES = 300
-"""Asking about one range costs as much as this many pages of a long range."""
-
-_MOST_PAGES = 1 << 20
-"""Pages of the longest span that is asked about as a whole because the last one was resident."""
 
 _MAP_BYTES = 256 << 20
 """Bytes that are mapped per call. Few, long calls release the GIL; short ones and the copying thread block each other."""
@@ -275,8 +263,8 @@ class PlannedReads:
         else:
             stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
             pieces = Pieces(starts=offsets & -PAGE_BYTES, stops=stops)
-        if frac is not None and frac < _FEW_RESIDENT_FRAC:
-            return pieces
+        if frac is not None and frac < 0.01:
+            return pieces  # few are resident, so all are requested without asking about each
         absent = [self.file.resident_frac(*pair) < 1.0 for pair in pieces.pairs()]
         self._was_resident = not any(absent)
         return Pieces(starts=pieces.starts[absent], stops=pieces.stops[absent])
@@ -285,8 +273,8 @@ class PlannedReads:
         """Return the resident share of the span of some samples; None if asking piece by piece is cheaper."""
         start, stop = int(offsets.min()), int((offsets + lengths).max())
         pages = (stop - start) // PAGE_BYTES
-        dense = pages < _CALL_PAGES * len(offsets)
-        if not dense and not (self._was_resident and pages < _MOST_PAGES):
+        # Asking about one range costs as much as 300 pages of a long range.
+        if pages >= 300 * len(offsets) and not (self._was_resident and pages < 1 << 20):
             return None
         began = time.monotonic()
         mapped = self.maps_pages and self.file.is_mapped(start, stop)

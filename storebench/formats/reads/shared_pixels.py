@@ -31,7 +31,6 @@ from storebench.system.scratch import (
 
 _HEADER_BYTES = 4096
 _COMPLETE = b"storebench pixels, complete"
-_AGAIN_S = 0.005
 
 FillPixels = Callable[[Pixels], None]
 """Write all pixels into the array, uint8 [N, H, W, C]."""
@@ -90,7 +89,7 @@ class SharedPixels:
                 raise
             # The process that filled it died, or several came at once and blocked each other.
             os.close(handle)
-            time.sleep(random.uniform(0, _AGAIN_S))
+            time.sleep(random.uniform(0, 0.005))
 
     def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: FillPixels) -> None:
         room = os.statvfs(SEGMENTS)
