@@ -4,8 +4,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from storebench.errors import CellFailedError, CorruptDataError, UsageError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
-from storebench.formats.windows import Windows
 from storebench.loading.augment import Augment, prepare_files
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
 from storebench.loading.evidence import decoded_by
@@ -25,34 +23,25 @@ from storebench.probes.batch_io import METER
 from storebench.system.copying import load_kernel
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessSettings:
-    """The settings of this process and of the calling thread."""
-
-    threads: int
-    cores: frozenset[int]
-    priority: int
+class ProcessSettings(dict[str, Any]):
+    """The settings of this process and of the calling thread, by name."""
 
     @classmethod
     def now(cls) -> Self:
         return cls(
-            threads=torch.get_num_threads(),
-            cores=frozenset(os.sched_getaffinity(0)),
-            priority=os.getpriority(os.PRIO_PROCESS, 0),
+            {
+                "torch's threads": torch.get_num_threads(),
+                "the cores that it may use": sorted(os.sched_getaffinity(0)),
+                "its priority": os.getpriority(os.PRIO_PROCESS, 0),
+            }
         )
 
     def require_unchanged(self, backend: str) -> None:
         """Raise `CellFailedError` if a setting is no longer as it was: the cell would compute under other conditions."""
-        now = type(self).now()
-        changes = {
-            "torch's threads": (self.threads, now.threads),
-            "the cores that it may use": (sorted(self.cores), sorted(now.cores)),
-            "its priority": (self.priority, now.priority),
-        }
-        for name, (before, after) in changes.items():
-            if before != after:
+        for name, now in type(self).now().items():
+            if now != self[name]:
                 raise CellFailedError(
-                    f"the reader of {backend} changed {name} from {before} to {after} in the process that is measured",
+                    f"the reader of {backend} changed {name} from {self[name]} to {now} in the process that is measured",
                     hint="A reader may set these in processes and threads of its own only.",
                 )
 
@@ -114,17 +103,12 @@ Allocate = Callable[[tuple[int, ...]], torch.Tensor]
 """Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
 
 
-def allocate_fresh(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.uint8)
-
-
-def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-
-
 def lasting_memory(*, pin: bool) -> Allocate:
-    """Return a function that allocates new memory in the loop's own process."""
-    return allocate_pinned if pin else allocate_fresh
+    """Return a function that allocates new memory in the loop's own process, page-locked for a GPU."""
+    return functools.partial(torch.empty, dtype=torch.uint8, pin_memory=pin)
+
+
+FRESH = lasting_memory(pin=False)
 
 
 class Producer:
@@ -133,10 +117,10 @@ class Producer:
     def __init__(
         self,
         job: LoadJob,
-        allocate: Allocate = allocate_fresh,
+        allocate: Allocate = FRESH,
         worker: int = LOOP_WORKER,
         reader: Reader | None = None,
-        lasting: Allocate = allocate_fresh,
+        lasting: Allocate = FRESH,
         *,
         own_process: bool = False,
     ) -> None:
@@ -158,13 +142,23 @@ class Producer:
         if self._reader is None:
             self._reader = open_backend(self.job)
         if self._ready_made:
-            self._ready = self._ready_batches(self._reader)
+            self._ready = ReadyBatches(
+                self._reader,
+                self.job.augment,
+                seed=self.job.seed,
+                worker=max(0, self.worker),
+                allocate=self._lasting,
+            )
             self._ready.prepare(self.job.batch_size)
         open_ns = time.perf_counter_ns() - start
         settings.require_unchanged(self.job.backend.name)
         get_codec(self._reader.payload_codec)  # imports the decoder's library, so that no step does
         if take_memory and self.job.batch_size and not self._ready_made:
-            self._take_memory(self._reader, self.job.batch_size)
+            # The memory of a batch, and that of whole images where windows are cut out of them.
+            rows, reader, augment = self.job.batch_size, self._reader, self.job.augment
+            self._allocate((rows, *augment.output_shape(reader.image_shape)))
+            if not (augment.identity or reader.serves_windows or any_size(reader.payload_codec)):
+                self._scratch_for(reader, rows)
         return ReaderReport(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
 
     def close(self) -> ReaderReport:
@@ -190,7 +184,9 @@ class Producer:
         start = time.perf_counter_ns()
         if self._files:
             return self._produce_files(request, start)
-        windows = self._windows(reader, request)
+        windows = None
+        if not augment.identity:
+            windows = augment.windows(indices, reader.image_shape, seed=self.job.seed, epoch=request.epoch)
         drawn = time.perf_counter_ns()
         if request.plan is not None:
             reader.plan(request.plan)
@@ -240,12 +236,7 @@ class Producer:
         return self._batch(out, labels, indices, spans, sum(map(len, payloads)))
 
     def _batch(
-        self,
-        out: torch.Tensor,
-        labels: Indices,
-        indices: Indices,
-        spans: Spans,
-        payload_bytes: int,
+        self, out: torch.Tensor, labels: Indices, indices: Indices, spans: Spans, payload_bytes: int
     ) -> LoadedBatch:
         return LoadedBatch(
             pixels=out,
@@ -274,23 +265,10 @@ class Producer:
             self.open()
         assert self._ready is not None
         pixels, labels = self._ready.take(count)
-        return LoadedBatch(
-            pixels=pixels,
-            labels=labels,
-            indices=request.indices,
-            spans=Spans(start_ns=start, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=time.perf_counter_ns()),
-            payload_bytes=count * reader.manifest.dataset.image_bytes,
-            worker=self.worker,
-        )
-
-    def _ready_batches(self, reader: Reader) -> ReadyBatches:
-        return ReadyBatches(
-            reader,
-            self.job.augment,
-            seed=self.job.seed,
-            worker=max(0, self.worker),
-            allocate=self._lasting,
-        )
+        payload_bytes = count * reader.manifest.dataset.image_bytes
+        ready = time.perf_counter_ns()
+        spans = Spans(start_ns=start, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=ready)
+        return self._batch(pixels, labels, request.indices, spans, payload_bytes)
 
     def _notes(self) -> dict[str, str]:
         """Return notes on the reading of the store, and on augmentation without the compiled kernel."""
@@ -308,19 +286,6 @@ class Producer:
     def _files(self) -> bool:
         """Whether payloads are image files as they are."""
         return any_size(self.reader.payload_codec)
-
-    def _windows(self, reader: Reader, request: BatchRequest) -> Windows | None:
-        """Draw the windows of a batch; None if its images stay as they are."""
-        augment = self.job.augment
-        if augment.identity:
-            return None
-        return augment.windows(request.indices, reader.image_shape, seed=self.job.seed, epoch=request.epoch)
-
-    def _take_memory(self, reader: Reader, rows: int) -> None:
-        """Take the memory of a batch of `rows` samples, and that of whole images where windows are cut out of them."""
-        self._allocate((rows, *self.job.augment.output_shape(reader.image_shape)))
-        if not (self.job.augment.identity or reader.serves_windows or any_size(reader.payload_codec)):
-            self._scratch_for(reader, rows)
 
     def _pixels(self, reader: Reader, indices: Indices, decoded: Batch) -> tuple[int, int, int]:
         """Fill `decoded`; return payload bytes, when the fetch ended, and the decoding done inside it (ns)."""

@@ -34,22 +34,18 @@ class RingMemory:
     def __init__(self, file: int | None = None, *, pin: bool = False, slots: int = SLOTS) -> None:
         self.file = os.memfd_create("storebench-ring") if file is None else file
         self._memory = torch.empty(0, dtype=torch.uint8)
-        self._slot_bytes = 0
+        self.slot_bytes = 0
         self._slots = slots
         self._pin = pin
         self._locked = False
 
-    @property
-    def slot_bytes(self) -> int:
-        return self._slot_bytes
-
     def fit(self, batch_bytes: int) -> None:
         """Make each slot large enough for a batch of `batch_bytes`. Call it between epochs only: slots move when they grow."""
-        if batch_bytes <= self._slot_bytes:
+        if batch_bytes <= self.slot_bytes:
             return
         self._unlock()
-        self._slot_bytes = -(-batch_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = self._slots * self._slot_bytes
+        self.slot_bytes = -(-batch_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = self._slots * self.slot_bytes
         if os.fstat(self.file).st_size < size:
             os.ftruncate(self.file, size)
         # The map lives for as long as any tensor on it, so a batch that is kept for too long is stale, never a crash.
@@ -60,7 +56,7 @@ class RingMemory:
 
     def slot(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
         """Return slot `number`, cut to `shape`, for the producer."""
-        return self.at(number * self._slot_bytes, shape)
+        return self.at(number * self.slot_bytes, shape)
 
     def at(self, offset: int, shape: tuple[int, ...]) -> torch.Tensor:
         """Return the batch at `offset`, for the loop."""
@@ -100,10 +96,6 @@ class _Share:
     slot_bytes: int
 
 
-_Row = tuple[int, int, tuple[int, ...], bytes, bytes, tuple[int, ...] | None]
-"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, kernel's counters."""
-
-
 class _WorkerEnd:
     """The worker's end: shares come in as plans, batches go out as rows."""
 
@@ -134,7 +126,7 @@ class _WorkerEnd:
             message = _portable(message)
         self._connection.send_bytes(pickle.dumps(message))
 
-    def _row(self, batch: LoadedBatch) -> _Row:
+    def _row(self, batch: LoadedBatch) -> tuple[Any, ...]:
         spans, pixels = batch.spans, batch.pixels
         offset = self._memory.offset_of(pixels)
         if offset is None:  # a ready-made batch, which has its own memory
