@@ -34,11 +34,8 @@ DecodedImage = npt.NDArray[np.uint8]
 """Decoded pixels: uint8 [H, W] of a grey image, [H, W, 3] of an RGB one."""
 
 REFUSED = (CorruptDataError, *DOES_NOT_DECODE)
-"""What libraries raise for an image that they do not decode.
-
-Pillow then decides, as it does where image files are converted: simplejpeg refuses JPEGs with a damaged part that
-Pillow and OpenCV fill with grey, and a run must not end at an image that was accepted.
-"""
+"""What libraries raise for an image that they do not decode. Pillow then decides, as it does where image files are
+converted: simplejpeg refuses JPEGs with a damaged part that Pillow and OpenCV fill with grey."""
 
 
 class OpenedImage(ABC):
@@ -97,7 +94,6 @@ class PillowDecoder(Decoder):
             return np.asarray(image if image.mode == mode else image.convert(mode))
 
     def open(self, payload: Payload) -> OpenedImage:
-        """Read the header."""
         return _PillowOpened(payload)
 
 

@@ -14,9 +14,6 @@ from storebench.datasets.base import Image
 from storebench.datasets.images import MOST_PIXELS
 from storebench.errors import CorruptDataError
 
-RESIZED_OVER_SIDE = 256 / 224
-"""Short side of an image that is resized for evaluation, over the side of the crop from its middle."""
-
 AREA_FRAC = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 ATTEMPTS = 10
@@ -41,7 +38,7 @@ Choose = Callable[[int, int], View]
 
 def centre_view(width: int, height: int, out_height: int, out_width: int) -> View:
     """Return the view for evaluation: what resizing the short side and cropping the middle would keep."""
-    scale = min(width / out_width, height / out_height) / RESIZED_OVER_SIDE
+    scale = min(width / out_width, height / out_height) / (256 / 224)
     wide, high = out_width * scale, out_height * scale
     return View(left=(width - wide) / 2, top=(height - high) / 2, width=wide, height=high)
 

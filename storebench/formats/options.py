@@ -16,7 +16,6 @@ AUTO = "auto"
 """The word for a value that the reader or the harness chooses."""
 
 _ROW = "option"
-_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class Option:
     def value(self, text: str, reader: str) -> OptionValue:
         if text in self.words:
             return self.words[text]
-        whole = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+        whole = text.isascii() and text.isdecimal() and len(text) <= 18
         if whole and self.most is not None and self.least <= int(text) <= self.most:
             return int(text) * self.unit
         near = difflib.get_close_matches(text, self.words, n=1, cutoff=0.6)
@@ -146,9 +145,8 @@ class Options:
     @classmethod
     def _fields(cls) -> dict[str, Option]:
         """Return the rows by the name of their field."""
-        rows = {
-            attribute.name: attribute.metadata[_ROW]
-            for attribute in dataclasses.fields(cls)
-            if _ROW in attribute.metadata
+        return {
+            field.name: dataclasses.replace(row, name=row.name or field.name)
+            for field in dataclasses.fields(cls)
+            if (row := field.metadata.get(_ROW)) is not None
         }
-        return {field: dataclasses.replace(row, name=row.name or field) for field, row in rows.items()}

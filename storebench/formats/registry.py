@@ -24,8 +24,6 @@ PAPER_BACKENDS = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "l
 
 ALIASES = {"png": "files+png", "jpeg": "files+jpeg", "original": "files+original"}
 
-_SHORT = {"files": "png", "files+jpeg": "jpeg", "files+original": "original"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
@@ -38,9 +36,8 @@ class FormatEntry:
     @property
     def hint(self) -> str | None:
         """The advice for a missing library, as a sentence; None if there is none."""
-        if self.install is None:
-            return None
-        return f"Run: {self.install} ({self.note})." if self.note else f"Run: {self.install}."
+        note = f" ({self.note})" if self.note else ""
+        return f"Run: {self.install}{note}." if self.install else None
 
 
 BUILTIN: dict[str, FormatEntry] = {
@@ -161,7 +158,15 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     decoders = [part for part in parts if part in DECODERS and part not in readers]
     others = [part for part in parts if part not in decoders]
     if unknown := [part for part in others if part not in readers]:
-        raise _unknown_part(unknown[0], format_, codec)
+        # Neither a reader nor, where the codec has them, a decoder.
+        part, container, known = unknown[0], format_.info.name, decoders_of(codec)
+        near = [*readers, *difflib.get_close_matches(part, DECODERS)]
+        kind = f"decoder of {codec} or reader of {container}" if known else f"reader of {container}"
+        error = UnknownNameError.of(kind, part, near)
+        if not known or difflib.get_close_matches(part, near):
+            raise error
+        hint = f"Decoders: {known}. Readers: {', '.join(sorted(readers))}."
+        raise UnknownNameError(error.what, hint=hint)
     if len(decoders) > 1 or len(others) > 1:
         raise UsageError(
             f"cannot read {text!r}",
@@ -170,23 +175,14 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     return (decoders[0] if decoders else ""), others[0] if others else format_.info.default_reader
 
 
-def _unknown_part(part: str, format_: Format, codec: str) -> UnknownNameError:
-    """Return the error for a part of a backend that is neither a reader nor, where the codec has them, a decoder."""
-    name, readers, decoders = format_.info.name, format_.readers(), decoders_of(codec)
-    meant = difflib.get_close_matches(part, DECODERS)
-    kind = f"decoder of {codec} or reader of {name}" if decoders else f"reader of {name}"
-    error = UnknownNameError.of(kind, part, [*readers, *meant])
-    if not decoders or difflib.get_close_matches(part, [*readers, *meant]):
-        return error
-    return UnknownNameError(error.what, hint=f"Decoders: {decoders}. Readers: {', '.join(sorted(readers))}.")
-
-
 def _shortest_name(
     container: str, info: FormatInfo, decoding: Decoding, reader: str, options: Sequence[tuple[str, str]]
 ) -> str:
     codec = decoding.codec
-    name = container if codec == info.default_codec else f"{container}+{codec}"
-    name = _SHORT.get(name, name)
+    full = f"{container}+{codec}"
+    name = {known: alias for alias, known in ALIASES.items()}.get(
+        full, container if codec == info.default_codec else full
+    )
     if decoding.decoder != DEFAULT_DECODER:
         name += f":{decoding.decoder}"
     # The backends in memory are always written out: which of the two is the point.

@@ -4,7 +4,6 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -126,21 +125,14 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-class Spent(NamedTuple):
-    """Wall time of a batch of image files, in nanoseconds: decoding; resizing and mirroring."""
-
-    decode_ns: int
-    prep_ns: int
-
-
 def prepare_files(
     reader: Reader,
     payloads: Sequence[bytes],
     indices: Indices,
     out: Batch,
     views: Sequence[Choose | None],
-) -> Spent:
-    """Write the samples of image files into `out`, uint8 [n, H, W, C]."""
+) -> int:
+    """Write the samples of image files into `out`, uint8 [n, H, W, C]; return the wall time of decoding, in ns."""
     decoder = get_codec(reader.payload_codec)
     assert isinstance(decoder, OriginalCodec)
     spent = [(0, 0)] * len(payloads)
@@ -159,5 +151,4 @@ def prepare_files(
     reader.spread(prepare, len(payloads))
     wall_ns = time.perf_counter_ns() - began
     decoding, resizing = (sum(part) for part in zip(*spent, strict=True)) if spent else (0, 0)
-    decode_ns = wall_ns * decoding // max(1, decoding + resizing)
-    return Spent(decode_ns, wall_ns - decode_ns)
+    return wall_ns * decoding // max(1, decoding + resizing)

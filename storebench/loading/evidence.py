@@ -237,8 +237,13 @@ class Truth:
         """Return whether one image is that of the store; a decoder of choice must give its own pixels of the right payload."""
         written = images[0]
         if self.backend.codec_options:
-            payload, written = _payload(reader, indices), np.empty(reader.image_shape, np.uint8)
+            manifest, written = reader.manifest, np.empty(reader.image_shape, np.uint8)
             again = np.empty(reader.image_shape, np.uint8)
+            if reader.payload_codec != "raw":
+                payload = reader.fetch(indices)[0]
+            else:  # it decodes by itself
+                with get_format(manifest.format).auditor(reader.store, manifest) as auditor:
+                    payload = auditor.fetch(indices)[0]
             get_codec(self.backend.codec).decode_into(payload, written)
             get_codec(_codec_of(self.backend)).decode_into(payload, again)
             if not np.array_equal(images[0], again):
@@ -254,14 +259,6 @@ def decoded_by(manifest: Manifest, backend: Backend) -> Manifest:
 
 def _codec_of(backend: Backend) -> str:
     return str(decoding_of(backend.codec, backend.codec_options))
-
-
-def _payload(reader: Reader, indices: Indices) -> bytes:
-    """Return one payload from a reader, or from its format's auditor if the reader decodes by itself."""
-    if reader.payload_codec != "raw":
-        return reader.fetch(indices)[0]
-    with get_format(reader.manifest.format).auditor(reader.store, reader.manifest) as auditor:
-        return auditor.fetch(indices)[0]
 
 
 def coverage(planned: Sequence[Indices], served: Sequence[Indices], timed: TimedCheck) -> Coverage:

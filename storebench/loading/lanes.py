@@ -186,7 +186,6 @@ class LaneLoader(Loader):
         """Start producer number `worker`."""
 
     def open(self) -> list[ReaderReport]:
-        """Start the producers; each opens its reader."""
         self._is_open = True
         if not self.workers:
             return [self._own.open()]

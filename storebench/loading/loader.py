@@ -409,7 +409,12 @@ class _ReceivingThread:
             try:
                 number, item = self._sent.get(timeout=POLL_S)
                 if isinstance(item, LoadedBatch):
-                    self._copy(item)
+                    # More are taken where batches wait for a slow loop, or for those that it left with an epoch.
+                    buffer = self._free.pop() if self._free else ReusedBuffer()
+                    pixels = buffer(tuple(item.pixels.shape))
+                    np.copyto(pixels.numpy(), item.pixels.numpy())
+                    self._lent[pixels.data_ptr()] = buffer
+                    item.pixels = pixels
             except queue.Empty:
                 continue
             except Exception as error:  # noqa: BLE001 - the loop raises it, and ends its epoch
@@ -418,14 +423,6 @@ class _ReceivingThread:
                 continue
             self._received.put((number, item))
             del item  # or its memory would be held until the next one comes
-
-    def _copy(self, batch: LoadedBatch) -> None:
-        # More are taken where batches wait for a slow loop, or for those that it had when it left an epoch early.
-        buffer = self._free.pop() if self._free else ReusedBuffer()
-        pixels = buffer(tuple(batch.pixels.shape))
-        np.copyto(pixels.numpy(), batch.pixels.numpy())
-        self._lent[pixels.data_ptr()] = buffer
-        batch.pixels = pixels
 
 
 class _Received(queue.Queue[Any]):

@@ -14,7 +14,7 @@ from storebench.errors import CellFailedError, CorruptDataError, UsageError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
-from storebench.loading.augment import Augment, prepare_files
+from storebench.loading.augment import prepare_files
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
 from storebench.loading.evidence import decoded_by
 from storebench.loading.order import epoch_order
@@ -46,6 +46,9 @@ class ProcessSettings(dict[str, Any]):
                 )
 
 
+Allocate = Callable[[tuple[int, ...]], torch.Tensor]
+"""Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
+
 READY_BATCHES = 8
 """Ready batches of one producer, if they fit into `READY_BYTES`."""
 
@@ -56,18 +59,9 @@ READY_BYTES = 64 << 20
 class ReadyBatches:
     """A few different batches of a store's samples, with their own labels."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        augment: Augment,
-        *,
-        seed: int,
-        worker: int,
-        allocate: Callable[[tuple[int, ...]], torch.Tensor],
-    ) -> None:
+    def __init__(self, reader: Reader, job: LoadJob, worker: int, allocate: Allocate) -> None:
         self._reader = reader
-        self._augment = augment
-        self._seed = seed
+        self._job = job
         self._first = worker * READY_BATCHES
         self._allocate = allocate
         self._batches: list[tuple[torch.Tensor, Indices]] = []
@@ -77,9 +71,17 @@ class ReadyBatches:
         """Make batches of at least `rows` samples, unless those that are there are as large."""
         if rows <= self._rows:
             return
-        shape = (rows, *self._augment.output_shape(self._reader.image_shape))
+        reader, augment, seed = self._reader, self._job.augment, self._job.seed
+        shape = (rows, *augment.output_shape(reader.image_shape))
         count = max(2, min(READY_BATCHES, READY_BYTES // int(np.prod(shape))))
-        self._batches = [self._make(self._first + number, shape) for number in range(count)]
+        decoded = np.empty((rows, *reader.image_shape), np.uint8)
+        self._batches.clear()
+        for epoch in range(self._first, self._first + count):
+            indices = np.resize(epoch_order(len(reader.labels), seed=seed, epoch=epoch), rows)
+            reader.fetch_into(indices, decoded)
+            pixels = self._allocate(shape)
+            augment.apply(decoded, indices, pixels.numpy(), seed=seed, epoch=epoch)
+            self._batches.append((pixels, reader.labels[indices]))
         self._rows = rows
 
     def take(self, rows: int) -> tuple[torch.Tensor, Indices]:
@@ -88,19 +90,6 @@ class ReadyBatches:
         pixels, labels = self._batches[self._turn % len(self._batches)]
         self._turn += 1
         return pixels[:rows], labels[:rows]
-
-    def _make(self, epoch: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, Indices]:
-        order = epoch_order(len(self._reader.labels), seed=self._seed, epoch=epoch)
-        indices = np.resize(order, shape[0])
-        decoded = np.empty((shape[0], *self._reader.image_shape), np.uint8)
-        self._reader.fetch_into(indices, decoded)
-        pixels = self._allocate(shape)
-        self._augment.apply(decoded, indices, pixels.numpy(), seed=self._seed, epoch=epoch)
-        return pixels, self._reader.labels[indices]
-
-
-Allocate = Callable[[tuple[int, ...]], torch.Tensor]
-"""Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
 
 
 def lasting_memory(*, pin: bool) -> Allocate:
@@ -142,13 +131,7 @@ class Producer:
         if self._reader is None:
             self._reader = open_backend(self.job)
         if self._ready_made:
-            self._ready = ReadyBatches(
-                self._reader,
-                self.job.augment,
-                seed=self.job.seed,
-                worker=max(0, self.worker),
-                allocate=self._lasting,
-            )
+            self._ready = ReadyBatches(self._reader, self.job, max(0, self.worker), self._lasting)
             self._ready.prepare(self.job.batch_size)
         open_ns = time.perf_counter_ns() - start
         settings.require_unchanged(self.job.backend.name)
@@ -162,7 +145,6 @@ class Producer:
         return ReaderReport(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
 
     def close(self) -> ReaderReport:
-        """Close the reader, and return its notes."""
         notes = self._notes()
         if self._reader is not None and self._owns_reader:
             self._reader.close()
@@ -177,7 +159,6 @@ class Producer:
         return self._reader
 
     def produce(self, request: BatchRequest) -> LoadedBatch:
-        """Fetch, decode and prepare one batch."""
         if self._ready_made:
             return self._produce_ready(request)
         reader, indices, augment = self.reader, request.indices, self.job.augment
@@ -223,14 +204,14 @@ class Producer:
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
         views = job.augment.views(indices, seed=job.seed, epoch=request.epoch)
-        spent = prepare_files(reader, payloads, indices, pixels, views)
+        decode_ns = prepare_files(reader, payloads, indices, pixels, views)
         labels = reader.labels[indices]
         ready = time.perf_counter_ns()
         spans = Spans(
             start_ns=start,
             fetch_ns=fetched - start,
-            decode_ns=spent.decode_ns,
-            prep_ns=ready - fetched - spent.decode_ns,
+            decode_ns=decode_ns,
+            prep_ns=ready - fetched - decode_ns,
             ready_ns=ready,
         )
         return self._batch(out, labels, indices, spans, sum(map(len, payloads)))
@@ -271,7 +252,6 @@ class Producer:
         return self._batch(pixels, labels, request.indices, spans, payload_bytes)
 
     def _notes(self) -> dict[str, str]:
-        """Return notes on the reading of the store, and on augmentation without the compiled kernel."""
         notes = self._reader.notes() if self._reader is not None else {}
         augment = self.job.augment
         if augment.identity or augment.resized is not None or load_kernel() is not None:

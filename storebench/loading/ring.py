@@ -52,7 +52,10 @@ class RingMemory:
         mapped = mmap.mmap(self.file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         mapped.madvise(mmap.MADV_DONTFORK)  # the workers that are forked after this one have no use for it
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
-        self._lock()
+        if self._pin and torch.cuda.is_available():
+            # Page-lock it. If the driver refuses, copies to the GPU are slower, but not wrong.
+            code = _cudart().cudaHostRegister(self._memory.data_ptr(), size, 0)
+            self._locked = int(code) == 0
 
     def slot(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
         """Return slot `number`, cut to `shape`, for the producer."""
@@ -71,12 +74,6 @@ class RingMemory:
         self._unlock()
         self._memory = torch.empty(0, dtype=torch.uint8)
         os.close(self.file)
-
-    def _lock(self) -> None:
-        """Page-lock the mapping. If the driver refuses, copies to the GPU are slower, but not wrong."""
-        if self._pin and torch.cuda.is_available():
-            code = _cudart().cudaHostRegister(self._memory.data_ptr(), len(self._memory), 0)
-            self._locked = int(code) == 0
 
     def _unlock(self) -> None:
         if self._locked:
@@ -123,7 +120,14 @@ class _WorkerEnd:
         if isinstance(message, LoadedBatch):
             message = self._row(message)
         elif isinstance(message, BaseException):
-            message = _portable(message)
+            # It has to be pickled, and still to name the place where it was raised.
+            trace = "".join(traceback.format_exception(message))
+            if not isinstance(message, StorebenchError):
+                message.add_note(trace)
+            try:
+                pickle.loads(pickle.dumps(message))  # noqa: S301 - the other side has to load it, too
+            except Exception:  # noqa: BLE001 - an error's own pickling may raise anything
+                message = RuntimeError(trace)
         self._connection.send_bytes(pickle.dumps(message))
 
     def _row(self, batch: LoadedBatch) -> tuple[Any, ...]:
@@ -259,14 +263,3 @@ def _work(
             serve(_WorkerEnd(connection, memory, slots), producer, slots)
     finally:
         producer.close()
-
-
-def _portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled and still names the place where it was raised."""
-    if not isinstance(error, StorebenchError):
-        error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - the other side has to load it, too
-    except Exception:  # noqa: BLE001 - an error's own pickling may raise anything
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error

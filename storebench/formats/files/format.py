@@ -29,7 +29,6 @@ from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
 
 IMAGES = "images"
-
 LABELS_FILE = "labels.npy"
 
 SUFFIXES_FILE = "suffixes.npy"

@@ -19,9 +19,6 @@ from storebench.formats.reads.planned import ReadPolicy
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
 
-_CACHE_SLOTS = 100_003
-"""A prime number, so that few chunks share a slot, as HDF5's manual advises."""
-
 
 class Hdf5DirectReader(ExtentReader):
     """Explicit, planned reads of ``data.h5``; the library only opens it."""
@@ -89,8 +86,9 @@ class Hdf5DirectReader(ExtentReader):
                 offsets, lengths = self._places(file)
         except NoPlaceError as error:
             self._why_library = str(error)
-            # With a cache for the chunks of a window, so that each is decompressed once.
-            cache = _CACHE_SLOTS, self.options.window()
+            # With a cache for the chunks of a window, so that each is decompressed once. The number of slots is a
+            # prime, so that few chunks share one, as HDF5's manual advises.
+            cache = 100_003, self.options.window()
             self._library = Hdf5GetReader(self.store, self.manifest, Options(), cache)
             return
         except H5_ERRORS as error:

@@ -26,7 +26,6 @@ from storebench.formats.windows import Batch, Windows
 from storebench.manifest import StoreSpec
 
 FIRST_MAP_BYTES = 64 << 20
-
 SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be too low
 
 

@@ -11,21 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Integers
-from storebench.errors import (
-    CorruptDataError,
-    CorruptStoreError,
-    StorebenchError,
-    UsageError,
-)
+from storebench.errors import CorruptDataError, CorruptStoreError, StorebenchError, UsageError
 from storebench.fileio.reading import read_small_file
-from storebench.formats.lmdb.pages import (
-    DATA_FILE,
-    Nodes,
-    PageFile,
-    current_meta,
-    leaves,
-    sub_databases,
-)
+from storebench.formats.lmdb.pages import DATA_FILE, Nodes, PageFile, current_meta, leaves, sub_databases
 from storebench.system.scratch import scratch_folder, user_cache_folder
 
 _VERSION = 1
@@ -54,7 +42,6 @@ class FileIdentity(NamedTuple):
 class PageIndex:
     """The place of every value of one database, in the order of the keys."""
 
-    path: Path  # the data file
     identity: FileIdentity  # identity of the file when it was indexed
     page_bytes: int  # the database's page size
     offsets: Integers  # int64 [n], bytes from the start of the file
@@ -78,8 +65,7 @@ def open_index(path: Path | str) -> PageIndex:
         identity = FileIdentity.of(file)
         places = _cache_places(file_path)
         for place in places:
-            index = _load(place, file_path, identity, file.meta.page_bytes)
-            if index is not None:
+            if (index := _load(place, identity, file.meta.page_bytes)) is not None:
                 return index
     index = build_index(file_path)
     _keep(index, places)
@@ -135,7 +121,6 @@ def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
         raise CorruptStoreError(f"{done} entries where the record says {tree.entries}", where=file.path)
     _refuse_shared_pages(own, file.path)
     return PageIndex(
-        path=file.path,
         identity=identity,
         page_bytes=file.meta.page_bytes,
         offsets=np.concatenate([np.empty(0, np.int64), *offsets]),
@@ -220,7 +205,7 @@ def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) 
     return np.array([_VERSION, *identity, page_bytes, numbered, count], "<i8")
 
 
-def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
+def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
     """Return the index that is kept in `place` if it is complete and belongs to the current file."""
     try:
         most = _HEADER_BYTES + 12 * (identity.size // LEAST_ENTRY_BYTES)
@@ -239,7 +224,6 @@ def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> P
     if raw[64:_HEADER_BYTES] != _digest(header, offsets, lengths):
         return None
     return PageIndex(
-        path=path,
         identity=identity,
         page_bytes=page_bytes,
         offsets=offsets,

@@ -32,11 +32,8 @@ from storebench.formats.windows import Batch, Windows, check_range
 from storebench.manifest import Manifest, StoreSpec
 
 DATA_FILE = "data.npy"
-
 PAYLOADS_FILE = "payloads.bin"
-
 OFFSETS_FILE = "offsets.npy"
-
 LABELS_FILE = "labels.npy"
 
 
@@ -124,7 +121,13 @@ class PackReader(Reader):
         self._file = self._path.open("rb", buffering=0)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
-        return [self._read(number) for number in self._checked(indices)]
+        payloads = []
+        for number in self._checked(indices):
+            start, end = self._offsets[number : number + 2].tolist()
+            payloads.append(os.pread(self._file.fileno(), end - start, start))
+            if len(payloads[-1]) != end - start:
+                raise wrong_length(number, len(payloads[-1]), end - start, self._path)
+        return payloads
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         out.reshape(-1).data[:] = b"".join(self._fetch(indices))
@@ -132,13 +135,6 @@ class PackReader(Reader):
 
     def _close(self) -> None:
         self._file.close()
-
-    def _read(self, number: int) -> bytes:
-        start, end = self._offsets[number : number + 2].tolist()
-        payload = os.pread(self._file.fileno(), end - start, start)
-        if len(payload) != end - start:
-            raise wrong_length(number, len(payload), end - start, self._path)
-        return payload
 
 
 def _refuse_if_too_large(needed: int) -> None:
@@ -223,9 +219,6 @@ class MemoryNativeReader(MemoryPythonReader):
         super()._close()
 
 
-_ROWS_BYTES = 8 << 20
-
-
 class MemorySharedReader(SharedPixelsReader):
     """Gather from pixels in shared memory, decoded there by the first process that opened them."""
 
@@ -251,11 +244,11 @@ class MemorySharedReader(SharedPixelsReader):
 
     @staticmethod
     def _read_into(path: Path, start: int, memory: Pixels, cut_short: str) -> None:
-        flat = memory.reshape(-1)
+        flat, step = memory.reshape(-1), 8 << 20
         with path.open("rb") as file:
             file.seek(start)
-            for at in range(0, len(flat), _ROWS_BYTES):
-                part = flat[at : at + _ROWS_BYTES]
+            for at in range(0, len(flat), step):
+                part = flat[at : at + step]
                 if file.readinto(part.data) != len(part):
                     raise damaged(cut_short, path)
 

@@ -39,7 +39,6 @@ SMALL_BYTES = 32 << 10
 """Smaller samples cost more in calls than in copying, so they are gathered from a mapping."""
 
 _FAULT_AROUND_BYTES = 64 << 10  # the kernel maps this much of a file on one page fault
-_LEAST_HINT_KIB, _MOST_HINT_KIB = 128, 4096
 _GROUP_BYTES, _GROUP_HINTS = 4 << 20, 256
 
 
@@ -111,7 +110,7 @@ class DirectFile:
         self._count, self.cannot_count = self._way(mount.fstype)
         # The kernel truncates longer hints to the device's read-ahead.
         ahead = int(block_device(mount).get("read_ahead_kb") or 0)
-        self._hint_bytes = min(max(ahead, _LEAST_HINT_KIB), _MOST_HINT_KIB) << 10
+        self._hint_bytes = min(max(ahead, 128), 4096) << 10
 
     def close(self) -> None:
         if self.fd < 0:

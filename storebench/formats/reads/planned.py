@@ -37,9 +37,6 @@ from storebench.system.scratch import remove_unused, shared_folder
 KIB, MIB = 1 << 10, 1 << 20
 MOST_MIB = 1 << 20
 
-WINDOW_BYTES = 64 * MIB
-"""The read-ahead distance if nothing limits the memory of this process."""
-
 MIN_UNIT_BYTES = 4 * MIB
 """Least bytes that are read together if reads are merged: LMDBIO's figure for COAL."""
 
@@ -89,7 +86,7 @@ class ReadPolicy(Options):
 
     def window(self) -> int:
         """Return the read-ahead distance from the loop, in bytes."""
-        return self.window_bytes or min(WINDOW_BYTES, _room_bytes())
+        return self.window_bytes or min(64 * MIB, _room_bytes())
 
     def sweep(self) -> int:
         """Return the most bytes that small samples may span to be read in one pass."""

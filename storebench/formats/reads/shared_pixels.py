@@ -53,21 +53,15 @@ class SharedPixels:
         except BaseException:
             os.close(handle)
             raise
-        self._array: Pixels | None = np.frombuffer(self._map, np.uint8, size, _HEADER_BYTES).reshape(shape)
+        self.array: Pixels = np.frombuffer(self._map, np.uint8, size, _HEADER_BYTES).reshape(shape)
         self._release = Finalize(self, remove_unused, args=(self.path, handle), exitpriority=0)
-
-    @property
-    def array(self) -> Pixels:
-        assert self._array is not None, "the memory is unmapped"
-        return self._array
 
     def close(self) -> None:
         """Unmap, and remove the segment if no other process uses it. Calling it twice is harmless."""
-        if self._array is not None:
-            self._array = None
-            with contextlib.suppress(BufferError):  # a view is still in use; the mapping ends with it
-                self._map.close()
-            self._release()
+        self.array = np.empty(0, np.uint8)
+        with contextlib.suppress(BufferError):  # a view is still in use; the mapping ends with it
+            self._map.close()
+        self._release()
 
     def _locked(self, shape: tuple[int, ...], size: int, fill: FillPixels) -> int:
         """Return a handle of the complete segment that holds the shared lock."""
