@@ -148,7 +148,7 @@ Locate = Callable[[Indices], tuple[Offsets, Offsets]]
 """Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
 
 
-Places = tuple[Offsets, Offsets, bool]
+BatchPlaces = tuple[Offsets, Offsets, bool]
 """Offsets and lengths of a batch's samples, and whether to copy them from the mapping; else by ``preadv``."""
 
 
@@ -242,7 +242,7 @@ class PlannedReads:
         self._to_map = (start + _MAP_BYTES, stop)
         return True
 
-    def _find(self, indices: Indices) -> Places:
+    def _find(self, indices: Indices) -> BatchPlaces:
         planned = self._ahead.take(indices) if self._ahead is not None else None
         if planned is not None:
             return planned
@@ -311,8 +311,8 @@ class _Lookahead:
         self._reads = reads
         self._batches = batches
         self._at = 0
-        self._current: collections.deque[Places] = collections.deque()
-        self._done: queue.SimpleQueue[list[Places] | Exception | None] = queue.SimpleQueue()
+        self._current: collections.deque[BatchPlaces] = collections.deque()
+        self._done: queue.SimpleQueue[list[BatchPlaces] | Exception | None] = queue.SimpleQueue()
         self._stopped = False
         units, at_once = self._units()
         self._in_one_pass = at_once == 1
@@ -323,7 +323,7 @@ class _Lookahead:
         self._pid = os.getpid()
         self._thread.start()
 
-    def take(self, indices: Indices) -> Places | None:
+    def take(self, indices: Indices) -> BatchPlaces | None:
         """Return the next planned batch if it is `indices`, else None."""
         if self._at >= len(self._batches) or self._pid != os.getpid():
             return None
@@ -373,7 +373,7 @@ class _Lookahead:
                 self._room.acquire()
                 return
 
-    def _window(self, batches: list[Indices]) -> list[Places]:
+    def _window(self, batches: list[Indices]) -> list[BatchPlaces]:
         offsets, lengths = self._reads.locate(np.concatenate(batches))
         mapped = self._reads.prepare(offsets, lengths)
         ends = itertools.accumulate(map(len, batches), initial=0)
