@@ -110,7 +110,7 @@ def _facts(format_: "Format") -> dict[str, Any]:
                 "summary": reader.summary,
                 "options": {
                     row.name: {
-                        "type": str(row.kind),
+                        "type": row.kind,
                         "default": row.text(row.default),
                         "values": row.allowed.replace("'", ""),
                         "meaning": row.meaning,

@@ -35,11 +35,9 @@ class RawCodec(Codec):
     suffix = ".raw"
 
     def encode(self, image: Image) -> bytes:
-        """Return the pixels' bytes."""
         return np.ascontiguousarray(image, dtype=np.uint8).tobytes()
 
     def decode_into(self, payload: Payload, out: Image) -> None:
-        """Copy the bytes into `out`."""
         if len(payload) != out.size:
             raise CorruptDataError(
                 f"a raw payload has {len(payload)} bytes, the image shape {out.shape} needs {out.size}"

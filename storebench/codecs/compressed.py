@@ -23,7 +23,6 @@ class _CompressedCodec(Codec):
         self.decoder = decoder or PillowDecoder()
 
     def encode(self, image: Image) -> bytes:
-        """Return the compressed image file's bytes."""
         buffer = io.BytesIO()
         pixels = image[:, :, 0] if image.shape[2] == 1 else image
         PilImage.fromarray(pixels).save(buffer, self.kind, **self.save_options)

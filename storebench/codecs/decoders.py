@@ -17,7 +17,6 @@ from storebench.codecs.base import Payload
 from storebench.datasets.images import (
     DOES_NOT_DECODE,
     JPEG,
-    MOST_PIXELS,
     PILLOW_FORMATS,
     PNG,
     Header,
@@ -29,20 +28,14 @@ from storebench.datasets.images import (
     reason_of,
     refuse_bomb,
 )
-from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
+from storebench.errors import CorruptDataError, MissingDependencyError
 
 DecodedImage = npt.NDArray[np.uint8]
 """Decoded pixels: uint8 [H, W] of a grey image, [H, W, 3] of an RGB one."""
 
-_REDUCTIONS = (8, 4, 2)
-"""By how much JPEG decoders can reduce an image while they decode it."""
-
 REFUSED = (CorruptDataError, *DOES_NOT_DECODE)
-"""What libraries raise for an image that they do not decode.
-
-Pillow then decides, as it does where image files are converted: simplejpeg refuses JPEGs with a damaged part that
-Pillow and OpenCV fill with grey, and a run must not end at an image that was accepted.
-"""
+"""What libraries raise for an image that they do not decode. Pillow then decides, as it does where image files are
+converted: simplejpeg refuses JPEGs with a damaged part that Pillow and OpenCV fill with grey."""
 
 
 class OpenedImage(ABC):
@@ -101,7 +94,6 @@ class PillowDecoder(Decoder):
             return np.asarray(image if image.mode == mode else image.convert(mode))
 
     def open(self, payload: Payload) -> OpenedImage:
-        """Read the header."""
         return _PillowOpened(payload)
 
 
@@ -201,7 +193,10 @@ class OpenCvDecoder(_ArrayDecoder):
         """Decode by OpenCV; EXIF orientation is ignored, as by every other decoder here."""
         import cv2
 
-        grey, by = mode == "L", _reduction(size, least)
+        grey, by = mode == "L", 1
+        if least is not None:
+            most = min(size[0] // least[0], size[1] // least[1])
+            by = next((by for by in (8, 4, 2) if by <= most), 1)
         plain = cv2.IMREAD_GRAYSCALE if grey else cv2.IMREAD_COLOR
         reduced = getattr(cv2, f"IMREAD_REDUCED_{'GRAYSCALE' if grey else 'COLOR'}_{by}", plain)
         decoded = cv2.imdecode(np.frombuffer(payload, np.uint8), reduced | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -234,19 +229,6 @@ def _install_line(decoder: type[Decoder]) -> str:
     return f"pip install 'storebench[{decoder.name}]'"
 
 
-def get_decoder(name: str) -> Decoder:
-    """Return the decoder called `name`."""
-    if name not in DECODERS:
-        raise UnknownNameError.of("decoder", name, DECODERS)
-    return DECODERS[name]()
-
-
-def check_size(size: ImageSize) -> None:
-    """Raise `CorruptDataError` if an image is too large to be decoded."""
-    if size[0] * size[1] > MOST_PIXELS:
-        raise CorruptDataError(f"an image of {size[0]:,} x {size[1]:,} pixels, more than {MOST_PIXELS:,}")
-
-
 @contextlib.contextmanager
 def undecodable(codec: str, payload: Payload) -> Iterator[None]:
     """Turn what libraries raise for a damaged image into a `CorruptDataError`."""
@@ -268,11 +250,3 @@ def _require(decoder: Decoder) -> None:
             f"the decoder {decoder.name!r} needs the library {decoder.library!r}, which is not installed",
             hint=f"Run: {_install_line(type(decoder))}.",
         ) from error
-
-
-def _reduction(size: ImageSize, least: ImageSize | None) -> int:
-    """Return the largest factor by which an image may be reduced and still have `least` pixels on both sides; 1 for none."""
-    if least is None:
-        return 1
-    most = min(size[0] // least[0], size[1] // least[1])
-    return next((by for by in _REDUCTIONS if by <= most), 1)

@@ -1,6 +1,5 @@
 """Image files as they are: the payload is the file itself, and a view of each image becomes a sample when it is read."""
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,19 +8,17 @@ import numpy as np
 from PIL import Image as PilImage
 
 from storebench.codecs.base import Codec, Payload
-from storebench.codecs.decoders import Decoder, PillowDecoder, check_size, undecodable
+from storebench.codecs.compressed import PngCodec
+from storebench.codecs.decoders import Decoder, PillowDecoder, undecodable
 from storebench.datasets.base import Image
-
-RESIZED_OVER_SIDE = 256 / 224
-"""Short side of an image that is resized for evaluation, over the side of the crop from its middle."""
+from storebench.datasets.images import MOST_PIXELS
+from storebench.errors import CorruptDataError
 
 AREA_FRAC = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 ATTEMPTS = 10
 DRAWS = 4 * ATTEMPTS + 1
 """Random numbers that one view may need: four per attempt, and one for mirroring."""
-
-_MIRRORED_FRAC = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,14 +38,14 @@ Choose = Callable[[int, int], View]
 
 def centre_view(width: int, height: int, out_height: int, out_width: int) -> View:
     """Return the view for evaluation: what resizing the short side and cropping the middle would keep."""
-    scale = min(width / out_width, height / out_height) / RESIZED_OVER_SIDE
+    scale = min(width / out_width, height / out_height) / (256 / 224)
     wide, high = out_width * scale, out_height * scale
     return View(left=(width - wide) / 2, top=(height - high) / 2, width=wide, height=high)
 
 
 def random_view(width: int, height: int, draws: Sequence[float]) -> View:
     """Return the view for training: RandomResizedCrop and a horizontal flip, as torchvision defines them."""
-    mirrored = draws[-1] < _MIRRORED_FRAC
+    mirrored = draws[-1] < 0.5
     low, high = map(math.log, RATIO)
     for at in range(0, 4 * ATTEMPTS, 4):
         by_area, by_ratio, down, across = draws[at : at + 4]
@@ -65,10 +62,6 @@ def random_view(width: int, height: int, draws: Sequence[float]) -> View:
         wide = round(height * RATIO[1])
     left, top = (width - wide) // 2, (height - tall) // 2
     return View(left=left, top=top, width=wide, height=tall, mirrored=mirrored)
-
-
-Shape = tuple[int, ...]
-"""(H, W, C) of a sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,21 +99,22 @@ class OriginalCodec(Codec):
 
     def encode(self, image: Image) -> bytes:
         """Return a PNG of the image, which stands for the file of an image that has none."""
-        buffer = io.BytesIO()
-        PilImage.fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(buffer, "PNG")
-        return buffer.getvalue()
+        return PngCodec().encode(image)
 
     def decode_into(self, payload: Payload, out: Image) -> None:
         """Write the part for evaluation into `out`, as grey if `out` has 1 channel and as RGB if it has 3."""
         self.decode(payload, out.shape).write(out)
 
-    def decode(self, payload: Payload, shape: Shape, choose: Choose | None = None) -> Decoded:
+    def decode(self, payload: Payload, shape: tuple[int, ...], choose: Choose | None = None) -> Decoded:
         """Decode an image, to be written into a sample of `shape` (H, W, C)."""
         high, wide, channels = shape
         with undecodable(self.name, payload):
             opened = self.decoder.open(payload)
-            check_size(opened.size)
             width, height = opened.size
+            if width * height > MOST_PIXELS:
+                raise CorruptDataError(
+                    f"an image of {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}"
+                )
             view = choose(width, height) if choose else centre_view(width, height, high, wide)
             least = None
             if self.scaled:

@@ -1,12 +1,11 @@
 """The codecs, and the parser of their names with decoders."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from storebench.codecs.base import Codec, RawCodec
 from storebench.codecs.compressed import JpegCodec, PngCodec
-from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, Decoder, decoder_list, get_decoder
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, decoder_list
 from storebench.codecs.original import OriginalCodec
 from storebench.errors import UnknownNameError, UsageError
 from storebench.settings.backend import Pairs
@@ -19,13 +18,7 @@ SCALE = "scale"
 DECODER = "decoder"
 DCT, FULL = "dct", "full"
 
-_WITH_DECODER: dict[str, Callable[[Decoder], Codec]] = {
-    PngCodec.name: PngCodec,
-    JpegCodec.name: JpegCodec,
-    OriginalCodec.name: OriginalCodec,
-}
-
-_KINDS = {PngCodec.name: PngCodec.kind, JpegCodec.name: JpegCodec.kind}
+_COMPRESSED = {PngCodec.name: PngCodec, JpegCodec.name: JpegCodec}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +50,9 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
     decoder, scale = given.get(DECODER, DEFAULT_DECODER), given.get(SCALE, FULL)
     if decoder not in DECODERS:
         raise UnknownNameError.of("decoder", decoder, DECODERS)
-    if decoder != DEFAULT_DECODER and codec not in _WITH_DECODER:
+    if decoder != DEFAULT_DECODER and codec == RawCodec.name:
         raise UsageError(f"{codec} has no decoder to choose", hint=f"Leave out {decoder!r}.")
-    kind = _KINDS.get(codec)
+    kind = _COMPRESSED[codec].kind if codec in _COMPRESSED else None
     if kind is not None and kind not in DECODERS[decoder].kinds:
         able = [name for name, candidate in DECODERS.items() if kind in candidate.kinds]
         raise UsageError(f"{decoder} does not decode {kind}", where=codec, hint=f"Use {' or '.join(able)}.")
@@ -75,22 +68,25 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
 
 @functools.cache
 def get_codec(name: str) -> Codec:
-    """Return the codec called `name`, with the decoder that the name asks for."""
     if name in CODECS:
         return CODECS[name]
     body, _, scale = name.partition(f"?{SCALE}=")
     codec, _, decoder = body.partition(":")
     given = [(DECODER, decoder)] if decoder else []
     decoding = decoding_of(codec, (*given, *([(SCALE, scale)] if scale else [])))
-    if decoding.codec == OriginalCodec.name:
-        return OriginalCodec(get_decoder(decoding.decoder), scaled=decoding.scaled)
-    make = _WITH_DECODER.get(codec)
-    return CODECS[codec] if make is None else make(get_decoder(decoding.decoder))
+    if codec == RawCodec.name:
+        return CODECS[codec]
+    library = DECODERS[decoding.decoder]()
+    if codec == OriginalCodec.name:
+        return OriginalCodec(library, scaled=decoding.scaled)
+    return _COMPRESSED[codec](library)
 
 
 def decoders_of(codec: str) -> str:
     """Return the names of the decoders of a codec, a missing one with the line that installs it; "" if it has none to choose."""
-    return decoder_list(_KINDS.get(codec)) if codec in _WITH_DECODER else ""
+    if codec not in CODECS or codec == RawCodec.name:
+        return ""
+    return decoder_list(_COMPRESSED[codec].kind if codec in _COMPRESSED else None)
 
 
 def any_size(name: str) -> bool:

@@ -12,20 +12,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storebench.codecs import Codec, Payload
+from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, StorebenchError, from_os_error
 from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync, sync_file_system
 from storebench.manifest import CONVERT_AGAIN
-
-MANY_FILES = 500
 
 NPY_ERRORS = (
     *(OSError, ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError),
     *(OverflowError, MemoryError, RecursionError, KeyError),
 )
 """Errors that numpy raises for a damaged file, or one that is not a .npy file."""
-
-_WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO)
 
 
 def damaged(what: str, where: Path) -> CorruptStoreError:
@@ -38,18 +36,21 @@ def wrong_length(sample: int, size: int, expected: int, where: Path) -> CorruptS
     return damaged(f"sample {sample} has {size} bytes, not {expected}", where)
 
 
-def checked_labels(labels: npt.NDArray[np.int64], count: int, where: Path) -> npt.NDArray[np.int64]:
-    """Return `labels` if they are int64 [count], else raise `CorruptStoreError`."""
-    if labels.shape != (count,) or labels.dtype != np.int64:
-        raise damaged(f"labels {labels.dtype}{labels.shape} where int64({count},) was expected", where)
-    return labels
-
-
 def load_array(path: Path) -> npt.NDArray[np.generic]:
     """Read a .npy file of the store into private memory."""
     try:
         with open_regular(path) as file:
-            _check_npy(file)
+            # A header that promises more or less than the file holds: its array would be allocated first.
+            version = np.lib.format.read_magic(file)
+            header = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _, kind = header(file)
+            promised, size = file.tell() + math.prod(shape) * kind.itemsize, os.fstat(file.fileno()).st_size
+            if promised != size:
+                raise ValueError(f"its header promises {promised} bytes, it has {size}")
             file.seek(0)
             array: npt.NDArray[np.generic] = np.load(file, allow_pickle=False)
     except CorruptDataError as error:
@@ -61,21 +62,19 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
     return array
 
 
+def decode_sample(codec: Codec, payload: Payload, image: Image, sample: int, path: Path | str) -> None:
+    """Decode the payload of a sample that `path` holds; raise `CorruptStoreError` if it does not decode."""
+    try:
+        codec.decode_into(payload, image)
+    except CorruptDataError as error:
+        raise damaged(f"sample {sample}: {error.what}", Path(path)) from error
+
+
 def save_array(path: Path, array: npt.NDArray[np.generic]) -> None:
     """Write `array` as a .npy file. Unlike `numpy.save`, report why the disk refuses it."""
     content = io.BytesIO()
     np.save(content, array)
     path.write_bytes(content.getbuffer())
-
-
-def _check_npy(file: io.BufferedReader) -> None:
-    """Refuse a header that promises more or less than the file holds: its array would be allocated first."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, kind = read(file)
-    promised, size = file.tell() + math.prod(shape) * kind.itemsize, os.fstat(file.fileno()).st_size
-    if promised != size:
-        raise ValueError(f"its header promises {promised} bytes, it has {size}")
 
 
 def load_integers(path: Path) -> npt.NDArray[np.int64]:
@@ -88,13 +87,16 @@ def load_integers(path: Path) -> npt.NDArray[np.int64]:
 
 def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:
     """Read labels that `numpy.save` wrote; raise `CorruptStoreError` if they are not int64 [count]."""
-    return checked_labels(load_integers(path), count, path)
+    labels = load_integers(path)
+    if labels.shape != (count,):
+        raise damaged(f"labels {labels.dtype}{labels.shape} where int64({count},) was expected", path)
+    return labels
 
 
 def sync_folder(folder: Path) -> None:
     """Sync every file and folder under `folder` to disk."""
     paths = [folder, *folder.rglob("*")]
-    if len(paths) > MANY_FILES:
+    if len(paths) > 500:  # one call per file system is faster than so many
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             sync_file_system(handle, folder)
@@ -107,7 +109,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_error(error: Exception, where: Path) -> StorebenchError:
     """Return the one line for a library's failed write, which often has its errno in words only."""
-    for number in _WRITE_ERRNOS:
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO):
         if os.strerror(number) in str(error):
             return from_os_error(OSError(number, os.strerror(number)), where)
     return OutputError(f"writing failed ({error})", where=where)

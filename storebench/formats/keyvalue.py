@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from storebench.arrays import Indices
 from storebench.errors import StorebenchError
 from storebench.formats.base import Fetched, Reader
-from storebench.formats.common import checked_labels, damaged, wrong_length
+from storebench.formats.common import damaged, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch, out_of_range
 from storebench.manifest import Manifest
@@ -70,19 +69,15 @@ class KeyValueReader(Reader):
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = indices.tolist()
         batch = out.reshape(-1).data
-        rows = self._row_slices(len(numbers))
+        size = self._image_bytes
+        while len(self._rows) < len(numbers):
+            self._rows.append(slice(len(self._rows) * size, (len(self._rows) + 1) * size))
         try:
-            for row, value in zip(rows, map(self._get, map(make_key, numbers)), strict=False):
+            for row, value in zip(self._rows, map(self._get, map(make_key, numbers)), strict=False):
                 batch[row] = value  # type: ignore[assignment]
         except self._loop_errors as error:
             raise self._explain(numbers, error) from error
         return Fetched(len(batch))
-
-    def _row_slices(self, count: int) -> list[slice]:
-        if len(self._rows) < count:
-            size = self._image_bytes
-            self._rows = [slice(row * size, (row + 1) * size) for row in range(count)]
-        return self._rows
 
     def _read_labels(self) -> npt.NDArray[np.int64]:
         count = self.manifest.count
@@ -94,17 +89,16 @@ class KeyValueReader(Reader):
             raise damaged("the record of labels is missing", self.store)
         if len(record) != 8 * count:
             raise damaged(f"{len(record)} bytes of labels where {8 * count} were expected", self.store)
-        labels = np.frombuffer(record, dtype="<i8").astype(np.int64)
-        return checked_labels(labels, count, self.store)
+        return np.frombuffer(record, dtype="<i8").astype(np.int64)
 
     def _explain(self, numbers: list[int], error: Exception) -> IndexError | StorebenchError:
         """Return the error behind a failed loop. The indices are checked only here: a wrong one has no record."""
         count = self.manifest.count
         if any(not 0 <= number < count for number in numbers):
             return out_of_range(count)
-        for number, get in zip(numbers, repeat(self._get)):
+        for number in numbers:
             try:
-                value = get(make_key(number))
+                value = self._get(make_key(number))
             except self.library_errors as cause:
                 return damaged(f"sample {number} cannot be read ({cause})", self.store)
             if value is None:

@@ -9,10 +9,6 @@ from storebench.formats.memory.format import PackReader
 from storebench.manifest import StoreSpec
 
 
-class NullReader(PackReader):
-    """Read samples of the borrowed store; the harness fetches a few batches on opening, and keeps them."""
-
-
 class NullFormat(Format):
     """A few ready batches, served in rotation."""
 
@@ -25,10 +21,9 @@ class NullFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the only reader."""
         return {
             "ready": ReaderInfo(
-                reader=NullReader,
+                reader=PackReader,
                 summary="serve a few real batches in turn",
                 traits=Traits(holds_pixels=True, ready_made=True),
                 note="its samples are real ones, but not those of the plan",

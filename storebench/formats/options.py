@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-import enum
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -16,17 +16,6 @@ AUTO = "auto"
 """The word for a value that the reader or the harness chooses."""
 
 _ROW = "option"
-_MOST_DIGITS = 18
-
-
-class OptionType(enum.StrEnum):
-    """The type of an option's value."""
-
-    FLAG = "flag"
-    INTEGER = "integer"
-    SIZE = "size"
-    """An integer whose name ends in its unit (``window_mib=16``); the reader receives bytes."""
-    CHOICE = "choice"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,26 +23,34 @@ class Option:
     """One row of the table of options."""
 
     name: str  # the option's name in a backend
-    kind: OptionType  # the type of its value
     default: OptionValue  # the value that holds where the backend does not name the option
     meaning: str  # effect of the option, in one line
     least: int = 0
-    most: int = 0  # the range of an integer or a size, both ends included; a size is counted in `unit`
+    most: int | None = (
+        None  # the range of a number, both ends included, counted in `unit`; None for words only
+    )
     words: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
-    unit: int = 1  # bytes per 1 of a size; 1 for every other kind
+    unit: int = 1  # bytes per 1 of a size; 1 for every other option
+
+    @property
+    def kind(self) -> str:
+        """The type of its value, in words."""
+        if self.most is not None:
+            return "integer" if self.unit == 1 else "size"
+        return "flag" if isinstance(self.default, bool) else "choice"
 
     @property
     def allowed(self) -> str:
         """The accepted values, as a clause: "'on' or 'off'", "a whole number from 4 to 64"."""
-        numbers = [f"a whole number from {self.least} to {self.most}"] if self._is_number else []
+        numbers = [] if self.most is None else [f"a whole number from {self.least} to {self.most}"]
         parts = [*numbers, *map(repr, self.words)]
         return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
     def value(self, text: str, reader: str) -> OptionValue:
-        """Return the value of `text`."""
         if text in self.words:
             return self.words[text]
-        if self._is_number and _is_whole(text) and self.least <= int(text) <= self.most:
+        whole = text.isascii() and text.isdecimal() and len(text) <= 18
+        if whole and self.most is not None and self.least <= int(text) <= self.most:
             return int(text) * self.unit
         near = difflib.get_close_matches(text, self.words, n=1, cutoff=0.6)
         raise UsageError(
@@ -70,19 +67,9 @@ class Option:
         assert isinstance(value, int), "only numbers have values without a word"
         return str(value // self.unit)
 
-    @property
-    def _is_number(self) -> bool:
-        return self.kind in (OptionType.INTEGER, OptionType.SIZE)
-
-
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
-
 
 def flag(*, default: bool, meaning: str, name: str = "") -> Any:
-    """Declare an option that is "on" or "off"; the reader receives a bool."""
-    words: Mapping[str, OptionValue] = {"on": True, "off": False}
-    return _field(Option(name=name, kind=OptionType.FLAG, default=default, meaning=meaning, words=words))
+    return _field(Option(name=name, default=default, meaning=meaning, words={"on": True, "off": False}))
 
 
 def integer(
@@ -93,42 +80,22 @@ def integer(
     meaning: str,
     none: str = "off",
     name: str = "",
+    unit: int = 1,
 ) -> Any:
-    """Declare an option that is a whole number."""
     words: Mapping[str, OptionValue] = {none: None} if default is None else {}
-    row = Option(
-        name=name,
-        kind=OptionType.INTEGER,
-        default=default,
-        meaning=meaning,
-        least=least,
-        most=most,
-        words=words,
+    value = None if default is None else default * unit
+    return _field(
+        Option(name=name, default=value, meaning=meaning, least=least, most=most, words=words, unit=unit)
     )
-    return _field(row)
 
 
-def size(
-    *,
-    default: int | None,
-    least: int,
-    most: int,
-    unit: int,
-    meaning: str,
-    name: str,
-    none: str = "auto",
-) -> Any:
-    """Declare an option that is a size, written as a whole number of units; the reader receives bytes."""
-    in_bytes = None if default is None else default * unit
-    words: Mapping[str, OptionValue] = {none: None} if default is None else {}
-    row = Option(name=name, kind=OptionType.SIZE, default=in_bytes, meaning=meaning, least=least, most=most)
-    return _field(dataclasses.replace(row, unit=unit, words=words))
+size = functools.partial(integer, none=AUTO)
+"""Declare a size, written as a whole number of units, whose name ends in the unit; the reader receives bytes."""
 
 
 def choice(*, default: str, among: Iterable[str], meaning: str, name: str = "") -> Any:
     """Declare an option that is one of some words; the reader receives the word."""
-    words: Mapping[str, OptionValue] = {word: word for word in among}
-    return _field(Option(name=name, kind=OptionType.CHOICE, default=default, meaning=meaning, words=words))
+    return _field(Option(name=name, default=default, meaning=meaning, words={word: word for word in among}))
 
 
 def _field(row: Option) -> Any:
@@ -178,9 +145,8 @@ class Options:
     @classmethod
     def _fields(cls) -> dict[str, Option]:
         """Return the rows by the name of their field."""
-        rows = {
-            attribute.name: attribute.metadata[_ROW]
-            for attribute in dataclasses.fields(cls)
-            if _ROW in attribute.metadata
+        return {
+            field.name: dataclasses.replace(row, name=row.name or field.name)
+            for field in dataclasses.fields(cls)
+            if (row := field.metadata.get(_ROW)) is not None
         }
-        return {field: dataclasses.replace(row, name=row.name or field) for field, row in rows.items()}

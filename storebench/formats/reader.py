@@ -17,7 +17,7 @@ from storebench.codecs import get_codec
 from storebench.datasets.base import Image
 from storebench.errors import CorruptDataError
 from storebench.formats.options import Options
-from storebench.formats.windows import UINT8, Batch, Windows, out_of_range, unfit_batch
+from storebench.formats.windows import Batch, Windows, out_of_range, require_fit
 from storebench.manifest import Manifest
 
 Several = slice | Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -85,36 +85,22 @@ def _outside(index: object, count: int) -> IndexError:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Properties of a reader for which the harness has to treat it differently.
-
-    Attributes
-    ----------
-    holds_pixels
-        Opening reads and decodes everything into memory, so that a fetch touches no disk: the state of the page
-        cache is one of the opening, threads share one reader, and there is no cell with limited memory.
-    ready_made
-        The samples are a few batches that are in memory already: nothing is fetched, decoded or prepared. The
-        samples are real ones, but not those of the plan. For references such as ``null``.
-    """
+    """Properties of a reader for which the harness has to treat it differently."""
 
     holds_pixels: bool = False
+    """Opening reads and decodes everything into memory, so that a fetch touches no disk: the state of the page
+    cache is one of the opening, threads share one reader, and there is no cell with limited memory."""
     ready_made: bool = False
+    """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 
 
 class Fetched(NamedTuple):
-    """The work of one call of `Reader.fetch_into` or `Reader.fetch_windows`.
-
-    Attributes
-    ----------
-    payload_bytes
-        Bytes of the payloads that were requested, whole, even where a window of each was copied. They are pixels, also where
-        the reader decodes an encoded store by itself.
-    decode_ns
-        Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies.
-    """
+    """The work of one call of `Reader.fetch_into` or `Reader.fetch_windows`."""
 
     payload_bytes: int
+    """Bytes of the requested payloads, whole even where a window of each was copied; pixels where the reader decodes."""
     decode_ns: int = 0
+    """Nanoseconds of the call's wall time that were decoding; 0 for a reader that only copies."""
 
 
 class Reader(SampleSequence):
@@ -126,56 +112,45 @@ class Reader(SampleSequence):
     When a fetch returns, every byte is in memory that is private to the caller:
     with views of a mapped file, page faults would be counted as something else.
 
-    A subclass opens the store in its constructor and sets `labels`. It implements
-    `_fetch_into`, and `_fetch` too where it serves encoded payloads; `_fetch_windows`
+    A subclass opens the store in its constructor and sets `labels`, which are in memory from then on. It
+    implements `_fetch_into`, and `_fetch` too where it serves encoded payloads; `_fetch_windows`
     where raw images are in memory that it can address; `_plan` and `_close` where it
     reads ahead or has something to close. These are only called
     while the reader is open, with at least one index and with a batch that fits,
     so they need not check any of it. Indices are not checked before: see
     `_checked`.
 
-    Parameters
-    ----------
-    store
-        The store's folder.
-    manifest
-        Description of the store.
-    options
-        The values of the backend's options, an instance of `options_type`.
+    In every call, `indices` are int64 [n], each in ``range(count)``, and may repeat; `out` is uint8, C-contiguous,
+    and its rows beyond n are left as they are. Every call may raise
 
-    Attributes
-    ----------
-    labels
-        int64 [count]; in memory from the opening on.
-    payload_codec
-        The codec of the payloads that `fetch` returns, with its decoder: the store's, or "raw" for a reader
-        that decodes by itself (at its opening, or in its own threads). Image files as they are, which have no
-        size of their own, are always returned as payloads.
-    closed
-        Whether `close` was called.
-    asked_samples
-        Samples requested by `fetch`, `fetch_into` and `fetch_windows` since the opening, counting repetitions.
+    - `IndexError`: no sample has one of the indices; none has a negative one;
+    - `ValueError`: `out` has another shape or type, or is too small;
+    - `CorruptStoreError`: the store is damaged;
+    - `RuntimeError`: the reader is closed.
     """
 
     options_type: ClassVar[type[Options]] = Options
     """The reader's table of options (`storebench.formats.options`)."""
 
     closed: bool = False  # whether `close` was called
-    asked_samples: int = 0
+    asked_samples: int = (
+        0  # by `fetch`, `fetch_into` and `fetch_windows` since the opening, counting repetitions
+    )
+
+    payload_codec: str
+    """The codec of the payloads that `fetch` returns, with its decoder: the store's, or "raw" for a reader that decodes
+    by itself. Image files as they are, which have no size of their own, are always returned as payloads."""
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         self.store = store
         self.manifest = manifest
-        self.options = options
+        self.options = options  # an instance of `options_type`
         self.image_shape = manifest.dataset.image_shape
         self.payload_codec = manifest.codec
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:  # noqa: ARG003 - for readers that keep such files
-        """Return the files outside `store` that this reader keeps for it, as far as they exist.
-
-        They are evicted and counted with the store's own.
-        """
+        """Return the existing files that this reader keeps outside `store`; they are evicted and counted with its own."""
         return []
 
     @classmethod
@@ -190,61 +165,20 @@ class Reader(SampleSequence):
 
     @final
     def fetch(self, indices: Indices) -> list[bytes]:
-        """Return the payloads of `indices`, in that order, as bytes that the caller owns.
-
-        Parameters
-        ----------
-        indices
-            int64 [n], each in ``range(count)``; indices may repeat.
-
-        Raises
-        ------
-        IndexError
-            No sample has one of the indices; none has a negative one.
-        CorruptStoreError
-            The store is damaged.
-        RuntimeError
-            The reader is closed.
-        """
-        if self.closed:
-            raise _closed()
+        """Return the payloads of `indices`, in that order, as bytes that the caller owns."""
+        self._require_open()
         self.asked_samples += len(indices)
         return self._fetch(indices) if len(indices) else []
 
     @final
     def fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        """Copy raw pixels of `indices` into ``out[:len(indices)]``, one copy from the store to the batch.
+        """Copy raw pixels of `indices` into `out`, uint8 [n or more, H, W, C], one copy from the store to the batch.
 
-        Only where `payload_codec` is "raw"; `read_into` serves every store.
-
-        Parameters
-        ----------
-        indices
-            int64 [n], each in ``range(count)``; indices may repeat.
-        out
-            uint8 [n or more, H, W, C], C-contiguous. Rows beyond n are left as they are.
-
-        Raises
-        ------
-        IndexError
-            No sample has one of the indices; none has a negative one.
-        ValueError
-            `out` has another shape or type, or is too small; or the payloads are encoded.
-        CorruptStoreError
-            The store is damaged.
-        RuntimeError
-            The reader is closed.
+        Only where `payload_codec` is "raw" (else `ValueError`); `read_into` serves every store.
         """
-        if self.closed:
-            raise _closed()
+        self._require_open()
         count = len(indices)
-        if (
-            len(out) < count
-            or not out.flags.carray
-            or out.dtype != UINT8
-            or out.shape[1:] != self.image_shape
-        ):
-            raise unfit_batch(out, count, self.image_shape)
+        require_fit(out, count, self.image_shape)
         if self.payload_codec != "raw":
             raise ValueError(
                 f"payloads are {self.payload_codec}, so none can be copied into a batch: use read_into"
@@ -256,44 +190,19 @@ class Reader(SampleSequence):
 
     @property
     def serves_windows(self) -> bool:
-        """Whether `fetch_windows` may be called: the reader copies windows of raw images from where they are stored.
-
-        A subclass that overrides `_fetch_into` alone serves none, because its images may be others than its parent's.
-        """
+        """Whether `fetch_windows` may be called: the reader copies windows of raw images from where they are stored."""
         return self.payload_codec == "raw" and _overrides_windows(type(self))
 
     @final
     def fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
-        """Copy a window of the raw pixels of each of `indices` into ``out[:len(indices)]``, without a copy of the image.
+        """Copy a window of the raw pixels of each of `indices` into `out`, uint8 [n or more, h, w, C].
 
-        Only where `serves_windows`. A call counts as one batch of the plan, like one of `fetch_into`.
-
-        Parameters
-        ----------
-        indices
-            int64 [n], each in ``range(count)``; indices may repeat.
-        windows
-            n windows inside of the images.
-        out
-            uint8 [n or more, h, w, C], C-contiguous, of the windows' size. Rows beyond n are left as they are.
-
-        Raises
-        ------
-        IndexError
-            No sample has one of the indices; none has a negative one.
-        ValueError
-            `out` has another shape or type, or is too small; a window is not inside of an image; there are more or
-            fewer windows than indices; or the reader serves no windows.
-        CorruptStoreError
-            The store is damaged.
-        RuntimeError
-            The reader is closed.
+        Only where `serves_windows`, and with n windows inside of the images (else `ValueError`). A call counts as
+        one batch of the plan, like one of `fetch_into`.
         """
-        if self.closed:
-            raise _closed()
-        count, shape = len(indices), (windows.height, windows.width, self.image_shape[2])
-        if len(out) < count or not out.flags.carray or out.dtype != UINT8 or out.shape[1:] != shape:
-            raise unfit_batch(out, count, shape)
+        self._require_open()
+        count = len(indices)
+        require_fit(out, count, (windows.height, windows.width, self.image_shape[2]))
         if len(windows) != count:
             raise ValueError(f"{len(windows)} windows for {count} samples")
         if not self.serves_windows:
@@ -305,27 +214,14 @@ class Reader(SampleSequence):
 
     @final
     def read_into(self, indices: Indices, out: Batch) -> None:
-        """Write the decoded pixels of `indices` into ``out[:len(indices)]``, whatever the payloads are.
+        """Write the decoded pixels of `indices` into `out`, uint8 [n or more, H, W, C], whatever the payloads are.
 
-        Parameters
-        ----------
-        indices
-            int64 [n], each in ``range(count)``; indices may repeat.
-        out
-            uint8 [n or more, H, W, C], C-contiguous. Rows beyond n are left as they are.
-
-        Raises
-        ------
-        CorruptDataError
-            A payload does not decode; the line names the sample.
-        IndexError, ValueError, CorruptStoreError, RuntimeError
-            As for `fetch_into`.
+        A payload that does not decode raises a `CorruptDataError` that names the sample.
         """
         if self.payload_codec == "raw":
             self.fetch_into(indices, out)
             return
-        if len(out) < len(indices) or out.dtype != UINT8 or out.shape[1:] != self.image_shape:
-            raise unfit_batch(out, len(indices), self.image_shape)
+        require_fit(out, len(indices), self.image_shape, contiguous=False)
         codec, payloads = get_codec(self.payload_codec), self.fetch(indices)
 
         def decode(row: int) -> None:
@@ -338,26 +234,15 @@ class Reader(SampleSequence):
 
     @final
     def plan(self, batches: Sequence[Indices]) -> None:
-        """Announce the batches that this reader will be asked for, in order, until the next plan.
+        """Announce the batches that this reader will be asked for, in order, until the next plan, so that it may read ahead.
 
-        A reader may use it to read ahead. `fetch` and `fetch_into` calls follow
-        the plan, one call per batch; a call that departs from it must still be
-        answered correctly.
-
-        Raises
-        ------
-        RuntimeError
-            The reader is closed.
+        Calls follow the plan, one per batch; a call that departs from it must still be answered correctly.
         """
-        if self.closed:
-            raise _closed()
+        self._require_open()
         self._plan(batches)
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
-        """Call `work` with each number in ``range(count)``, for work on payloads that this reader has fetched.
-
-        The default calls one after the other. A reader that decodes in its own threads shares the calls out.
-        """
+        """Call `work` with each number in ``range(count)``; a reader that decodes in its own threads shares the calls out."""
         for row in range(count):
             work(row)
 
@@ -371,6 +256,10 @@ class Reader(SampleSequence):
         if not self.closed:
             self.closed = True
             self._close()
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("the reader is closed")
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         """Return the payloads of `indices`; see `fetch`. The default serves raw pixels only."""
@@ -401,8 +290,7 @@ class Reader(SampleSequence):
     def _checked(self, indices: Indices) -> list[int]:
         """Return `indices` as Python integers, or raise `IndexError` if no sample has one of them.
 
-        For a reader whose store would answer such an index with another sample. It costs as much as looking
-        at each index once; a reader that meets the wrong index anyway may leave it out.
+        A reader that meets a wrong index anyway may leave it out.
         """
         count = self.manifest.count
         numbers: list[int] = indices.tolist()
@@ -419,13 +307,12 @@ class Reader(SampleSequence):
         self.close()
 
 
-def _closed() -> RuntimeError:
-    return RuntimeError("the reader is closed")
-
-
 @functools.cache
 def _overrides_windows(kind: type[Reader]) -> bool:
-    """Return whether `_fetch_windows` is overridden in the class that overrides `_fetch_into`, or in one derived from it."""
+    """Return whether `_fetch_windows` is overridden in the class that overrides `_fetch_into`, or in one derived from it.
+
+    A subclass that overrides `_fetch_into` alone serves none, because its images may be others than its parent's.
+    """
     hooks = ("_fetch_into", "_fetch_windows")
     nearest = next(base for base in kind.__mro__ if any(name in vars(base) for name in hooks))
     return nearest is not Reader and "_fetch_windows" in vars(nearest)

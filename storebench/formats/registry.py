@@ -24,10 +24,6 @@ PAPER_BACKENDS = ("png", "hdf5", "memory:python", "memory:native", "leveldb", "l
 
 ALIASES = {"png": "files+png", "jpeg": "files+jpeg", "original": "files+original"}
 
-_SHORT = {"files": "png", "files+jpeg": "jpeg", "files+original": "original"}
-
-_PLUGINS = "Other packages add formats: 'storebench formats' lists those that are installed."
-
 
 @dataclass(frozen=True, kw_only=True)
 class FormatEntry:
@@ -40,9 +36,8 @@ class FormatEntry:
     @property
     def hint(self) -> str | None:
         """The advice for a missing library, as a sentence; None if there is none."""
-        if self.install is None:
-            return None
-        return f"Run: {self.install} ({self.note})." if self.note else f"Run: {self.install}."
+        note = f" ({self.note})" if self.note else ""
+        return f"Run: {self.install}{note}." if self.install else None
 
 
 BUILTIN: dict[str, FormatEntry] = {
@@ -74,7 +69,6 @@ def store_name_of(backend: Backend) -> str:
 
 
 def traits_of(backend: Backend) -> Traits:
-    """Return the traits of the reader of `backend`."""
     return get_format(backend.format).traits(backend.reader)
 
 
@@ -95,12 +89,12 @@ def format_names() -> list[str]:
 
 @functools.cache
 def get_format(name: str) -> Format:
-    """Return the format called `name`."""
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
     if entry is None:
         unknown = UnknownNameError.of("format", name, [*format_names(), *REFERENCES, *ALIASES])
         if unknown.hint and unknown.hint.startswith("Known"):  # no name is near: it may be that of a plugin
-            raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {_PLUGINS}")
+            plugins = "Other packages add formats: 'storebench formats' lists those that are installed."
+            raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {plugins}")
         raise unknown
     module, _, attribute = entry.target.partition(":")
     try:
@@ -135,7 +129,12 @@ def parse_backend(text: str) -> Backend:
     decoder, reader = _decoder_and_reader(text, parts, format_, codec)
     if codec not in CODECS:
         raise UnknownNameError.of("codec", codec, CODECS)
-    table, pairs = readers[reader].reader.options_type, _pairs(text, tail)
+    split = [pair.partition("=") for pair in tail.split(",") if pair]
+    if any(not key or not value for key, _, value in split):
+        raise UsageError(
+            f"cannot read the options of {text!r}", hint="Write them as ?OPTION=VALUE,OPTION=VALUE."
+        )
+    table, pairs = readers[reader].reader.options_type, [(key, value) for key, _, value in split]
     scales = [(key, value) for key, value in pairs if key == SCALE and key not in table.rows()]
     if len(scales) > 1:
         raise UsageError(f"{SCALE} is given twice", where=text, hint="Name it once.")
@@ -159,7 +158,15 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     decoders = [part for part in parts if part in DECODERS and part not in readers]
     others = [part for part in parts if part not in decoders]
     if unknown := [part for part in others if part not in readers]:
-        raise _unknown_part(unknown[0], format_, codec)
+        # Neither a reader nor, where the codec has them, a decoder.
+        part, container, known = unknown[0], format_.info.name, decoders_of(codec)
+        near = [*readers, *difflib.get_close_matches(part, DECODERS)]
+        kind = f"decoder of {codec} or reader of {container}" if known else f"reader of {container}"
+        error = UnknownNameError.of(kind, part, near)
+        if not known or difflib.get_close_matches(part, near):
+            raise error
+        hint = f"Decoders: {known}. Readers: {', '.join(sorted(readers))}."
+        raise UnknownNameError(error.what, hint=hint)
     if len(decoders) > 1 or len(others) > 1:
         raise UsageError(
             f"cannot read {text!r}",
@@ -168,23 +175,14 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     return (decoders[0] if decoders else ""), others[0] if others else format_.info.default_reader
 
 
-def _unknown_part(part: str, format_: Format, codec: str) -> UnknownNameError:
-    """Return the error for a part of a backend that is neither a reader nor, where the codec has them, a decoder."""
-    name, readers, decoders = format_.info.name, format_.readers(), decoders_of(codec)
-    meant = difflib.get_close_matches(part, DECODERS)
-    kind = f"decoder of {codec} or reader of {name}" if decoders else f"reader of {name}"
-    error = UnknownNameError.of(kind, part, [*readers, *meant])
-    if not decoders or difflib.get_close_matches(part, [*readers, *meant]):
-        return error
-    return UnknownNameError(error.what, hint=f"Decoders: {decoders}. Readers: {', '.join(sorted(readers))}.")
-
-
 def _shortest_name(
     container: str, info: FormatInfo, decoding: Decoding, reader: str, options: Sequence[tuple[str, str]]
 ) -> str:
     codec = decoding.codec
-    name = container if codec == info.default_codec else f"{container}+{codec}"
-    name = _SHORT.get(name, name)
+    full = f"{container}+{codec}"
+    name = {known: alias for alias, known in ALIASES.items()}.get(
+        full, container if codec == info.default_codec else full
+    )
     if decoding.decoder != DEFAULT_DECODER:
         name += f":{decoding.decoder}"
     # The backends in memory are always written out: which of the two is the point.
@@ -192,15 +190,6 @@ def _shortest_name(
         name += f":{reader}"
     pairs = [*options, *((key, value) for key, value in decoding.options if key != DECODER)]
     return name + ("?" + ",".join(f"{key}={value}" for key, value in pairs) if pairs else "")
-
-
-def _pairs(text: str, tail: str) -> list[tuple[str, str]]:
-    pairs = [pair.partition("=") for pair in tail.split(",") if pair]
-    if any(not key or not value for key, _, value in pairs):
-        raise UsageError(
-            f"cannot read the options of {text!r}", hint="Write them as ?OPTION=VALUE,OPTION=VALUE."
-        )
-    return [(key, value) for key, _, value in pairs]
 
 
 def open_reader(store: Path | str, reader: str | None = None, **options: bool | int | str) -> Reader:

@@ -13,8 +13,6 @@ from storebench.system.copying import load_kernel
 Batch = npt.NDArray[np.uint8]
 """Pixels of several images, uint8 [n, H, W, C], C order, owned by the caller."""
 
-UINT8 = np.dtype(np.uint8)
-
 
 def out_of_range(count: int) -> IndexError:
     """Return the error for an index that no sample has."""
@@ -27,13 +25,15 @@ def check_range(indices: Indices, count: int) -> None:
         raise out_of_range(count)
 
 
-def unfit_batch(out: Batch, count: int, image_shape: tuple[int, ...]) -> ValueError:
-    """Return the error for a batch that cannot take `count` images of `image_shape`."""
-    order = "" if out.flags.carray else " that is read-only or not C-contiguous"
-    return ValueError(
-        f"a batch of {out.dtype}{out.shape}{order} where C-contiguous uint8{(count, *image_shape)} "
-        "or more images were expected"
-    )
+def require_fit(out: Batch, count: int, shape: tuple[int, ...], *, contiguous: bool = True) -> None:
+    """Raise `ValueError` if a batch cannot take `count` images of `shape`."""
+    carray = out.flags.carray
+    if len(out) < count or out.shape[1:] != shape or out.dtype != np.uint8 or (contiguous and not carray):
+        order = "" if carray else " that is read-only or not C-contiguous"
+        raise ValueError(
+            f"a batch of {out.dtype}{out.shape}{order} where C-contiguous uint8{(count, *shape)} "
+            "or more images were expected"
+        )
 
 
 Places = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class Windows:
 
     def cut(self, images: Batch, out: Batch, which: Indices | None = None) -> None:
         """Copy window i out of ``images[i]``, or out of ``images[which[i]]``, into ``out[i]``."""
-        image_shape = _shape_of(images)
+        image_shape = shape_of(images)
         which = np.arange(len(self), dtype=np.int64) if which is None else which
         self.copy(images.reshape(-1), which * math.prod(image_shape), image_shape, out)
 
@@ -83,7 +83,7 @@ class Windows:
 
     def cut_without_kernel(self, images: Batch, out: Batch) -> None:
         """Copy window i out of ``images[i]`` into ``out[i]`` by numpy and torch: slower, and independent of the kernel."""
-        self._cut_each(iter(images), _shape_of(images), out)
+        self._cut_each(iter(images), shape_of(images), out)
 
     def _cut_compiled(
         self, source: FlatPixels | None, offsets: Indices, image_shape: ImageShape, out: Batch
@@ -94,9 +94,10 @@ class Windows:
             return False
         # The kernel writes where it is told to, so the sizes must be right.
         shape = (self.height, self.width, image_shape[2])
-        if not len(offsets) == len(self) <= len(out) or out.shape[1:] != shape or out.dtype != UINT8:
-            raise unfit_batch(out, len(self), shape)
-        if kernel.cut(source, offsets, self.places, image_shape, out) < len(self):
+        require_fit(out, len(self), shape)
+        if len(offsets) != len(self) or kernel.cut(source, offsets, self.places, image_shape, out) < len(
+            self
+        ):
             raise _outside()
         return True
 
@@ -113,7 +114,7 @@ class Windows:
                 row[...] = torch.flip(torch.from_numpy(row), (1,)).numpy()
 
 
-def _shape_of(images: Batch) -> ImageShape:
+def shape_of(images: Batch) -> ImageShape:
     height, width, channels = images.shape[1:]
     return height, width, channels
 

@@ -4,7 +4,6 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from storebench.codecs import OriginalCodec, get_codec
 from storebench.codecs.original import DRAWS, Choose, random_view
 from storebench.errors import CorruptDataError
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.windows import Windows
+from storebench.formats.windows import Windows, shape_of
 from storebench.system.copying import load_kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -30,11 +29,9 @@ class Augment:
 
     @property
     def identity(self) -> bool:
-        """Whether the pixels stay as they are."""
         return self.crop is None and not self.mirror and self.resized is None
 
     def output_shape(self, image_shape: ImageShape) -> ImageShape:
-        """Return (H, W, C) of an augmented image."""
         height, width, channels = image_shape
         side = self.crop if self.resized is None else self.resized
         return (height, width, channels) if side is None else (side, side, channels)
@@ -58,13 +55,13 @@ class Augment:
 
     def apply(self, images: Batch, indices: Indices, out: Batch, *, seed: int, epoch: int) -> None:
         """Write the augmented `images` [n, H, W, C] into `out` [n, h, w, C], both uint8."""
-        self.windows(indices, _shape_of(images), seed=seed, epoch=epoch).cut(images, out)
+        self.windows(indices, shape_of(images), seed=seed, epoch=epoch).cut(images, out)
 
     def apply_without_kernel(
         self, images: Batch, indices: Indices, out: Batch, *, seed: int, epoch: int
     ) -> None:
         """Do as `apply` does by numpy and torch alone: slower, so that the two can be compared."""
-        windows = self._windows_without_kernel(indices, _shape_of(images), seed=seed, epoch=epoch)
+        windows = self._windows_without_kernel(indices, shape_of(images), seed=seed, epoch=epoch)
         windows.cut_without_kernel(images, out)
 
     def _windows_without_kernel(
@@ -128,26 +125,14 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def _shape_of(images: Batch) -> ImageShape:
-    height, width, channels = images.shape[1:]
-    return height, width, channels
-
-
-class Spent(NamedTuple):
-    """Wall time of a batch of image files, in nanoseconds: decoding; resizing and mirroring."""
-
-    decode_ns: int
-    prep_ns: int
-
-
 def prepare_files(
     reader: Reader,
     payloads: Sequence[bytes],
     indices: Indices,
     out: Batch,
     views: Sequence[Choose | None],
-) -> Spent:
-    """Write the samples of image files into `out`, uint8 [n, H, W, C]."""
+) -> int:
+    """Write the samples of image files into `out`, uint8 [n, H, W, C]; return the wall time of decoding, in ns."""
     decoder = get_codec(reader.payload_codec)
     assert isinstance(decoder, OriginalCodec)
     spent = [(0, 0)] * len(payloads)
@@ -166,5 +151,4 @@ def prepare_files(
     reader.spread(prepare, len(payloads))
     wall_ns = time.perf_counter_ns() - began
     decoding, resizing = (sum(part) for part in zip(*spent, strict=True)) if spent else (0, 0)
-    decode_ns = wall_ns * decoding // max(1, decoding + resizing)
-    return Spent(decode_ns, wall_ns - decode_ns)
+    return wall_ns * decoding // max(1, decoding + resizing)

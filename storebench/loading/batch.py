@@ -111,7 +111,6 @@ def with_empty_batches(
 
 
 def empty_batch(shape: tuple[int, ...]) -> LoadedBatch:
-    """Return a batch without samples."""
     now = time.perf_counter_ns()
     none = np.empty(0, dtype=np.int64)
     return LoadedBatch(

@@ -27,17 +27,7 @@ KEPT_SAMPLES = 128
 PAUSED_FRAC = 0.005
 """Beyond `KEPT_AT_LEAST` samples, pauses take at most this share of the epoch so far, because workers continue meanwhile."""
 
-LATE_FRAC = 0.05
-"""Share of the steps from which one sample is kept even if pauses took longer, so that any step may be checked."""
-
-WINDOWS_AGAIN = 16
-"""Samples whose windows are fetched again after an epoch, as one batch; few, because their memory counts in a limited cell."""
-
 _RANDOM = random.SystemRandom()  # has no state that could be read
-
-
-def _ignore(_nanoseconds: int) -> None:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +49,7 @@ class SampleKeeper:
         shape: tuple[int, int, int],
         *,
         first_step: int = 0,
-        paused: Callable[[int], None] = _ignore,
+        paused: Callable[[int], object] = lambda _nanoseconds: None,
     ) -> None:
         self._sizes, self._first_step = sizes, first_step
         self._timed = self._left = sum(sizes[first_step:])
@@ -100,8 +90,8 @@ class SampleKeeper:
         if not late and self._needed >= 1:
             rows = _select(size, left, self._needed)
         else:
-            # If some step were certain not to be checked, a reader could cheat in it.
-            chance = LATE_FRAC if late else self._most * size / (self._timed - self._left)
+            # If some step were certain not to be checked, a reader could cheat in it: one in 20 is, even if it is late.
+            chance = 0.05 if late else self._most * size / (self._timed - self._left)
             rows = [_RANDOM.randrange(size)] if _RANDOM.random() < chance else []
         self._needed = max(0.0, self._needed - len(rows))
         return rows
@@ -124,12 +114,10 @@ class SampleKeeper:
 
     @property
     def paused_s(self) -> float:
-        """Seconds that keeping has taken so far."""
         return self._paused_ns / 1e9
 
     @property
     def kept(self) -> Kept:
-        """The samples kept from the steps so far."""
         part = slice(self._kept)
         return Kept(
             pixels=self._pixels[part],
@@ -193,7 +181,8 @@ class Truth:
                 self._is_right(reader, epoch, pixels, int(label), int(index))
                 for pixels, label, index in zip(kept.pixels, kept.labels, kept.indices, strict=True)
             ]
-            late = self._late(reader, kept, np.flatnonzero(right)[:WINDOWS_AGAIN], epoch)
+            # Few, as one batch, because their memory counts in a limited cell.
+            late = self._late(reader, kept, np.flatnonzero(right)[:16], epoch)
         wrong = sorted({*np.flatnonzero(np.logical_not(right)).tolist(), *late})
         return TimedCheck(
             checked=len(kept.indices) + kept.absent,
@@ -248,8 +237,13 @@ class Truth:
         """Return whether one image is that of the store; a decoder of choice must give its own pixels of the right payload."""
         written = images[0]
         if self.backend.codec_options:
-            payload, written = _payload(reader, indices), np.empty(reader.image_shape, np.uint8)
+            manifest, written = reader.manifest, np.empty(reader.image_shape, np.uint8)
             again = np.empty(reader.image_shape, np.uint8)
+            if reader.payload_codec != "raw":
+                payload = reader.fetch(indices)[0]
+            else:  # it decodes by itself
+                with get_format(manifest.format).auditor(reader.store, manifest) as auditor:
+                    payload = auditor.fetch(indices)[0]
             get_codec(self.backend.codec).decode_into(payload, written)
             get_codec(_codec_of(self.backend)).decode_into(payload, again)
             if not np.array_equal(images[0], again):
@@ -267,16 +261,7 @@ def _codec_of(backend: Backend) -> str:
     return str(decoding_of(backend.codec, backend.codec_options))
 
 
-def _payload(reader: Reader, indices: Indices) -> bytes:
-    """Return one payload from a reader, or from its format's auditor if the reader decodes by itself."""
-    if reader.payload_codec != "raw":
-        return reader.fetch(indices)[0]
-    with get_format(reader.manifest.format).auditor(reader.store, reader.manifest) as auditor:
-        return auditor.fetch(indices)[0]
-
-
 def coverage(planned: Sequence[Indices], served: Sequence[Indices], timed: TimedCheck) -> Coverage:
-    """Compare the served samples with the planned ones, and count the differences."""
     wanted, got = joined(planned), joined(served)
     every = np.union1d(wanted, got)
     wanted_counts, got_counts = (

@@ -54,7 +54,6 @@ class Slots:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every buffer is lent."""
         return not self._free
 
     def reset(self, rows: int) -> None:
@@ -81,23 +80,16 @@ class Slots:
 
 def serve(channel: Channel, producer: Producer, slots: Slots) -> None:
     """Answer the loop's requests until it sends `Ask.STOP`; runs in a producer's thread or process."""
+    answers = {Ask.OPEN: producer.open, Ask.CLOSE: producer.close, Ask.ABANDON: lambda: Ask.ABANDON}
     message = channel.receive()
     while message is not Ask.STOP:
         if isinstance(message, Ask):
-            _answer(channel, producer, message)
+            # RELEASE comes here for the last batches of a share; the next share takes everything back anyway.
+            if message in answers:
+                channel.send(_attempt(answers[message]))
             message = channel.receive()
         else:
             message = _serve_share(channel, producer, slots, message) or channel.receive()
-
-
-def _answer(channel: Channel, producer: Producer, ask: Ask) -> None:
-    if ask is Ask.OPEN:
-        channel.send(_attempt(producer.open))
-    elif ask is Ask.CLOSE:
-        channel.send(_attempt(producer.close))
-    elif ask is Ask.ABANDON:
-        channel.send(Ask.ABANDON)
-    # RELEASE comes here for the last batches of a share; the next share takes everything back anyway.
 
 
 def _serve_share(
@@ -165,11 +157,9 @@ class Lane(ABC):
         return message
 
     def _message(self, requests: list[BatchRequest]) -> Any:
-        """Return the message for a share."""
         return requests
 
     def _batch(self, item: Any) -> LoadedBatch:
-        """Return the batch of an answer."""
         assert isinstance(item, LoadedBatch)
         return item
 
@@ -196,7 +186,6 @@ class LaneLoader(Loader):
         """Start producer number `worker`."""
 
     def open(self) -> list[ReaderReport]:
-        """Start the producers; each opens its reader."""
         self._is_open = True
         if not self.workers:
             return [self._own.open()]

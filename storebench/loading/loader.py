@@ -45,10 +45,6 @@ LOADERS: dict[str, str] = {
 }
 """Loader name -> "module:Class"."""
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only named in messages
-
-DYING_S = 1.0
-TERMINATING_S = 1.0
 GRACE_S = 10.0
 """Seconds that a worker may take to end before it is killed."""
 
@@ -168,21 +164,13 @@ def _no_shared_memory(purpose: str, reason: str) -> CellFailedError:
     """Return an error for shared memory that the kernel refuses."""
     return CellFailedError(
         f"no shared memory for {purpose}: {reason}",
-        where=_SHARED_MEMORY,
+        where="/dev/shm",  # noqa: S108 - only named
         hint="Enlarge it, use smaller batches, or take another loader: ring and threads do without it.",
     )
 
 
-class _Open:
-    """Ask a worker to open its reader."""
-
-
-class _Close:
-    """Ask a worker to close its reader."""
-
-
 class _BatchDataset(torch_data.Dataset[Any]):
-    """A map-style dataset whose `__getitems__` is given a whole batch's request."""
+    """A map-style dataset whose `__getitems__` is given a whole batch's request, or "open" or "close"."""
 
     def __init__(self, job: LoadJob, *, pin: bool) -> None:
         self._job = job
@@ -203,20 +191,15 @@ class _BatchDataset(torch_data.Dataset[Any]):
                 self._producer = Producer(self._job, ReusedBuffer(pin=self._pin), lasting=lasting)
         return self._producer
 
-    def __getitems__(self, request: BatchRequest | _Open | _Close) -> LoadedBatch | ReaderReport | Failure:
+    def __getitems__(self, request: BatchRequest | str) -> LoadedBatch | ReaderReport | Failure:
         try:
-            if isinstance(request, _Open):
-                return self.producer.open()
-            if isinstance(request, _Close):
-                return self.producer.close()
             producer = self.producer
+            if isinstance(request, str):
+                return producer.open() if request == "open" else producer.close()
             make = producer.produce if producer.worker == LOOP_WORKER else producer.produce_counted
             return make(request)
         except StorebenchError as error:
             return Failure(error=error)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.__getitems__(index)
 
 
 class _ResultQueue(Queue):  # type: ignore[type-arg]  # it is no generic class when it runs
@@ -234,36 +217,19 @@ class _Context(ForkContext):
         return _ResultQueue(maxsize, ctx=self.get_context())
 
 
-class _Requests(torch_data.Sampler[Any]):
-    """The batch sampler: yields the requests that were put into it."""
-
-    def __init__(self) -> None:
-        self.pending: list[Any] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.pending)
-
-    def __len__(self) -> int:
-        return len(self.pending)
-
-
-def _as_it_is(item: Any) -> Any:
-    return item
-
-
 class ProcessLoader(Loader):
     """``torch.utils.data.DataLoader``: worker processes, or the loop's own process for 0 workers."""
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
-        self._requests = _Requests()
+        self._requests: list[Any] = []  # what the batch sampler yields
         self._dataset = _BatchDataset(job, pin=pin)
         # A generator of its own: the DataLoader would otherwise draw from the one that initialises the network.
         self._loader = torch_data.DataLoader(
             self._dataset,
             batch_sampler=self._requests,
             num_workers=workers,
-            collate_fn=_as_it_is,
+            collate_fn=lambda item: item,
             pin_memory=pin and workers > 0,
             persistent_workers=workers > 0,
             multiprocessing_context=_Context() if workers else None,
@@ -272,10 +238,9 @@ class ProcessLoader(Loader):
         self._open = False
 
     def open(self) -> list[ReaderReport]:
-        """Start the workers; each opens its reader."""
         self._open = True
         try:
-            return self._ask_everyone(_Open())
+            return self._ask_everyone("open")
         except OSError as error:
             # Only the semaphores of the DataLoader's queues are made here without a file that an error would name.
             if not self.workers or error.errno is None or error.filename is not None:
@@ -291,12 +256,11 @@ class ProcessLoader(Loader):
         return self._serve(requests)
 
     def close(self) -> list[ReaderReport]:
-        """Close every reader in its worker, then stop the workers."""
         if not self._open:
             return []
         self._open = False
         try:
-            return self._ask_everyone(_Close())
+            return self._ask_everyone("close")
         finally:
             self._stop_workers()
 
@@ -310,16 +274,16 @@ class ProcessLoader(Loader):
         iterator._shutdown_workers()  # noqa: SLF001
         for worker in cast("list[BaseProcess]", getattr(iterator, "_workers", [])):
             # torch ends the remaining workers with SIGTERM, which a stopped process does not receive.
-            worker.join(TERMINATING_S)
+            worker.join(1.0)
             if worker.is_alive():
                 worker.kill()
                 worker.join()
 
-    def _ask_everyone(self, request: _Open | _Close) -> list[ReaderReport]:
+    def _ask_everyone(self, request: str) -> list[ReaderReport]:
         return cast("list[ReaderReport]", list(self._serve([request] * max(1, self.workers))))
 
     def _serve(self, requests: list[Any]) -> Iterator[Any]:
-        self._requests.pending = requests
+        self._requests[:] = requests
         try:
             for item in self._items():
                 if isinstance(item, Failure):
@@ -328,7 +292,7 @@ class ProcessLoader(Loader):
         except (RuntimeError, OSError, EOFError) as error:
             # torch reports a dead worker by a RuntimeError. An OSError is raised if a batch that a dead worker has sent
             # can no longer be fetched from it, which may be a moment before it counts as dead.
-            dead = self._dead_worker(wait_s=0.0 if isinstance(error, RuntimeError) else DYING_S)
+            dead = self._dead_worker(wait_s=0.0 if isinstance(error, RuntimeError) else 1.0)
             if dead is None:
                 raise
             raise self._mourn(dead) from error
@@ -337,7 +301,6 @@ class ProcessLoader(Loader):
         return iter(self._loader)
 
     def casualty(self) -> CellFailedError | None:
-        """Return an error that names the worker that died, after stopping the others; None if all are alive."""
         dead = self._dead_worker(wait_s=0.0)
         return None if dead is None else self._mourn(dead)
 
@@ -375,12 +338,6 @@ def worker_death(process: BaseProcess) -> CellFailedError:
 POLL_S = 0.1
 """The thread looks this often whether it is to end."""
 
-JOIN_S = 5.0
-"""A thread that waits for the rest of what a dead worker was sending never ends, and is left alone."""
-
-TAKEN = 3
-"""Batches whose memory is taken at the opening: one is with the loop, one is ready, one is being received."""
-
 RECEIVED = {"received_by": "thread"}
 """Note of the readers whose batches a thread received."""
 
@@ -394,7 +351,6 @@ class ReceivingLoader(ProcessLoader):
         self._thread: _ReceivingThread | None = None
 
     def open(self) -> list[ReaderReport]:
-        """Start the workers; each opens its reader."""
         opened = super().open()
         if not self._receives:
             return opened
@@ -428,7 +384,7 @@ class _ReceivingThread:
         # What torch itself does where it pins: the iterator reads another queue than the workers write to.
         self._sent = iterator._worker_result_queue  # noqa: SLF001
         self._received = iterator._data_queue = _Received()  # noqa: SLF001
-        self._free = [ReusedBuffer() for _ in range(TAKEN)]
+        self._free = [ReusedBuffer() for _ in range(3)]  # with the loop, ready, being received
         for buffer in self._free:
             buffer(shape)  # its page faults belong to the opening
         self._lent: dict[int, ReusedBuffer] = {}
@@ -441,21 +397,24 @@ class _ReceivingThread:
         return self._lent.pop(item.pixels.data_ptr()) if isinstance(item, LoadedBatch) else None
 
     def use_again(self, buffer: ReusedBuffer | None) -> None:
-        """Use the memory of a batch for another."""
         if buffer is not None:
             self._free.append(buffer)
 
     def stop(self) -> None:
-        """End the thread."""
         self._ending.set()
-        self._thread.join(JOIN_S)
+        self._thread.join(5.0)  # it never ends while it waits for the rest of what a dead worker was sending
 
     def _receive(self) -> None:
         while not self._ending.is_set():
             try:
                 number, item = self._sent.get(timeout=POLL_S)
                 if isinstance(item, LoadedBatch):
-                    self._copy(item)
+                    # More are taken where batches wait for a slow loop, or for those that it left with an epoch.
+                    buffer = self._free.pop() if self._free else ReusedBuffer()
+                    pixels = buffer(tuple(item.pixels.shape))
+                    np.copyto(pixels.numpy(), item.pixels.numpy())
+                    self._lent[pixels.data_ptr()] = buffer
+                    item.pixels = pixels
             except queue.Empty:
                 continue
             except Exception as error:  # noqa: BLE001 - the loop raises it, and ends its epoch
@@ -464,14 +423,6 @@ class _ReceivingThread:
                 continue
             self._received.put((number, item))
             del item  # or its memory would be held until the next one comes
-
-    def _copy(self, batch: LoadedBatch) -> None:
-        # More are taken where batches wait for a slow loop, or for those that it had when it left an epoch early.
-        buffer = self._free.pop() if self._free else ReusedBuffer()
-        pixels = buffer(tuple(batch.pixels.shape))
-        np.copyto(pixels.numpy(), batch.pixels.numpy())
-        self._lent[pixels.data_ptr()] = buffer
-        batch.pixels = pixels
 
 
 class _Received(queue.Queue[Any]):

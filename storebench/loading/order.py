@@ -35,7 +35,6 @@ def share_of(batches: Sequence[Indices], producer: int, producers: int) -> list[
 
 
 def order_digest(served: Sequence[Indices]) -> str:
-    """Return the digest of the order in which the samples of some batches were served."""
     return array_digest(joined(served))
 
 

@@ -4,8 +4,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,8 +14,7 @@ from storebench.errors import CellFailedError, CorruptDataError, UsageError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.options import AUTO
 from storebench.formats.registry import get_format, traits_of
-from storebench.formats.windows import Windows
-from storebench.loading.augment import Augment, prepare_files
+from storebench.loading.augment import prepare_files
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
 from storebench.loading.evidence import decoded_by
 from storebench.loading.order import epoch_order
@@ -25,38 +23,31 @@ from storebench.probes.batch_io import METER
 from storebench.system.copying import load_kernel
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessSettings:
-    """The settings of this process and of the calling thread."""
-
-    threads: int
-    cores: frozenset[int]
-    priority: int
+class ProcessSettings(dict[str, Any]):
+    """The settings of this process and of the calling thread, by name."""
 
     @classmethod
     def now(cls) -> Self:
-        """Return the settings as they are now."""
         return cls(
-            threads=torch.get_num_threads(),
-            cores=frozenset(os.sched_getaffinity(0)),
-            priority=os.getpriority(os.PRIO_PROCESS, 0),
+            {
+                "torch's threads": torch.get_num_threads(),
+                "the cores that it may use": sorted(os.sched_getaffinity(0)),
+                "its priority": os.getpriority(os.PRIO_PROCESS, 0),
+            }
         )
 
     def require_unchanged(self, backend: str) -> None:
         """Raise `CellFailedError` if a setting is no longer as it was: the cell would compute under other conditions."""
-        now = type(self).now()
-        changes = {
-            "torch's threads": (self.threads, now.threads),
-            "the cores that it may use": (sorted(self.cores), sorted(now.cores)),
-            "its priority": (self.priority, now.priority),
-        }
-        for name, (before, after) in changes.items():
-            if before != after:
+        for name, now in type(self).now().items():
+            if now != self[name]:
                 raise CellFailedError(
-                    f"the reader of {backend} changed {name} from {before} to {after} in the process that is measured",
+                    f"the reader of {backend} changed {name} from {self[name]} to {now} in the process that is measured",
                     hint="A reader may set these in processes and threads of its own only.",
                 )
 
+
+Allocate = Callable[[tuple[int, ...]], torch.Tensor]
+"""Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
 
 READY_BATCHES = 8
 """Ready batches of one producer, if they fit into `READY_BYTES`."""
@@ -68,18 +59,9 @@ READY_BYTES = 64 << 20
 class ReadyBatches:
     """A few different batches of a store's samples, with their own labels."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        augment: Augment,
-        *,
-        seed: int,
-        worker: int,
-        allocate: Callable[[tuple[int, ...]], torch.Tensor],
-    ) -> None:
+    def __init__(self, reader: Reader, job: LoadJob, worker: int, allocate: Allocate) -> None:
         self._reader = reader
-        self._augment = augment
-        self._seed = seed
+        self._job = job
         self._first = worker * READY_BATCHES
         self._allocate = allocate
         self._batches: list[tuple[torch.Tensor, Indices]] = []
@@ -89,9 +71,17 @@ class ReadyBatches:
         """Make batches of at least `rows` samples, unless those that are there are as large."""
         if rows <= self._rows:
             return
-        shape = (rows, *self._augment.output_shape(self._reader.image_shape))
+        reader, augment, seed = self._reader, self._job.augment, self._job.seed
+        shape = (rows, *augment.output_shape(reader.image_shape))
         count = max(2, min(READY_BATCHES, READY_BYTES // int(np.prod(shape))))
-        self._batches = [self._make(self._first + number, shape) for number in range(count)]
+        decoded = np.empty((rows, *reader.image_shape), np.uint8)
+        self._batches.clear()
+        for epoch in range(self._first, self._first + count):
+            indices = np.resize(epoch_order(len(reader.labels), seed=seed, epoch=epoch), rows)
+            reader.fetch_into(indices, decoded)
+            pixels = self._allocate(shape)
+            augment.apply(decoded, indices, pixels.numpy(), seed=seed, epoch=epoch)
+            self._batches.append((pixels, reader.labels[indices]))
         self._rows = rows
 
     def take(self, rows: int) -> tuple[torch.Tensor, Indices]:
@@ -101,33 +91,13 @@ class ReadyBatches:
         self._turn += 1
         return pixels[:rows], labels[:rows]
 
-    def _make(self, epoch: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, Indices]:
-        order = epoch_order(len(self._reader.labels), seed=self._seed, epoch=epoch)
-        indices = np.resize(order, shape[0])
-        decoded = np.empty((shape[0], *self._reader.image_shape), np.uint8)
-        self._reader.fetch_into(indices, decoded)
-        pixels = self._allocate(shape)
-        self._augment.apply(decoded, indices, pixels.numpy(), seed=self._seed, epoch=epoch)
-        return pixels, self._reader.labels[indices]
-
-
-Allocate = Callable[[tuple[int, ...]], torch.Tensor]
-"""Give a uint8 tensor of a shape, in memory that the loader chose (fresh, shared, pinned or reused)."""
-
-
-def allocate_fresh(shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a new uint8 tensor in ordinary memory."""
-    return torch.empty(shape, dtype=torch.uint8)
-
-
-def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a new uint8 tensor in page-locked memory, for a GPU."""
-    return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-
 
 def lasting_memory(*, pin: bool) -> Allocate:
-    """Return a function that allocates new memory in the loop's own process."""
-    return allocate_pinned if pin else allocate_fresh
+    """Return a function that allocates new memory in the loop's own process, page-locked for a GPU."""
+    return functools.partial(torch.empty, dtype=torch.uint8, pin_memory=pin)
+
+
+FRESH = lasting_memory(pin=False)
 
 
 class Producer:
@@ -136,10 +106,10 @@ class Producer:
     def __init__(
         self,
         job: LoadJob,
-        allocate: Allocate = allocate_fresh,
+        allocate: Allocate = FRESH,
         worker: int = LOOP_WORKER,
         reader: Reader | None = None,
-        lasting: Allocate = allocate_fresh,
+        lasting: Allocate = FRESH,
         *,
         own_process: bool = False,
     ) -> None:
@@ -161,17 +131,20 @@ class Producer:
         if self._reader is None:
             self._reader = open_backend(self.job)
         if self._ready_made:
-            self._ready = self._ready_batches(self._reader)
+            self._ready = ReadyBatches(self._reader, self.job, max(0, self.worker), self._lasting)
             self._ready.prepare(self.job.batch_size)
         open_ns = time.perf_counter_ns() - start
         settings.require_unchanged(self.job.backend.name)
         get_codec(self._reader.payload_codec)  # imports the decoder's library, so that no step does
         if take_memory and self.job.batch_size and not self._ready_made:
-            self._take_memory(self._reader, self.job.batch_size)
+            # The memory of a batch, and that of whole images where windows are cut out of them.
+            rows, reader, augment = self.job.batch_size, self._reader, self.job.augment
+            self._allocate((rows, *augment.output_shape(reader.image_shape)))
+            if not (augment.identity or reader.serves_windows or any_size(reader.payload_codec)):
+                self._scratch_for(reader, rows)
         return ReaderReport(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
 
     def close(self) -> ReaderReport:
-        """Close the reader, and return its notes."""
         notes = self._notes()
         if self._reader is not None and self._owns_reader:
             self._reader.close()
@@ -180,21 +153,21 @@ class Producer:
 
     @property
     def reader(self) -> Reader:
-        """The open reader."""
         if self._reader is None:
             self.open()
         assert self._reader is not None
         return self._reader
 
     def produce(self, request: BatchRequest) -> LoadedBatch:
-        """Fetch, decode and prepare one batch."""
         if self._ready_made:
             return self._produce_ready(request)
         reader, indices, augment = self.reader, request.indices, self.job.augment
         start = time.perf_counter_ns()
         if self._files:
             return self._produce_files(request, start)
-        windows = self._windows(reader, request)
+        windows = None
+        if not augment.identity:
+            windows = augment.windows(indices, reader.image_shape, seed=self.job.seed, epoch=request.epoch)
         drawn = time.perf_counter_ns()
         if request.plan is not None:
             reader.plan(request.plan)
@@ -231,25 +204,20 @@ class Producer:
         payloads = reader.fetch(indices)
         fetched = time.perf_counter_ns()
         views = job.augment.views(indices, seed=job.seed, epoch=request.epoch)
-        spent = prepare_files(reader, payloads, indices, pixels, views)
+        decode_ns = prepare_files(reader, payloads, indices, pixels, views)
         labels = reader.labels[indices]
         ready = time.perf_counter_ns()
         spans = Spans(
             start_ns=start,
             fetch_ns=fetched - start,
-            decode_ns=spent.decode_ns,
-            prep_ns=ready - fetched - spent.decode_ns,
+            decode_ns=decode_ns,
+            prep_ns=ready - fetched - decode_ns,
             ready_ns=ready,
         )
         return self._batch(out, labels, indices, spans, sum(map(len, payloads)))
 
     def _batch(
-        self,
-        out: torch.Tensor,
-        labels: Indices,
-        indices: Indices,
-        spans: Spans,
-        payload_bytes: int,
+        self, out: torch.Tensor, labels: Indices, indices: Indices, spans: Spans, payload_bytes: int
     ) -> LoadedBatch:
         return LoadedBatch(
             pixels=out,
@@ -278,26 +246,12 @@ class Producer:
             self.open()
         assert self._ready is not None
         pixels, labels = self._ready.take(count)
-        return LoadedBatch(
-            pixels=pixels,
-            labels=labels,
-            indices=request.indices,
-            spans=Spans(start_ns=start, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=time.perf_counter_ns()),
-            payload_bytes=count * reader.manifest.dataset.image_bytes,
-            worker=self.worker,
-        )
-
-    def _ready_batches(self, reader: Reader) -> ReadyBatches:
-        return ReadyBatches(
-            reader,
-            self.job.augment,
-            seed=self.job.seed,
-            worker=max(0, self.worker),
-            allocate=self._lasting,
-        )
+        payload_bytes = count * reader.manifest.dataset.image_bytes
+        ready = time.perf_counter_ns()
+        spans = Spans(start_ns=start, fetch_ns=0, decode_ns=0, prep_ns=0, ready_ns=ready)
+        return self._batch(pixels, labels, request.indices, spans, payload_bytes)
 
     def _notes(self) -> dict[str, str]:
-        """Return notes on the reading of the store, and on augmentation without the compiled kernel."""
         notes = self._reader.notes() if self._reader is not None else {}
         augment = self.job.augment
         if augment.identity or augment.resized is not None or load_kernel() is not None:
@@ -312,19 +266,6 @@ class Producer:
     def _files(self) -> bool:
         """Whether payloads are image files as they are."""
         return any_size(self.reader.payload_codec)
-
-    def _windows(self, reader: Reader, request: BatchRequest) -> Windows | None:
-        """Draw the windows of a batch; None if its images stay as they are."""
-        augment = self.job.augment
-        if augment.identity:
-            return None
-        return augment.windows(request.indices, reader.image_shape, seed=self.job.seed, epoch=request.epoch)
-
-    def _take_memory(self, reader: Reader, rows: int) -> None:
-        """Take the memory of a batch of `rows` samples, and that of whole images where windows are cut out of them."""
-        self._allocate((rows, *self.job.augment.output_shape(reader.image_shape)))
-        if not (self.job.augment.identity or reader.serves_windows or any_size(reader.payload_codec)):
-            self._scratch_for(reader, rows)
 
     def _pixels(self, reader: Reader, indices: Indices, decoded: Batch) -> tuple[int, int, int]:
         """Fill `decoded`; return payload bytes, when the fetch ended, and the decoding done inside it (ns)."""
@@ -349,7 +290,6 @@ class Producer:
 
 
 def open_backend(job: LoadJob) -> Reader:
-    """Open the reader that a job's backend names."""
     manifest = decoded_by(Manifest.read(job.store), job.backend)
     backend, store_format = job.backend, get_format(job.backend.format)
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()

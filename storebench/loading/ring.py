@@ -34,34 +34,32 @@ class RingMemory:
     def __init__(self, file: int | None = None, *, pin: bool = False, slots: int = SLOTS) -> None:
         self.file = os.memfd_create("storebench-ring") if file is None else file
         self._memory = torch.empty(0, dtype=torch.uint8)
-        self._slot_bytes = 0
+        self.slot_bytes = 0
         self._slots = slots
         self._pin = pin
         self._locked = False
 
-    @property
-    def slot_bytes(self) -> int:
-        """Largest batch, in bytes."""
-        return self._slot_bytes
-
     def fit(self, batch_bytes: int) -> None:
         """Make each slot large enough for a batch of `batch_bytes`. Call it between epochs only: slots move when they grow."""
-        if batch_bytes <= self._slot_bytes:
+        if batch_bytes <= self.slot_bytes:
             return
         self._unlock()
-        self._slot_bytes = -(-batch_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = self._slots * self._slot_bytes
+        self.slot_bytes = -(-batch_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = self._slots * self.slot_bytes
         if os.fstat(self.file).st_size < size:
             os.ftruncate(self.file, size)
         # The map lives for as long as any tensor on it, so a batch that is kept for too long is stale, never a crash.
         mapped = mmap.mmap(self.file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         mapped.madvise(mmap.MADV_DONTFORK)  # the workers that are forked after this one have no use for it
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
-        self._lock()
+        if self._pin and torch.cuda.is_available():
+            # Page-lock it. If the driver refuses, copies to the GPU are slower, but not wrong.
+            code = _cudart().cudaHostRegister(self._memory.data_ptr(), size, 0)
+            self._locked = int(code) == 0
 
     def slot(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
         """Return slot `number`, cut to `shape`, for the producer."""
-        return self.at(number * self._slot_bytes, shape)
+        return self.at(number * self.slot_bytes, shape)
 
     def at(self, offset: int, shape: tuple[int, ...]) -> torch.Tensor:
         """Return the batch at `offset`, for the loop."""
@@ -73,16 +71,9 @@ class RingMemory:
         return offset if 0 <= offset < len(self._memory) else None
 
     def close(self) -> None:
-        """Release the memory."""
         self._unlock()
         self._memory = torch.empty(0, dtype=torch.uint8)
         os.close(self.file)
-
-    def _lock(self) -> None:
-        """Page-lock the mapping. If the driver refuses, copies to the GPU are slower, but not wrong."""
-        if self._pin and torch.cuda.is_available():
-            code = _cudart().cudaHostRegister(self._memory.data_ptr(), len(self._memory), 0)
-            self._locked = int(code) == 0
 
     def _unlock(self) -> None:
         if self._locked:
@@ -102,10 +93,6 @@ class _Share:
     slot_bytes: int
 
 
-_Row = tuple[int, int, tuple[int, ...], bytes, bytes, tuple[int, ...] | None]
-"""A batch on its way: offset of the pixels, payload bytes, spans, labels, the indices that were read, kernel's counters."""
-
-
 class _WorkerEnd:
     """The worker's end: shares come in as plans, batches go out as rows."""
 
@@ -119,7 +106,6 @@ class _WorkerEnd:
         self._poll.register(connection.fileno(), select.POLLIN)
 
     def waiting(self) -> bool:
-        """Return whether a request has arrived, or the end of the connection."""
         return bool(self._poll.poll(0))
 
     def receive(self) -> Any:
@@ -131,14 +117,20 @@ class _WorkerEnd:
         return requests_of(message.plan, 1)
 
     def send(self, message: Any) -> None:
-        """Send an answer."""
         if isinstance(message, LoadedBatch):
             message = self._row(message)
         elif isinstance(message, BaseException):
-            message = _portable(message)
+            # It has to be pickled, and still to name the place where it was raised.
+            trace = "".join(traceback.format_exception(message))
+            if not isinstance(message, StorebenchError):
+                message.add_note(trace)
+            try:
+                pickle.loads(pickle.dumps(message))  # noqa: S301 - the other side has to load it, too
+            except Exception:  # noqa: BLE001 - an error's own pickling may raise anything
+                message = RuntimeError(trace)
         self._connection.send_bytes(pickle.dumps(message))
 
-    def _row(self, batch: LoadedBatch) -> _Row:
+    def _row(self, batch: LoadedBatch) -> tuple[Any, ...]:
         spans, pixels = batch.spans, batch.pixels
         offset = self._memory.offset_of(pixels)
         if offset is None:  # a ready-made batch, which has its own memory
@@ -179,11 +171,9 @@ class _LoopEnd:
             raise
 
     def waiting(self) -> bool:
-        """Return whether an answer has arrived, or the end of the connection."""
         return self._connection.poll()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -273,14 +263,3 @@ def _work(
             serve(_WorkerEnd(connection, memory, slots), producer, slots)
     finally:
         producer.close()
-
-
-def _portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled and still names the place where it was raised."""
-    if not isinstance(error, StorebenchError):
-        error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - the other side has to load it, too
-    except Exception:  # noqa: BLE001 - an error's own pickling may raise anything
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error

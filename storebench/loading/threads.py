@@ -33,7 +33,6 @@ class _QueueEnd:
         self._inbox = inbox
 
     def waiting(self) -> bool:
-        """Return whether a message has arrived."""
         return not self._inbox.empty()
 
 
@@ -53,7 +52,6 @@ class ThreadLane(Lane):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
         self.channel.send(Ask.STOP)
         self._thread.join()
 
@@ -83,7 +81,6 @@ class OnlyThreadLane(ThreadLane):
         self._made: collections.deque[LoadedBatch | BaseException] = collections.deque()
 
     def begin(self, requests: list[BatchRequest]) -> None:
-        """Send the producer its share of an epoch; it starts at once."""
         self._share, self._given, self._given_ns = requests, 0, None
         self._short_steps, self._parked = 0, False
         self._made.clear()
@@ -94,9 +91,15 @@ class OnlyThreadLane(ThreadLane):
         if self._given_ns is not None:
             self._choose_side(time.perf_counter_ns() - self._given_ns)
         if self._made:
-            batch = self._batch(self._made.popleft())
+            made = self._made.popleft()
+            if isinstance(made, BaseException):
+                raise made
+            batch = made
         elif self._parked:
-            batch = self._make(self._share[self._given])
+            self._slots.lend()
+            batch = self._producer.produce(self._share[self._given])
+            batch.worker = LOOP_WORKER
+            self.made_by_loop += 1
         else:
             batch = super().take()
         self._given += 1
@@ -104,14 +107,12 @@ class OnlyThreadLane(ThreadLane):
         return batch
 
     def release(self) -> None:
-        """Release the batch that was taken last, so that it may be overwritten."""
         if self._parked:
             self._slots.take_back()
         else:
             super().release()
 
     def paused(self, nanoseconds: int) -> None:
-        """Leave a pause of the loop out of the length of its step."""
         if self._given_ns is not None:
             self._given_ns += nanoseconds
 
@@ -121,27 +122,12 @@ class OnlyThreadLane(ThreadLane):
             self._parked = False
             super().begin(self._share[self._given :])
         elif not self._parked and self._short_steps == SHORT_STEPS:
-            self._park()
-
-    def _park(self) -> None:
-        """Let the thread finish its current batch and wait; keep the batches that it has made."""
-        self._parked = True
-        self._taken = self._asked  # so nothing is left to abandon
-        self.channel.send(Ask.ABANDON)
-        while (item := self.channel.receive()) is not Ask.ABANDON:
-            self._made.append(item)
-
-    def _make(self, request: BatchRequest) -> LoadedBatch:
-        self._slots.lend()
-        batch = self._producer.produce(request)
-        batch.worker = LOOP_WORKER
-        self.made_by_loop += 1
-        return batch
-
-    def _batch(self, item: Any) -> LoadedBatch:
-        if isinstance(item, BaseException):
-            raise item
-        return super()._batch(item)
+            # Let the thread finish its current batch and wait; keep the batches that it has made.
+            self._parked = True
+            self._taken = self._asked  # so nothing is left to abandon
+            self.channel.send(Ask.ABANDON)
+            while (item := self.channel.receive()) is not Ask.ABANDON:
+                self._made.append(item)
 
 
 class ThreadLoader(LaneLoader):
@@ -173,7 +159,10 @@ class ThreadLoader(LaneLoader):
         was_open = self._is_open
         closed = super().close()
         closed = [self._own.close()] if self._shared and was_open else closed
-        return [_with_note(report, self._only) for report in closed] if self._only else closed
+        if self._only is None:
+            return closed
+        made = {"made_by_loop": f"{self._only.made_by_loop} batches"}
+        return [replace(report, notes=report.notes | made) for report in closed]
 
     def paused(self, nanoseconds: int) -> None:
         """Leave a pause of the loop out of the length of its step, which decides whether the loop makes the next batch."""
@@ -193,8 +182,3 @@ class ThreadLoader(LaneLoader):
             return ThreadLane(producer, slots)
         self._only = OnlyThreadLane(producer, slots)
         return self._only
-
-
-def _with_note(closed: ReaderReport, lane: OnlyThreadLane) -> ReaderReport:
-    """Say how many batches the loop made itself."""
-    return replace(closed, notes={**closed.notes, "made_by_loop": f"{lane.made_by_loop} batches"})

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data as torch_data
 
-from storebench.formats.base import Batch, Indices, Reader
+from storebench.formats.base import Reader
 from storebench.formats.registry import get_format, parse_backend
 from storebench.manifest import Manifest
 
@@ -76,7 +76,9 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         self.store = Path(store).absolute()  # a worker may run in another folder
         self.manifest = Manifest.read(self.store)
         self.transform = transform
-        self._backend = parse_backend(_backend_name(self.manifest, reader, options or {}))
+        name = f"{self.manifest.format}+{self.manifest.codec}" + (f":{reader}" if reader else "")
+        pairs = ",".join(f"{key}={value}" for key, value in (options or {}).items())
+        self._backend = parse_backend(f"{name}?{pairs}")
         self._reader: Reader | None = None
         self._opened_by = 0
         self._closing: process_util.Finalize | None = None
@@ -113,7 +115,9 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
             wrong = next(index for index in indices if not 0 <= index < len(self))
             raise IndexError(f"no sample {wrong} in {len(self)}")
         reader = self._open()
-        images = torch.from_numpy(_pixels(reader, wanted)).permute(0, 3, 1, 2).unbind()
+        pixels = np.empty((len(wanted), *reader.image_shape), dtype=np.uint8)
+        reader.read_into(wanted, pixels)
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).unbind()
         transform = self.transform
         prepared = images if transform is None else [transform(image) for image in images]
         return list(zip(prepared, reader.labels[wanted].tolist(), strict=True))
@@ -149,15 +153,3 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
             self._closing = process_util.Finalize(self, opened.close, exitpriority=0)
             self._reader, self._opened_by = opened, os.getpid()
         return self._reader
-
-
-def _backend_name(manifest: Manifest, reader: str | None, options: Mapping[str, str]) -> str:
-    name = f"{manifest.format}+{manifest.codec}" + (f":{reader}" if reader else "")
-    return name + "?" + ",".join(f"{key}={value}" for key, value in options.items())
-
-
-def _pixels(reader: Reader, indices: Indices) -> Batch:
-    """Return the decoded pixels of some samples, uint8 [n, H, W, C]."""
-    pixels = np.empty((len(indices), *reader.image_shape), dtype=np.uint8)
-    reader.read_into(indices, pixels)
-    return pixels

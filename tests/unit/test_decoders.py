@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from storebench.codecs import get_codec
-from storebench.codecs.decoders import DECODERS, get_decoder
+from storebench.codecs.decoders import DECODERS
 from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError
 from storebench.formats import parse_backend
 from tests.support.photo_folders import KINDS, photo, photo_file
@@ -80,7 +80,7 @@ def test_a_library_has_decoded_before_its_first_sample(other: str, monkeypatch: 
         return made[-1]
 
     monkeypatch.setattr(DECODERS[other], "array", noted)
-    get_decoder(other)
+    DECODERS[other]()
     assert [pixels.shape for pixels in made] == [(16, 16, 3)]
 
 
@@ -131,7 +131,7 @@ def test_opencv_has_no_threads_beside_those_that_a_cell_gives() -> None:
     cv2 = pytest.importorskip("cv2", exc_type=ImportError)
     cv2.setNumThreads(4)
     content, before = photo_file(2, (900, 700)), len(list(TASKS.iterdir()))
-    get_decoder("opencv").pixels(content, "JPEG", "RGB")
+    DECODERS["opencv"]().pixels(content, "JPEG", "RGB")
     assert cv2.getNumThreads() == 1
     assert len(list(TASKS.iterdir())) == before
 

@@ -6,25 +6,29 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from storebench.arrays import Indices
 from storebench.codecs import Payload, any_size, get_codec
 from storebench.datasets.images import SUFFIXES, suffix_of
-from storebench.errors import CorruptDataError, CorruptStoreError
 from storebench.formats.base import Fetched, Format, FormatInfo, Reader, ReaderInfo, Writer
-from storebench.formats.common import damaged, load_integers, load_labels, save_array, sync_folder
+from storebench.formats.common import (
+    damaged,
+    decode_sample,
+    load_integers,
+    load_labels,
+    save_array,
+    sync_folder,
+)
 from storebench.formats.options import AUTO, Options, integer
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
 
 IMAGES = "images"
-
 LABELS_FILE = "labels.npy"
 
 SUFFIXES_FILE = "suffixes.npy"
@@ -55,7 +59,6 @@ class FilesWriter(Writer):
             path.mkdir(parents=True)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Write one file."""
         suffix = self._suffix or suffix_of(bytes(payload[:12]))
         path = self._folders[label] / f"{len(self._labels):08d}{suffix}"
         with path.open("xb", buffering=0) as file:
@@ -68,7 +71,6 @@ class FilesWriter(Writer):
             self._suffixes.append(SUFFIXES.index(suffix))
 
     def close(self) -> None:
-        """Write the labels and sync all files."""
         save_array(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
         if self._suffix is None:
             save_array(self.folder / SUFFIXES_FILE, np.asarray(self._suffixes, dtype=np.uint8))
@@ -90,31 +92,42 @@ class FilesReader(Reader):
         self._prefixes = [os.path.join(store.absolute(), IMAGES, name, "") for name in folders]  # noqa: PTH118 - keeps the final slash
         self._label_list: list[int] = self.labels.tolist()
         self._suffix = get_codec(manifest.codec).suffix
-        self._suffixes = _load_suffixes(store, manifest.count) if any_size(manifest.codec) else None
+        self._suffixes: list[int] | None = None
+        if any_size(manifest.codec):
+            numbers = load_integers(store / SUFFIXES_FILE)
+            if numbers.shape != (manifest.count,) or not np.isin(numbers, range(len(SUFFIXES))).all():
+                raise damaged("the file extensions are not those of the samples", store / SUFFIXES_FILE)
+            self._suffixes = numbers.tolist()
         self._spare = bytearray(1)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         return [self._read(number) for number in self._checked(indices)]
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        numbers = self._checked(indices)
-        batch = out.reshape(-1).data
-        size = self.manifest.dataset.image_bytes
-        for row, number in enumerate(numbers):
-            self._read_into(number, batch[row * size : (row + 1) * size])
-        return Fetched(len(batch))
+        for number, row in zip(self._checked(indices), out.reshape(len(out), -1), strict=True):
+            path, handle = self._open(number)
+            try:
+                # The extra byte reveals a file that is too long, without asking for its size.
+                got = os.readv(handle, (row.data, self._spare))
+            finally:
+                os.close(handle)
+            if got != len(row):
+                raise damaged(f"{got} bytes where {len(row)} were expected", Path(path))
+        return Fetched(out.nbytes)
 
     def path(self, number: int) -> str:
-        """Return the file of sample `number`."""
         suffix = self._suffix if self._suffixes is None else SUFFIXES[self._suffixes[number]]
         return f"{self._prefixes[self._label_list[number]]}{number:08d}{suffix}"
 
-    def _read(self, number: int) -> bytes:
+    def _open(self, number: int) -> tuple[str, int]:
         path = self.path(number)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise self._missing(path, error) from error
+            raise damaged(f"the file does not open ({error.strerror})", Path(path)) from error
+
+    def _read(self, number: int) -> bytes:
+        path, handle = self._open(number)
         try:
             size = os.fstat(handle).st_size
             payload = os.read(handle, size)
@@ -124,39 +137,6 @@ class FilesReader(Reader):
             raise damaged(f"{len(payload)} bytes could be read of {size}", Path(path))
         return payload
 
-    def _read_into(self, number: int, row: memoryview) -> None:
-        path = self.path(number)
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._missing(path, error) from error
-        try:
-            # The extra byte reveals a file that is too long, without asking for its size.
-            got = os.readv(handle, (row, self._spare))
-        finally:
-            os.close(handle)
-        if got != len(row):
-            raise damaged(f"{got} bytes where {len(row)} were expected", Path(path))
-
-    def _missing(self, path: str, error: OSError) -> CorruptStoreError:
-        return damaged(f"the file does not open ({error.strerror})", Path(path))
-
-
-def _load_suffixes(store: Path, count: int) -> list[int]:
-    """Return the number of each sample's file extension, where samples are image files as they are."""
-    path = store / SUFFIXES_FILE
-    numbers = load_integers(path)
-    if numbers.shape != (count,) or (count and not 0 <= numbers.min() <= numbers.max() < len(SUFFIXES)):
-        raise damaged("the file extensions are not those of the samples", path)
-    suffixes: list[int] = numbers.tolist()
-    return suffixes
-
-
-MOST_THREADS = 1024
-MOST_AHEAD_FILES = 1 << 20
-
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, kw_only=True)
 class FilesThreadsOptions(Options):
@@ -165,14 +145,14 @@ class FilesThreadsOptions(Options):
     threads: int | None = integer(
         default=None,
         least=1,
-        most=MOST_THREADS,
+        most=1024,
         none=AUTO,
         meaning="files that are read and decoded at the same time; auto is the cell's threads, else the cores that we may use",
     )
     ahead: int = integer(
         default=512,
         least=0,
-        most=MOST_AHEAD_FILES,
+        most=1 << 20,
         meaning="files ahead of the loop that the kernel is asked to read",
     )
 
@@ -194,7 +174,6 @@ class FilesThreadsReader(FilesReader):
 
     @classmethod
     def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:
-        """Return the payload bytes of the files that are read ahead of the loop."""
         assert isinstance(options, FilesThreadsOptions)
         return options.ahead * manifest.payload_bytes // max(1, manifest.count)
 
@@ -213,26 +192,32 @@ class FilesThreadsReader(FilesReader):
         return payloads
 
     def spread(self, work: Callable[[int], None], count: int) -> None:
-        """Share the calls out among the threads."""
         parts = min(self._threads, count)
 
         def some(part: int) -> None:
             for row in range(part, count, parts):
                 work(row)
 
-        _results([self._pool.submit(some, part) for part in range(parts)])
+        jobs = [self._pool.submit(some, part) for part in range(parts)]
+        wait(jobs)  # every one: after an error, none may still write into a batch
+        for job in jobs:
+            job.result()
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = self._checked(indices)
-        parts = min(self._threads, len(numbers))
-        jobs = [
-            self._pool.submit(self._some, numbers[part::parts], out[part::parts]) for part in range(parts)
-        ]
-        spans = _results(jobs)
+        spent = [0] * len(numbers)
+
+        def make(row: int) -> None:
+            payload = self._read(numbers[row])
+            start = time.perf_counter_ns()
+            decode_sample(self._codec, payload, out[row], numbers[row], self.path(numbers[row]))
+            spent[row] = time.perf_counter_ns() - start
+
+        self.spread(make, len(numbers))
         if self._ahead is not None:
             self._ahead.served(len(numbers))
         # The threads decode at the same time: the mean of their times is the share of this call's wall time.
-        return Fetched(payload_bytes=out.nbytes, decode_ns=sum(spans) // parts)
+        return Fetched(payload_bytes=out.nbytes, decode_ns=sum(spent) // min(self._threads, len(numbers)))
 
     def _plan(self, batches: Sequence[Indices]) -> None:
         self._stop()
@@ -241,45 +226,16 @@ class FilesThreadsReader(FilesReader):
             self._ahead = _Ahead(self, self._checked(numbers), self.options.ahead)
 
     def notes(self) -> dict[str, str]:
-        """Return the number of threads, as a note."""
         return {"threads": str(self._threads), "asked ahead": f"{self.options.ahead} files"}
 
     def _close(self) -> None:
         self._stop()
         self._pool.shutdown()
 
-    def ask_for(self, sample: int) -> None:
-        """Start reading one file into the page cache; an error is left to the read that follows."""
-        with contextlib.suppress(OSError):
-            handle = os.open(self.path(sample), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(handle)
-
-    def _some(self, numbers: list[int], images: Batch) -> int:
-        """Read and decode files sequentially; return the nanoseconds of decoding."""
-        decoding = 0
-        for sample, image in zip(numbers, images, strict=True):
-            payload = self._read(sample)
-            start = time.perf_counter_ns()
-            try:
-                self._codec.decode_into(payload, image)
-            except CorruptDataError as error:
-                raise damaged(f"sample {sample}: {error.what}", Path(self.path(sample))) from error
-            decoding += time.perf_counter_ns() - start
-        return decoding
-
     def _stop(self) -> None:
         if self._ahead is not None:
             self._ahead.stop()
             self._ahead = None
-
-
-def _results(jobs: Sequence[Future[T]]) -> list[T]:
-    """Return the results of all jobs once every one has ended: after an error, none may still write into a batch."""
-    wait(jobs)
-    return [job.result() for job in jobs]
 
 
 class _Ahead:
@@ -290,7 +246,7 @@ class _Ahead:
         self._numbers = numbers
         self._room = threading.Semaphore(most)
         self._stopped = False
-        self._thread = threading.Thread(target=self._work, name="storebench-files-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._ask, name="storebench-files-ahead", daemon=True)
         self._thread.start()
 
     def served(self, count: int) -> None:
@@ -298,17 +254,21 @@ class _Ahead:
         self._room.release(max(1, count))
 
     def stop(self) -> None:
-        """Stop the thread and wait for it."""
         self._stopped = True
         self._room.release()
         self._thread.join()
 
-    def _work(self) -> None:
+    def _ask(self) -> None:
         for sample in self._numbers:
             self._room.acquire()
             if self._stopped:
                 return
-            self._reader.ask_for(sample)
+            with contextlib.suppress(OSError):  # left to the read that follows
+                handle = os.open(self._reader.path(sample), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(handle)
 
 
 class FilesFormat(Format):
@@ -322,7 +282,6 @@ class FilesFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the sequential reader, and the one with threads."""
         return {
             "get": ReaderInfo(
                 reader=FilesReader,
@@ -337,10 +296,8 @@ class FilesFormat(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of image files."""
         return FilesWriter(folder, spec)
 
     def locate(self, store: Path, manifest: Manifest, index: int) -> Path:
-        """Return the file of sample `index`."""
         with FilesReader(store, manifest, Options()) as reader:
             return Path(reader.path(index))

@@ -13,10 +13,6 @@ from storebench.formats.common import damaged
 from storebench.formats.reads.direct_file import Offsets
 from storebench.units import number_of
 
-COSTLY_TIMES = 4
-
-COSTLY_BYTES = 128 << 10
-
 
 class NoPlaceError(Exception):
     """The samples have no place of their own in the file; the message gives the reason."""
@@ -62,10 +58,9 @@ def diagnose_chunking(path: Path | str) -> str | None:
     """Return the cost of a random sample if a file's chunking makes it large, with the line that reduces it."""
     with h5py.File(path, "r", locking=False) as file:
         for name, data in file.items():
-            if isinstance(data, h5py.Dataset) and data.ndim > 1:
-                diagnosis = diagnose_dataset(Path(path), name, data)
-                if diagnosis:
-                    return diagnosis
+            image = isinstance(data, h5py.Dataset) and data.ndim > 1
+            if image and (diagnosis := diagnose_dataset(Path(path), name, data)):
+                return diagnosis
     return None
 
 
@@ -82,16 +77,13 @@ def diagnose_dataset(path: Path, name: str, data: Any, *, sample_bytes: int | No
     sample = math.prod(data.shape[1:]) * item if sample_bytes is None else sample_bytes
     touched = chunks_of_sample(data)
     cost = touched * math.prod(data.chunks) * item
-    if cost < COSTLY_BYTES or cost < COSTLY_TIMES * sample:
+    if cost < 128 << 10 or cost < 4 * sample:
         return None
     layout = "CHUNK=" + "x".join(map(str, (1, *data.shape[1:]))) if data.compression else "CONTI"
     repacked = path.with_name(f"{path.stem}-repacked{path.suffix}")
     command = ["h5repack", "-l", f"{name}:{layout}", str(path), str(repacked)]
+    size = f"{cost / 2**20:.1f} MiB" if cost >= 1 << 20 else f"{cost / 2**10:.0f} KiB"
     return (
-        f"a random sample of {name!r} ({sample} bytes) costs {_size(cost)}: it spans "
+        f"a random sample of {name!r} ({sample} bytes) costs {size}: it spans "
         f"{number_of(touched, 'chunk')} of {data.chunks}; fix it with: {shlex.join(command)}"
     )
-
-
-def _size(cost: int) -> str:
-    return f"{cost / 2**20:.1f} MiB" if cost >= 1 << 20 else f"{cost / 2**10:.0f} KiB"

@@ -6,25 +6,18 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.formats.base import Fetched, Format, FormatInfo, ReaderInfo, Writer
-from storebench.formats.common import checked_labels, damaged
+from storebench.formats.common import damaged
 from storebench.formats.hdf5.chunks import NoPlaceError, chunk_addresses, diagnose_chunking, row_offsets
-from storebench.formats.hdf5.get import DATA_FILE, H5_ERRORS, Hdf5GetReader, Hdf5Writer
+from storebench.formats.hdf5.get import DATA_FILE, H5_ERRORS, Hdf5GetReader, Hdf5Writer, read_whole
 from storebench.formats.options import Options
 from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.extents import ExtentReader, locator
 from storebench.formats.reads.planned import ReadPolicy
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
-
-_CACHE_SLOTS = 100_003
-"""A prime number, so that few chunks share a slot, as HDF5's manual advises."""
-
-LaterParts = dict[int, list[tuple[int, int]]]
-"""Sample -> (offset, length) of its parts beyond the first, if a sample is on chunks that are not adjacent."""
 
 
 class Hdf5DirectReader(ExtentReader):
@@ -35,7 +28,8 @@ class Hdf5DirectReader(ExtentReader):
         self._path = store / DATA_FILE
         self._library: Hdf5GetReader | None = None
         self._why_library = ""
-        self._later_parts: LaterParts = {}
+        # Sample -> (offset, length) of its parts beyond the first, if a sample is on chunks that are not adjacent.
+        self._later_parts: dict[int, list[tuple[int, int]]] = {}
         try:
             self._open()
         except BaseException:
@@ -48,7 +42,10 @@ class Hdf5DirectReader(ExtentReader):
         payloads = super()._fetch(indices)
         if self._later_parts:
             for row, number in enumerate(indices.tolist()):
-                payloads[row] += b"".join(self._part(*part) for part in self._later_parts.get(number, ()))
+                for offset, length in self._later_parts.get(number, ()):
+                    part = np.empty(length, np.uint8)
+                    self.reads.file.read_fully(offset, part)
+                    payloads[row] += part.tobytes()
         return payloads
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
@@ -69,7 +66,6 @@ class Hdf5DirectReader(ExtentReader):
             super()._plan(batches)
 
     def notes(self) -> dict[str, str]:
-        """Return a note if the library has to read after all, with the reason."""
         if self._library is None:
             return super().notes()
         diagnosis = diagnose_chunking(self._path)
@@ -86,12 +82,14 @@ class Hdf5DirectReader(ExtentReader):
             raise damaged("the file is missing", self._path)
         try:
             with h5py.File(self._path, "r", locking=False) as file:
-                count = self.manifest.count
-                self.labels = checked_labels(self._whole(file, "label", count), count, self._path)
+                self.labels = read_whole(file["label"].id, "label", self.manifest.count, self._path)
                 offsets, lengths = self._places(file)
         except NoPlaceError as error:
             self._why_library = str(error)
-            self._library = _CachedReader(self.store, self.manifest, self.options)
+            # With a cache for the chunks of a window, so that each is decompressed once. The number of slots is a
+            # prime, so that few chunks share one, as HDF5's manual advises.
+            cache = 100_003, self.options.window()
+            self._library = Hdf5GetReader(self.store, self.manifest, Options(), cache)
             return
         except H5_ERRORS as error:
             raise damaged(f"HDF5 cannot open it ({error})", self._path) from error
@@ -101,13 +99,6 @@ class Hdf5DirectReader(ExtentReader):
             raise damaged("a sample lies outside the file", self._path)
         self._serve(self._path, locator(offsets, lengths), mean_bytes=mean)
 
-    def _whole(self, file: h5py.File, name: str, count: int) -> npt.NDArray[np.int64]:
-        # Check before allocating: the header of a data set of any shape takes only a few bytes of the file.
-        if file[name].shape != (count,):
-            raise damaged(f"the data set {name!r} is {file[name].shape}, not ({count},)", self._path)
-        values: npt.NDArray[np.int64] = file[name][...]
-        return values
-
     def _places(self, file: h5py.File) -> tuple[Offsets, Offsets]:
         count = self.manifest.count
         if self.payload_codec == "raw":
@@ -116,7 +107,7 @@ class Hdf5DirectReader(ExtentReader):
                 raise damaged(f"an array {data.dtype}{data.shape} of other images", self._path)
             size = self.manifest.dataset.image_bytes
             return row_offsets(data), np.full(count, size, np.int64)
-        bounds = self._whole(file, "offset", count + 1).astype(np.int64)
+        bounds = read_whole(file["offset"].id, "offset", count + 1, self._path)
         blob = file["payload"]
         if bounds[0] != 0 or (np.diff(bounds) < 0).any():
             raise damaged("the offsets do not ascend from 0", self._path)
@@ -148,22 +139,6 @@ class Hdf5DirectReader(ExtentReader):
             ]
         return offsets, lengths
 
-    def _part(self, offset: int, length: int) -> bytes:
-        part = np.empty(length, np.uint8)
-        self.reads.file.read_fully(offset, part)
-        return part.tobytes()
-
-
-class _CachedReader(Hdf5GetReader):
-    """The library's reader with a cache for the chunks of a window, so that each is decompressed once."""
-
-    def __init__(self, store: Path, manifest: Manifest, policy: ReadPolicy) -> None:
-        self._cache_bytes = policy.window()
-        super().__init__(store, manifest, Options())
-
-    def _chunk_cache(self) -> tuple[int, int]:
-        return _CACHE_SLOTS, self._cache_bytes
-
 
 class Hdf5Format(Format):
     """One file that describes itself."""
@@ -176,7 +151,6 @@ class Hdf5Format(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the reader that uses the library, and the one that does not."""
         return {
             "get": ReaderInfo(
                 reader=Hdf5GetReader,
@@ -191,5 +165,4 @@ class Hdf5Format(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of ``data.h5``."""
         return Hdf5Writer(folder, spec)

@@ -15,7 +15,7 @@ from storebench.arrays import Indices
 from storebench.codecs import Payload
 from storebench.errors import CorruptStoreError
 from storebench.formats.base import Fetched, Reader, Writer
-from storebench.formats.common import checked_labels, damaged, sync_folder, write_errors
+from storebench.formats.common import damaged, sync_folder, write_errors
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
@@ -24,9 +24,6 @@ DATA_FILE = "data.h5"
 
 BUFFER_BYTES = 4 << 20
 """Bytes written at a time, and the chunk size of the growing blob of payloads."""
-
-METADATA_BYTES = 1 << 20
-"""Bytes reserved for everything but the arrays; HDF5 needs less."""
 
 H5_ERRORS = (
     OSError,
@@ -61,13 +58,18 @@ class Hdf5Writer(Writer):
                 self._reserve()  # creating the file has truncated it
                 self._file.attrs["codec"] = spec.codec
                 self._file.attrs["class_names"] = list(spec.dataset.class_names)
-                self._data = self._create_data()
+                if self._raw:
+                    shape = (spec.dataset.count, *spec.dataset.image_shape)
+                    kind: dict[str, Any] = {"name": "data", "shape": shape}
+                else:
+                    kind = {"name": "payload", "shape": (0,), "maxshape": (None,), "chunks": (BUFFER_BYTES,)}
+                # Every byte will be written, so HDF5 need not fill the array first.
+                self._data = self._file.create_dataset(**kind, dtype=np.uint8, fill_time="never")
         except BaseException:
             self.abort()
             raise
 
     def append(self, payload: Payload, label: int) -> None:
-        """Buffer one payload; write some 4 MiB at a time."""
         self._pending.append(bytes(payload))
         self._pending_bytes += len(payload)
         self._labels.append(label)
@@ -76,7 +78,6 @@ class Hdf5Writer(Writer):
             self._flush()
 
     def close(self) -> None:
-        """Write buffered payloads, the labels and the offsets, and sync."""
         self._flush()
         with _destructors_silent(), write_errors(self._path, OSError, RuntimeError):
             self._file["label"] = np.asarray(self._labels, dtype=np.int64)
@@ -90,7 +91,6 @@ class Hdf5Writer(Writer):
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Close the file, ignoring errors of HDF5."""
         with _destructors_silent():
             with contextlib.suppress(OSError, RuntimeError, AttributeError):
                 self._file.close()
@@ -102,16 +102,8 @@ class Hdf5Writer(Writer):
         chunks = -(-self._offsets[-1] // BUFFER_BYTES)
         data = info.count * info.image_bytes if self._raw else chunks * BUFFER_BYTES
         with write_errors(self._path, OSError), self._path.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, data + 16 * info.count + METADATA_BYTES)
-
-    def _create_data(self) -> Any:
-        if self._raw:
-            shape = (self.spec.dataset.count, *self.spec.dataset.image_shape)
-            # Every byte will be written, so HDF5 need not fill the array first.
-            return self._file.create_dataset("data", shape, np.uint8, fill_time="never")
-        return self._file.create_dataset(
-            "payload", (0,), np.uint8, maxshape=(None,), chunks=(BUFFER_BYTES,), fill_time="never"
-        )
+            # 1 MiB is more than HDF5 needs for everything but the arrays.
+            os.posix_fallocate(file.fileno(), 0, data + 16 * info.count + (1 << 20))
 
     def _flush(self) -> None:
         block = np.frombuffer(b"".join(self._pending), dtype=np.uint8)
@@ -141,17 +133,40 @@ def _destructors_silent() -> Iterator[None]:
         sys.excepthook, sys.unraisablehook = printing, dropping
 
 
-SIEVE_BYTES = 1
-"""HDF5 would read 64 KiB around each small image: amplification without a faster epoch."""
+def read_whole(dataset: h5py.h5d.DatasetID, name: str, count: int, path: Path) -> npt.NDArray[np.int64]:
+    """Return a whole data set of integers, int64 [count]."""
+    # Check before allocating: the header of a data set of any shape takes only a few bytes of the file.
+    if dataset.shape != (count,):
+        raise damaged(f"the data set {name!r} is {dataset.shape}, not ({count},)", path)
+    values = np.empty(count, dtype=np.int64)
+    try:
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    except H5_ERRORS as error:
+        raise damaged(f"the data set {name!r} cannot be read ({error})", path) from error
+    return values
 
 
 class Hdf5GetReader(Reader):
     """Read one hyperslab per sample straight into the batch, through h5py's low-level interface."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
+    def __init__(
+        self, store: Path, manifest: Manifest, options: Options, chunk_cache: tuple[int, int] = (0, 0)
+    ) -> None:
         super().__init__(store, manifest, options)
         self._path = store / DATA_FILE
-        self._file = _open_file(self._path)
+        # Slots and bytes: without any, HDF5 reads only the part of a chunk that it needs, not the whole 4 MiB.
+        self._chunk_cache = chunk_cache
+        if not self._path.is_file():
+            raise damaged("the file is missing", self._path)
+        access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+        access.set_sieve_buf_size(1)  # it would read 64 KiB around each small image, without a faster epoch
+        access.set_file_locking(
+            False, True
+        )  # a store is never written again, and read-only disks have no locks
+        try:
+            self._file = h5py.h5f.open(bytes(self._path), h5py.h5f.ACC_RDONLY, access)
+        except OSError as error:
+            raise CorruptStoreError(f"HDF5 cannot open the file ({error})", where=self._path) from error
         try:
             self._open_datasets()
         except H5_ERRORS as error:
@@ -186,10 +201,11 @@ class Hdf5GetReader(Reader):
 
     def _open_datasets(self) -> None:
         count = self.manifest.count
-        self.labels = checked_labels(self._whole("label", count), count, self._path)
+        self.labels = read_whole(self._dataset("label"), "label", count, self._path)
         shape: tuple[int, ...] = (count, *self.image_shape)
         if self.payload_codec != "raw":
-            self._offsets: list[int] = self._whole("offset", count + 1).tolist()
+            offsets = read_whole(self._dataset("offset"), "offset", count + 1, self._path)
+            self._offsets: list[int] = offsets.tolist()
             shape = (self._offsets[-1],)
         self._data = self._dataset("data" if self.payload_codec == "raw" else "payload")
         if self._data.shape != shape or self._data.dtype != np.uint8:
@@ -203,27 +219,11 @@ class Hdf5GetReader(Reader):
 
     def _dataset(self, name: str) -> h5py.h5d.DatasetID:
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-        access.set_chunk_cache(*self._chunk_cache(), 1.0)
+        access.set_chunk_cache(*self._chunk_cache, 1.0)
         try:
             return h5py.h5d.open(self._file, name.encode(), access)
         except H5_ERRORS as error:
             raise damaged(f"the data set {name!r} is missing", self._path) from error
-
-    def _chunk_cache(self) -> tuple[int, int]:
-        """Return the slots and the bytes of the cache for chunks of each data set."""
-        return 0, 0  # so that HDF5 reads only the part of a chunk that it needs, not the whole 4 MiB
-
-    def _whole(self, name: str, count: int) -> npt.NDArray[np.int64]:
-        dataset = self._dataset(name)
-        # Check before allocating: the header of a data set of any shape takes only a few bytes of the file.
-        if dataset.shape != (count,):
-            raise damaged(f"the data set {name!r} is {dataset.shape}, not ({count},)", self._path)
-        values = np.empty(count, dtype=np.int64)
-        try:
-            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-        except H5_ERRORS as error:
-            raise damaged(f"the data set {name!r} cannot be read ({error})", self._path) from error
-        return values
 
     def _payload(self, number: int) -> bytes:
         start, end = self._offsets[number], self._offsets[number + 1]
@@ -236,15 +236,3 @@ class Hdf5GetReader(Reader):
         except (OSError, RuntimeError) as error:
             raise damaged(f"HDF5 cannot read sample {number} ({error})", self._path) from error
         return payload.tobytes()
-
-
-def _open_file(path: Path) -> h5py.h5f.FileID:
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_sieve_buf_size(SIEVE_BYTES)
-    access.set_file_locking(False, True)  # a store is never written again, and read-only disks have no locks
-    if not path.is_file():
-        raise damaged("the file is missing", path)
-    try:
-        return h5py.h5f.open(bytes(path), h5py.h5f.ACC_RDONLY, access)
-    except OSError as error:
-        raise CorruptStoreError(f"HDF5 cannot open the file ({error})", where=path) from error

@@ -14,13 +14,7 @@ from storebench.system.scratch import locked_folder, remove
 class Snapshot:
     """Link and copy the files of `store` into a temporary folder."""
 
-    def __init__(
-        self,
-        kind: str,
-        store: Path,
-        *,
-        linked: Callable[[Path], bool],
-    ) -> None:
+    def __init__(self, kind: str, store: Path, *, linked: Callable[[Path], bool]) -> None:
         try:
             self.folder, lock = locked_folder(f"snapshot-{kind}")
         except OSError as error:
@@ -37,24 +31,22 @@ class Snapshot:
     def _fill(self, store: Path, linked: Callable[[Path], bool]) -> None:
         try:
             for path in sorted(store.iterdir()):
-                if linked(path):
-                    self._link(path)
-                elif path.is_file():
-                    shutil.copyfile(path, self.folder / path.name)
+                target = self.folder / path.name
+                if not linked(path):
+                    if path.is_file():
+                        shutil.copyfile(path, target)
+                    continue
+                try:
+                    target.hardlink_to(path)
+                except OSError:  # another file system, or files of another user
+                    target.symlink_to(path)
+                    self.links = "symbolic links"
         except FileNotFoundError as error:
             raise damaged(
                 "a file was removed while the store was being opened", Path(error.filename)
             ) from error
         except OSError as error:
             raise _refusal(error, self.folder.parent) from error
-
-    def _link(self, path: Path) -> None:
-        target = self.folder / path.name
-        try:
-            target.hardlink_to(path)
-        except OSError:  # another file system, or files of another user
-            target.symlink_to(path)
-            self.links = "symbolic links"
 
 
 def no_room(full: DiskFullError) -> DiskFullError:

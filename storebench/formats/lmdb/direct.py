@@ -8,11 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.errors import CorruptStoreError
-from storebench.formats.common import checked_labels, damaged
+from storebench.formats.common import damaged
 from storebench.formats.keyvalue import LABEL_KEY, make_key
 from storebench.formats.lmdb.index import PageIndex, kept_indexes, open_index
 from storebench.formats.lmdb.pages import (
@@ -154,7 +153,6 @@ class TreeWalk:
         self._leaf = (-1, b"")
 
     def close(self) -> None:
-        """Close the file. Calling it twice is harmless."""
         self._file.close()
 
     def locate(self, indices: Indices) -> tuple[Offsets, Offsets]:
@@ -170,15 +168,24 @@ class TreeWalk:
         return places[:, 0].copy(), places[:, 1].copy()
 
     def _find(self, key: bytes) -> tuple[int, int]:
+        slot = -1
         if self._keep_leaf and self._leaf[0] >= 0:
-            slot = _search(self._leaf[1], key)
-            if slot >= 0 and _key(self._leaf[1], slot) == key:
-                return self._value(slot)
-        self._descend(key)
-        slot = _search(self._leaf[1], key)
-        if slot < 0 or _key(self._leaf[1], slot) != key:
+            slot = _slot_of(self._leaf[1], key)
+        if slot < 0:
+            self._descend(key)
+            slot = _slot_of(self._leaf[1], key)
+        if slot < 0:
             raise CorruptStoreError(f"the record {key!r} is missing", where=self._file.path)
-        return self._value(slot)
+        number, page = self._leaf
+        pointer = _pointer(page, slot)
+        low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
+        start = pointer + _NODE.size + key_bytes
+        page_bytes = self._file.meta.page_bytes
+        if flags & BIG_DATA:
+            offset = _NUMBER.unpack_from(page, start)[0] * page_bytes + HEADER_BYTES
+        else:
+            offset = number * page_bytes + start
+        return offset, low | high << 16
 
     def _descend(self, key: bytes) -> None:
         number, page_bytes = self._file.meta.main.root, self._file.meta.page_bytes
@@ -192,18 +199,6 @@ class TreeWalk:
             low, high, top, _ = _NODE.unpack_from(page, _pointer(page, max(0, _search(page, key, first=1))))
             number = low | high << 16 | top << 32
         raise damaged_page(self._file.path, number, "the tree has no leaves")
-
-    def _value(self, slot: int) -> tuple[int, int]:
-        number, page = self._leaf
-        pointer = _pointer(page, slot)
-        low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
-        start = pointer + _NODE.size + key_bytes
-        page_bytes = self._file.meta.page_bytes
-        if flags & BIG_DATA:
-            offset = _NUMBER.unpack_from(page, start)[0] * page_bytes + HEADER_BYTES
-        else:
-            offset = number * page_bytes + start
-        return offset, low | high << 16
 
 
 def _pointer(page: bytes, slot: int) -> int:
@@ -228,6 +223,12 @@ def _search(page: bytes, key: bytes, first: int = 0) -> int:
     return low - 1
 
 
+def _slot_of(page: bytes, key: bytes) -> int:
+    """Return the slot of a key, -1 if the page does not have it."""
+    slot = _search(page, key)
+    return slot if slot >= 0 and _key(page, slot) == key else -1
+
+
 class LmdbDirectReader(ExtentReader):
     """Read a plain ``data.mdb`` at the speed of the machine. The file may not be written to meanwhile."""
 
@@ -246,11 +247,9 @@ class LmdbDirectReader(ExtentReader):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
-        """Return the page index, which is kept beside the store or in the user's cache folder."""
         return kept_indexes(store)
 
     def notes(self) -> dict[str, str]:
-        """Return the notes on reading, and how samples were located."""
         return {**super().notes(), "positions": "page index" if self._walk is None else "tree walk"}
 
     def _close(self) -> None:
@@ -283,28 +282,24 @@ class LmdbDirectReader(ExtentReader):
         self._seen = transactions(self.reads.file.fd, index.page_bytes)
         if index.identity.transaction.to_bytes(8, "little") not in (self._seen[:8], self._seen[8:]):
             raise self._changed()
-        self.labels = self._read_labels(int(index.offsets[count]), int(index.lengths[count]))
-
-    def _read_labels(self, offset: int, length: int) -> npt.NDArray[np.int64]:
-        if length != 8 * self.manifest.count:
+        if index.lengths[count] != 8 * count:
             raise damaged(
-                f"{length} bytes of labels where {8 * self.manifest.count} were expected", self._path
+                f"{index.lengths[count]} bytes of labels where {8 * count} were expected", self._path
             )
-        raw = np.empty(length, np.uint8)
-        self.reads.file.read_fully(offset, raw)
-        return checked_labels(raw.view("<i8").astype(np.int64), self.manifest.count, self._path)
+        labels = np.empty(8 * count, np.uint8)
+        self.reads.file.read_fully(int(index.offsets[count]), labels)
+        self.labels = labels.view("<i8").astype(np.int64)
 
     def _check(self) -> None:
         """Refuse to serve pages that a writer may have reused, because this reader is not in LMDB's reader table."""
         # The length first: touching a mapping beyond the end of its file kills the process.
-        if self.reads.file.shrank() or self._transactions() != self._seen:
+        if self.reads.file.shrank():
             raise self._changed()
-
-    def _transactions(self) -> bytes:
         # A call reads a page for 16 bytes. The mapping has them at once, but a page that is mapped cannot be evicted.
-        if self.reads.maps_pages:
-            return self._mapped_transactions.tobytes()
-        return transactions(self.reads.file.fd, self._page_bytes)
+        mapped = self.reads.maps_pages
+        fd, page_bytes = self.reads.file.fd, self._page_bytes
+        if (self._mapped_transactions.tobytes() if mapped else transactions(fd, page_bytes)) != self._seen:
+            raise self._changed()
 
     def _changed(self) -> CorruptStoreError:
         return CorruptStoreError(

@@ -8,9 +8,9 @@ import numpy as np
 
 from storebench.arrays import Indices, Pixels
 from storebench.codecs import any_size, get_codec
-from storebench.errors import CorruptDataError, CorruptStoreError, UsageError
+from storebench.errors import CorruptStoreError, UsageError
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
-from storebench.formats.common import damaged
+from storebench.formats.common import damaged, decode_sample
 from storebench.formats.lmdb.direct import LmdbDirectOptions, LmdbDirectReader
 from storebench.formats.lmdb.get import LmdbGetReader, LmdbWriter
 from storebench.formats.lmdb.index import build_index, kept_indexes
@@ -19,8 +19,6 @@ from storebench.formats.reads.direct_file import Offsets
 from storebench.formats.reads.planned import ReadPolicy
 from storebench.formats.reads.shared_pixels import SharedPixelsReader, store_tag
 from storebench.manifest import Manifest, StoreSpec
-
-_FILL_BYTES = 32 << 20
 
 
 class LmdbSharedReader(SharedPixelsReader):
@@ -43,14 +41,13 @@ class LmdbSharedReader(SharedPixelsReader):
 
     @classmethod
     def index_files(cls, store: Path) -> list[Path]:
-        """Return the page index, which is kept beside the store or in the user's cache folder."""
         return kept_indexes(store)
 
 
 def _planned(source: LmdbDirectReader) -> Iterator[Indices]:
     """Yield the indices of the whole store in batches, which the reader was told before."""
     count = source.manifest.count
-    rows = max(1, _FILL_BYTES // source.manifest.dataset.image_bytes)
+    rows = max(1, (32 << 20) // source.manifest.dataset.image_bytes)
     batches = [np.arange(at, min(at + rows, count)) for at in range(0, count, rows)]
     source.plan(batches)
     yield from batches
@@ -65,21 +62,14 @@ def _fill_files(content: Pixels, offsets: Offsets, source: LmdbDirectReader) -> 
 
 def _fill(pixels: Pixels, source: LmdbDirectReader) -> None:
     """Read and decode the whole store into `pixels`, uint8 [N, H, W, C]."""
+    codec = get_codec(source.payload_codec)
     for batch in _planned(source):
         part = pixels[batch[0] : batch[-1] + 1]
         if source.payload_codec == "raw":
             source.fetch_into(batch, part)
         else:
-            _decode(source, int(batch[0]), source.fetch(batch), part)
-
-
-def _decode(source: LmdbDirectReader, first: int, payloads: list[bytes], images: Pixels) -> None:
-    codec = get_codec(source.payload_codec)
-    for number, (payload, image) in enumerate(zip(payloads, images, strict=True), start=first):
-        try:
-            codec.decode_into(payload, image)
-        except CorruptDataError as error:
-            raise damaged(f"sample {number}: {error.what}", source.store / DATA_FILE) from error
+            for number, payload, image in zip(batch.tolist(), source.fetch(batch), part, strict=True):
+                decode_sample(codec, payload, image, number, source.store / DATA_FILE)
 
 
 class LmdbFormat(Format):
@@ -93,7 +83,6 @@ class LmdbFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the reader that uses the library, and two that do not."""
         return {
             "get": ReaderInfo(
                 reader=LmdbGetReader,
@@ -114,19 +103,15 @@ class LmdbFormat(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of ``data.mdb``."""
         return LmdbWriter(folder, spec)
 
     def check_structure(self, store: Path) -> None:
         """Walk the whole tree, without its values: LMDB follows a damaged page number or pointer out of the file."""
         try:
             build_index(store)
-        except (
-            CorruptStoreError,
-            UsageError,
-        ) as error:  # a kind of tree that storebench does not write is damage, too
+        except (CorruptStoreError, UsageError) as error:
+            # A kind of tree that storebench does not write is damage, too.
             raise damaged(error.what, store / DATA_FILE) from error
 
     def data_files(self, store: Path) -> list[Path]:
-        """Return the one file."""
         return [store / DATA_FILE]

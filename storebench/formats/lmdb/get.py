@@ -26,14 +26,7 @@ from storebench.formats.windows import Batch, Windows
 from storebench.manifest import StoreSpec
 
 FIRST_MAP_BYTES = 64 << 20
-
-COMMIT_RECORDS = 1000  # as Caffe's convert_imageset
-
-COMMIT_BYTES = 128 << 20  # a transaction's pages are in memory until it is committed
-
 SPARE_PAGES = 256  # meta, branch and copied pages of one transaction; the estimate must not be too low
-
-TRIAL_BYTES = 1 << 20
 
 
 class LmdbWriter(Writer):
@@ -56,13 +49,11 @@ class LmdbWriter(Writer):
         self._begin(0)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Put one record."""
         with self._write_errors():
             self._put(make_key(len(self._labels)), payload)
         self._labels.append(label)
 
     def close(self) -> None:
-        """Put the labels, commit, and sync the file."""
         with self._write_errors():
             self._put(LABEL_KEY, pack_labels(self._labels))
             self._txn.commit()
@@ -71,7 +62,6 @@ class LmdbWriter(Writer):
         sync_folder(self.folder)
 
     def abort(self) -> None:
-        """Drop the transaction and the environment."""
         with contextlib.suppress(lmdb.Error):
             self._txn.abort()
         self._env.close()
@@ -91,12 +81,13 @@ class LmdbWriter(Writer):
         with write_errors(self.folder, OSError), (self.folder / DATA_FILE).open("ab", buffering=0) as file:
             left = self._written + (self._records + SPARE_PAGES) * self._page
             while left > 0:
-                left -= file.write(bytes(min(left, TRIAL_BYTES)))
+                left -= file.write(bytes(min(left, 1 << 20)))
             os.fsync(file.fileno())
 
     def _put(self, key: bytes, value: Payload) -> None:
         pages = len(value) // self._page + 2  # its own pages, and its share of leaf and branch pages
-        if self._records == COMMIT_RECORDS or self._written > COMMIT_BYTES or pages > self._room:
+        # As Caffe's convert_imageset; and a transaction's pages are in memory until it is committed.
+        if self._records == 1000 or self._written > 128 << 20 or pages > self._room:
             self._txn.commit()
             self._begin(pages)
         self._txn.put(key, value, append=True, dupdata=False)
@@ -124,6 +115,7 @@ class _SharedEnvironment:
 
     env: Any
     readahead: bool
+    file: tuple[int, int]
     process: int
     users: int = 0
 
@@ -133,11 +125,18 @@ _open_envs: dict[tuple[int, int], _SharedEnvironment] = {}
 
 
 def _acquire(store: Path, readahead: bool) -> _SharedEnvironment:
-    _close_inherited()
-    shared = _open_envs.get(_identity(store))
+    # Those that the parent had open when it forked: py-lmdb would take them for this process's own.
+    for inherited in [shared for shared in _open_envs.values() if shared.process != os.getpid()]:
+        _open_envs.pop(inherited.file).env.close()
+    path = store / DATA_FILE
+    if not path.is_file():
+        raise damaged("the file is missing", path)
+    file = path.stat().st_dev, path.stat().st_ino
+    shared = _open_envs.get(file)
     if shared is None:
-        shared = _SharedEnvironment(env=_open_env(store, readahead), readahead=readahead, process=os.getpid())
-        _open_envs[_identity(store)] = shared
+        env = _open_env(path, readahead)
+        shared = _SharedEnvironment(env=env, readahead=readahead, file=file, process=os.getpid())
+        _open_envs[file] = shared
     elif shared.readahead != readahead:
         raise UsageError(
             "the store is already open in this process with another readahead",
@@ -148,33 +147,11 @@ def _acquire(store: Path, readahead: bool) -> _SharedEnvironment:
     return shared
 
 
-def _release(shared: _SharedEnvironment) -> None:
-    shared.users -= 1
-    if shared.users == 0 and shared.process == os.getpid():
-        for key in [key for key, value in _open_envs.items() if value is shared]:
-            del _open_envs[key]
-        shared.env.close()
-
-
-def _close_inherited() -> None:
-    """Close environments that the parent had open when it forked: py-lmdb would take them for this process's own."""
-    for key in [key for key, shared in _open_envs.items() if shared.process != os.getpid()]:
-        _open_envs.pop(key).env.close()
-
-
-def _identity(store: Path) -> tuple[int, int]:
-    path = store / DATA_FILE
-    if not path.is_file():
-        raise damaged("the file is missing", path)
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino
-
-
-def _open_env(store: Path, readahead: bool) -> Any:
-    path = store / DATA_FILE
+def _open_env(path: Path, readahead: bool) -> Any:
+    folder = os.fsencode(path.parent)
     try:
         env = lmdb.open(
-            os.fsencode(store), readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
+            folder, readonly=True, lock=False, create=False, readahead=readahead, max_spare_txns=1
         )
     except lmdb.Error as error:
         raise damaged(f"LMDB cannot open the file ({error})", path) from error
@@ -218,7 +195,9 @@ class LmdbGetReader(KeyValueReader):
         if self._txn is not None:
             self._txn.abort()
             self._txn = None
-            _release(self._shared)
+            self._shared.users -= 1
+            if not self._shared.users and self._shared.process == os.getpid():
+                _open_envs.pop(self._shared.file).env.close()
 
     @property
     def serves_windows(self) -> bool:
@@ -240,5 +219,4 @@ class LmdbGetReader(KeyValueReader):
         return Fetched(len(numbers) * self._image_bytes)
 
     def notes(self) -> dict[str, str]:
-        """Return whether the kernel read ahead."""
         return {"readahead": as_text(self.options.readahead)}

@@ -5,39 +5,25 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Integers
-from storebench.errors import (
-    CorruptDataError,
-    CorruptStoreError,
-    StorebenchError,
-    UsageError,
-)
+from storebench.errors import CorruptDataError, CorruptStoreError, StorebenchError, UsageError
 from storebench.fileio.reading import read_small_file
-from storebench.formats.lmdb.pages import (
-    DATA_FILE,
-    Nodes,
-    PageFile,
-    current_meta,
-    leaves,
-    sub_databases,
-)
+from storebench.formats.lmdb.pages import DATA_FILE, Nodes, PageFile, current_meta, leaves, sub_databases
 from storebench.system.scratch import scratch_folder, user_cache_folder
 
 _VERSION = 1
 _HEADER_BYTES = 8 * 8 + 16
-_TRIES = 3
 
 LEAST_ENTRY_BYTES = 10
 """Least bytes of an entry in its page: a pointer of 2 bytes, and a node's header of 8."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileIdentity:
+class FileIdentity(NamedTuple):
     """The identity of the file from which an index was built."""
 
     size: int
@@ -47,19 +33,15 @@ class FileIdentity:
 
     @classmethod
     def of(cls, file: PageFile) -> Self:
-        """Return the current identity of an open file."""
         status = os.fstat(file.fd)
         transaction = current_meta(file.fd, file.path).transaction
-        return cls(
-            size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino, transaction=transaction
-        )
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, transaction)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageIndex:
     """The place of every value of one database, in the order of the keys."""
 
-    path: Path  # the data file
     identity: FileIdentity  # identity of the file when it was indexed
     page_bytes: int  # the database's page size
     offsets: Integers  # int64 [n], bytes from the start of the file
@@ -83,8 +65,7 @@ def open_index(path: Path | str) -> PageIndex:
         identity = FileIdentity.of(file)
         places = _cache_places(file_path)
         for place in places:
-            index = _load(place, file_path, identity, file.meta.page_bytes)
-            if index is not None:
+            if (index := _load(place, identity, file.meta.page_bytes)) is not None:
                 return index
     index = build_index(file_path)
     _keep(index, places)
@@ -93,28 +74,21 @@ def open_index(path: Path | str) -> PageIndex:
 
 def build_index(path: Path | str) -> PageIndex:
     """Walk the tree and return the index, regardless of any cache. See `open_index`."""
-    for _ in range(_TRIES):
+    for _ in range(3):
         with PageFile(data_file(path)) as file:
             before = FileIdentity.of(file)
             try:
-                offsets, lengths, numbered = _walk(file)
+                index = _walk(file, before)
             except CorruptStoreError:
                 if FileIdentity.of(file) == before:
                     raise
                 continue  # a writer reused pages in the meantime: try again
             if FileIdentity.of(file) == before and before.transaction == file.meta.transaction:
-                return PageIndex(
-                    path=file.path,
-                    identity=before,
-                    page_bytes=file.meta.page_bytes,
-                    offsets=offsets,
-                    lengths=lengths,
-                    numbered=numbered,
-                )
+                return index
     raise CorruptStoreError("the file is being written to", where=path, hint="Index it when that is done.")
 
 
-def _walk(file: PageFile) -> tuple[Integers, npt.NDArray[np.uint32], int]:
+def _walk(file: PageFile, identity: FileIdentity) -> PageIndex:
     tree = file.meta.main
     if tree.entries > min(tree.leaf_pages, file.pages) * (file.meta.page_bytes // LEAST_ENTRY_BYTES):
         raise CorruptStoreError(
@@ -127,9 +101,8 @@ def _walk(file: PageFile) -> tuple[Integers, npt.NDArray[np.uint32], int]:
     keys = _KeyCheck(file.path)
     done = 0
     for nodes in leaves(file, tree):
-        named = sub_databases(nodes)
-        if named:
-            names = ", ".join(name.decode(errors="replace") for name, _ in named[:5])
+        if named := sub_databases(nodes):
+            names = ", ".join(name.decode(errors="replace") for name in named[:5])
             raise UsageError(
                 f"the file holds named databases ({names})",
                 where=file.path,
@@ -140,22 +113,20 @@ def _walk(file: PageFile) -> tuple[Integers, npt.NDArray[np.uint32], int]:
         starts, sizes, pages = file.values(nodes)
         offsets.append(starts)
         lengths.append(sizes.astype(np.uint32))
-        own += [pages, _pages_of(nodes)]
+        leaf_pages = np.unique(nodes.page_numbers)
+        own += [pages, np.stack([leaf_pages, np.ones_like(leaf_pages)], axis=1)]
         keys.add(nodes)
         done += len(nodes)
     if done != tree.entries:
         raise CorruptStoreError(f"{done} entries where the record says {tree.entries}", where=file.path)
     _refuse_shared_pages(own, file.path)
-    return (
-        np.concatenate([np.empty(0, np.int64), *offsets]),
-        np.concatenate([np.empty(0, np.uint32), *lengths]),
-        keys.numbered,
+    return PageIndex(
+        identity=identity,
+        page_bytes=file.meta.page_bytes,
+        offsets=np.concatenate([np.empty(0, np.int64), *offsets]),
+        lengths=np.concatenate([np.empty(0, np.uint32), *lengths]),
+        numbered=keys.numbered,
     )
-
-
-def _pages_of(nodes: Nodes) -> Integers:
-    numbers = nodes.page_numbers[np.append(True, nodes.page_numbers[1:] != nodes.page_numbers[:-1])]
-    return np.stack([numbers, np.ones_like(numbers)], axis=1)
 
 
 def _refuse_shared_pages(own: list[Integers], path: Path) -> None:
@@ -183,7 +154,6 @@ class _KeyCheck:
         self._last: bytes | None = None
 
     def add(self, nodes: Nodes) -> None:
-        """Check the nodes that follow those checked so far."""
         lengths = nodes.key_lengths
         width = max(8, -(-int(lengths.max()) // 8) * 8)
         room = np.concatenate([nodes.data, np.zeros(width, np.uint8)])
@@ -191,24 +161,15 @@ class _KeyCheck:
         keys = windows[nodes.keys].view(np.uint8).reshape(len(nodes), width)
         keys[np.arange(width) >= lengths[:, None]] = 0
         words = keys.view(">u8").astype(np.uint64)
-        self._check_order(words, lengths)
-        first, last = nodes.at(0)[0], nodes.at(len(nodes) - 1)[0]
-        if self._last is not None and first <= self._last:
-            raise CorruptStoreError("the keys do not ascend", where=self._path)
-        self._last = last
-        self._count_numbered(keys, lengths)
-
-    def _check_order(self, words: npt.NDArray[np.uint64], lengths: Integers) -> None:
         before, after = words[:-1], words[1:]
         at = np.argmax(before != after, axis=1)
         rows = np.arange(len(at))
         smaller, larger = before[rows, at], after[rows, at]
         # Equal up to the padding: then the shorter key is the smaller one.
         ascends = (smaller < larger) | ((smaller == larger) & (lengths[:-1] < lengths[1:]))
-        if not ascends.all():
+        if not ascends.all() or (self._last is not None and nodes.key(0) <= self._last):
             raise CorruptStoreError("the keys do not ascend", where=self._path)
-
-    def _count_numbered(self, keys: npt.NDArray[np.uint8], lengths: Integers) -> None:
+        self._last = nodes.key(len(nodes) - 1)
         if self.numbered == self._seen:
             digits = keys[:, :8].astype(np.int64) - ord("0")
             numbers = digits @ (10 ** np.arange(7, -1, -1))
@@ -241,11 +202,10 @@ def _digest(header: Integers, offsets: Integers, lengths: npt.NDArray[np.uint32]
 
 
 def _header(identity: FileIdentity, page_bytes: int, numbered: int, count: int) -> Integers:
-    known = (identity.size, identity.mtime_ns, identity.inode, identity.transaction)
-    return np.array([_VERSION, *known, page_bytes, numbered, count], "<i8")
+    return np.array([_VERSION, *identity, page_bytes, numbered, count], "<i8")
 
 
-def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
+def _load(place: Path, identity: FileIdentity, page_bytes: int) -> PageIndex | None:
     """Return the index that is kept in `place` if it is complete and belongs to the current file."""
     try:
         most = _HEADER_BYTES + 12 * (identity.size // LEAST_ENTRY_BYTES)
@@ -264,7 +224,6 @@ def _load(place: Path, path: Path, identity: FileIdentity, page_bytes: int) -> P
     if raw[64:_HEADER_BYTES] != _digest(header, offsets, lengths):
         return None
     return PageIndex(
-        path=path,
         identity=identity,
         page_bytes=page_bytes,
         offsets=offsets,

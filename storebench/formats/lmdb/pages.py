@@ -9,10 +9,8 @@ branch the first three are the child's page number. Leaf flag 1 means that the
 data is 8 bytes: the number of the first of the value's own pages, in which the
 value begins at byte 16.
 
-Whatever breaks a rule of that layout raises `CorruptStoreError`: nothing read
-from the file is used as an offset before it is checked, no page serves twice,
-and keys must ascend. LMDB has no checksums, so damage within a key or value
-that keeps these rules cannot be detected. LMDB itself cannot detect it either.
+Whatever breaks a rule of that layout raises `CorruptStoreError`: nothing read from the file is used as an offset
+before it is checked, no page serves twice, and keys must ascend. LMDB has no checksums against other damage.
 """
 
 import os
@@ -20,7 +18,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -41,17 +39,15 @@ _META_BYTES = 152
 """Bytes of a meta page that hold its header and LMDB's MDB_meta."""
 
 _MAGIC_AT, _PAGE_SIZE_AT, _MAIN_AT, _LAST_PAGE_AT, _TRANSACTION_AT = 16, 40, 88, 136, 144
-"""Places of fields in a meta page; the record of the unnamed database ends where the number of the last page begins."""
+"""Places of fields in a meta page."""
 
 _DATA_VERSION = 1
-_BRANCH, LEAF, _META = 0x01, 0x02, 0x08
+BRANCH, LEAF, _META = 0x01, 0x02, 0x08
 _KIND_FLAGS = 0x6F  # branch, leaf, overflow, meta, leaf2, subpage; other flags have no meaning on disk
 BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
 _NODE_HEADER = 8
 _DATABASE_BYTES = 48
 _UNREADABLE_FLAGS = {0x02: "reversed keys", 0x04: "duplicate keys", 0x08: "integer keys"}
-_CHUNK_BYTES = 2 << 20
-_PAGE_SIZES = tuple(1 << power for power in range(8, 17))
 
 
 def damaged_page(path: Path, page: int, what: str) -> CorruptStoreError:
@@ -59,29 +55,17 @@ def damaged_page(path: Path, page: int, what: str) -> CorruptStoreError:
     return CorruptStoreError(f"page {page} is damaged: {what}", where=path, hint="Write the database again.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tree:
+class Tree(NamedTuple):
     """One database in the file: the record of 48 bytes that LMDB keeps for it."""
 
+    pad: int
     flags: int
     depth: int
     branch_pages: int
     leaf_pages: int
+    value_pages: int
     entries: int
     root: int
-
-    @classmethod
-    def parse(cls, record: bytes) -> Self:
-        """Read the record."""
-        _, flags, depth, branch, leaf, _, entries, root = struct.unpack("<IHHQQQQQ", record)
-        return cls(
-            flags=flags,
-            depth=depth,
-            branch_pages=branch,
-            leaf_pages=leaf,
-            entries=entries,
-            root=root,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +99,9 @@ class Nodes:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def at(self, number: int) -> tuple[bytes, int, int, int]:
-        """Return key, position of the data, size field and flags of one node."""
-        start, length = int(self.keys[number]), int(self.key_lengths[number])
-        key = self.data[start : start + length].tobytes()
-        return key, start + length, int(self.sizes[number]), int(self.flags[number])
+    def key(self, number: int) -> bytes:
+        start = int(self.keys[number])
+        return self.data[start : start + int(self.key_lengths[number])].tobytes()
 
 
 class PageFile:
@@ -142,7 +124,6 @@ class PageFile:
         self.pages = min(self.size // self.meta.page_bytes, self.meta.last_page + 1)
 
     def close(self) -> None:
-        """Close the file. Calling it twice is harmless."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -164,14 +145,6 @@ class PageFile:
             )
         return numbers.astype(np.int64)
 
-    def branch(self, numbers: Integers) -> Nodes:
-        """Parse branch pages. `sizes` and `flags` hold the child's number as LMDB packs it."""
-        return self._parse(numbers, _BRANCH)
-
-    def leaf(self, numbers: Integers) -> Nodes:
-        """Parse leaf pages."""
-        return self._parse(numbers, LEAF)
-
     def children(self, nodes: Nodes) -> Integers:
         """Return the page numbers that a branch's nodes point to, checked."""
         numbers = nodes.sizes.astype(np.uint64) | (nodes.flags.astype(np.uint64) << np.uint64(32))
@@ -192,7 +165,8 @@ class PageFile:
             raise CorruptStoreError("a value ends beyond the file", where=self.path)
         return offsets, nodes.sizes, np.stack([numbers, counts], axis=1)
 
-    def _parse(self, numbers: Integers, kind: int) -> Nodes:
+    def parse(self, numbers: Integers, kind: int) -> Nodes:
+        """Parse pages. In a `BRANCH`, `sizes` and `flags` hold the child's number as LMDB packs it."""
         page_bytes = self.meta.page_bytes
         data = self._read(numbers)
         words = data.view("<u2").astype(np.int64).reshape(-1, page_bytes // 2)[: len(numbers)]
@@ -247,7 +221,7 @@ class PageFile:
             numbers, (flags & _KIND_FLAGS) != kind, "it is of another kind than its place in the tree"
         )
         # LMDB relies on a branch having at least two children.
-        least = HEADER_BYTES + (4 if kind == _BRANCH else 2)
+        least = HEADER_BYTES + (4 if kind == BRANCH else 2)
         wrong = (lower < least) | (lower & 1 != 0) | (lower > upper) | (upper > page_bytes)
         self._refuse(numbers, wrong, "its bounds are impossible")
 
@@ -309,23 +283,24 @@ def _parse_meta(raw: bytes, number: int, path: Path) -> Meta | None:
             where=path,
             hint="Use the reader lmdb:get.",
         )
-    size, last_page, transaction = (
-        struct.unpack_from(layout, raw, at)[0]
-        for layout, at in (("<I", _PAGE_SIZE_AT), ("<Q", _LAST_PAGE_AT), ("<Q", _TRANSACTION_AT))
-    )
-    if size not in _PAGE_SIZES:
+    (size,) = struct.unpack_from("<I", raw, _PAGE_SIZE_AT)
+    if size not in [1 << power for power in range(8, 17)]:
         return None
+    last_page, transaction = struct.unpack_from("<QQ", raw, _LAST_PAGE_AT)
     return Meta(
         page_bytes=size,
         last_page=last_page,
         transaction=transaction,
-        main=Tree.parse(raw[_MAIN_AT:_LAST_PAGE_AT]),
+        main=Tree(*struct.unpack_from("<IHHQQQQQ", raw, _MAIN_AT)),
     )
 
 
 def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
     """Walk a tree level by level and yield its leaf nodes in the order of their keys, some MiB at a time."""
-    refuse_special(tree, file.path)
+    for flag, feature in _UNREADABLE_FLAGS.items():
+        if tree.flags & flag:
+            hint = "Use the reader lmdb:get."
+            raise UsageError(f"a database with {feature} is not read here", where=file.path, hint=hint)
     if not tree.entries and tree.root == NO_PAGE:
         return
     if not 1 <= tree.depth <= MAX_DEPTH:
@@ -338,37 +313,26 @@ def leaves(file: PageFile, tree: Tree) -> Iterator[Nodes]:
         if branches > tree.branch_pages or (depth == tree.depth and len(level) != tree.leaf_pages):
             raise CorruptStoreError("the tree has more or fewer pages than its record says", where=file.path)
         if depth < tree.depth:
-            parts = [file.children(file.branch(some)) for some in _chunks(level, file.meta.page_bytes)]
+            parts = [file.children(file.parse(some, BRANCH)) for some in _chunks(level, file.meta.page_bytes)]
             level = np.concatenate(parts)
             if len(np.unique(level)) != len(level):
                 raise CorruptStoreError("two branches lead to one page", where=file.path)
     if branches != tree.branch_pages:
         raise CorruptStoreError("the tree has fewer pages than its record says", where=file.path)
     for some in _chunks(level, file.meta.page_bytes):
-        yield file.leaf(some)
+        yield file.parse(some, LEAF)
 
 
-def refuse_special(tree: Tree, path: Path) -> None:
-    """Refuse key orders other than LMDB's own, and several values per key."""
-    for flag, feature in _UNREADABLE_FLAGS.items():
-        if tree.flags & flag:
-            raise UsageError(
-                f"a database with {feature} is not read here", where=path, hint="Use the reader lmdb:get."
-            )
-
-
-def sub_databases(nodes: Nodes) -> list[tuple[bytes, Tree]]:
-    """Return the named databases among leaf nodes."""
-    databases = []
-    for number in np.flatnonzero(nodes.flags & (_SUB_DATABASE | _DUPLICATES)).tolist():
-        key, start, size, flags = nodes.at(number)
-        if flags & _DUPLICATES or size != _DATABASE_BYTES:
-            raise CorruptStoreError(f"the record of the database {key!r} is damaged")
-        databases.append((key, Tree.parse(nodes.data[start : start + size].tobytes())))
-    return databases
+def sub_databases(nodes: Nodes) -> list[bytes]:
+    """Return the names of the named databases among leaf nodes."""
+    numbers = np.flatnonzero(nodes.flags & (_SUB_DATABASE | _DUPLICATES))
+    for number in numbers.tolist():
+        if nodes.flags[number] & _DUPLICATES or nodes.sizes[number] != _DATABASE_BYTES:
+            raise CorruptStoreError(f"the record of the database {nodes.key(number)!r} is damaged")
+    return [nodes.key(number) for number in numbers.tolist()]
 
 
 def _chunks(numbers: Integers, page_bytes: int) -> Iterator[Integers]:
-    step = max(1, _CHUNK_BYTES // page_bytes)
+    step = max(1, (2 << 20) // page_bytes)
     for at in range(0, len(numbers), step):
         yield numbers[at : at + step]

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from storebench.arrays import Indices, Pixels
 from storebench.codecs import Payload, any_size, get_codec
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import UsageError
 from storebench.formats.base import Fetched, Format, FormatInfo, Reader, ReaderInfo, Traits, Writer
 from storebench.formats.common import (
     NPY_ERRORS,
     damaged,
+    decode_sample,
     load_array,
     load_integers,
     load_labels,
@@ -31,11 +32,8 @@ from storebench.formats.windows import Batch, Windows, check_range
 from storebench.manifest import Manifest, StoreSpec
 
 DATA_FILE = "data.npy"
-
 PAYLOADS_FILE = "payloads.bin"
-
 OFFSETS_FILE = "offsets.npy"
-
 LABELS_FILE = "labels.npy"
 
 
@@ -54,13 +52,11 @@ class MemoryWriter(Writer):
             np.lib.format.write_array_header_1_0(self._file, header)
 
     def append(self, payload: Payload, label: int) -> None:
-        """Append one payload."""
         self._file.write(payload)
         self._labels.append(label)
         self._offsets.append(self._offsets[-1] + len(payload))
 
     def close(self) -> None:
-        """Write labels and offsets and sync."""
         self._file.close()
         save_array(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
         if not self._raw:
@@ -101,14 +97,11 @@ def pack_offsets(store: Path, count: int) -> npt.NDArray[np.int64]:
 
 def decode_pack(store: Path, codec: str, pixels: npt.NDArray[np.uint8]) -> None:
     """Decode every payload of a store's pack into ``pixels``, uint8 [N, H, W, C]."""
-    decode_into, path = get_codec(codec).decode_into, store / PAYLOADS_FILE
+    decoder, path = get_codec(codec), store / PAYLOADS_FILE
     offsets = pack_offsets(store, len(pixels))
     with path.open("rb") as file:
         for number, size in enumerate(np.diff(offsets).tolist()):
-            try:
-                decode_into(file.read(size), pixels[number])
-            except CorruptDataError as error:
-                raise damaged(f"sample {number}: {error.what}", path) from error
+            decode_sample(decoder, file.read(size), pixels[number], number, path)
 
 
 class PackReader(Reader):
@@ -120,11 +113,21 @@ class PackReader(Reader):
         self._path = store / (DATA_FILE if manifest.codec == "raw" else PAYLOADS_FILE)
         if not self._path.is_file():
             raise damaged("the file is missing", self._path)
-        self._offsets = self._find_offsets()
+        if manifest.codec == "raw":
+            step = manifest.dataset.image_bytes
+            self._offsets = np.arange(manifest.count + 1) * step + checked_header(self._path, manifest)
+        else:
+            self._offsets = pack_offsets(store, manifest.count)
         self._file = self._path.open("rb", buffering=0)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
-        return [self._read(number) for number in self._checked(indices)]
+        payloads = []
+        for number in self._checked(indices):
+            start, end = self._offsets[number : number + 2].tolist()
+            payloads.append(os.pread(self._file.fileno(), end - start, start))
+            if len(payloads[-1]) != end - start:
+                raise wrong_length(number, len(payloads[-1]), end - start, self._path)
+        return payloads
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         out.reshape(-1).data[:] = b"".join(self._fetch(indices))
@@ -132,41 +135,6 @@ class PackReader(Reader):
 
     def _close(self) -> None:
         self._file.close()
-
-    def _find_offsets(self) -> npt.NDArray[np.int64]:
-        count = self.manifest.count
-        if self.manifest.codec == "raw":
-            step = self.manifest.dataset.image_bytes
-            return np.arange(count + 1) * step + checked_header(self._path, self.manifest)
-        return pack_offsets(self._path.parent, count)
-
-    def _read(self, number: int) -> bytes:
-        start, end = self._offsets[number : number + 2].tolist()
-        payload = os.pread(self._file.fileno(), end - start, start)
-        if len(payload) != end - start:
-            raise wrong_length(number, len(payload), end - start, self._path)
-        return payload
-
-
-def _load_pixels(store: Path, manifest: Manifest) -> Pixels:
-    """Read and decode the whole store: uint8 [N, H, W, C] in private memory."""
-    _refuse_if_too_large(manifest.count * manifest.dataset.image_bytes)
-    if manifest.codec != "raw":
-        pixels = np.empty((manifest.count, *manifest.dataset.image_shape), dtype=np.uint8)
-        decode_pack(store, manifest.codec, pixels)
-        return pixels
-    checked_header(store / DATA_FILE, manifest)
-    return cast("Pixels", load_array(store / DATA_FILE))
-
-
-def _load_files(store: Path, manifest: Manifest) -> tuple[bytes, list[int]]:
-    """Read a pack of image files: all their bytes, and where each begins and the last one ends."""
-    _refuse_if_too_large(manifest.payload_bytes)
-    offsets, path = pack_offsets(store, manifest.count), store / PAYLOADS_FILE
-    content = path.read_bytes()
-    if len(content) != offsets[-1]:
-        raise damaged("the pack and its offsets do not belong together", path)
-    return content, offsets.tolist()
 
 
 def _refuse_if_too_large(needed: int) -> None:
@@ -189,11 +157,21 @@ class MemoryPythonReader(Reader):
         super().__init__(store, manifest, options)
         self.labels = load_labels(store / LABELS_FILE, manifest.count)
         if any_size(manifest.codec):
+            _refuse_if_too_large(manifest.payload_bytes)
             self.pixels = np.empty((0, *self.image_shape), np.uint8)
-            self._files, self._offsets = _load_files(store, manifest)
+            offsets, path = pack_offsets(store, manifest.count), store / PAYLOADS_FILE
+            self._offsets, self._files = offsets.tolist(), path.read_bytes()
+            if len(self._files) != offsets[-1]:
+                raise damaged("the pack and its offsets do not belong together", path)
+            return
+        _refuse_if_too_large(manifest.count * manifest.dataset.image_bytes)
+        self.payload_codec = "raw"
+        if manifest.codec == "raw":
+            checked_header(store / DATA_FILE, manifest)
+            self.pixels = cast("Pixels", load_array(store / DATA_FILE))
         else:
-            self.pixels = _load_pixels(store, manifest)
-            self.payload_codec = "raw"
+            self.pixels = np.empty((manifest.count, *self.image_shape), np.uint8)
+            decode_pack(store, manifest.codec, self.pixels)
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         if self.payload_codec != "raw":
@@ -241,9 +219,6 @@ class MemoryNativeReader(MemoryPythonReader):
         super()._close()
 
 
-_ROWS_BYTES = 8 << 20
-
-
 class MemorySharedReader(SharedPixelsReader):
     """Gather from pixels in shared memory, decoded there by the first process that opened them."""
 
@@ -259,35 +234,23 @@ class MemorySharedReader(SharedPixelsReader):
 
     def _fill(self, pixels: Pixels) -> None:
         if self.manifest.codec == "raw":
-            self._fill_raw(pixels)
+            path = self.store / DATA_FILE
+            self._read_into(path, checked_header(path, self.manifest), pixels, "the array is cut short")
         else:
             decode_pack(self.store, self.manifest.codec, pixels)
 
     def _fill_files(self, content: Pixels) -> None:
-        path = self.store / PAYLOADS_FILE
-        with path.open("rb") as file:
-            for at in range(0, len(content), _ROWS_BYTES):
-                part = content[at : at + _ROWS_BYTES]
-                if file.readinto(part.data) != len(part):
-                    raise damaged("the pack is cut short", path)
+        self._read_into(self.store / PAYLOADS_FILE, 0, content, "the pack is cut short")
 
-    def _fill_raw(self, pixels: Pixels) -> None:
-        path = self.store / DATA_FILE
-        try:
-            with path.open("rb") as file:
-                np.lib.format.read_magic(file)
-                shape, _, kind = np.lib.format.read_array_header_1_0(file)
-                if shape != pixels.shape or kind != np.uint8:
-                    raise damaged(f"{kind}{shape} where uint8{pixels.shape} was expected", path)
-                flat = pixels.reshape(-1)
-                for at in range(0, len(flat), _ROWS_BYTES):
-                    part = flat[at : at + _ROWS_BYTES]
-                    if file.readinto(part.data) != len(part):
-                        raise damaged("the array is cut short", path)
-        except FileNotFoundError:
-            raise damaged("the file is missing", path) from None
-        except NPY_ERRORS as error:
-            raise damaged(f"the file cannot be read ({error})", path) from error
+    @staticmethod
+    def _read_into(path: Path, start: int, memory: Pixels, cut_short: str) -> None:
+        flat, step = memory.reshape(-1), 8 << 20
+        with path.open("rb") as file:
+            file.seek(start)
+            for at in range(0, len(flat), step):
+                part = flat[at : at + step]
+                if file.readinto(part.data) != len(part):
+                    raise damaged(cut_short, path)
 
 
 _HELD = Traits(holds_pixels=True)
@@ -305,7 +268,6 @@ class MemoryFormat(Format):
     )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        """Return the paper's two readers, in Python and in C++, and one that shares a copy among all processes."""
         return {
             "python": ReaderInfo(
                 reader=MemoryPythonReader,
@@ -328,9 +290,7 @@ class MemoryFormat(Format):
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        """Return the writer of the array, or of the pack of payloads."""
         return MemoryWriter(folder, spec)
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
-        """Return a reader that leaves the pixels on disk."""
         return PackReader(store, manifest, Options())

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import threading
@@ -38,14 +39,7 @@ SMALL_BYTES = 32 << 10
 """Smaller samples cost more in calls than in copying, so they are gathered from a mapping."""
 
 _FAULT_AROUND_BYTES = 64 << 10  # the kernel maps this much of a file on one page fault
-_LEAST_HINT_KIB, _MOST_HINT_KIB = 128, 4096
-_GATHER_BYTES = 96 << 10
-"""Bytes of the temporary copy of one gather: it fits into the processor's cache, and from 128 KiB on the C library maps
-and unmaps memory for each copy."""
-
-_DENSE = 16  # with fewer pages of span per sample, counting pages is faster than sorting samples
 _GROUP_BYTES, _GROUP_HINTS = 4 << 20, 256
-_MADV_POPULATE_READ = 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +54,9 @@ class Pieces:
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the ranges' lengths."""
         return int((self.stops - self.starts).sum())
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the ranges as Python integers."""
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
 
@@ -78,29 +70,22 @@ def merge(offsets: Offsets, lengths: Offsets | int, gap_bytes: int = 0) -> Piece
     if not len(starts):
         return NO_PIECES
     pages = int(stops.max() - starts.min()) // PAGE_BYTES
-    starts, stops = (
-        _by_counting(starts, stops, pages) if pages < _DENSE * len(starts) else _sorted(starts, stops)
-    )
+    if pages < 16 * len(starts):  # then counting pages is faster than sorting samples
+        # The covered runs of pages without sorting, from the numbers of samples that begin and end in each page.
+        base = int(starts.min())
+        begun = np.bincount((starts - base) // PAGE_BYTES, minlength=pages + 1)
+        ended = np.bincount((stops - base) // PAGE_BYTES, minlength=pages + 1)
+        covered = np.cumsum(begun - ended) > 0
+        edges = np.flatnonzero(np.diff(covered, prepend=False)) * PAGE_BYTES + base
+        starts, stops = edges[0::2], edges[1::2]
+    else:
+        order = np.argsort(starts, kind="stable")
+        starts, stops = starts[order], np.maximum.accumulate(stops[order])
     breaks = np.flatnonzero(starts[1:] > stops[:-1] + gap_bytes)
     return Pieces(
         starts=starts[np.concatenate(([0], breaks + 1))],
         stops=stops[np.concatenate((breaks, [len(stops) - 1]))],
     )
-
-
-def _sorted(starts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
-    order = np.argsort(starts, kind="stable")
-    return starts[order], np.maximum.accumulate(stops[order])
-
-
-def _by_counting(starts: Offsets, stops: Offsets, pages: int) -> tuple[Offsets, Offsets]:
-    """Return the covered runs of pages without sorting, from the numbers of samples that begin and end in each page."""
-    base = int(starts.min())
-    begun = np.bincount((starts - base) // PAGE_BYTES, minlength=pages + 1)
-    ended = np.bincount((stops - base) // PAGE_BYTES, minlength=pages + 1)
-    covered = np.cumsum(begun - ended) > 0
-    edges = np.flatnonzero(np.diff(covered, prepend=False)) * PAGE_BYTES + base
-    return edges[0::2], edges[1::2]
 
 
 class DirectFile:
@@ -125,14 +110,11 @@ class DirectFile:
         self._count, self.cannot_count = self._way(mount.fstype)
         # The kernel truncates longer hints to the device's read-ahead.
         ahead = int(block_device(mount).get("read_ahead_kb") or 0)
-        self._hint_bytes = min(max(ahead, _LEAST_HINT_KIB), _MOST_HINT_KIB) << 10
-        self._records: dict[int, npt.NDArray[np.void]] = {}
+        self._hint_bytes = min(max(ahead, 128), 4096) << 10
 
     def close(self) -> None:
-        """Unmap and close. Calling it twice is harmless."""
         if self.fd < 0:
             return
-        self._records.clear()
         self.bytes = np.empty(0, np.uint8)
         self._map.close()
         os.close(self.fd)
@@ -144,7 +126,6 @@ class DirectFile:
             raise CorruptStoreError("the data file shrank while it was read", where=self.path)
 
     def shrank(self) -> bool:
-        """Return whether the file is shorter than it was when it was opened."""
         # Cheaper than fstat, which matters for every batch; nothing here reads at the file's position.
         return os.lseek(self.fd, 0, os.SEEK_END) < self.size
 
@@ -165,7 +146,9 @@ class DirectFile:
     def _way(self, fstype: str) -> tuple[Callable[[int, int], int] | None, str]:
         """Return the function that counts the resident pages of a range of this file, or the reason why there is none."""
         # On overlayfs cachestat always returns 0, because the pages belong to the underlying file.
-        ways = [self._mincore] if fstype == "overlay" else [self._cachestat, self._mincore]
+        ways: list[Callable[[int, int], int]] = [self._mincore]
+        if fstype != "overlay":
+            ways.insert(0, functools.partial(cachestat_pages, self.fd))
         reasons = []
         for count in ways:
             try:
@@ -175,9 +158,6 @@ class DirectFile:
             else:
                 return count, ""
         return None, "; ".join(reasons)
-
-    def _cachestat(self, start: int, length: int) -> int:
-        return cachestat_pages(self.fd, start, length)
 
     def _mincore(self, start: int, length: int) -> int:
         if not self._may_mincore:
@@ -215,7 +195,12 @@ class DirectFile:
             # A fault on a page that is still being read counts as, and costs, a major fault; this call does not.
             os.pread(self.fd, 1, min(at + length, self.size) - 1)
             if length >= _FAULT_AROUND_BYTES:
-                self.populate(at, at + length)
+                # Put its pages into this process's page tables, with the GIL released.
+                LIBC.madvise(
+                    ctypes.c_void_p(self.bytes.ctypes.data + at),
+                    ctypes.c_size_t(min(at + length, self.size) - at),
+                    22,  # MADV_POPULATE_READ
+                )
 
     def _groups(self, pieces: Pieces) -> Iterator[list[tuple[int, int]]]:
         group, filled = list[tuple[int, int]](), 0
@@ -233,17 +218,8 @@ class DirectFile:
             for at in range(start, stop, self._hint_bytes):
                 yield at, min(self._hint_bytes, stop - at)
 
-    def populate(self, start: int, stop: int) -> None:
-        """Put resident pages of a range into this process's page tables, with the GIL released."""
-        start &= -PAGE_BYTES
-        LIBC.madvise(
-            ctypes.c_void_p(self.bytes.ctypes.data + start),
-            ctypes.c_size_t(min(stop, self.size) - start),
-            _MADV_POPULATE_READ,
-        )
-
     def touch(self, start: int, stop: int) -> None:
-        """Map a range that is known to be resident: as `populate`, but faster."""
+        """Map a range that is known to be resident."""
         self.bytes[start : min(stop, self.size) : _FAULT_AROUND_BYTES].max(initial=0)
 
     def copy_rows(self, offsets: Offsets, out: SampleRows) -> None:
@@ -260,20 +236,14 @@ class DirectFile:
             for row, at in enumerate(offsets.tolist()):
                 out[row] = self.bytes[at : at + size]
             return
-        records = self._records_of(size)
+        # A view of the mapping in which element i is the `size` bytes that begin at byte i.
+        records = np.ndarray((max(0, self.size - size + 1),), f"V{size}", self._map, strides=(1,))
         target = out.view(records.dtype)[:, 0]
-        # In runs that fit into the processor's cache: indexing makes a copy, and the assignment a second one.
-        step = max(1, _GATHER_BYTES // size)
+        # In runs that fit into the processor's cache: indexing makes a copy, and the assignment a second one. From
+        # 128 KiB on, the C library maps and unmaps memory for each copy.
+        step = max(1, (96 << 10) // size)
         for at in range(0, len(offsets), step):
             target[at : at + step] = records[offsets[at : at + step]]
-
-    def _records_of(self, size: int) -> npt.NDArray[np.void]:
-        """Return a view of the mapping in which element i is the `size` bytes that begin at byte i."""
-        if size not in self._records:
-            self._records[size] = np.ndarray(
-                shape=(max(0, self.size - size + 1),), dtype=f"V{size}", buffer=self._map, strides=(1,)
-            )
-        return self._records[size]
 
     def read_rows(self, offsets: Offsets, out: SampleRows) -> None:
         """Read samples of one size with ``preadv``, row i from ``offsets[i]``."""

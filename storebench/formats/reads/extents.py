@@ -31,10 +31,7 @@ class ExtentReader(Reader):
 
     options_type = ReadPolicy
     options: ReadPolicy
-
-    def __init__(self, store: Path, manifest: Manifest, options: ReadPolicy) -> None:
-        super().__init__(store, manifest, options)
-        self._reads: PlannedReads | None = None
+    reads: PlannedReads
 
     @classmethod
     def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - the window does not depend on the store
@@ -47,7 +44,7 @@ class ExtentReader(Reader):
     ) -> None:
         """Open `path`. `check` raises an error if the file has changed; its size is always checked."""
         file = DirectFile(path, advise_random=self.options.explicit)
-        self._reads = PlannedReads(
+        self.reads = PlannedReads(
             file, locate, mean_bytes=mean_bytes, policy=self.options, check=check or file.check_size
         )
 
@@ -57,12 +54,6 @@ class ExtentReader(Reader):
         if self.payload_codec == "raw" and (lengths != size).any():
             sample = int(np.argmax(lengths != size))
             raise wrong_length(sample, int(lengths[sample]), size, where)
-
-    @property
-    def reads(self) -> PlannedReads:
-        """The open file's reads."""
-        assert self._reads is not None, "no file is open"
-        return self._reads
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         return self.reads.payloads(indices)
@@ -79,10 +70,8 @@ class ExtentReader(Reader):
         self.reads.plan(batches)
 
     def notes(self) -> dict[str, str]:
-        """Return notes on the decisions that were based on measured residency."""
-        return {} if self._reads is None else self._reads.notes()
+        return self.reads.notes()
 
     def _close(self) -> None:
-        if self._reads is not None:
-            self._reads.close()
-            self._reads = None
+        if hasattr(self, "reads"):  # else its constructor failed
+            self.reads.close()

@@ -1,15 +1,17 @@
 """Read ahead in the known order: windows of batches are sorted by offset, merged, requested, and served in order."""
 
+import collections
 import fcntl
 import hashlib
+import itertools
 import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -34,16 +36,9 @@ from storebench.system.scratch import remove_unused, shared_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 MOST_MIB = 1 << 20
-MOST_READERS = 1024
-
-WINDOW_BYTES = 64 * MIB
-"""The read-ahead distance if nothing limits the memory of this process."""
 
 MIN_UNIT_BYTES = 4 * MIB
 """Least bytes that are read together if reads are merged: LMDBIO's figure for COAL."""
-
-_SHARE_OF_LIMIT = 8
-"""With limited memory, an eighth of it is requested ahead. With a quarter, much data was evicted before it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +80,13 @@ class ReadPolicy(Options):
     readers_at_a_time: int | None = integer(
         default=None,
         least=1,
-        most=MOST_READERS,
+        most=1024,
         meaning="how many processes may read the file at the same time; the others wait for their turn",
     )
 
     def window(self) -> int:
         """Return the read-ahead distance from the loop, in bytes."""
-        return self.window_bytes or min(WINDOW_BYTES, _room_bytes())
+        return self.window_bytes or min(64 * MIB, _room_bytes())
 
     def sweep(self) -> int:
         """Return the most bytes that small samples may span to be read in one pass."""
@@ -101,7 +96,8 @@ class ReadPolicy(Options):
 def _room_bytes() -> int:
     """Return the bytes that may wait in the page cache, within the memory limit of this process."""
     limit = memory_limit_bytes()
-    return sys.maxsize if limit is None else max(limit // _SHARE_OF_LIMIT, 2 * MIN_UNIT_BYTES)
+    # An eighth of the limit: with a quarter, much data was evicted before it was read.
+    return sys.maxsize if limit is None else max(limit // 8, 2 * MIN_UNIT_BYTES)
 
 
 class Turns:
@@ -124,7 +120,6 @@ class Turns:
             fcntl.flock(slot, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the lock files, and remove them if no other process has them. Calling it twice is harmless."""
         for slot in self._slots:
             os.close(slot)
         self._slots = []
@@ -143,15 +138,6 @@ class Turns:
         return slot
 
 
-_FEW_RESIDENT_FRAC = 0.01
-"""If less of a span is resident, all of it is requested without asking about its pieces."""
-
-_CALL_PAGES = 300
-"""Asking about one range costs as much as this many pages of a long range."""
-
-_MOST_PAGES = 1 << 20
-"""Pages of the longest span that is asked about as a whole because the last one was resident."""
-
 _MAP_BYTES = 256 << 20
 """Bytes that are mapped per call. Few, long calls release the GIL; short ones and the copying thread block each other."""
 
@@ -162,32 +148,8 @@ Locate = Callable[[Indices], tuple[Offsets, Offsets]]
 """Return offsets and lengths (int64 [n], bytes) of samples, or raise `IndexError`."""
 
 
-@dataclass(kw_only=True)
-class Tally:
-    """The decisions and reads of a plan, for the results."""
-
-    resident: int = 0
-    read: int = 0
-    requests: int = 0
-    asked_bytes: int = 0
-
-
-@dataclass(kw_only=True)
-class Window:
-    """Consecutive batches of a plan: the places of their samples, and whether they can be copied from the mapping."""
-
-    offsets: Offsets
-    lengths: Offsets  # int64 [n] for the samples of all its batches, in the requested order
-    ends: list[int]  # end of each batch among the samples
-    mapped: bool  # copy from the mapping; False means `preadv`
-    served: int = field(default=0)
-
-    def next_batch(self) -> tuple[Offsets, Offsets, bool]:
-        """Return the next batch's part."""
-        start = self.ends[self.served - 1] if self.served else 0
-        part = slice(start, self.ends[self.served])
-        self.served += 1
-        return self.offsets[part], self.lengths[part], self.mapped
+BatchPlaces = tuple[Offsets, Offsets, bool]
+"""Offsets and lengths of a batch's samples, and whether to copy them from the mapping; else by ``preadv``."""
 
 
 class PlannedReads:
@@ -205,7 +167,7 @@ class PlannedReads:
         self.file = file
         self.policy = policy
         self.mean_bytes = mean_bytes
-        self.tally = Tally()
+        self._resident_windows = self._read_windows = self._requests = self._asked_bytes = 0
         self.locate = locate
         self._check = check
         self._ahead: _Lookahead | None = None
@@ -217,7 +179,6 @@ class PlannedReads:
         self._turns: Turns | None = Turns(file.path, readers) if readers else None
 
     def plan(self, batches: Sequence[Indices]) -> None:
-        """Replace the last plan by this one."""
         self._stop()
         if batches and self.policy.explicit and self.policy.merged:
             self._ahead = _Lookahead(self, batches)
@@ -241,24 +202,21 @@ class PlannedReads:
         self._check()
 
     def payloads(self, indices: Indices) -> list[bytes]:
-        """Return samples of any length as bytes."""
         offsets, lengths, mapped = self._find(indices)
         contents = self.file.payloads(offsets, lengths, mapped=mapped)
         self._check()
         return contents
 
     def notes(self) -> dict[str, str]:
-        """Return notes on the decisions based on residency, and on the requested bytes."""
-        tally = self.tally
         unknown = {"residency": f"not counted: {self.file.cannot_count}"} if self.file.cannot_count else {}
         return {
-            "windows": f"{tally.resident} resident (gathered from the mapping), {tally.read} read explicitly",
-            "asked": f"{tally.requests} requests, {tally.asked_bytes} bytes",
+            "windows": f"{self._resident_windows} resident (gathered from the mapping), "
+            f"{self._read_windows} read explicitly",
+            "asked": f"{self._requests} requests, {self._asked_bytes} bytes",
             **unknown,
         }
 
     def close(self) -> None:
-        """Stop looking ahead and close the file. Calling it twice is harmless."""
         self._stop()
         self.file.close()
         if self._turns is not None:
@@ -272,7 +230,7 @@ class PlannedReads:
         pieces = self._missing(offsets, lengths)
         if len(pieces):
             return self._read(pieces)
-        self.tally.resident += 1
+        self._resident_windows += 1
         return True
 
     def map_some(self) -> bool:
@@ -284,7 +242,7 @@ class PlannedReads:
         self._to_map = (start + _MAP_BYTES, stop)
         return True
 
-    def _find(self, indices: Indices) -> tuple[Offsets, Offsets, bool]:
+    def _find(self, indices: Indices) -> BatchPlaces:
         planned = self._ahead.take(indices) if self._ahead is not None else None
         if planned is not None:
             return planned
@@ -292,7 +250,6 @@ class PlannedReads:
         return offsets, lengths, self.prepare(offsets, lengths)
 
     def _missing(self, offsets: Offsets, lengths: Offsets) -> Pieces:
-        """Return the ranges that are not resident."""
         if time.monotonic() < self._resident_until:
             return NO_PIECES
         frac = self._resident_frac(offsets, lengths)
@@ -303,8 +260,8 @@ class PlannedReads:
         else:
             stops = (offsets + lengths + (PAGE_BYTES - 1)) & -PAGE_BYTES
             pieces = Pieces(starts=offsets & -PAGE_BYTES, stops=stops)
-        if frac is not None and frac < _FEW_RESIDENT_FRAC:
-            return pieces
+        if frac is not None and frac < 0.01:
+            return pieces  # few are resident, so all are requested without asking about each
         absent = [self.file.resident_frac(*pair) < 1.0 for pair in pieces.pairs()]
         self._was_resident = not any(absent)
         return Pieces(starts=pieces.starts[absent], stops=pieces.stops[absent])
@@ -313,8 +270,8 @@ class PlannedReads:
         """Return the resident share of the span of some samples; None if asking piece by piece is cheaper."""
         start, stop = int(offsets.min()), int((offsets + lengths).max())
         pages = (stop - start) // PAGE_BYTES
-        dense = pages < _CALL_PAGES * len(offsets)
-        if not dense and not (self._was_resident and pages < _MOST_PAGES):
+        # Asking about one range costs as much as 300 pages of a long range.
+        if pages >= 300 * len(offsets) and not (self._was_resident and pages < 1 << 20):
             return None
         began = time.monotonic()
         mapped = self.maps_pages and self.file.is_mapped(start, stop)
@@ -329,20 +286,17 @@ class PlannedReads:
         return frac
 
     def _read(self, pieces: Pieces) -> bool:
-        self.tally.read += 1
-        self.tally.requests += len(pieces)
-        self.tally.asked_bytes += pieces.total_bytes
+        self._read_windows += 1
+        self._requests += len(pieces)
+        self._asked_bytes += pieces.total_bytes
         small = self.mean_bytes < SMALL_BYTES
-        with self._turn():
+        with nullcontext() if self._turns is None else self._turns.one():
             # A large sample waits for its own bytes, in preadv.
             if small or self._turns is not None:
                 self.file.read_in(pieces)
             else:
                 self.file.ask_for(pieces)
         return small
-
-    def _turn(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._turns is None else self._turns.one()
 
     def _stop(self) -> None:
         if self._ahead is not None:
@@ -357,8 +311,8 @@ class _Lookahead:
         self._reads = reads
         self._batches = batches
         self._at = 0
-        self._current: Window | None = None
-        self._done: queue.SimpleQueue[Window | Exception | None] = queue.SimpleQueue()
+        self._current: collections.deque[BatchPlaces] = collections.deque()
+        self._done: queue.SimpleQueue[list[BatchPlaces] | Exception | None] = queue.SimpleQueue()
         self._stopped = False
         units, at_once = self._units()
         self._in_one_pass = at_once == 1
@@ -369,35 +323,29 @@ class _Lookahead:
         self._pid = os.getpid()
         self._thread.start()
 
-    def take(self, indices: Indices) -> tuple[Offsets, Offsets, bool] | None:
+    def take(self, indices: Indices) -> BatchPlaces | None:
         """Return the next planned batch if it is `indices`, else None."""
         if self._at >= len(self._batches) or self._pid != os.getpid():
             return None
         expected = self._batches[self._at]
         if expected is not indices and not np.array_equal(expected, indices):
             return None
-        window = self._current
-        if window is None or window.served == len(window.ends):
-            window = self._next_window()
+        if not self._current:
+            if self._at:
+                self._room.release()
+            window = self._done.get()
+            if not isinstance(window, list):
+                self._done.put(window)  # for the next call: the thread has ended, so nothing else comes
+                raise window or RuntimeError("the look-ahead ended before its plan")
+            self._current.extend(window)
         self._at += 1
-        return window.next_batch()
+        return self._current.popleft()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it."""
         self._stopped = True
         self._room.release()
         if self._pid == os.getpid():
             self._thread.join()
-
-    def _next_window(self) -> Window:
-        if self._current is not None:
-            self._room.release()
-        window = self._done.get()
-        if isinstance(window, Window):
-            self._current = window
-            return window
-        self._done.put(window)  # for the next call: the thread has ended, so nothing else comes
-        raise window or RuntimeError("the look-ahead ended before its plan")
 
     def _work(self, units: Iterator[list[Indices]]) -> None:
         """Prepare windows until the plan ends, the reader stops, or an error occurs; that error is the last message."""
@@ -425,11 +373,11 @@ class _Lookahead:
                 self._room.acquire()
                 return
 
-    def _window(self, batches: list[Indices]) -> Window:
+    def _window(self, batches: list[Indices]) -> list[BatchPlaces]:
         offsets, lengths = self._reads.locate(np.concatenate(batches))
-        ends = np.cumsum([len(batch) for batch in batches]).tolist()
         mapped = self._reads.prepare(offsets, lengths)
-        return Window(offsets=offsets, lengths=lengths, ends=ends, mapped=mapped)
+        ends = itertools.accumulate(map(len, batches), initial=0)
+        return [(offsets[at:end], lengths[at:end], mapped) for at, end in itertools.pairwise(ends)]
 
     def _units(self) -> tuple[Iterator[list[Indices]], int]:
         """Return the batches that are prepared together, and the number of such units at a time."""

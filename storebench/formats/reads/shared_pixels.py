@@ -31,7 +31,6 @@ from storebench.system.scratch import (
 
 _HEADER_BYTES = 4096
 _COMPLETE = b"storebench pixels, complete"
-_AGAIN_S = 0.005
 
 FillPixels = Callable[[Pixels], None]
 """Write all pixels into the array, uint8 [N, H, W, C]."""
@@ -54,27 +53,23 @@ class SharedPixels:
         except BaseException:
             os.close(handle)
             raise
-        self._array: Pixels | None = np.frombuffer(self._map, np.uint8, size, _HEADER_BYTES).reshape(shape)
+        self.array: Pixels = np.frombuffer(self._map, np.uint8, size, _HEADER_BYTES).reshape(shape)
         self._release = Finalize(self, remove_unused, args=(self.path, handle), exitpriority=0)
-
-    @property
-    def array(self) -> Pixels:
-        """The pixels."""
-        assert self._array is not None, "the memory is unmapped"
-        return self._array
 
     def close(self) -> None:
         """Unmap, and remove the segment if no other process uses it. Calling it twice is harmless."""
-        if self._array is not None:
-            self._array = None
-            with contextlib.suppress(BufferError):  # a view is still in use; the mapping ends with it
-                self._map.close()
-            self._release()
+        self.array = np.empty(0, np.uint8)
+        with contextlib.suppress(BufferError):  # a view is still in use; the mapping ends with it
+            self._map.close()
+        self._release()
 
     def _locked(self, shape: tuple[int, ...], size: int, fill: FillPixels) -> int:
         """Return a handle of the complete segment that holds the shared lock."""
         while True:
-            handle = _open(self.path)
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise OutputError(f"no shared memory ({error.strerror})", where=self.path) from error
             try:
                 # No process ever waits for the exclusive lock, because readers hold the shared lock for as long as they read.
                 if lock_alone(handle) and is_at(handle, self.path) and not _is_complete(handle):
@@ -88,7 +83,7 @@ class SharedPixels:
                 raise
             # The process that filled it died, or several came at once and blocked each other.
             os.close(handle)
-            time.sleep(random.uniform(0, _AGAIN_S))
+            time.sleep(random.uniform(0, 0.005))
 
     def _fill(self, handle: int, shape: tuple[int, ...], size: int, fill: FillPixels) -> None:
         room = os.statvfs(SEGMENTS)
@@ -115,13 +110,6 @@ class SharedPixels:
         self.filled_here = True
 
 
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise OutputError(f"no shared memory ({error.strerror})", where=path) from error
-
-
 def _is_complete(handle: int) -> bool:
     return os.pread(handle, len(_COMPLETE), 0) == _COMPLETE
 
@@ -132,13 +120,6 @@ def store_tag(store: Path, manifest: Manifest) -> str:
     parts = (store.resolve(), manifest.samples_digest, manifest.created_utc, inode, manifest.codec)
     text = "\0".join(map(str, parts))
     return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
-
-
-def gather(pixels: Pixels, indices: Indices, out: Batch) -> int:
-    """Copy images of an array into `out`, uint8 [n, H, W, C], one for each index; return their bytes."""
-    check_range(indices, len(pixels))
-    compiled(pixels, indices, out)
-    return out.nbytes
 
 
 class SharedPixelsReader(Reader):
@@ -163,7 +144,10 @@ class SharedPixelsReader(Reader):
         return [content[offsets[number] : offsets[number + 1]].tobytes() for number in self._checked(indices)]
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
-        return Fetched(gather(self._shared.array, indices, out))
+        pixels = self._shared.array
+        check_range(indices, len(pixels))
+        compiled(pixels, indices, out)
+        return Fetched(out.nbytes)
 
     def _fetch_windows(self, indices: Indices, windows: Windows, out: Batch) -> Fetched:
         pixels = self._shared.array
@@ -172,7 +156,6 @@ class SharedPixelsReader(Reader):
         return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
     def notes(self) -> dict[str, str]:
-        """Return a note on which process filled the memory."""
         return {"shared memory": "filled by this reader" if self._shared.filled_here else "was there already"}
 
     def _close(self) -> None:

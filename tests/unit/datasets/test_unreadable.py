@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image as PilImage
 
-from storebench.codecs.decoders import DECODERS, get_decoder
+from storebench.codecs.decoders import DECODERS
 from storebench.codecs.original import OriginalCodec
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.listing import Listings
@@ -96,7 +96,7 @@ def ends_early() -> bytes:
 @pytest.mark.parametrize("decoder", sorted(DECODERS))
 def test_a_file_that_decoders_fill_with_grey_counts_as_readable(decoder: str, tmp_path: Path) -> None:
     try:
-        codec = OriginalCodec(get_decoder(decoder))
+        codec = OriginalCodec(DECODERS[decoder]())
     except MissingDependencyError:
         pytest.skip(f"{decoder} is not installed")
     files = {"a/1.jpg": picture(number=1), "b/2.jpg": ends_early()}

@@ -66,7 +66,7 @@ def read_keys(path: Path) -> list[bytes]:
     """Return every key in order; position i of an index belongs to key i."""
     with PageFile(data_file(path)) as file:
         pages = list(leaves(file, file.meta.main))
-        return [nodes.at(number)[0] for nodes in pages for number in range(len(nodes))]
+        return [nodes.key(number) for nodes in pages for number in range(len(nodes))]
 
 
 def assert_as_lmdb(folder: Path) -> PageIndex:
