@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import disk_usage
@@ -65,11 +65,8 @@ def plan_run(
     convert_bytes = write_bytes = read_bytes = fetch_bytes = 0
     fewer = scenario.fewer_replicates
     for cell in allowed.cells:
-        count, image_bytes, payload_bytes = (
-            probe.count(cell),
-            probe.image_bytes(cell),
-            probe.payload_bytes(cell),
-        )
+        count, image_bytes = probe.count(cell), probe.image_bytes(cell)
+        payload_bytes = probe.payload_bytes(cell)
         name = f"{cell.data.store_id}/{store_name_of(cell.backend)}"
         if name not in planned:
             planned[name] = PlannedStore(
@@ -100,7 +97,11 @@ def plan_run(
         notes=[
             *scenario.impossible(),
             *allowed.lines(),
-            *_large_limits({cell.data: probe.count(cell) for cell in allowed.cells}),
+            *(
+                f"{data.name} has {count:,} samples here, fewer than the limit of {data.limit:,}"
+                for data, count in {cell.data: probe.count(cell) for cell in allowed.cells}.items()
+                if data.limit is not None and data.limit > count
+            ),
         ],
     )
 
@@ -158,12 +159,3 @@ def image_side(cell: Cell) -> int | None:
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def _large_limits(counts: Mapping[DatasetSpec, int]) -> list[str]:
-    """Return a line for each dataset that is smaller than its limit."""
-    return [
-        f"{data.name} has {count:,} samples here, fewer than the limit of {data.limit:,}"
-        for data, count in counts.items()
-        if data.limit is not None and data.limit > count
-    ]
