@@ -87,8 +87,8 @@ app.command("verify")(verify)
 app.command("inspect")(inspect)
 
 
-def _refuse_folder(words: Sequence[str]) -> None:
-    """End with one line if the first word is a folder, where a command belongs."""
+def _refuse_places(words: Sequence[str]) -> None:
+    """End with one line for a folder where a command belongs, and for an address: s3://bucket would become "s3:"."""
     known = {command.name for command in app.registered_commands} | {
         group.name for group in app.registered_groups
     }
@@ -98,10 +98,6 @@ def _refuse_folder(words: Sequence[str]) -> None:
             f"storebench run --dataset {shlex.quote(words[0])}"
         )
         raise SystemExit(EXIT_USAGE)
-
-
-def _refuse_addresses(words: Sequence[str]) -> None:
-    """End with one line if a word is an address: a path like s3://bucket would become a folder called "s3:"."""
     places = tuple(os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
     for word in (*words, *places):
         if _ADDRESS.search(word):
@@ -118,8 +114,7 @@ _ADDRESS = re.compile(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://")
 def main() -> None:
     """Run the command line."""
     interrupts.install()
-    _refuse_folder(sys.argv[1:])
-    _refuse_addresses(sys.argv[1:])
+    _refuse_places(sys.argv[1:])
     try:
         app()
     except SystemExit as end:

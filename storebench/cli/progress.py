@@ -295,22 +295,16 @@ def outcome(record: "Record") -> str:
     """Return the outcome of one epoch in one line."""
     if record.failed and not record.steps:
         return f"FAILED: {record.failure}"
+    rate, cache = f"{record.samples_per_s:,.0f} samples/s", record.cache
+    if record.portion is not None:
+        rate = f"steady {record.portion.samples_per_s:,.0f} samples/s (whole epoch {rate})"
+    elif record.cell.cache == CacheState.COLD and cache is not None and cache.applies_to == "epoch":
+        rate = f"cold start {rate}"
     line = (
-        f"epoch {record.epoch}: {_rate(record)}, data wait {record.data_wait_frac:.1%}, "
-        f"epoch {record.epoch_s:.2f} s"
+        f"epoch {record.epoch}: {rate}, data wait {record.data_wait_frac:.1%}, epoch {record.epoch_s:.2f} s"
     )
     if record.test_accuracy is not None:
         line += f", test accuracy {record.test_accuracy:.2%}"
     if record.store is not None and record.store.origin != "real":
         line += f" ({record.store.origin} data)"
     return f"{line}; FAILED: {record.failure}" if record.failed else line
-
-
-def _rate(record: "Record") -> str:
-    """Return the rate in the requested cache state, and the whole epoch's rate labelled as such."""
-    whole = f"{record.samples_per_s:,.0f} samples/s"
-    cache = record.cache
-    if record.portion is not None:
-        return f"steady {record.portion.samples_per_s:,.0f} samples/s (whole epoch {whole})"
-    cold = record.cell.cache == CacheState.COLD and cache is not None and cache.applies_to == "epoch"
-    return f"cold start {whole}" if cold else whole
