@@ -78,10 +78,7 @@ MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50":
 """Caffe's training batch of each network, the default of `batch_size`."""
 
 MODEL_CROPS = {"caffenet": 227, "resnet50": 224}
-"""Side of the square that a network crops of each image; the other networks take images of any size.
-
-Cropping and mirroring cost the loader time of its own.
-"""
+"""Side of the square that a network crops of each image; the other networks take images of any size."""
 
 DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
 """The network that the paper trained on each dataset; class folders get ImageNet's."""

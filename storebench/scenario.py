@@ -140,10 +140,6 @@ class Scenario(Strict):
             raise ValueError(
                 f"budget needs more than {FEWEST_REPLICATES} replicates: the first {FEWEST_REPLICATES} rounds run in any case"
             )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _not_too_many(self) -> Self:
         cells = sum(matrix.most_cells for matrix in self.matrix)
         if cells > MOST_CELLS:
             raise ValueError(f"the axes make {cells:,} cells, more than {MOST_CELLS:,}; shorten one")
@@ -163,10 +159,10 @@ class Scenario(Strict):
         """The number of replicates of each cell that has fewer than the scenario."""
         if not any(matrix.replicates for matrix in self.matrix):
             return {}
-        numbers: dict[Cell, int] = {}
+        numbers = Counter[Cell]()
         for matrix in self.matrix:
             for cell in matrix.cells():
-                numbers[cell] = max(numbers.get(cell, 0), matrix.replicates or self.replicates)
+                numbers[cell] = max(numbers[cell], matrix.replicates or self.replicates)
         return {cell: number for cell, number in numbers.items() if number < self.replicates}
 
     def repeated(self, replicates: int) -> "Scenario":
@@ -231,12 +227,9 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
         first = error.errors()[0]
         names = [part for part in first["loc"] if isinstance(part, str) and part != "matrix"]
         key = names[-1] if names else ""
-        where = _ARGUMENTS.get(key, f"--{key.replace('_', '-')}") if key else None
+        # Backends are arguments, which have no option.
+        where = "BACKEND" if key == "backends" else f"--{key.replace('_', '-')}" if key else None
         raise ScenarioError(wrong_value(first), where=where) from None
-
-
-_ARGUMENTS = {"backends": "BACKEND"}
-"""Keys of a matrix that the command line takes as arguments, which have no option."""
 
 
 def explained(

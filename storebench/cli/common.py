@@ -207,8 +207,6 @@ def _bar(title: str, unit: str) -> Iterator[Advance]:
 _UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
 """The error for an invalid command line. Its module differs between releases of typer."""
 
-_INVALID = "Invalid value for "
-
 
 class OneLineGroup(TyperGroup):
     """The root of the command line. It and its commands report invalid arguments in one line, with exit code 2."""
@@ -241,9 +239,10 @@ def _refusal(error: Any) -> UsageError:
     command = " ".join(["storebench", *words])
     hint = f"'{command} --help' {'explains it' if words else 'lists all commands'}."
     text = str(error.format_message()).rstrip(".")
-    if not text.startswith(_INVALID):
+    place = text.removeprefix("Invalid value for ")
+    if place == text:
         return UsageError(text[:1].lower() + text[1:], hint=hint)
-    where, _, what = text.removeprefix(_INVALID).partition(": ")
+    where, _, what = place.partition(": ")
     # Some releases of typer omit the refused value.
     reasons = getattr(error.__cause__, "errors", None)
     given = f", not {reasons()[0]['input']!r}" if callable(reasons) else ""

@@ -18,9 +18,7 @@ from storebench.system import interrupts
 ACCELERATOR_HEADS = ("accelerator", "device", "network", "precision", "images/s", "source")
 
 
-def accelerators(
-    as_json: JsonOption = False,
-) -> None:
+def accelerators(as_json: JsonOption = False) -> None:
     """List the accelerators that --accelerator knows.
 
     Each has its published training rate and the source. A name alone means the first row of its device. Any
@@ -53,9 +51,7 @@ DATASET_HEADS = ("dataset", "split", "images", "shape", "origin", "where and wha
 OPTION_HEADS = ("option", "type", "default", "values", "meaning")
 
 
-def formats(
-    as_json: JsonOption = False,
-) -> None:
+def formats(as_json: JsonOption = False) -> None:
     """List the formats with their codecs, readers and options.
 
     A star marks the default codec and the default reader.
@@ -174,9 +170,7 @@ def alone(context: typer.Context) -> None:
 
 
 @data.command("list")
-def list_datasets(
-    as_json: JsonOption = False,
-) -> None:
+def list_datasets(as_json: JsonOption = False) -> None:
     """List the files of each dataset, and whether they are real."""
     with exit_codes():
         from storebench.datasets import DATASETS

@@ -293,10 +293,7 @@ def _write(
     return printed
 
 
-def validate(
-    results: ResultsArgument,
-    as_json: JsonOption = False,
-) -> None:
+def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     """Check whether results can be trusted.
 
     It checks the schema, arithmetic, coverage, cache states, ceilings and equal samples. The exit code is 5 if any check

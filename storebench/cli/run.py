@@ -62,15 +62,6 @@ if TYPE_CHECKING:
     from storebench.scenario import Scenario
 
 
-_ONE_RUN = (
-    "Intervals describe this one run; another run may differ by more. --workers N measures another number of workers, such as that"
-    " of your training."
-)
-
-_ANY_BACKEND: dict[str, Any] = {"backends": ["files"]}
-"""Completes a matrix whose backends are not chosen yet, so that its other keys can be validated."""
-
-
 def chosen_run(
     asked: Mapping[str, Any], rounds: int | None, stores: Path, settings: Mapping[str, Any]
 ) -> tuple["FirstRun", "Scenario"]:
@@ -79,8 +70,8 @@ def chosen_run(
     from storebench.scenario import make_scenario
 
     matrix = asked_matrix(asked)
-    # Before the images are looked at, so that wrong settings are refused at once.
-    valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | _ANY_BACKEND]})
+    # Before the images are looked at, so that wrong settings are refused at once; the backends are not chosen yet.
+    valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | {"backends": ["files"]}]})
     from storebench.first_run.facts import look_at, machine_for
     from storebench.scenario import without_missing_libraries
 
@@ -101,7 +92,10 @@ def _print_first_answer(
         return
     write_out(drawn(first.table))
     put(*filter(None, (first.disturbed,)), *first.incomplete, *first.worth.sentences)
-    put(_ONE_RUN)
+    put(
+        "Intervals describe this one run; another run may differ by more. --workers N measures another number of workers,"
+        " such as that of your training."
+    )
     if first.worth.store:
         put("To convert all images:", f"  {convert_command(scenario.matrix[0], first.worth, stores)}")
         put(*reading_lines(first.worth))

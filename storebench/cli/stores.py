@@ -222,6 +222,12 @@ def _repeated(store: "Store", build: "Callable[[Path], Store]", repeat: int) -> 
     return seconds
 
 
+_PRINTED = (
+    *("count", "format", "codec", "lossless", "payload_bytes", "file_bytes", "bytes_on_disk"),
+    *("build_s", "samples_digest"),
+)
+
+
 def _facts(store: "Store") -> dict[str, Any]:
     manifest = store.manifest
     return {
@@ -232,16 +238,8 @@ def _facts(store: "Store") -> dict[str, Any]:
         "origin": str(manifest.dataset.provenance.origin),
         "derived_frac": manifest.dataset.provenance.derived_frac,
         "skipped_files": manifest.dataset.provenance.skipped_files,
-        "count": manifest.count,
         "image_shape": list(manifest.dataset.image_shape),
-        "format": manifest.format,
-        "codec": manifest.codec,
-        "lossless": manifest.lossless,
-        "payload_bytes": manifest.payload_bytes,
-        "file_bytes": manifest.file_bytes,
-        "bytes_on_disk": manifest.bytes_on_disk,
-        "build_s": manifest.build_s,
-        "samples_digest": manifest.samples_digest,
+        **{name: getattr(manifest, name) for name in _PRINTED},
     }
 
 

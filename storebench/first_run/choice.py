@@ -20,8 +20,6 @@ from storebench.units import rounded_bytes
 NAME = CHOSEN_BACKENDS
 """Name of the scenario, by which a run is known to have chosen its backends itself."""
 
-QUESTION = "Is it worth converting these images?"
-
 BUDGET_S = 300.0
 """Time for all of it: looking, converting, measuring, answering."""
 
@@ -336,7 +334,7 @@ class _Option:
             rule = {"replicates": MOST_ROUNDS, "budget": f"{budget_s} s"}
         return {
             "name": NAME,
-            "question": QUESTION,
+            "question": "Is it worth converting these images?",
             "test_limit": 0,
             **rule,
             "matrix": [*map(self._matrix, self.states), *([self._handing_matrix()] if self.handing else [])],
