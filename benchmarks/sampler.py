@@ -1,11 +1,6 @@
 """What sampling residency costs the epoch that is sampled: ``python -m benchmarks.sampler``.
 
-Cold epochs with the sampler and without it take turns, and which of the two begins turns as well; a ratio is that of
-one round. Nothing is computed, so a step is as short as loading makes it.
-
-    python -m benchmarks.sampler [--rounds N] [--backends NAME ...] [--samples N] [--stores FOLDER]
-
-Exit code 1 where sampling costs more than 2% beyond doubt.
+Cold epochs with the sampler and without it take turns. Exit code 1 where sampling costs more than 2% beyond doubt.
 """
 
 import argparse
