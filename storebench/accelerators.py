@@ -8,8 +8,6 @@ from storebench.errors import UnknownNameError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """Where a rate was published."""
-
     title: str
     year: int
     url: str
@@ -111,7 +109,6 @@ def find_accelerator(text: str) -> Accelerator:
 
 
 def _of_rate(label: str, rate: str, text: str) -> Accelerator:
-    """Return the profile of a device that is known by a given rate alone."""
     images_per_s = float(rate) if _NUMBER.fullmatch(rate) else 0.0
     if not 0 < images_per_s <= _MOST_RATE:
         raise UsageError(

@@ -55,7 +55,6 @@ class Estimate:
     n: int = 1
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return the same figure in another unit."""
         low = None if self.low is None else self.low * factor
         high = None if self.high is None else self.high * factor
         return Estimate(mid=self.mid * factor, low=low, high=high, n=self.n)
@@ -128,7 +127,6 @@ def rounds_needed(spread: float, frac: float, *, power: float = POWER) -> int | 
 
 
 def median(values: Values) -> float:
-    """Return the median."""
     return float(np.median(np.asarray(values, np.float64)))
 
 

@@ -41,8 +41,6 @@ class StoreSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(StoreSpec):
-    """The description of a written store."""
-
     schema_version: int = SCHEMA_VERSION
     count: int
     payload_bytes: int
@@ -56,7 +54,6 @@ class Manifest(StoreSpec):
     decoded: bool = True
 
     def write(self, folder: Path) -> None:
-        """Write this manifest into a store's folder."""
         fields = dataclasses.asdict(self)
         if self.decoded:
             del fields["decoded"]
@@ -99,7 +96,6 @@ class Manifest(StoreSpec):
 
 
 def store_facts(manifest: Manifest) -> StoreFacts:
-    """Return a record's facts about the store."""
     provenance = manifest.dataset.provenance
     return StoreFacts(
         count=manifest.count,

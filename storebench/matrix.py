@@ -215,19 +215,13 @@ class MatrixWithoutLoop(Strict):
         whole = self.global_batch_size
         if max(self.ranks, default=1) == 1:
             self._refuse_given(_ONE_RANK, "is for jobs of several ranks: set ranks as well")
-        if whole is None:
-            return self
-        if self.batch_size is not None:
+        if whole is not None and self.batch_size is not None:
             raise ValueError(
                 "batch_size is that of one rank, and follows from global_batch_size: set one of them"
             )
-        uneven = [ranks for ranks in self.ranks if whole % ranks]
+        uneven = [ranks for ranks in self.ranks if whole is not None and whole % ranks]
         if uneven:
             raise ValueError(f"global_batch_size {whole} cannot be divided among {uneven[0]} ranks")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _one_reader(self) -> Self:
         workers = max(self.workers, default=0)
         by_thread = workers == 1 and set(self.loader) == {LoaderKind.THREADS}
         if Share.NODE in self.share and workers and not by_thread:
@@ -269,10 +263,6 @@ class MatrixWithoutLoop(Strict):
             raise ValueError("the ranks of a trainer train one network: with trainers, sync cannot be 'none'")
         if several and set(self.share) != {Share.NONE}:
             raise ValueError("each trainer has its own samples: with trainers, share must be 'none'")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _scored(self) -> Self:
         if not any(self.tournament_steps):
             return self
         if any(compute.kind is not ComputeKind.REAL for compute in self.compute):
@@ -285,7 +275,7 @@ class MatrixWithoutLoop(Strict):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _limits(self) -> Self:
+    def _sensible(self) -> Self:
         if CacheState.LIMITED in self.cache and self.memory is None:
             raise ValueError(
                 "cache 'limited' needs a limit of the page cache: --memory '400 MiB', or memory in a scenario"
@@ -294,10 +284,6 @@ class MatrixWithoutLoop(Strict):
             raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
         if next(self._points(), None) is None:
             raise ValueError(f"no cell is left: {'; '.join(self.impossible())}")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _sensible(self) -> Self:
         if self.max_steps is not None and self.warmup_steps >= self.max_steps * (self.passes or 1):
             raise ValueError("warmup_steps leaves no timed step below max_steps")
         if self.model == NO_MODEL and any(compute.kind is ComputeKind.REAL for compute in self.compute):

@@ -52,7 +52,6 @@ class RunPlan:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
         return {**dataclasses.asdict(self), "cells": [cell.fields() for cell in self.cells]}
 
 
@@ -129,5 +128,4 @@ def image_side(cell: Cell) -> int | None:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -177,7 +177,6 @@ class Scenario(Strict):
             raise ScenarioError(wrong_value(error.errors()[0]), where="--replicates") from None
 
     def cells(self) -> list[Cell]:
-        """Return every cell once, in the order of the file."""
         return list(dict.fromkeys(cell for matrix in self.matrix for cell in matrix.cells()))
 
     def chosen(self, only: Collection[str]) -> list[Cell]:

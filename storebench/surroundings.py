@@ -149,7 +149,6 @@ class Surroundings:
     image: Path | None = None
 
     def command(self, command: list[str]) -> list[str]:
-        """Return the command that starts the cell."""
         return command if self.image is None else own_namespace(command)
 
     def explained(self, failure: str, cell: Cell) -> str:

@@ -95,7 +95,6 @@ def _listed(cells: Mapping[str, Cell]) -> str:
 
 
 def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
-    """Return the events of one record's epoch."""
     ranks = _steps(record, run)
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for steps in ranks for step in steps)
     threads = 3 + max(step["worker"] for steps in ranks for step in steps)
@@ -114,7 +113,6 @@ def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
 
 
 def _rank_events(steps: list[Event], origin: int, number: int) -> list[Event]:
-    """Return the events of one training process."""
     names = {LOOP_TID: "training loop"} | {
         worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}"
         for worker in sorted({step["worker"] for step in steps})
@@ -149,7 +147,6 @@ def _placed(event: Event, rank: int, threads: int) -> Event:
 
 
 def _steps(record: Record, run: Path) -> list[list[Event]]:
-    """Return the steps of each rank."""
     name = str(record.steps_file)
     path = find_table(run, name)
     if path is None:

@@ -41,8 +41,6 @@ MOST_ROUNDS = 40
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The two run folders of a comparison."""
-
     baseline: Path
     contender: Path
     commit: str
@@ -56,8 +54,6 @@ class Sides:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideOptions:
-    """Options for running both sides."""
-
     only: Collection[str] = ()
     """Cell ids, backends, formats or datasets to run; empty runs all."""
     replicates: int | None = None
@@ -277,8 +273,6 @@ def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The job of one side: its cells, its code and its folders."""
-
     code: SideCode
     scratch: Path
     folder: Path

@@ -18,8 +18,6 @@ _MOST_NUMBERS = 5
 
 
 class CellState(enum.StrEnum):
-    """The verdict on one cell."""
-
     BETTER = "better"
     WORSE = "worse"
     WITHIN_NOISE = "within noise"
@@ -47,7 +45,6 @@ class CounterResult:
 
     @property
     def sentence(self) -> str:
-        """The change in words."""
         unit = METRICS[self.name].unit if self.name in METRICS else "s" if self.name.endswith("_s") else ""
         unit = "bytes" if self.name.endswith("bytes") else unit
         change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
@@ -150,13 +147,12 @@ def _resembling(missing: CellData, others: Iterable[CellData]) -> str:
 
 
 def _compared(first: CellData, second: CellData, policy: Policy, *, paired: bool) -> CellResult:
-    """Return the verdict on a cell that both sides measured."""
     rules = policy.cell(second.cell_id, second.label)
     result = CellResult(
         cell_id=second.cell_id,
         label=second.label,
         state=CellState.NOT_GATED,
-        practical_frac=policy.practical(rules),
+        practical_frac=policy.practical_frac if rules.practical_frac is None else rules.practical_frac,
         replicates=(len(first.replicates), len(second.replicates)),
         round_s=first.round_s + second.round_s,
     )

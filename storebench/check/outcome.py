@@ -13,8 +13,6 @@ from storebench.units import format_duration, number_of
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a whole check."""
-
     exit_code: int
     """Integrity (5) takes precedence over regression (1), not comparable (3) and inconclusive (4), in this order."""
     line: str

@@ -76,8 +76,6 @@ def _known_counter(name: str) -> str:
 
 
 class Policy(_Strict):
-    """The settings of a check."""
-
     practical_frac: Bounded = PRACTICAL_FRAC
     """A time is worse if its whole interval is beyond this slow-down, and within noise if it ends below it."""
     max_inconclusive_frac: Bounded = 0.5
@@ -90,15 +88,10 @@ class Policy(_Strict):
         return self.counters.get(counter, COUNTERS[counter])
 
     def cell(self, cell_id: str, label: str) -> CellPolicy:
-        """Return the exceptions for a cell."""
         for exception in self.cells:
             if fnmatch.fnmatchcase(cell_id, exception.match) or fnmatch.fnmatchcase(label, exception.match):
                 return exception
         return CellPolicy(match="*")
-
-    def practical(self, cell: CellPolicy) -> float:
-        """Return the practical threshold of a cell."""
-        return self.practical_frac if cell.practical_frac is None else cell.practical_frac
 
     def require_times(self, labels: Iterable[str]) -> None:
         """Refuse a policy that compares the time of none of these cells."""

@@ -67,7 +67,6 @@ def as_github(results: Results, outcome: Outcome) -> str:
 
 
 def as_json(results: Results, outcome: Outcome) -> str:
-    """Return all results as JSON."""
     raw = {
         "outcome": dataclasses.asdict(outcome),
         "cells": [dataclasses.asdict(result) for result in results],

@@ -104,7 +104,6 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 
 def commit_of(root: Path, ref: str) -> str:
-    """Return the commit that a revision names."""
     try:
         return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     except OutputError:
@@ -137,7 +136,6 @@ def _toplevel(folder: Path) -> Path | None:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return git's output."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=False)

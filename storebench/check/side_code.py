@@ -31,8 +31,6 @@ _SHOW_PATH = "import json, sys; print(json.dumps(sys.path))"
 
 @dataclass(frozen=True, kw_only=True)
 class SideCode:
-    """The code of one side."""
-
     python: Path
     """Interpreter that imports this code."""
     tree: Path

@@ -266,7 +266,6 @@ def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun"
 def _follow(
     scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Path, place: "NodeAddress"
 ) -> None:
-    """Take part in the run of the first node."""
     from storebench.errors import CellFailedError
     from storebench.following import follow
     from storebench.ranks.nodes import Board

@@ -45,7 +45,6 @@ def put(*lines: str) -> None:
 
 
 def put_json(value: Any) -> None:
-    """Write a value as JSON."""
     write_out(json.dumps(value, indent=2) + "\n")
 
 

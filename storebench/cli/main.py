@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -70,21 +70,13 @@ def root(
             raise typer.Exit(EXIT_USAGE)
 
 
-app.command("convert")(convert)
+_VERBS: tuple[Callable[..., None], ...] = (
+    *(convert, run, bench, scenarios, trace, report, export, check),
+    *(formats, accelerators, doctor, validate, verify, inspect),
+)
+for verb in _VERBS:
+    app.command(verb.__name__)(verb)
 app.add_typer(data, name="data")
-app.command("run")(run)
-app.command("bench")(bench)
-app.command("scenarios")(scenarios)
-app.command("trace")(trace)
-app.command("report")(report)
-app.command("export")(export)
-app.command("check")(check)
-app.command("formats")(formats)
-app.command("accelerators")(accelerators)
-app.command("doctor")(doctor)
-app.command("validate")(validate)
-app.command("verify")(verify)
-app.command("inspect")(inspect)
 
 
 def _refuse_places(words: Sequence[str]) -> None:
@@ -112,7 +104,6 @@ _ADDRESS = re.compile(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def main() -> None:
-    """Run the command line."""
     interrupts.install()
     _refuse_places(sys.argv[1:])
     try:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def finite(number: float | None) -> float | None:
-    """Return the value of an option."""
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"must be a finite number, not '{number}'")
     return number

@@ -77,7 +77,6 @@ def put_content(content: "Content", *, most_tables: int = 1) -> None:
 
 
 def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
-    """Print the tables of a finished run and, last, the answer."""
     from storebench.report.build import summarise_results
     from storebench.report.tables import MOST_TABLES
     from storebench.runs.records import RECORDS_NAME
@@ -90,7 +89,6 @@ def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
 
 
 def as_dict(written: "Report") -> dict[str, Any]:
-    """Return a report as plain JSON values."""
     content = written.content
     tables = [
         {"caption": table.caption, "rows": [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]}
@@ -216,8 +214,6 @@ def trace(
 
 
 class OutputFormat(enum.StrEnum):
-    """Output format of the results."""
-
     TEXT = "text"
     MARKDOWN = "markdown"
     GITHUB = "github"

@@ -215,11 +215,6 @@ class _Option:
         return list(self.asked.get("workers", [min(self.machine.cores, MOST_WORKERS)]))
 
     @property
-    def busy_cores(self) -> int:
-        """Cores that the fewest producers keep busy; without any, the loop itself decodes."""
-        return max(1, min(self.machine.cores, *self.workers))
-
-    @property
     def settings(self) -> int:
         """Combinations of what was asked for, each of which measures every backend in every state."""
         lists = [value for key, value in self.asked.items() if key != "cache" and isinstance(value, list)]
@@ -257,7 +252,10 @@ class _Option:
     @property
     def slow_s(self) -> float:
         """Seconds per sample of an image file, with the fewest workers."""
-        read_s = self.samples.read_s / self.busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
+        busy_cores = max(
+            1, min(self.machine.cores, *self.workers)
+        )  # without workers, the loop itself decodes
+        read_s = self.samples.read_s / busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
         return read_s + self.fast_s
 
     @property
@@ -282,7 +280,6 @@ class _Option:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch, over all passes."""
         batch_s = self.slow_s * self.batch
         wanted = min(MOST_STEPS, math.ceil(TIMED_S * self.scale / batch_s))
         steady = _steps_with_rate(WARMUP_STEPS, self.in_flight)
@@ -305,7 +302,6 @@ class _Option:
 
     @property
     def total_s(self) -> float:
-        """Seconds for converting and the first rounds."""
         loading_s = 0.0
         for backend, state in itertools.product(self.backends, self.states):
             is_encoded = _is_encoded(backend)
@@ -322,7 +318,6 @@ class _Option:
 
     @property
     def convert_s(self) -> float:
-        """Seconds for building the stores."""
         raw = {name.partition(":")[0] for name in self.backends if "+" not in name} - {"original", "png"}
         return self.count * _convert_s(self.samples, self.machine, len(raw))
 

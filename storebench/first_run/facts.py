@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.base import LEAST_IMAGE_SIZE
 from storebench.datasets.images import SIDE, read_header
 from storebench.datasets.listing import listings_in
@@ -51,7 +51,6 @@ class Samples:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
         return round(self.count * self.file_bytes)
 
 
@@ -81,8 +80,13 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
             hint=f"Name a folder with more images, or repeat these with --size {ENOUGH_SAMPLES}.",
         )
     files, side = dataset.original_info, spec.image_size
-    if side is None and files is not None:
-        side = _side(dataset, files.image_shape)
+    height, width, _ = dataset.info.image_shape if files is None else files.image_shape
+    if side is None and files is not None and (height != width or height >= SIDE):
+        # That of a network, or of the images where they are smaller; small squares of one size keep theirs.
+        probed = min(len(dataset), FILES_LOOKED_AT)
+        sample_files = (dataset.original(at * len(dataset) // probed)[0] for at in range(probed))
+        shorter = median(min(header.width, header.height) for header in map(read_header, sample_files))
+        side = max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, int(shorter)))
     base = parse_backend("files+png" if files is None else "files+original")
     costs = sample_costs(dataset, base, side, limit_s=LOOK_S)
     return Samples(
@@ -93,16 +97,6 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         file_bytes=costs.payload_bytes,
         read_s=costs.decode_s,
     )
-
-
-def _side(dataset: Dataset, own: tuple[int, int, int]) -> int | None:
-    """Return a network's side, or that of the images where they are smaller; None keeps small squares of one size."""
-    if own[0] == own[1] and own[0] < SIDE:
-        return None
-    probed = min(len(dataset), FILES_LOOKED_AT)
-    files = (dataset.original(at * len(dataset) // probed)[0] for at in range(probed))
-    shorter = median(min(header.width, header.height) for header in map(read_header, files))
-    return max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, int(shorter)))
 
 
 def machine_for(stores: Path) -> Machine:
