@@ -117,8 +117,6 @@ def bench(
     The records of a run are one folder, which 'storebench report' reads.
     """
     with exit_codes():
-        from storebench.ranks.membership import membership
-        from storebench.ranks.nodes import place_of
         from storebench.scenario import find_scenario, load_scenario
 
         path = find_scenario(scenario)
@@ -174,6 +172,9 @@ def bench(
         if dry_run:
             print_plan(loaded, cells, place, as_json=as_json)
             return
+        from storebench.ranks.membership import membership
+        from storebench.ranks.nodes import place_of
+
         if nodes is None and (rendezvous is not None or node is not None):
             raise UsageError(
                 "--rendezvous and --node need --nodes", hint="Say how many nodes there are with --nodes."

@@ -148,8 +148,10 @@ def convert(
         for store, seconds in made:
             done.append(_facts(store) | ({"repeated_s": seconds} if repeat > 1 else {}))
             if not as_json:
-                median = f"; median of {len(seconds)} conversions {statistics.median(seconds):.2f} s"
-                put(_line(store) + median * (repeat > 1))
+                line = _line(store)
+                if repeat > 1:
+                    line += f"; median of {len(seconds)} conversions {statistics.median(seconds):.2f} s"
+                put(line)
         if as_json:
             put_json(done)
 

@@ -252,9 +252,8 @@ class _Option:
     @property
     def slow_s(self) -> float:
         """Seconds per sample of an image file, with the fewest workers."""
-        busy_cores = max(
-            1, min(self.machine.cores, *self.workers)
-        )  # without workers, the loop itself decodes
+        # Without workers, the loop itself decodes.
+        busy_cores = max(1, min(self.machine.cores, *self.workers))
         read_s = self.samples.read_s / busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
         return read_s + self.fast_s
 
