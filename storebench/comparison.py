@@ -29,7 +29,6 @@ NOISY_ALPHA = 0.01
 NOISY_SPREAD = 0.15
 """Standard deviation of the logarithms of the rounds' ratios above which the interval has 99%."""
 
-POWER = 0.8
 MOST_ROUNDS = 200
 _LARGEST_LOG = 700.0
 
@@ -113,7 +112,7 @@ def judge(low: float, high: float, better: Better, practical_frac: float = PRACT
     return Verdict.EQUAL if within else Verdict.UNDECIDED
 
 
-def rounds_needed(spread: float, frac: float, *, power: float = POWER) -> int | None:
+def rounds_needed(spread: float, frac: float, *, power: float = 0.8) -> int | None:
     """Return the rounds that tell a true difference of `frac` with probability `power`; None if `MOST_ROUNDS` do not."""
     alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
 

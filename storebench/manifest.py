@@ -25,7 +25,6 @@ MOST_IMAGE_BYTES = 1 << 31
 """Most bytes of a decoded image."""
 
 _MOST_BYTES = 1 << 62
-_BYTES = ("payload_bytes", "file_bytes", "bytes_on_disk")
 CONVERT_AGAIN = "Convert the dataset again."
 """The advice for a damaged store."""
 
@@ -151,7 +150,7 @@ def _refuse_impossible(manifest: Manifest) -> None:
     for name, count in (("dataset.count", dataset.count), ("count", manifest.count)):
         if not 0 <= count <= _MOST_BYTES // image_bytes:
             raise ValueError(f"{name}: {brief(count)} is not a number of images")
-    for name in _BYTES:
+    for name in ("payload_bytes", "file_bytes", "bytes_on_disk"):
         if not 0 <= getattr(manifest, name) <= _MOST_BYTES:
             raise ValueError(f"{name}: {brief(getattr(manifest, name))} is not a number of bytes")
     if not 0 <= manifest.build_s < math.inf:

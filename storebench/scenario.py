@@ -89,9 +89,6 @@ FEWEST_REPLICATES = 5
 
 PositiveSeconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
-_NEWER_KEYS = ("repeat_disturbed", "ceilings")
-"""Keys of a scenario that revisions before them refuse; where they have their default, they need not be there."""
-
 
 class Scenario(Strict):
     """One question and the cells that answer it."""
@@ -167,9 +164,10 @@ class Scenario(Strict):
 
     def repeated(self, replicates: int) -> "Scenario":
         """Return this scenario with a fixed number of replicates, the same for every cell, and without a budget."""
-        # A revision that `bench --against` runs may not know the newer keys.
-        newer = {name for name in _NEWER_KEYS if getattr(self, name) == Scenario.model_fields[name].default}
-        given = {name: getattr(self, name) for name in self.model_fields_set - newer - {"budget"}}
+        # A revision that `bench --against` runs may not know the newer keys, so they are given only where they must be.
+        fields, newer = Scenario.model_fields, ("repeat_disturbed", "ceilings")
+        left_out = {"budget", *(name for name in newer if getattr(self, name) == fields[name].default)}
+        given = {name: getattr(self, name) for name in self.model_fields_set - left_out}
         try:
             matrices = [matrix.without_own_replicates() for matrix in self.matrix]
             return Scenario.model_validate({**given, "replicates": replicates, "matrix": matrices})

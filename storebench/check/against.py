@@ -29,9 +29,6 @@ from storebench.system.processes import marked
 from storebench.units import format_duration, number_of
 from storebench.worker.launch import end
 
-_SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
-_SETTINGS = ("seed", "test_limit")
-
 _LEAVE_S = 10
 """Seconds for a side to end by itself once its standard input is closed."""
 
@@ -134,7 +131,7 @@ def run_against(
             say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
         for cell in sides.added:
             say(f"the scenario here has a new cell: {_described(cell, sides.dropped)}")
-        for name in _SETTINGS:
+        for name in ("seed", "test_limit"):
             old, new = getattr(before, name), getattr(after, name)
             if old != new:
                 say(f"the scenario's {name} is {new} here and {old} in the revision")
@@ -335,10 +332,10 @@ class _Side:
 @contextlib.contextmanager
 def _side(job: _Job) -> Iterator[_Side]:
     """Start one side, and end it in any case."""
-    python = job.code.python
+    python, script = job.code.python, Path(__file__).with_name("against_worker.py")
     try:
         process = subprocess.Popen(
-            [str(python), "-P", str(_SIDE_SCRIPT), job.as_json()],
+            [str(python), "-P", str(script), job.as_json()],
             env=marked(job.scratch, side_environment()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -12,7 +12,6 @@ from storebench.check.sides import CellData, Side
 from storebench.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
 from storebench.units import METRICS, Better, number_of
 
-_IN_TURN = "; 'storebench bench --against' compares both sides in turn"
 _MOST_CHANGES = 3
 _MOST_NUMBERS = 5
 
@@ -260,7 +259,10 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
     if not gated:
         return result
     if not paired:
-        reason = f"a ratio of {result.ratio:.2f}, but the two runs were not interleaved{_IN_TURN}"
+        reason = (
+            f"a ratio of {result.ratio:.2f}, but the two runs were not interleaved; "
+            "'storebench bench --against' compares both sides in turn"
+        )
         return dataclasses.replace(result, state=CellState.INCONCLUSIVE, reason=reason)
     common = sorted(before.keys() & after.keys())
     practical = result.practical_frac or 0.0

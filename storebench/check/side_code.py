@@ -24,10 +24,6 @@ from storebench.probes.code import checkout_of, code_digest, package_folder
 from storebench.progress import Say
 from storebench.results import CodeFacts, Record, Status
 
-_REDIRECTING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
-_PIP = (sys.executable, "-m", "pip", "install", "--quiet")
-_SHOW_PATH = "import json, sys; print(json.dumps(sys.path))"
-
 
 @dataclass(frozen=True, kw_only=True)
 class SideCode:
@@ -69,7 +65,8 @@ class SideCode:
 
 def side_environment() -> dict[str, str]:
     """Return an environment for a side's process in which no variable affects which packages are imported."""
-    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
+    redirecting = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
+    kept = {name: value for name, value in os.environ.items() if name not in redirecting}
     # PYTHONSAFEPATH also reaches the cells of older revisions, which were started without -P.
     return {**kept, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 
@@ -134,10 +131,8 @@ def _plugin_code(
             continue
         compiled = installed is not None and _compiled(installed)
         if compiled and not any(map(_compiled, sources)):
-            _run(
-                [*_PIP, "--no-deps", "--no-build-isolation", "--target", str(target), str(project)],
-                f"building {repository.plugin}",
-            )
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
+            _run([*pip, "--target", str(target), str(project)], f"building {repository.plugin}")
             return _sources_in(target, modules) or ()
         return sources
     raise UsageError(
@@ -186,9 +181,8 @@ def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]
     links.mkdir()
     for source in own:
         (links / source.name).symlink_to(source.resolve())
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _SHOW_PATH], capture_output=True, text=True, check=True, cwd="/"
-    )
+    show_path = (sys.executable, "-P", "-c", "import json, sys; print(json.dumps(sys.path))")
+    done = subprocess.run(show_path, capture_output=True, text=True, check=True, cwd="/")
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     standard |= {f"{path}/lib-dynload" for path in standard}
     paths = [str(links)]

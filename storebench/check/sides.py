@@ -17,19 +17,12 @@ from storebench.runs.steps import find_table, read_arrow
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 from storebench.worker.figures import epoch_record
 
-_PAIRING_WORDS = ("pairing", "commit", "repository")
 _SLOWEST_PER_S = 1e-9
 """A slower rate is no measurement, and its inverse might not be finite."""
 
-_LONGEST = ("open_s", "time_to_first_batch_s", "warmup_s")
 _RECOMPUTED = (
-    "samples",
-    "timed_samples",
-    "timed_s",
-    "samples_per_s",
-    "epoch_s",
-    "data_wait_s",
-    "time_to_first_batch_s",
+    *("samples", "timed_samples", "timed_s", "samples_per_s"),
+    *("epoch_s", "data_wait_s", "time_to_first_batch_s"),
 )
 
 
@@ -106,7 +99,8 @@ def read_pairing(folder: Path) -> dict[str, Any]:
         return {}
     about = parse_json(read_small_file(path), path)
     code = about.get("code", {}) if isinstance(about, dict) else None
-    words = [about.get(name, "") for name in _PAIRING_WORDS] if isinstance(about, dict) else [None]
+    names = ("pairing", "commit", "repository")
+    words = [about.get(name, "") for name in names] if isinstance(about, dict) else [None]
     words += [code.get("digest", "")] if isinstance(code, dict) else [None]
     if not all(isinstance(word, str) for word in words):
         raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
@@ -172,13 +166,14 @@ def _replicate(epochs: Sequence[Record]) -> Replicate:
     """Return one replicate: its mean cost, medians of its counters, and its longest durations before the timed steps."""
     counted = [_counters(record) for record in epochs]
     names = set.intersection(*(set(counters) for counters in counted))
+    # Readers open only before the first epoch, and any epoch may begin late.
+    longest = ("open_s", "time_to_first_batch_s", "warmup_s")
     return Replicate(
         number=epochs[0].replicate,
         # A median of three or four epochs would not show a slow one; an arithmetic mean hides behind a long first one.
         seconds=statistics.geometric_mean(1 / record.samples_per_s for record in epochs),
         counters={
-            # Readers open only before the first epoch, and any epoch may begin late.
-            name: (max if name in _LONGEST else statistics.median)(counters[name] for counters in counted)
+            name: (max if name in longest else statistics.median)(counters[name] for counters in counted)
             for name in sorted(names)
         },
     )

@@ -68,7 +68,6 @@ def _to_nowhere(stream: TextIO) -> None:
 
 
 STORES_ENV = "STOREBENCH_STORES"
-RUNS_ENV = "STOREBENCH_RUNS"
 
 PLAIN_LINE_EVERY_S = 10.0
 
@@ -80,7 +79,7 @@ def stores_dir() -> Path:
 
 def runs_dir() -> Path:
     """Return the folder of all runs: STOREBENCH_RUNS, or ./runs."""
-    return Path(os.environ.get(RUNS_ENV, "runs"))
+    return Path(os.environ.get("STOREBENCH_RUNS", "runs"))
 
 
 def dataset_named(text: str | None, listed: Path | None) -> str:

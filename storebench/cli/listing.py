@@ -15,8 +15,6 @@ from storebench.plain_text import plain
 from storebench.settings.words import Split
 from storebench.system import interrupts
 
-ACCELERATOR_HEADS = ("accelerator", "device", "network", "precision", "images/s", "source")
-
 
 def accelerators(as_json: JsonOption = False) -> None:
     """List the accelerators that --accelerator knows.
@@ -43,11 +41,10 @@ def accelerators(as_json: JsonOption = False) -> None:
             )
             for accelerator in ACCELERATORS
         ]
-        put(*aligned([ACCELERATOR_HEADS, *rows]))
+        heads = ("accelerator", "device", "network", "precision", "images/s", "source")
+        put(*aligned([heads, *rows]))
 
 
-FORMAT_HEADS = ("format", "codecs", "readers", "in memory", "library")
-DATASET_HEADS = ("dataset", "split", "images", "shape", "origin", "where and what")
 OPTION_HEADS = ("option", "type", "default", "values", "meaning")
 
 
@@ -63,7 +60,8 @@ def formats(as_json: JsonOption = False) -> None:
         if as_json:
             put_json(facts)
         else:
-            put(*aligned([FORMAT_HEADS, *map(_row, facts)]), "", *_details(facts))
+            heads = ("format", "codecs", "readers", "in memory", "library")
+            put(*aligned([heads, *map(_row, facts)]), "", *_details(facts))
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -179,7 +177,7 @@ def list_datasets(as_json: JsonOption = False) -> None:
         if as_json:
             put_json(rows)
             return
-        cells = [DATASET_HEADS]
+        cells = [("dataset", "split", "images", "shape", "origin", "where and what")]
         for row in rows:
             shape = "x".join(map(str, row["image_shape"] or ())) or "-"
             remark = "; ".join(plain(str(row[key])) for key in ("path", "source", "note") if row[key])
@@ -275,9 +273,6 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
         )
 
 
-_ADVICE_WIDTH = 80
-
-
 def doctor(
     path: Annotated[
         Path, typer.Argument(help="Folder of the stores, present or future.", show_default="here")
@@ -300,6 +295,6 @@ def doctor(
         width = max(len(check.name) for check in checks)
         for check in checks:
             put(f"{check.state:<5} {check.name:<{width}}  {check.found}")
-            advice = textwrap.wrap(check.advice, _ADVICE_WIDTH)
+            advice = textwrap.wrap(check.advice, width=80)
             indent = " " * (width + 8)
             put(*(f"{indent}{'   ' if number else '-> '}{line}" for number, line in enumerate(advice)))

@@ -92,15 +92,12 @@ def _refuse_places(words: Sequence[str]) -> None:
         raise SystemExit(EXIT_USAGE)
     places = tuple(os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
     for word in (*words, *places):
-        if _ADDRESS.search(word):
+        if re.search(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://", word):
             say(
                 f"storebench: {word}: an address, not a path. Object stores and servers are not measured: mount them, or copy"
                 " the data to a disk."
             )
             raise SystemExit(EXIT_USAGE)
-
-
-_ADDRESS = re.compile(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def main() -> None:

@@ -293,12 +293,6 @@ def verify(
 
 
 _MOST_SHOWN = 8
-_SAMPLES = 200
-_IMAGE_FILES = ("JPEG", "PNG", "WebP")
-_NEXT = (
-    "to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
-    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
-)
 
 
 def inspect(
@@ -318,7 +312,7 @@ def inspect(
             metavar="N",
             help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
         ),
-    ] = _SAMPLES,
+    ] = 200,
     as_json: JsonOption = False,
 ) -> None:
     """Report what random reads of LMDB or HDF5 cost.
@@ -352,8 +346,12 @@ def _lines(inspection: "Inspection") -> list[str]:
     if len(inspection.parts) > _MOST_SHOWN:
         lines.append(f"  {len(inspection.parts) - _MOST_SHOWN} smaller parts: --json lists them")
     lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
-    if inspection.main is not None and any(kind in inspection.main.content for kind in _IMAGE_FILES):
-        lines.append(f"  {_NEXT}")
+    content = inspection.main.content if inspection.main else ""
+    if any(kind in content for kind in ("JPEG", "PNG", "WebP")):
+        lines.append(
+            "  to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
+            "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
+        )
     return [*lines, _summary(inspection)]
 
 
