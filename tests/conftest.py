@@ -49,7 +49,7 @@ WRITES_NO_BYTECODE = sys.dont_write_bytecode
 """Whether this process was told to write none. It holds again after the collection: tests change modules in place."""
 sys.dont_write_bytecode = False  # or pytest rewrites all assertions in every run
 
-RERUNS = 4
+RERUNS = 2
 """How often a test that counts pages is run again, on a machine that takes pages away while they are counted."""
 
 

@@ -13,7 +13,7 @@ from storebench.fileio.reading import read_small_file
 from storebench.fileio.whole_files import write_whole
 from storebench.filesystem import sync
 
-Row = dict[str, Any]
+JsonLine = dict[str, Any]
 """One line of a file, parsed."""
 
 MOST_BYTES = 2**31
@@ -29,7 +29,7 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def replace_lines(
-    path: Path, aside: Path, is_old: Callable[[Row], bool], rows: Sequence[Mapping[str, Any]]
+    path: Path, aside: Path, is_old: Callable[[JsonLine], bool], rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Append rows to a file and move its old lines to the file `aside`, in one step."""
     old = list(rows_of(path))
@@ -47,7 +47,7 @@ def replace_lines(
         raise from_os_error(error, path) from error
 
 
-def rows_of(path: Path) -> Iterator[Row]:
+def rows_of(path: Path) -> Iterator[JsonLine]:
     """Yield the lines of a file; none if there is no file."""
     if path.is_file():
         for _, row in numbered_rows(path, read_small_file(path, most_bytes=MOST_BYTES)):
@@ -56,7 +56,7 @@ def rows_of(path: Path) -> Iterator[Row]:
             yield row
 
 
-def numbered_rows(path: Path, content: bytes) -> Iterator[tuple[str, Row | CorruptDataError]]:
+def numbered_rows(path: Path, content: bytes) -> Iterator[tuple[str, JsonLine | CorruptDataError]]:
     """Yield FILE:LINE of each line of a file's content, and its JSON object or the reason why it has none."""
     lines = content.rstrip(_FILL).split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -131,7 +131,7 @@ def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, sort_keys=True) + "\n"
 
 
-def _parsed(line: bytes, where: Where) -> Row:
+def _parsed(line: bytes, where: Where) -> JsonLine:
     row = parse_json(line, where, hint="Restore the file from a copy, or start a new run.")
     if not isinstance(row, dict):
         raise CorruptDataError(f"{brief(row)} is not a JSON object", where=where)

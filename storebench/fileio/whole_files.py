@@ -16,14 +16,14 @@ from storebench.system.scratch import PREFIX, locked_folder, remove
 EXIT_NOT_WRITTEN = 74  # EX_IOERR of sysexits.h
 """Exit code of a process that cannot write its message, usually because the disk is full."""
 
-Content = str | bytes
+FileContent = str | bytes
 """Text (written as UTF-8) or bytes."""
 
 _KIND = "unfinished"
 _UNFINISHED = f".{PREFIX}{_KIND}-"
 
 
-def write_whole(path: Path, content: Content) -> None:
+def write_whole(path: Path, content: FileContent) -> None:
     """Write one file, and return when it is on disk under its name."""
     with _named(path):
         if _is_special(path):
@@ -68,7 +68,7 @@ def not_written(temporary: Path) -> str:
     return f"{temporary}: the disk is full; free some space, or name another folder with TMPDIR"
 
 
-def write_all(folder: Path, files: Mapping[str, Content]) -> list[Path]:
+def write_all(folder: Path, files: Mapping[str, FileContent]) -> list[Path]:
     """Write files of one folder, all of them before the first one gets its name, and return their paths."""
     with _named(folder), made_folder(folder.parent):
         is_new = not folder.exists()
@@ -128,11 +128,11 @@ def _refuse(target: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
 
 
-def _bytes(content: Content) -> bytes:
+def _bytes(content: FileContent) -> bytes:
     return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
-def _fill_all(new: Path, folder: Path, files: Mapping[str, Content]) -> None:
+def _fill_all(new: Path, folder: Path, files: Mapping[str, FileContent]) -> None:
     """Write all files into `new`, then sync them; syncing one by one would flush the journal for each."""
     for name, content in files.items():
         if Path(name).name != name:

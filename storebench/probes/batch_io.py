@@ -27,7 +27,7 @@ IO_COLUMNS = BatchIo._fields[:4]
 
 
 class IoMeter:
-    """Read the counters of this process, as increments since the last reading."""
+    """Read the counters of this process, as increments since anyone's last reading: the kernel counts all threads together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

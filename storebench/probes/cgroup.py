@@ -68,6 +68,9 @@ class Controller:
 class MemoryGroup:
     """A control group whose processes share a limited amount of memory."""
 
+    # The kernel charges a page of the page cache to the group that first touched it, and memory that a process took before it
+    # entered stays charged to its previous group.
+
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
         self.home = home
@@ -83,7 +86,10 @@ class MemoryGroup:
         try:
             folder.mkdir()
             made = cls(folder, controller.home)
-            made._set_limit(limit_bytes)
+            (folder / _LIMIT[made.version]).write_text(str(limit_bytes))
+            # With swap, the processes' own memory could make room for more page cache than requested.
+            with contextlib.suppress(OSError):
+                (folder / _NO_SWAP[made.version]).write_text("0")
         except OSError as error:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -95,12 +101,6 @@ class MemoryGroup:
         """Return the group that another process made at `folder`; its home is this process's current group."""
         _, groups = _own_groups()
         return cls(folder, groups[0])
-
-    def _set_limit(self, limit_bytes: int) -> None:
-        (self.folder / _LIMIT[self.version]).write_text(str(limit_bytes))
-        # With swap, the processes' own memory could make room for more page cache than requested.
-        with contextlib.suppress(OSError):
-            (self.folder / _NO_SWAP[self.version]).write_text("0")
 
     def enter(self, pids: Iterable[int]) -> None:
         """Move processes, with all their threads, into this group; their memory stays charged to their old one."""
@@ -117,18 +117,16 @@ class MemoryGroup:
         """Return the memory that the group's processes have used so far."""
         stat = _numbers(self.folder / "memory.stat")
         shared = stat.get(_SHARED[self.version], 0)  # counted as page cache, although it is shared memory
+        kernel = stat.get("kernel", sum(stat.get(name, 0) for name in _KERNEL_PARTS))
+        if self.version == 1:
+            kernel = _number(self.folder / "memory.kmem.usage_in_bytes") or 0
         cache, anonymous = stat.get(_CACHE[self.version]), stat.get(_ANONYMOUS[self.version])
         return GroupUsage(
             peak_bytes=_number(self.folder / _PEAK[self.version]),
             cache_bytes=None if cache is None else cache - shared,
-            own_bytes=None if anonymous is None else anonymous + shared + self._kernel_bytes(stat),
+            own_bytes=None if anonymous is None else anonymous + shared + kernel,
             oom_kills=_numbers(self.folder / _OOM[self.version]).get("oom_kill", 0),
         )
-
-    def _kernel_bytes(self, stat: dict[str, int]) -> int:
-        if self.version == 1:
-            return _number(self.folder / "memory.kmem.usage_in_bytes") or 0
-        return stat.get("kernel", sum(stat.get(name, 0) for name in _KERNEL_PARTS))
 
     def disband(self) -> None:
         """Leave and remove the group, for a process whose creator was killed; other members must have ended."""
@@ -173,7 +171,7 @@ def find_controller() -> Controller:
     refusals: list[str] = []
     for folder in groups:
         controller = Controller(version=version, parent=folder, home=groups[0])
-        if version == 2 and not _delegates(folder):
+        if version == 2 and "memory" not in (read_text(folder / "cgroup.subtree_control") or "").split():
             # A group with processes of its own cannot, unless it is the root, so this says less than any refusal.
             continue
         refusal = _try(controller)
@@ -193,17 +191,13 @@ def _undelegated(groups: list[Path]) -> str:
     return f"{reason}; as root, move all processes of {top} into a group below it, then run {remedy}"
 
 
-def _delegates(folder: Path) -> bool:
-    """Return whether groups below a group of version 2 may have a memory limit."""
-    return "memory" in (read_text(folder / "cgroup.subtree_control") or "").split()
-
-
 def remove_stale(parent: Path) -> list[str]:
     """Remove groups of storebench in `parent` whose creators have ended, with those below, and return their names."""
     removed = []
     for folder in sorted(parent.glob("storebench-*")):
         match = _NAME.fullmatch(folder.name)
-        if match and not _lives(int(match["pid"]), match["start"]):
+        ticks = started_ticks(int(match["pid"])) if match else None
+        if match and (ticks is None or match["start"] not in (None, str(ticks))):
             with contextlib.suppress(OSError):  # it has live members, or belongs to another user
                 for inner in sorted(filter(Path.is_dir, folder.rglob("*")), reverse=True):
                     inner.rmdir()
@@ -232,39 +226,24 @@ def oom_kills(folder: Path | None = None) -> int | None:
 
 def memory_limit_bytes() -> int | None:
     """Return the memory limit of this process's groups in bytes, page cache included; None if nothing limits them."""
-    try:
-        version, groups = _own_groups()
-    except UsageError:
-        return None
-    limits = [_tightest(folder, version) for folder in groups]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return min((limit for _, limit in _limits()), default=None)
 
 
 def memory_room_bytes() -> int | None:
     """Return the memory in bytes that this process's control groups still allow; None if nothing limits it."""
-    try:
-        version, groups = _own_groups()
-    except UsageError:
-        return None
-    limits = [(folder, _tightest(folder, version)) for folder in groups]
-    rooms = [
-        limit - (MemoryGroup(folder, home=groups[0]).usage().own_bytes or 0)
-        for folder, limit in limits
-        if limit is not None
-    ]
+    rooms = (limit - (MemoryGroup(folder, home=folder).usage().own_bytes or 0) for folder, limit in _limits())
     return min(rooms, default=None)
 
 
-def _tightest(folder: Path, version: int) -> int | None:
-    """Return the lowest limit that stands in a group's folder, in bytes; None if there is none."""
-    limits = [_number(folder / name) for name in _LIMITS[version]]
-    # Version 2 says "max" where there is no limit, version 1 a number near 2^63.
-    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
-
-
-def _lives(pid: int, start: str | None) -> bool:
-    ticks = started_ticks(pid)
-    return ticks is not None and start in (None, str(ticks))
+def _limits() -> Iterator[tuple[Path, int]]:
+    """Return this process's groups that have a limit, and the lowest that stands in each folder, in bytes."""
+    with contextlib.suppress(UsageError):
+        version, groups = _own_groups()
+        for folder in groups:
+            for limit in filter(None, (_number(folder / name) for name in _LIMITS[version])):
+                # Version 2 says "max" where there is no limit, version 1 a number near 2^63.
+                if limit < _UNLIMITED:
+                    yield folder, limit
 
 
 def _own_groups() -> tuple[int, list[Path]]:

@@ -50,16 +50,16 @@ def code_digest(*sources: Path) -> str:
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for source in sources:
         base = source.parent
-        files = [source] if source.is_file() else sorted(_code_files(source))
+        files = [source]
+        if source.is_dir():
+            files = sorted(
+                path for path in source.rglob("*") if path.suffix in CODE_SUFFIXES and path.is_file()
+            )
         for file in files:
             content = file.read_bytes()
             digest.update(f"{file.relative_to(base).as_posix()}\n{len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()
-
-
-def _code_files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.suffix in CODE_SUFFIXES and path.is_file()]
 
 
 def checkout_of(*sources: Path) -> Checkout:

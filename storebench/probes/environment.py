@@ -39,6 +39,8 @@ def match_key(match: dict[str, Any]) -> str:
 
 def _match(store: Path | str, device: str) -> dict[str, Any]:
     mount = mount_of(store)
+    # Without its name: the same disk may be sda today and sdb after the next boot.
+    disk = {name: value for name, value in machine.block_device(mount).items() if name != "name"}
     return {
         "cpu": machine.cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -47,16 +49,11 @@ def _match(store: Path | str, device: str) -> dict[str, Any]:
         "memory_limit_gib": _gib(memory_limit_bytes()),
         "kernel": platform.release(),
         "filesystem": mount.fstype,
-        "block_device": _disk(machine.block_device(mount)),
+        "block_device": disk,
         "accelerator": _accelerator(device),
         "libraries": _libraries(),
         "threads": {name: os.environ.get(name) for name in _THREAD_VARIABLES},
     }
-
-
-def _disk(device: dict[str, str | None]) -> dict[str, str | None]:
-    """Leave out the name, because the same disk may be sda today and sdb after the next boot."""
-    return {name: value for name, value in device.items() if name != "name"}
 
 
 def _gib(size_bytes: int | None) -> float | None:
@@ -124,11 +121,6 @@ def _notes(store: Path | str) -> dict[str, Any]:
         "transparent_hugepages": machine.transparent_hugepages(),
         "mount_options": list(mount.options),
         "torch_threads": sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None,
-        **_checkout(),
+        "git_commit": running_checkout().commit,
+        "git_dirty": running_checkout().changed,
     }
-
-
-def _checkout() -> dict[str, Any]:
-    """Return commit and dirtiness of the running storebench; None if it is not in a git checkout."""
-    checkout = running_checkout()
-    return {"git_commit": checkout.commit, "git_dirty": checkout.changed}

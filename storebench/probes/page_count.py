@@ -119,7 +119,11 @@ def _ways(path: Path | str) -> _Ways:
     if fstype == "zfs":
         return [("page cache", _zfs)]
     mincore: tuple[str, _CountFd] = ("mincore", _mincore)
-    return [mincore] if fstype == "overlay" else [("cachestat", _cachestat), mincore]
+    return (
+        [mincore]
+        if fstype == "overlay"
+        else [("cachestat", lambda fd, size: cachestat_pages(fd, 0, size)), mincore]
+    )
 
 
 def _pages(size: int) -> int:
@@ -171,21 +175,15 @@ def may_mincore(fd: int) -> bool:
     return os.fstat(fd).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 
 
-def _cachestat(fd: int, size: int) -> int:
-    return cachestat_pages(fd, 0, size)
-
-
 def _mincore(fd: int, size: int) -> int:
     if not may_mincore(fd):
         raise CannotCountError(NOT_ALLOWED)
-    return sum(
-        _mincore_span(fd, start, min(_MAP_BYTES, size - start)) for start in range(0, size, _MAP_BYTES)
-    )
-
-
-def _mincore_span(fd: int, offset: int, length: int) -> int:
-    with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=offset) as mapped:
-        view = np.frombuffer(mapped, np.uint8)
-        address = view.ctypes.data
-        del view  # a live view would forbid closing the mapping
-        return mincore_pages(address, length)
+    total = 0
+    for start in range(0, size, _MAP_BYTES):
+        length = min(_MAP_BYTES, size - start)
+        with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=start) as mapped:
+            view = np.frombuffer(mapped, np.uint8)
+            address = view.ctypes.data
+            del view  # a live view would forbid closing the mapping
+            total += mincore_pages(address, length)
+    return total

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from storebench.comparison import Ratio
 from storebench.errors import DataNotFoundError, UsageError
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS, PLACE_COLUMNS, to_frame
@@ -176,7 +175,16 @@ def compare(
     pairs = [(cell, bases.get(_key(cell, fixed, by))) for cell in cells]
     sides = [(cell, base) for cell, base in pairs if base is not None and _value(cell, by) != baseline]
     compared = [(cell, paired(cell.values(metric), base.values(metric))) for cell, base in sides]
-    return pd.DataFrame([_pair(cell, baseline, ratio) for cell, ratio in compared if ratio is not None])
+    return pd.DataFrame(
+        [
+            {name: cell.fields[name] for name in CELL_COLUMNS}
+            | {name: cell.fact(name) for name in PLACE_COLUMNS}
+            | {"baseline": baseline, "ratio": ratio.mid, "ratio_lo": ratio.low, "ratio_hi": ratio.high}
+            | {"rounds": ratio.rounds, "verdict": str(ratio.verdict)}
+            for cell, ratio in compared
+            if ratio is not None
+        ]
+    )
 
 
 def _value(cell: CellSummary, by: str) -> Any:
@@ -186,10 +194,3 @@ def _value(cell: CellSummary, by: str) -> Any:
 def _key(cell: CellSummary, fixed: Sequence[str], by: str) -> tuple[Any, ...]:
     place = "" if by in _PLACES else cell.environment_key
     return (place, *(cell.fields[name] for name in fixed))
-
-
-def _pair(cell: CellSummary, baseline: Any, ratio: Ratio) -> dict[str, Any]:
-    columns = {name: cell.fields[name] for name in CELL_COLUMNS}
-    columns |= {name: cell.fact(name) for name in PLACE_COLUMNS}
-    ends = {"ratio": ratio.mid, "ratio_lo": ratio.low, "ratio_hi": ratio.high}
-    return columns | {"baseline": baseline} | ends | {"rounds": ratio.rounds, "verdict": str(ratio.verdict)}

@@ -7,7 +7,7 @@ from storebench.accelerators import Accelerator
 from storebench.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Ratio, Verdict, rounds_needed
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.report.bottleneck import Bottleneck
-from storebench.report.cells import CellSummary, LoopWork, Row, work_key, work_of
+from storebench.report.cells import CellSummary, LoopWork, work_key, work_of
 from storebench.report.labels import (
     backend_label,
     condition_label,
@@ -127,7 +127,8 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | No
                 f"{words[0].upper()}{words[1:]}: {backend_label(first.backend)},"
                 f" {number(found.mid, 2)} times {backend_label(panel.base.backend)}."
             )
-        elif best is not None and (own := _of(panel, best.backend)) is not None:
+        elif best is not None:
+            own = next((cell for cell in panel.measured if cell.backend == best.backend), panel.base)
             ratio = panel.ratio(own)
             if ratio is not None and ratio.verdict is not Verdict.UNDECIDED:
                 told.append(
@@ -135,10 +136,6 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | No
                     f" {number(ratio.mid, 2)} times {backend_label(panel.base.backend)}."
                 )
     return told
-
-
-def _of(panel: Panel, backend: str) -> CellSummary | None:
-    return next((cell for cell in panel.measured if cell.backend == backend), None)
 
 
 def _feeding_change(panel: Panel, roofs: Sequence[Roofline]) -> list[str]:
@@ -157,14 +154,11 @@ def feeding_sentences(roofs: Sequence[Roofline], accelerators: Sequence[Accelera
     for roofline in roofs:
         firsts.setdefault(roofline.first.dataset_key, roofline)
     return [
-        f"{one.title} takes {number(one.images_per_s)} images/s ({_where(roofline)}): {_shares(roofline, one)}."
+        f"{one.title} takes {number(one.images_per_s)} images/s ({dataset_label(roofline.first)},"
+        f" {condition_label(roofline.first)}): {_shares(roofline, one)}."
         for roofline in firsts.values()
         for one in accelerators
     ]
-
-
-def _where(roofline: Roofline) -> str:
-    return f"{dataset_label(roofline.first)}, {condition_label(roofline.first)}"
 
 
 def _shares(roofline: Roofline, accelerator: Accelerator) -> str:
@@ -196,7 +190,7 @@ def worth(
     """Return whether converting is worth it, from cells of one dataset that only load; None if there are none."""
     names = ", ".join(dict.fromkeys(backend_label(cell.backend) for cell in unsound))
     lead = next(
-        (roof for roof in sorted(roofs, key=_importance) if not roof.augmented and roof.curve(*BASES)), None
+        (roof for roof in sorted(roofs, key=_rank) if not roof.augmented and roof.curve(*BASES)), None
     )
     base = None if lead is None else lead.curve(*BASES)
     if lead is None or base is None:
@@ -225,24 +219,25 @@ def worth(
     store = parse_backend(store_name_of(cell.cell.backend))
     label, times = backend_label(best.backend), number(helping[best].mid, 2)
     enough = number(base.starving.low or base.starving.mid, 2)
-    fixed = "" if store.codec != "raw" else _fixed_size(cell)
+    side = cell.cell.data.image_size if store.codec == "raw" else None
+    fixed = f"It holds squares of {side} pixels a side: crops of larger images are no longer possible."
     return Worth(
         sentences=(
             f"Convert to {label} for training above {enough} images/s: it loads {times} times as fast as {files} ({where}).",
             f"Below that rate {files} keep the accelerator busy, and converting gains nothing.",
             *named,
             *_price(cell),
-            *filter(None, (fixed,)),
+            *([fixed] if side else []),
             *memory,
             *caution,
         ),
         store=store.name,
         backend=cell.cell.backend.name,
-        side=cell.cell.data.image_size if store.codec == "raw" else None,
+        side=side,
     )
 
 
-def _importance(roof: Roofline) -> tuple[int, int, int]:
+def _rank(roof: Roofline) -> tuple[int, int, int]:
     cell = roof.first.cell
     return -state_rank(roof.first), cell.ranks, -cell.workers
 
@@ -290,24 +285,15 @@ def _price(cell: CellSummary) -> tuple[str, ...]:
     )
 
 
-def _fixed_size(cell: CellSummary) -> str:
-    side = cell.cell.data.image_size
-    return (
-        f"It holds squares of {side} pixels a side: crops of larger images are no longer possible."
-        if side
-        else ""
-    )
-
-
 def disturbed(cells: Sequence[CellSummary]) -> str:
     """Return a warning if other work disturbed many of the replicates; "" otherwise."""
-    rows: dict[object, Row] = {
-        (row["run_id"], row["cell_id"], row["replicate"]): row
+    rows = {
+        (row["run_id"], row["cell_id"], row["replicate"]): bool(row["conditions_disturbed"])
         for cell in cells
         for row in cell.rows
         if row["conditions_disturbed"] is not None
     }
-    count = sum(bool(row["conditions_disturbed"]) for row in rows.values())
+    count = sum(rows.values())
     if count <= MANY_DISTURBED_FRAC * len(rows):
         return ""
     return (

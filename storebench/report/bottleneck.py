@@ -143,7 +143,12 @@ def _bottleneck(
         Bound.HANDOFF: spent["handover_s"],
     }
     gains = {part: _gain(part, cell, total, costs) for part in costs}
-    bound = _largest(gains, costs)
+    ranked = (part for part in costs if part is not Bound.CONTENTION)
+    bound: Bound = max(ranked, key=lambda part: (gains[part], costs[part]))
+    if gains[bound] < LEAST_GAIN:
+        bound = Bound.BALANCED
+    elif bound is Bound.COMPUTE and taken:
+        bound = Bound.CONTENTION
     alone = null.per_sample("timed_s") if null is not None else 0.0
     most = spent["data_wait_s"] / total
     warm_s = warm.per_sample("timed_s") if warm is not None else None
@@ -158,20 +163,10 @@ def _bottleneck(
     )
 
 
-def _largest(gains: Mapping[Bound, float], costs: Mapping[Bound, float]) -> Bound:
-    largest = max(
-        (p for p in costs if p is not Bound.CONTENTION), key=lambda part: (gains[part], costs[part])
-    )
-    if gains[largest] < LEAST_GAIN:
-        return Bound.BALANCED
-    return Bound.CONTENTION if largest is Bound.COMPUTE and costs[Bound.CONTENTION] else largest
-
-
 def _gain(bound: Bound, cell: CellSummary, total: float, costs: Mapping[Bound, float]) -> float:
-    """Return an upper bound on the speed-up if a part cost nothing: it saves its cost, and the others still take theirs.
+    """Return an upper bound on the speed-up if a part cost nothing. With workers, producing, computing and handoff overlap.
 
-    With workers, producing, computing and the handoff overlap. With no core left for the loop, most of a handoff is a
-    wait for one, and would be shorter with less to produce.
+    With no core left for the loop, most of a handoff is a wait for one, and would be shorter with less to produce.
     """
     left = [total - costs[bound]]
     if cell.cell.workers:
@@ -219,14 +214,11 @@ def _device_bound(cell: CellSummary, best: float | None) -> Bound:
 
 
 def arriving_bytes_per_s(cell: CellSummary) -> float | None:
-    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more.
-
-    A reader that is told the order also reads while others work, so for it all of the time counts.
-    """
+    """Return the rate at which the device serves a cell while it reads: useful or delivered bytes, whichever is more."""
     fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
     if not fetching:
         return None
-    if _looks_ahead(cell):
+    if _looks_ahead(cell):  # it also reads while others work, so all of the time counts
         fetching = max(fetching, cell.per_sample("timed_s"))
     useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
     read, samples = cell.median("device_read_bytes"), cell.median("samples")

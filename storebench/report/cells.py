@@ -40,7 +40,6 @@ SETTING_COLUMNS = tuple(
 SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes")
 RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)
 STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
-WORK_COLUMNS = ("fetch_s", "decode_s", "prep_s")
 _LENGTH_COLUMNS = ("max_steps", "warmup_steps", "passes", EPOCHS)
 
 WHOLE = "whole_"
@@ -248,9 +247,8 @@ class CellSummary:
     def unsteady_replicates(self) -> tuple[int, int]:
         """The replicates of a limited cell whose steady part drifts or is missing, and all of them."""
         judged = [row for row in self._last if self._bounded(row)]
-        return sum(not (row["portion_seconds"] and steady(row["portion_drift"])) for row in judged), len(
-            judged
-        )
+        moving = (not (row["portion_seconds"] and steady(row["portion_drift"])) for row in judged)
+        return sum(moving), len(judged)
 
     @functools.cached_property
     def unsteady(self) -> bool:
@@ -353,7 +351,13 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         row = dict(zip(names, map(_plain, values), strict=True))
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(row)
     for rows in grouped.values():
-        _require_one_code(rows)
+        codes = {row["code_digest"]: row["run_id"] for row in rows if row["code_digest"] is not None}
+        if len(codes) > 1:
+            (one, first), (other, second), *_ = codes.items()
+            raise NotComparableError(
+                f"{rows[0]['backend']}: run {first} measured other code (digest {one[:8]}) than run {second} ({other[:8]})",
+                hint="Report them one by one; 'storebench bench --against' compares two revisions.",
+            )
     invalid, places = findings or {}, _places([rows[0] for rows in grouped.values()])
     cells = [
         CellSummary(
@@ -371,16 +375,6 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
 def as_cells(results: pd.DataFrame | Sequence[CellSummary]) -> list[CellSummary]:
     """Return the summaries of a table of records; summaries are returned unchanged."""
     return summarise(results) if isinstance(results, pd.DataFrame) else list(results)
-
-
-def _require_one_code(rows: Sequence[Row]) -> None:
-    codes = {row["code_digest"]: row["run_id"] for row in rows if row["code_digest"] is not None}
-    if len(codes) > 1:
-        (one, first), (other, second), *_ = codes.items()
-        raise NotComparableError(
-            f"{rows[0]['backend']}: run {first} measured other code (digest {one[:8]}) than run {second} ({other[:8]})",
-            hint="Report them one by one; 'storebench bench --against' compares two revisions.",
-        )
 
 
 def _plain(value: Any) -> Any:
@@ -445,11 +439,6 @@ def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:
 def ceiling_key(cell: CellSummary) -> tuple[Any, ...]:
     """Return the key shared with the null cell of the same work."""
     return key_without(cell, "backend", EPOCHS, *SHARE_COLUMNS, *STATE_COLUMNS)
-
-
-def state_key(cell: CellSummary) -> tuple[Any, ...]:
-    """Return the key shared by cells with the same work and the same state of the store, whatever their length."""
-    return key_without(cell, "backend", *_LENGTH_COLUMNS)
 
 
 def work_key(cell: CellSummary) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import pandas as pd
 from storebench.accelerators import Accelerator
 from storebench.errors import CorruptDataError
 from storebench.report.analysis import load_steps
-from storebench.report.answer import Answer, Worth, answer, disturbed, feeding_sentences, worth
+from storebench.report.answer import Answer, answer, disturbed, feeding_sentences
 from storebench.report.bottleneck import Bottleneck, bottlenecks
 from storebench.report.cells import CellSummary, summarise, varying_fields
 from storebench.report.checks.findings import Finding
@@ -153,19 +153,6 @@ def cells_of(records: Sequence[Sourced], findings: Sequence[Finding] = ()) -> li
     """Return the summaries of some records; the first finding about a cell marks it as invalid."""
     invalid = {one.cell_id: f"{one.figure}: {one.message}" for one in reversed(findings) if one.cell_id}
     return summarise(to_frame(records), invalid)
-
-
-def worth_of(
-    records: Sequence[Sourced], findings: Sequence[Finding], accelerators: Sequence[Accelerator]
-) -> tuple[Table, Worth] | None:
-    """Return the table and the answer of a run that chose its backends itself; None if no cell only loads."""
-    cells = cells_of(records, findings)
-    sound = [cell for cell in cells if not cell.invalid]
-    roofs = rooflines(sound)
-    told = worth(roofs, [cell for cell in cells if cell.invalid], accelerators)
-    if told is None:
-        return None
-    return feeding_table(roofs or rooflines(cells), accelerators), told
 
 
 def _caveats(groups: Iterable[Sequence[CellSummary]]) -> list[str]:

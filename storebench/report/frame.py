@@ -1,14 +1,12 @@
 """Records as one tidy table, with the column and the type of each field."""
 
-import contextlib
 import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -59,14 +57,7 @@ RENAMED = {
     "cache_resident_frac_before": "resident_frac_before",
     "cache_resident_frac_after": "resident_frac_after",
 }
-_WORDS = (
-    "status",
-    "au_kind",
-    "cache_requested",
-    "cache_verdict",
-    "job_sync",
-    "job_link",
-)
+_WORDS = ("status", "au_kind", "cache_requested", "cache_verdict", "job_sync", "job_link")
 """Columns of enumerations, stored as words."""
 
 _DROPPED = {"reasons", "reader_notes", "environment"}
@@ -111,48 +102,15 @@ def column_types() -> dict[str, Any]:
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 
 
-_LACKING = {"object": math.nan}
-"""What stands in a column for a value that no record of a kind has; None in every other type of column."""
-
-
-class _Masked(NamedTuple):
-    """How pandas holds values that may be missing: the type of its array, that of a value, and what stands for none."""
-
-    array: Any
-    kind: type
-    blank: object
-
-
-_MASKED = {
-    "Int64": _Masked(array=pd.arrays.IntegerArray, kind=int, blank=0),
-    "boolean": _Masked(array=pd.arrays.BooleanArray, kind=bool, blank=False),
-}
-
-
-def _dtype(hint: Any) -> str:
+def _column(rows: list[dict[str, Any]], name: str, hint: Any) -> Any:
+    """Return a column of the type that its annotation says; None is missing."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return next((name for kind, name in _DTYPES.items() if kind in kinds), "object")
-
-
-def _column(values: list[Any], dtype: Any) -> Any:
-    """Return a column of a type; None is missing.
-
-    Columns of plain values are made by hand: pandas takes 40 ms to convert those of a table, however short it is.
-    """
-    kinds = set(map(type, values))
-    if dtype == "float64" and kinds <= {float, NoneType}:
-        return np.array(values, dtype=np.float64)
-    if dtype in _MASKED and kinds <= {_MASKED[dtype].kind, NoneType}:
-        array, kind, blank = _MASKED[dtype]
-        plain = [blank if value is None else value for value in values] if NoneType in kinds else values
-        with contextlib.suppress(OverflowError):  # pandas says so in its own way
-            return array(
-                np.array(plain, dtype=kind), np.array([value is None for value in values], dtype=bool)
-            )
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    given = pd.Series(column, dtype=object)  # by itself, pandas would see an array of texts
-    return given if dtype == "object" else given.astype(dtype)
+    dtype: Any = next((dtype for kind, dtype in _DTYPES.items() if kind in kinds), "object")
+    if dtype != "object":
+        return pd.array([row.get(name) for row in rows], dtype=dtype)
+    column = np.empty(len(rows), dtype=object)  # by itself, pandas would see an array of texts
+    column[:] = [row.get(name, math.nan) for row in rows]
+    return column
 
 
 def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
@@ -172,24 +130,15 @@ def to_frame(records: Iterable[tuple[Record, Path]]) -> pd.DataFrame:
             machines.setdefault(record.run_id, record.environment)
     folders = {file.parent for _, file in given}
     wholes = {folder: whole_of(folder) for folder in folders}
-    rows = [
-        _row(record, file.parent, machines)
-        | {
-            "whole": wholes[file.parent],
-        }
-        for record, file in given
-    ]
-    columns = {
-        column: _column([row.get(column, _LACKING.get(dtype)) for row in rows], dtype)
-        for column, dtype in ((column, _dtype(hint)) for column, hint in kinds.items())
-    }
-    return pd.DataFrame(columns, copy=True)
+    rows = [_row(record, file.parent, machines) | {"whole": wholes[file.parent]} for record, file in given]
+    return pd.DataFrame({name: _column(rows, name, hint) for name, hint in kinds.items()}, copy=True)
 
 
 def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[str, Any]:
     row: dict[str, Any] = {column: getattr(record, name) for name, column, _ in _PLAIN_COLUMNS}
     for part, columns in _PART_COLUMNS.items():
-        fields = _fields_of(getattr(record, part))
+        own = getattr(record, part)
+        fields = own.fields() if isinstance(own, Cell) else {} if own is None else vars(own)
         for name, column, _ in columns:
             row[column] = fields.get(name)
     for name in _WORDS:
@@ -199,13 +148,6 @@ def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[st
     table = find_table(run, record.steps_file) if record.steps_file else None
     row["steps_path"] = None if table is None else str(table)
     return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record)
-
-
-def _fields_of(part: Any) -> Mapping[str, Any]:
-    """Return the fields of a part of a record by name; none if the record lacks the part."""
-    if isinstance(part, Cell):
-        return part.fields()
-    return {} if part is None else vars(part)
 
 
 def _place(environment: Environment | None) -> dict[str, Any]:

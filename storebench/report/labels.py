@@ -5,7 +5,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from storebench.codecs import any_size
 from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
 from storebench.datasets.images import resize_clause, served_note
@@ -112,6 +111,11 @@ def common_setting(cells: Sequence[CellSummary]) -> str:
     return f"{dataset_label(cells[0])}: {', '.join(shared)}" if cells else ""
 
 
+def network_label(cell: CellSummary) -> str:
+    """Return a network that was trained on this machine in words: "ResNet-50 here"."""
+    return f"{MODELS.get(cell.cell.model, cell.cell.model)} here"
+
+
 def state_label(cell: Cell | CellSummary) -> str:
     """Return the state of the page cache in words: "cold start", "warm", "limited to 400 MiB", "cache as found"."""
     fields = _fields(cell)
@@ -212,17 +216,6 @@ def mark(cell: CellSummary) -> str:
         return "cache state not verified"
     moving, of = cell.unsteady_replicates
     return f"{moving} of {number_of(of, 'replicate')} not steady" if moving else ""
-
-
-def served_size(cell: CellSummary) -> str:
-    """Return the size of the images that a cell serves, "224 x 224"; "" if it is unknown."""
-    side = cell.cell.data.image_size
-    if side is None and any_size(cell.cell.backend.codec):
-        side = MODEL_CROPS.get(cell.cell.model)
-    if side is not None:
-        return f"{side} x {side}"
-    high, wide, *_ = [*str(cell.fact("store_image_shape") or "").split("x"), ""]
-    return f"{wide} x {high}" if wide else ""
 
 
 def verdict_words(found: Ratio | None, cell: CellSummary, base: CellSummary) -> str:

@@ -1,7 +1,7 @@
 """LMDBIO's ladder as measured: the rate on each rung of `storebench.formats.lmdb.direct`, and what each rung gained."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from storebench.comparison import Estimate, Ratio, Verdict, estimate
@@ -45,14 +45,11 @@ def ladders(panels: Iterable[Panel]) -> list[Ladder]:
     for panel in listed:
         key = key_without(panel.first, "backend", "share")
         beside = [cell for cell in shared if key_without(cell, "backend", "share") == key]
-        rungs = {rung.key: cell for rung in RUNGS if (cell := _cell_of([*panel.measured, *beside], rung))}
+        found = {(cell.backend, cell.cell.share): cell for cell in (*beside, *panel.measured)}
+        rungs = {rung.key: cell for rung in RUNGS if (cell := found.get((rung.backend, rung.share)))}
         if len(rungs) >= LEAST_RUNGS and "plain" in rungs:
             made.append(Ladder(steps=tuple(_steps(rungs))))
     return made
-
-
-def _cell_of(cells: Sequence[CellSummary], rung: Rung) -> CellSummary | None:
-    return next((c for c in cells if c.backend == rung.backend and c.cell.share is rung.share), None)
 
 
 def _steps(rungs: Mapping[str, CellSummary]) -> Iterable[Step]:

@@ -81,9 +81,8 @@ def _command(content: Content) -> str:
     if told.choice is None or told.panel is None or told.choice is told.panel.base:
         return ""
     own = told.choice.cell
-    return (
-        f"storebench convert {own.backend.name.partition(':')[0].partition('?')[0]} --dataset {own.data.name}"
-    )
+    name = own.backend.name.partition(":")[0].partition("?")[0]
+    return f"storebench convert {name} --dataset {own.data.name}"
 
 
 def _evidence(content: Content) -> list[str]:

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from storebench.comparison import Estimate, estimate
 from storebench.report.cells import (
     RANK_COLUMNS,
@@ -36,30 +38,16 @@ def alone_of(job: CellSummary, cells: Iterable[CellSummary]) -> CellSummary | No
     """Return the cell of one process that does the work of a job: as many samples per step as each rank, or as all."""
     key = (job.backend, *key_without(job, *RANK_COLUMNS))
     batch = job.cell.global_batch_size or job.cell.batch_size
-    return next(
-        (
-            cell
-            for cell in cells
-            if cell.cell.ranks == 1
-            and cell.cell.batch_size == batch
-            and (cell.backend, *key_without(cell, *RANK_COLUMNS)) == key
-            and cell.median("samples_per_s")
-        ),
-        None,
-    )
+    single = [cell for cell in cells if cell.cell.ranks == 1 and cell.cell.batch_size == batch]
+    alike = (cell for cell in single if (cell.backend, *key_without(cell, *RANK_COLUMNS)) == key)
+    return next((cell for cell in alike if cell.median("samples_per_s")), None)
 
 
 def sharing_base(job: CellSummary, cells: Iterable[CellSummary]) -> CellSummary | None:
     """Return the job whose ranks read for themselves and that is like this one otherwise."""
     key = (job.backend, *key_without(job, *SHARE_COLUMNS))
-    return next(
-        (
-            cell
-            for cell in cells
-            if cell.cell.share is Share.NONE and (cell.backend, *key_without(cell, *SHARE_COLUMNS)) == key
-        ),
-        None,
-    )
+    separate = (cell for cell in cells if cell.cell.share is Share.NONE)
+    return next((c for c in separate if (c.backend, *key_without(c, *SHARE_COLUMNS)) == key), None)
 
 
 def step_parts(cell: CellSummary) -> dict[str, float]:
@@ -76,7 +64,7 @@ def step_parts(cell: CellSummary) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Corners:
     """What loading and exchanging add to a part of a job's step, alone and together beyond their sum, in seconds."""
 
@@ -107,18 +95,9 @@ def corners(cells: Iterable[CellSummary]) -> list[Corners]:
             sides = [cell.rounds_per(column, "timed_steps") for cell in (both, loading, exchange, neither)]
             rounds = [key for key in sides[0] if all(key in side for side in sides)]
             if rounds:
-                b, lo, ex, no = ([side[key] for key in rounds] for side in sides)
-                found.append(
-                    Corners(
-                        cell=both,
-                        part=part,
-                        loading=estimate([x - y for x, y in zip(lo, no, strict=True)]),
-                        exchange=estimate([x - y for x, y in zip(ex, no, strict=True)]),
-                        interaction=estimate(
-                            [w - x - y + z for w, x, y, z in zip(b, lo, ex, no, strict=True)]
-                        ),
-                    )
-                )
+                b, lo, ex, no = (np.array([side[key] for key in rounds]) for side in sides)
+                effects = (estimate(seconds.tolist()) for seconds in (lo - no, ex - no, b - lo - ex + no))
+                found.append(Corners(both, part, *effects))
     return found
 
 
@@ -145,7 +124,8 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
     for cell in cells:
         if not cell.cell.tournament_steps or (accuracy := _last_accuracy(cell)) is None:
             continue
-        games = [game for row in cell.usable for game in games_of(row)]
+        jobs = [row["job_trainers"] for row in cell.usable if row["job_trainers"] is not None]
+        games = [game for job in jobs for game in job.games]
         control = controls.get(key_without(cell, "tournament_steps"))
         found.append(
             Tournament(
@@ -157,11 +137,6 @@ def tournaments(cells: Sequence[CellSummary]) -> list[Tournament]:
             )
         )
     return found
-
-
-def games_of(row: Row) -> tuple:  # type: ignore[type-arg]
-    """Return the games of one epoch of a job of trainers."""
-    return tuple(row["job_trainers"].games) if row["job_trainers"] is not None else ()
 
 
 def _last_accuracy(cell: CellSummary) -> float | None:

@@ -6,6 +6,7 @@ handing a batch over. It starves if it is busy less than 90% of its time. Cells 
 train on a GPU, are points that test the formula.
 """
 
+import dataclasses
 import enum
 import functools
 import math
@@ -28,9 +29,6 @@ from storebench.settings.words import ComputeKind
 
 BUSY_FRAC = 0.9
 """Below this share of its time, an accelerator is starving."""
-
-ERROR_LIMIT = 0.20
-"""A larger error of the formula is worth a look."""
 
 _FREE = frozenset({"compute", "model", "max_steps", "warmup_steps", "passes", "epochs"})
 """Fields that may differ between a point and its supply rate: what is computed, and how long."""
@@ -276,8 +274,7 @@ def _curve(loader: CellSummary, fed: Sequence[CellSummary], handing: Sequence[Ce
     rates = [rate for rate in loader.values("samples_per_s").values() if rate > 0]
     curve = Curve(loader=loader, supply=estimate(rates), constant_s=constant_s)
     points = [point for cell in fed if (point := _point(curve, cell)) is not None]
-    ordered = tuple(sorted(points, key=lambda point: point.ingestion.mid))
-    return Curve(loader=loader, supply=curve.supply, constant_s=constant_s, points=ordered)
+    return dataclasses.replace(curve, points=tuple(sorted(points, key=lambda point: point.ingestion.mid)))
 
 
 def _keeps_up(cell: CellSummary) -> bool:

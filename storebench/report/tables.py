@@ -12,13 +12,13 @@ from storebench.plain_text import csv_cell, markdown
 from storebench.report.bottleneck import Bottleneck, inflation
 from storebench.report.cells import CellSummary, LoopWork, backend_rank, varying_fields, work_of
 from storebench.report.labels import (
-    MODELS,
     backend_label,
     common_setting,
     condition_label,
     dataset_label,
     duration,
     mark,
+    network_label,
     number,
     percent,
     setting_label,
@@ -304,9 +304,7 @@ def _setting_columns(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
 
 def feeding_table(roofs: Sequence[Roofline], accelerators: Sequence[Accelerator] = ()) -> Table:
     """Return the supply rate and the starving point of every store, and whether named accelerators are fed."""
-    named = [
-        (f"{MODELS.get(n.cell.cell.model, n.cell.cell.model)} here", n.rate.mid) for n in roofs[0].trained
-    ]
+    named = [(network_label(one.cell), one.rate.mid) for one in roofs[0].trained]
     named += [(one.title, one.images_per_s) for one in accelerators]
     curves = [curve for roofline in roofs for curve in roofline.curves]
     loaders = [curve.loader for curve in curves]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storebench._version import __version__
 from storebench.errors import CorruptDataError, DataNotFoundError, OutputError, UsageError, from_os_error
-from storebench.fileio.json_lines import Row, append_lines, damaged_end, replace_lines, rows_of
+from storebench.fileio.json_lines import JsonLine, append_lines, damaged_end, replace_lines, rows_of
 from storebench.filesystem import sync
 from storebench.results import Cell, Record, Status
 from storebench.runs.lock import claimed
@@ -248,7 +248,7 @@ class Run:
         """Move the records of old replicates to ``superseded.jsonl`` and append others, in one step."""
         path = self.folder / RECORDS_NAME
 
-        def is_old(row: Row) -> bool:
+        def is_old(row: JsonLine) -> bool:
             return replicate_key(record_from_dict(row, where=str(path))) in old
 
         replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, [*map(record_to_dict, records)])

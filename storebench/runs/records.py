@@ -215,7 +215,3 @@ def _whole(content: bytes, file: Path) -> list[Any]:
             hint="Write it again, with 'storebench run --json'.",
         ) from None
     return records
-
-
-def _about(run: Path) -> Any:
-    return parse_json(read_small_file(run / RUN_NAME, most_bytes=MOST_RUN_BYTES), run / RUN_NAME)

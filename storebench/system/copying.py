@@ -362,23 +362,15 @@ def load_kernel() -> Kernel | None:
 
 def load_compiled(source: str, folder: Path | None) -> ctypes.CDLL | None:
     """Return the library that C source compiles to, from `folder` if it was compiled before."""
-    compiler = _compiler()
-    name = _name(source, compiler)
+    try:
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+    except ValueError:  # a quotation that does not end
+        compiler = ["cc"]
+    # The name changes with everything that decides the library's content.
+    parts = "\0".join([source, *compiler, *_FLAGS, platform.machine()])
+    name = f"kernel-{hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()}.so"
     known = None if folder is None else _load(folder / name)
     return known or _compile(source, compiler, folder, name)
-
-
-def _compiler() -> list[str]:
-    try:
-        return shlex.split(os.environ.get("CC") or "cc")
-    except ValueError:  # a quotation that does not end
-        return ["cc"]
-
-
-def _name(source: str, compiler: list[str]) -> str:
-    """Return a file name that changes with everything that decides the library's content."""
-    parts = "\0".join([source, *compiler, *_FLAGS, platform.machine()])
-    return f"kernel-{hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()}.so"
 
 
 def _load(path: Path) -> ctypes.CDLL | None:

@@ -44,7 +44,9 @@ def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) ->
             result, error = receiver.recv()
         except (EOFError, OSError):
             process.join()
-            raise IsolatedError(_ending(process.exitcode)) from None
+            code = process.exitcode or 0
+            ending = signal_name(code) if code < 0 else f"exit code {code}"
+            raise IsolatedError(f"ended {'by' if code < 0 else 'with'} {ending}") from None
     finally:
         if process.pid is not None:
             process.kill()
@@ -59,8 +61,14 @@ def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) ->
 def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, memory_bytes: int) -> None:
     receiver.close()
     end_with_parent(signal.SIGKILL)
-    _be_quiet()
-    _limit_memory(memory_bytes)
+    # What a library prints before it crashes is discarded.
+    faulthandler.disable()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = psutil.Process().memory_info().data + memory_bytes
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+    )
     result: T | None = None
     error: Exception | None = None
     try:
@@ -71,24 +79,3 @@ def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, mem
         error = RuntimeError(summary(unknown))
         error.add_note("".join(traceback.format_exception(unknown)))
     sender.send((result, error))
-
-
-def _be_quiet() -> None:
-    """Discard what a library prints before it crashes."""
-    faulthandler.disable()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-
-
-def _limit_memory(more_bytes: int) -> None:
-    wanted = psutil.Process().memory_info().data + more_bytes
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-
-
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"ended by {signal_name(code)}"
-    return f"ended with exit code {code}"

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from typer.testing import CliRunner
-
-from storebench.cli.main import app
 from tests.docs.generate import verbs
 
 
@@ -29,10 +26,3 @@ def options_of(words: Sequence[str]) -> set[str]:
     """Return every option that the command knows, by each of its names."""
     command = resolve(words)[0]
     return {"--help", *(name for param in command.params for name in (*param.opts, *param.secondary_opts))}
-
-
-def help_of(*words: str) -> str:
-    """Return the help of a command on a terminal of 80 columns."""
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"])
-    assert result.exit_code == 0, result.output
-    return result.output

@@ -5,8 +5,8 @@ that command's arguments, folder and environment, and ends as any interpreter do
 The cells of a run are copies of it in turn (`tests.support.warm_cells`). Tests of starting, of imports, of signals, and of
 what a process inherits start an interpreter of their own instead.
 
-``python -m tests.support.quick_cli ask ADDRESS WORDS...`` is ``storebench WORDS...`` for scripts, and
-``python -m tests.support.quick_cli here WORDS...`` in that interpreter, whose cells and ranks are copies of it.
+``python -m tests.support.quick_cli here WORDS...`` is ``storebench WORDS...`` in that interpreter, whose cells and ranks are
+copies of it.
 """
 
 import atexit
@@ -190,22 +190,6 @@ def storebench(folder: Path, *arguments: object, timeout: float = 240, **variabl
     return SERVER.run(*map(str, arguments), cwd=folder, env={**os.environ, **variables}, timeout=timeout)
 
 
-def ask(address: str, *arguments: str) -> int:
-    """Be ``storebench ARGUMENTS`` for whoever started this process, by a server; return the exit code."""
-    cwd, streams = Path.cwd(), (1, 2)
-    request = {
-        "arguments": arguments,
-        "cwd": str(cwd),
-        "env": dict(os.environ),
-        "limits": {},
-        "session": False,
-        "imports": _imports(arguments, cwd),
-    }
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(bytes.fromhex(address))
-        return Command(_asked(connection, request, streams), connection).wait()
-
-
 def _imports(arguments: Sequence[str], cwd: Path) -> Sequence[str]:
     """Return what to import first: a command with ranks, or of a scenario with ranks, starts them by torchrun."""
     if "--dry-run" in arguments:
@@ -358,8 +342,6 @@ def preload() -> None:
 def main() -> None:
     """Serve on the sockets that the arguments number, and go on as the command line in each child; or as the words say."""
     first, *others = sys.argv[1:]
-    if first == "ask":  # a script by its path, which finds no package
-        sys.exit(ask(*others))
     if first == "here":
         here(*others)
     from tests.support.forks import leave_finalizers_to_this_process, ready_to_fork

@@ -36,10 +36,3 @@ def split(run: Path) -> None:
         (run / name).parent.mkdir(exist_ok=True)
         pq.write_table(table, run / name)
     (run / MERGED).unlink(missing_ok=True)
-
-
-def write_merged(run: Path, rows: Any) -> None:
-    """Write the rows of ``steps.parquet``, one row group per table; those of one table follow one another."""
-    with pq.ParquetWriter(run / MERGED, rows.schema) as writer:
-        for name in rows["steps_file"].unique().to_pylist():
-            writer.write_table(rows.filter(pc.equal(rows["steps_file"], name)))

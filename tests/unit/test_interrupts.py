@@ -162,30 +162,7 @@ def test_what_nohup_started_does_not_end_with_its_terminal(tmp_path: Path) -> No
     assert process.returncode == 0, error
 
 
-IN_COMPILED_TEXT = """
-import sys
-from storebench.cli import main
-from storebench.cli.common import exit_codes
-
-@main.app.command("planted")
-def planted():
-    with exit_codes():
-        exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(20)")
-
-sys.argv = ["storebench", "planted"]
-main.main()
-"""
-
-
-def test_an_interrupt_in_code_compiled_from_text_ends_with_130(tmp_path: Path) -> None:
-    """CPython would end by SIGINT there; `dataclasses` compiles text whenever it makes a class."""
-    done = subprocess.run(
-        [sys.executable, "-c", IN_COMPILED_TEXT], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (done.returncode, done.stderr.strip()) == (130, LINE)
-
-
-WHILE_HELD = """
+PLANTED = """
 import os, signal, sys, threading, time
 from storebench.cli import main
 from storebench.cli.common import exit_codes
@@ -196,49 +173,41 @@ threading.Thread(target=time.sleep, args=(20,), daemon=True).start()  # it block
 @main.app.command("planted")
 def planted():
     with exit_codes():
+        {body}
+
+sys.argv = ["storebench", "planted"]
+main.main()
+"""
+
+BODIES = {
+    # CPython would end by SIGINT there; `dataclasses` compiles text whenever it makes a class.
+    "in code compiled from text": ("""
+        exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(20)")
+        """, ""),
+    "held back": ("""
         with Held():
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.3)
             print("whole", flush=True)
         time.sleep(20)
         print("went on", flush=True)
-
-sys.argv = ["storebench", "planted"]
-main.main()
-"""
-
-
-def test_what_is_held_back_is_raised_afterwards_with_other_threads_too(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WHILE_HELD], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "whole\n", LINE)
-
-
-SWALLOWED = """
-import os, signal, sys
-from storebench.cli import main
-from storebench.cli.common import exit_codes
-
-@main.app.command("planted")
-def planted():
-    with exit_codes():
+        """, "whole\n"),
+    "swallowed by other code": ("""
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         except:
             pass
         print("went on", flush=True)
-
-sys.argv = ["storebench", "planted"]
-main.main()
-"""
+        """, "went on\n"),
+}  # fmt: skip
 
 
-def test_a_verb_whose_interrupt_other_code_swallows_still_ends_with_130(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SWALLOWED], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "went on\n", LINE)
+@pytest.mark.parametrize("name", BODIES)
+def test_an_interrupt_ends_a_verb_with_130_and_one_line(name: str, tmp_path: Path) -> None:
+    body, said = BODIES[name]
+    command = [sys.executable, "-c", PLANTED.replace("{body}", body.strip())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, said, LINE)
 
 
 COMPLAINING = """

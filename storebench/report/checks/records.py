@@ -186,7 +186,7 @@ def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
     """Find stores that hold other samples, orders that differ within a round, and losses that should be equal."""
     honest = [record for record in records if not record.cell.backend.is_null]
     exact = [record for record in honest if record.store is not None and record.store.lossless]
-    yield from _differing(exact, _data_key, "store", "samples_digest")
+    yield from _differing(exact, lambda record: record.cell.data, "store", "samples_digest")
     yield from _differing(honest, _order_key, "digests", "order")
     yield from _differing(exact, _order_key, "digests", "samples")
     yield from _differing([r for r in exact if r.cell.device == "cpu"], _loss_key, "digests", "loss")
@@ -195,23 +195,19 @@ def _disagreements(records: Sequence[Record]) -> Iterator[Finding]:
         files, lambda r: dataclasses.replace(r.cell.data, image_size=None), "store", "samples_digest"
     )
     yield from _differing(files, _order_key, "digests", "samples")
-    yield from _differing(files, _prepared_key, "digests", "prepared")
+    yield from _differing(
+        files,
+        lambda r: (
+            _order_key(r),
+            r.environment and r.environment.key,
+            r.cell.model,
+            r.cell.backend.codec_options,
+        ),
+        "digests",
+        "prepared",
+    )
     on_cpu = [record for record in files if record.cell.device == "cpu"]
     yield from _differing(on_cpu, lambda r: (_loss_key(r), r.cell.backend.codec_options), "digests", "loss")
-
-
-def _data_key(record: Record) -> Hashable:
-    return record.cell.data
-
-
-def _prepared_key(record: Record) -> Hashable:
-    cell = record.cell
-    return (
-        _order_key(record),
-        record.environment and record.environment.key,
-        cell.model,
-        cell.backend.codec_options,
-    )
 
 
 def _order_key(record: Record) -> Hashable:

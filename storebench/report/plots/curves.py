@@ -64,21 +64,10 @@ def plot_cold_curve(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
         for cell, look in zip(cells, looks(cells), strict=True):
             for epoch in _first_replicate(cell, growing=True)[:1]:
                 label = backend_label(cell.backend)
-                ax.plot(
-                    100 * epoch.asked_frac,
-                    epoch.samples_per_s,
-                    color=look.colour,
-                    linestyle=look.line,
-                    label=label,
-                )
+                ax.plot(100 * epoch.asked_frac, epoch.samples_per_s, **look.stroke, label=label)
                 seen = epoch.asked_then > 0
                 if below is not None:
-                    below.plot(
-                        100 * epoch.asked_then[seen],
-                        100 * epoch.resident_frac[seen],
-                        color=look.colour,
-                        linestyle=look.line,
-                    )
+                    below.plot(100 * epoch.asked_then[seen], 100 * epoch.resident_frac[seen], **look.stroke)
         last = below or ax
         last.set_xscale("log")
         last.set_xlabel("requested share of the store (%)")
@@ -103,21 +92,12 @@ def plot_steady_state(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes
             for before, epoch in enumerate(_first_replicate(cell, growing=False)):
                 label = "" if before else backend_label(cell.backend)
                 places, part = before + epoch.asked_frac, np.flatnonzero(epoch.steady)
-                ax.plot(
-                    places,
-                    epoch.samples_per_s,
-                    color=look.colour,
-                    linestyle=look.line,
-                    alpha=0.35,
-                    linewidth=1,
-                )
-                ax.plot(
-                    places[part], epoch.samples_per_s[part], color=look.colour, linewidth=2.2, label=label
-                )
+                rates, colour = epoch.samples_per_s, look.colour
+                ax.plot(places, rates, **look.stroke, alpha=0.35, linewidth=1)
+                ax.plot(places[part], rates[part], color=colour, linewidth=2.2, label=label)
                 if below is not None:
-                    below.plot(
-                        before + epoch.asked_then, 100 * epoch.resident_frac, color=look.colour, linewidth=1.2
-                    )
+                    resident = 100 * epoch.resident_frac
+                    below.plot(before + epoch.asked_then, resident, color=colour, linewidth=1.2)
         (below or ax).set_xlabel("requested samples (multiples of the store)")
         _finish(ax, below, STEADY, cells, "Thick: the steady part")
     return ax

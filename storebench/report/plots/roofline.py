@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from storebench.accelerators import Accelerator, find_accelerator, landmarks
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import MODELS, backend_label, number
+from storebench.report.labels import backend_label, network_label, number
 from storebench.report.plots.style import MOST_LINES, finish, looks, new_axes, plain_numbers, styled, whiskers
 from storebench.report.roofline import Roofline, rooflines
 
@@ -51,9 +51,7 @@ def draw_roofline(
             return ax
         curves = roofline.curves[:MOST_LINES]
         profiles = accelerators or (landmarks() if roofline.of_photographs else ())
-        marks = [
-            (MODELS.get(n.cell.cell.model, n.cell.cell.model) + " here", n.rate.mid) for n in roofline.trained
-        ]
+        marks = [(network_label(one.cell), one.rate.mid) for one in roofline.trained]
         marks += [(one.title, one.images_per_s) for one in profiles]
         shown = [rate for _, rate in marks[:_MOST_MARKS]]
         shown += [rate for curve in curves for rate in (curve.starving.mid, curve.supply.mid)]
@@ -64,27 +62,14 @@ def draw_roofline(
             most = "at most" if curve.at_most else "up to"
             fed = f"{most} {number(curve.starving.mid)}/s" if curve.decided else "undecided"
             label = f"{backend_label(curve.backend)}: {fed}"
-            ax.plot(rates, delivered, color=look.colour, linestyle=look.line, linewidth=1.6, label=label)
-            starving = curve.starving.mid
+            ax.plot(rates, delivered, **look.stroke, linewidth=1.6, label=label)
+            end = curve.starving.mid
             ax.plot(
-                starving,
-                curve.delivered(starving),
-                color=look.colour,
-                marker="|",
-                markersize=13,
-                markeredgewidth=2,
+                end, curve.delivered(end), color=look.colour, marker="|", markersize=13, markeredgewidth=2
             )
-            if curve.points:
-                ax.errorbar(
-                    [point.ingestion.mid for point in curve.points],
-                    [point.delivered.mid for point in curve.points],
-                    yerr=whiskers([point.delivered for point in curve.points]),
-                    color=look.colour,
-                    marker=look.marker,
-                    markersize=5,
-                    linestyle="none",
-                    capsize=2,
-                )
+            for point in curve.points:
+                x, y, ends = point.ingestion.mid, point.delivered.mid, whiskers([point.delivered])
+                ax.errorbar(x, y, yerr=ends, color=look.colour, marker=look.marker, markersize=5, capsize=2)
         ax.set_xscale("log")
         ax.set_yscale("log")
         heights = [curve.delivered(float(rate)) for curve in curves for rate in (rates[0], rates[-1])]
@@ -94,19 +79,10 @@ def draw_roofline(
         ax.plot(rates, rates, color="black", linewidth=0.8, linestyle=":")
         for place, (name, rate) in enumerate(sorted(marks[:_MOST_MARKS], key=lambda mark: mark[1])):
             ax.axvline(rate, color="#777777", linewidth=0.8, linestyle=(0, (4, 3)))
-            height = 0.02 + 0.055 * (place % 3)
-            ax.text(
-                rate,
-                height,
-                f" {plain(name)}",
-                fontsize=7,
-                color="#444444",
-                transform=ax.get_xaxis_transform(),
-            )
+            where = ax.get_xaxis_transform()
+            ax.text(rate, 0.02 + 0.055 * (place % 3), f" {plain(name)}", fontsize=7, transform=where)
         plain_numbers(ax.xaxis)
         plain_numbers(ax.yaxis)
-        note = (
-            "Upright bar: the fastest accelerator that the store keeps busy 90% of its time. Points: measured"
-        )
+        note = "Upright bar: the fastest accelerator kept busy 90% of its time. Points: measured"
         finish(ax, QUESTION, [curve.loader for curve in curves], note)
     return ax

@@ -59,16 +59,9 @@ def _lines(cells: Sequence[CellSummary], field: str, axis: str, question: str, a
             rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in group]
             own = [int(cell.fields[field]) for cell in group]
             words = [word for word, varies in zip(key[1:], varying[1:], strict=True) if varies and word]
-            ax.errorbar(
-                own,
-                [rate.mid for rate in rates],
-                yerr=whiskers(rates),
-                color=look.colour,
-                marker=look.marker,
-                linestyle=look.line,
-                capsize=3,
-                label=", ".join([backend_label(key[0]), *words]),
-            )
+            label, style = ", ".join([backend_label(key[0]), *words]), {**look.stroke, "marker": look.marker}
+            mids = [rate.mid for rate in rates]
+            ax.errorbar(own, mids, yerr=whiskers(rates), **style, capsize=3, label=label)
             if field == "ranks" and own[0]:
                 ideal = [rates[0].mid * count / own[0] for count in own]
                 ax.plot(own, ideal, color=look.colour, linestyle=":", linewidth=0.9)

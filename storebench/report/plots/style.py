@@ -86,6 +86,11 @@ class Look:
     marker: str = "o"
     line: str = "-"
 
+    @property
+    def stroke(self) -> dict[str, Any]:
+        """Colour and line style, as ``Axes.plot`` takes them."""
+        return {"color": self.colour, "linestyle": self.line}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:

@@ -69,9 +69,8 @@ def plot_throughput(
 
 def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
     """Draw samples per second against bytes on disk per sample."""
-    cells = [c for c in as_cells(results) if c.usable and not c.is_null and c.fact("bytes_on_disk")][
-        :MOST_CELLS
-    ]
+    stored = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
+    cells = [cell for cell in stored if cell.fact("bytes_on_disk")][:MOST_CELLS]
     with styled():
         ax, _ = new_axes(3.4, ax)
         for cell, look in zip(cells, looks(cells), strict=True):

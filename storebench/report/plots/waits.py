@@ -36,8 +36,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes
         ax, _ = new_axes(3.6, ax)
         for label, look, waits in _waits(steps):
             places = np.unique(np.linspace(0, len(waits), _MOST_POINTS, endpoint=False).astype(np.int64))
-            longest = np.maximum.reduceat(waits, places)
-            ax.plot(places, longest, color=look.colour, linestyle=look.line, linewidth=0.9, label=label)
+            ax.plot(places, np.maximum.reduceat(waits, places), **look.stroke, linewidth=0.9, label=label)
         ax.set_yscale("log")
         plain_numbers(ax.yaxis)
         ax.set_ylabel("data wait (ms)")
@@ -53,11 +52,8 @@ def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None) -> Ax
         ax, _ = new_axes(3.6, ax)
         for label, look, waits in _waits(steps[~steps["warmup"].astype(bool)]):
             ordered = np.sort(waits)
-            kept = np.unique(
-                np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_POINTS)).astype(np.int64)
-            )
-            shares = (kept + 1) / len(ordered)
-            ax.step(ordered[kept], shares, where="post", color=look.colour, linestyle=look.line, label=label)
+            kept = _spread(len(ordered))
+            ax.step(ordered[kept], (kept + 1) / len(ordered), where="post", **look.stroke, label=label)
         ax.set_xscale("log")
         plain_numbers(ax.xaxis)
         ax.set_ylim(0, 1.02)
@@ -75,7 +71,7 @@ def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         lines = list(_lines(trained))
         for place, (label, look, own) in enumerate(lines):
             loss = own["loss"].to_numpy(np.float64)
-            kept = np.unique(np.linspace(0, len(loss) - 1, min(len(loss), _MOST_POINTS)).astype(np.int64))
+            kept = _spread(len(loss))
             width = 1.0 + 1.1 * (len(lines) - 1 - place)
             ax.plot(kept, loss[kept], color=look.colour, linewidth=width, label=label)
         ax.set_xlabel("step")
@@ -83,6 +79,11 @@ def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax.set_ylabel("training loss")
         finish(ax, LOSS)
     return ax
+
+
+def _spread(count: int) -> npt.NDArray[np.int64]:
+    """Return the positions of at most 2,000 of `count` values, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).astype(np.int64))
 
 
 def _waits(steps: pd.DataFrame) -> Iterator[tuple[str, Look, npt.NDArray[np.float64]]]:

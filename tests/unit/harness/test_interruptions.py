@@ -77,7 +77,7 @@ def test_killed_in_the_middle_and_resumed_each_epoch_is_recorded_once(bench: Ben
     assert (run / RECORDS_NAME).read_bytes().startswith(content)
     fewer = bench.cli(*bench_it, "--resume", "--replicates", "2")
     assert fewer.returncode == 2
-    assert "the run has 3 replicates, which cannot become 2" in fewer.stderr
+    assert "the run has 3 planned replicates, which cannot become 2" in fewer.stderr
 
 
 def test_interrupted_it_says_so_ends_its_cell_and_leaves_no_half_record(bench: Bench, tmp_path: Path) -> None:

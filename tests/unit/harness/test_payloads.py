@@ -26,6 +26,6 @@ def test_a_payload_is_that_of_the_store_or_of_its_pixels(
     held = 64 * math.prod(record.store.image_shape)
     assert record.payload_bytes == (held if pixels else record.store.payload_bytes)
     for size, wrong in ((record.payload_bytes, []), (record.payload_bytes + 1, ["payload_bytes"])):
-        told = dataclasses.replace(record, payload_bytes=size, steps_file=None)
+        told = dataclasses.replace(record, payload_bytes=size, steps_file=None, code=None)
         found = [finding.figure for finding in validate_records([(told, run_folder / RECORDS_NAME)])]
         assert found == wrong

@@ -118,7 +118,7 @@ def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> No
     ranks[3] = dataclasses.replace(ranks[3], requested_bytes=PAYLOAD)
     forged = dataclasses.replace(shared.record, job=dataclasses.replace(shared.job, per_rank=tuple(ranks)))
     figures = {finding.figure for finding in validate_records([(forged, run_folder / RECORDS_NAME)])}
-    assert "job.per_rank[3].requested_bytes" in figures
+    assert "job.per_rank.requested_bytes" in figures
 
 
 def test_ranks_that_get_the_pieces_of_each_other_fail_the_job(

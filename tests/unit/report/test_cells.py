@@ -8,7 +8,7 @@ import pytest
 
 from storebench.comparison import Verdict
 from storebench.errors import NotComparableError
-from storebench.report.cells import CellSummary, ceiling_key, state_key, summarise, varying_fields, work_key
+from storebench.report.cells import CellSummary, ceiling_key, summarise, varying_fields, work_key
 from storebench.report.frame import to_frame
 from storebench.report.labels import dataset_label, dataset_slug
 from storebench.report.panels import Panel, ordered, panels, rate_ratio
@@ -171,7 +171,6 @@ def test_keys_leave_out_what_they_promise() -> None:
     base = cell_of(make_record("lmdb"))
     states = cell_of(make_record("hdf5", cache="cold", max_steps=7))
     assert work_key(base) == work_key(states)
-    assert state_key(base) != state_key(states)
     assert ceiling_key(base) == ceiling_key(cell_of(make_record("null", cache="cold")))
     assert ceiling_key(base) != ceiling_key(cell_of(make_record("null", workers=2)))
     assert varying_fields([base, states]) == {"cache", "max_steps"}
