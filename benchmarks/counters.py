@@ -1,15 +1,7 @@
 """Are the counters right? Cold LMDB compared with known values and with the block device's own counter.
 
-``python -m benchmarks.counters [--replicates N] [--stores FOLDER]``
-
-The first tenth of a cold, shuffled epoch of ImageNet-256 (4,000 images), from LMDB with the kernel's readahead and
-without. The known values hold for a device that reads ahead by 8 MiB. With another setting the amplification with
-readahead differs, and the check says so.
-
-- read amplification: 8.7 with readahead, 1.0 without;
-- major faults per sample without readahead: one for each of the 49 pages of an image;
-- the bytes that the kernel counted for the processes, divided by those that the block device delivered: within 10%
-  of 1 on a machine where nothing else reads.
+The first tenth of a cold, shuffled epoch of ImageNet-256 (4,000 images), with the kernel's readahead and without. The known
+values hold for a device that reads ahead by 8 MiB; the kernel's bytes and the device's agree where nothing else reads.
 """
 
 import argparse
@@ -39,7 +31,7 @@ cache = "cold"
 max_steps = 7
 """
 AMPLIFICATION = {"lmdb": 8.7, "lmdb?readahead=off": 1.0}
-FAULTS = {"lmdb?readahead=off": 49.0}
+FAULTS = {"lmdb?readahead=off": 49.0}  # one for each page of an image
 FACTOR = 2.0
 AGREE_FRAC = 0.10
 READ_AHEAD_KB = 8192

@@ -1,21 +1,11 @@
 """Hold the planned readers against the machine's ceilings: ``python -m benchmarks.direct``.
 
-Every replicate is a fresh process. Sides are interleaved in a random order, drawn
-anew for each round. Cold means evicted and then counted: a replicate that began with
-more than 1% of the store resident stops the run. A ratio is taken round by round,
-with Student's t on its logarithm; the intervals of a table hold together with 95%, and
-only they decide whether what was asked is met. Every cold figure says which part of
-the epoch it is of: a first tenth is cold to its end, a whole epoch is not.
-What is held against the device alone takes turns with it alone, and three times as
-often: the device's rate changes within seconds, by more than what is asked for.
-
-    python -m benchmarks.direct [--quick] [--stores FOLDER] [--rounds N] [--only PART]
-
-Stores that are not there are converted first.
+Every replicate is a fresh process, in a random order drawn anew for each round. Cold means evicted and then counted: a
+replicate that began with more than 1% of the store resident stops the run. A first tenth is cold to its end, a whole epoch
+is not. What is held against the device takes turns with it alone, because the device's rate changes within seconds.
 """
 
 import argparse
-import functools
 import json
 import os
 import resource
@@ -23,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,16 +36,12 @@ PAIRED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One thing that is timed: a reader of a store, or a ceiling or yardstick.
-
-    `ceiling` is "device" (its best rate at any depth), "random" (each sample by one read, 16 in flight), "sequential",
-    "copy" (one thread) or "gather" (numpy's default mode).
-    """
+    """One thing that is timed: a reader of a store, or a ceiling or yardstick."""
 
     name: str
     store: str
     backend: str = ""
-    ceiling: str = ""
+    ceiling: str = ""  # device (best rate), random (a read per sample, 16 in flight), sequential, copy, or numpy's gather
     state: str = "cold"
     share: float = 1.0
     planned: bool = True
@@ -96,10 +82,6 @@ def _prepare(side: Side, files: list[Path]) -> float:
         evict(files)
     else:
         warm(files, anew=True)
-    return _checked(side, files)
-
-
-def _checked(side: Side, files: list[Path]) -> float:
     frac = resident(files).frac
     assert frac is not None, "residency cannot be counted here"
     good = frac <= COLD_MAX_FRAC if side.state == "cold" else frac >= 1 - COLD_MAX_FRAC
@@ -120,7 +102,10 @@ def _reader(side: Side, store: Path) -> Figures:
         for epoch in range(side.epochs):
             order = np.random.default_rng([7, epoch]).permutation(count)[: int(count * side.share)]
             batches = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
-            device, faults = _device_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+            device, faults = (
+                _number_in("/proc/self/io", "read_bytes:"),
+                resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+            )
             start = time.perf_counter()
             if side.planned:
                 reader.plan(batches)
@@ -129,10 +114,10 @@ def _reader(side: Side, store: Path) -> Figures:
         return Figures(
             samples_per_s=len(order) / seconds,
             seconds=seconds,
-            amplification=(_device_bytes() - device) / done,
+            amplification=(_number_in("/proc/self/io", "read_bytes:") - device) / done,
             major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
             resident_frac=frac,
-            private_mib=_private_mib(),
+            private_mib=_number_in("/proc/self/status", "RssAnon:") / 1024,
             notes=json.dumps(reader.notes()),
         )
 
@@ -168,14 +153,9 @@ def _ceiling(side: Side, store: Path) -> Figures:
         return Figures(samples_per_s=len(places) / seconds, seconds=seconds)
 
 
-def _device_bytes() -> int:
-    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("read_bytes:")))
-
-
-def _private_mib() -> float:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon:"))) / 1024
+def _number_in(path: str, name: str) -> int:
+    lines = Path(path).read_text(encoding="ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(name)))
 
 
 def in_fresh_process(side: Side) -> Figures:
@@ -198,19 +178,18 @@ def table(title: str, sides: list[Side], claims: Claims, rounds: int) -> None:
         for turn in np.random.default_rng(number).permutation(len(sides)):
             found[sides[turn].name].append(in_fresh_process(sides[turn]))
     for name, runs in found.items():
-        median = functools.partial(_median, runs)
+        rate, amplification, faults, private_mib = (
+            float(np.median([getattr(run, figure) for run in runs]))
+            for figure in ("samples_per_s", "amplification", "major_faults", "private_mib")
+        )
         print(
-            f"{name:42} {median('samples_per_s'):12,.0f} samples/s  amplification {median('amplification'):6.2f}"
-            f"  major faults {median('major_faults'):6.0f}  private {median('private_mib'):5.0f} MiB"
+            f"{name:42} {rate:12,.0f} samples/s  amplification {amplification:6.2f}"
+            f"  major faults {faults:6.0f}  private {private_mib:5.0f} MiB"
         )
     rates = {name: [run.samples_per_s for run in runs] for name, runs in found.items()}
     for words, side, against, least in claims:
         line = claim_line(words, rates[side], [rates[name] for name in against.split("|")], least or None)
         print(f"  {line}", flush=True)
-
-
-def _median(runs: list[Figures], name: str) -> float:
-    return float(np.median([getattr(run, name) for run in runs]))
 
 
 def cold_imagenet(stores: Path, rounds: int) -> None:
@@ -223,25 +202,14 @@ def cold_imagenet(stores: Path, rounds: int) -> None:
         sides = [
             Side(name="one read per sample, 16 in flight", store=store, ceiling="random", share=share),
             direct,
-            Side(
-                name="lmdb:direct, no plan",
-                store=store,
-                backend="lmdb:direct",
-                share=share,
-                planned=False,
-            ),
+            replace(direct, name="lmdb:direct, no plan", planned=False),
             Side(name="lmdb, readahead on", store=store, backend="lmdb", share=share),
             Side(name="lmdb, readahead off", store=store, backend="lmdb?readahead=off", share=share),
         ]
         claims: Claims = [
             ("times LMDB with readahead", "lmdb:direct", "lmdb, readahead on", 5 if share < 1 else 0),
             ("times LMDB without readahead", "lmdb:direct", "lmdb, readahead off", 20),
-            (
-                "one read per sample, 16 in flight, times LMDB without readahead",
-                "one read per sample, 16 in flight",
-                "lmdb, readahead off",
-                0,
-            ),
+            (f"{sides[0].name}, times LMDB without readahead", sides[0].name, "lmdb, readahead off", 0),
         ]
         table(f"1. ImageNet-256, cold, {take}, and LMDB itself", sides, claims, rounds)
 

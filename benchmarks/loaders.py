@@ -1,15 +1,8 @@
 """How fast each loader hands batches over, warm, and how well it hides behind compute.
 
-``python -m benchmarks.loaders [--rounds N] [--backends lmdb ...]``
-
-All loaders of a backend are open at once and take turns epoch by epoch, so that
-a machine that slows down slows every one of them; each epoch is compared with
-the epoch without workers of the same round, by Student's t on the logarithms of the
-ratios. A balanced emulated step sleeps for as long as a batch takes without workers: an epoch with
-perfect overlap takes as long as the longer of the two, one without as long as both.
-What one producer beside the loop should make of such an epoch is predicted from the
-spans of the same round's epoch without workers: each batch is made as soon as there
-is memory for it, and used as soon as it is made and the loop is free.
+All loaders of a backend are open at once and take turns epoch by epoch; each epoch is compared with that without workers of
+the same round. A balanced step sleeps for as long as a batch takes without workers: with perfect overlap an epoch takes as
+long as the longer of the two, which is also predicted from the spans of the same round's epoch without workers.
 """
 
 import argparse

@@ -1,19 +1,9 @@
 """What timing every step and proving the timed pass cost: ``python -m benchmarks.overhead``.
 
-The traced loop is the one that trains (`storebench.training.loop.run_epoch` with its table of steps). The untraced one
-does the same work for the same batches from the same loader, but keeps no rows and reads no clock, neither in the loop
-nor in the producer. The two take turns (`benchmarks.turns`).
+Each takes turns (`benchmarks.turns`) with the same work without it: a loop that keeps no rows and reads no clock; epochs of
+which no sample is kept (their pauses are not in the recorded time); epochs without the kernel's counters per batch.
 
-Then the same for the proof: the recorded time of epochs of which samples are kept (`storebench.loading.evidence`), over that
-of epochs of which none are, and the pauses as a share of the epoch. The pauses are left out of the recorded time, so the
-ratio says what is left: colder caches, and with a worker the time in which it went on.
-
-And the same for the kernel's counters, which are read once per batch (`storebench.probes.batch_io`): the recorded time of
-epochs with and without. The loop reads them in its pause; a producer beside it pays for a reading with its batch.
-
-    python -m benchmarks.overhead [--seconds N] [--only NAME]
-
-All of it takes about nine minutes. Exit code 1 where either changes the time by more than 1% beyond doubt.
+All of it takes about nine minutes. Exit code 1 where one changes the time by more than 1% beyond doubt.
 """
 
 import argparse
@@ -78,13 +68,6 @@ class StoppedClock:
         return 0
 
 
-def run_untraced(batches: Iterator[LoadedBatch], step: Step) -> None:
-    """Train on every batch, and do nothing else."""
-    for batch in batches:
-        step.copy(batch)
-        step.compute()
-
-
 def traced(batches: Iterator[LoadedBatch], step: Step) -> None:
     """Train as storebench trains."""
     step_table(run_epoch(batches, step), step.losses(), warmup_steps=0)
@@ -94,7 +77,9 @@ def untraced(batches: Iterator[LoadedBatch], step: Step) -> None:
     """Train without a clock."""
     clock, producer.time = producer.time, StoppedClock()  # type: ignore[assignment, attr-defined]
     try:
-        run_untraced(batches, step)
+        for batch in batches:
+            step.copy(batch)
+            step.compute()
     finally:
         producer.time = clock  # type: ignore[attr-defined]
     step.losses()
@@ -203,15 +188,11 @@ def measure_proof(case: Drained, folder: Path, spent_s: float) -> tuple[Compared
     return compared, statistics.median(shares)
 
 
-def _do_nothing(self: IoMeter) -> None:
-    pass
-
-
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
     """Read no counters, neither in this process nor in workers that are forked meanwhile."""
     begin = IoMeter.begin
-    IoMeter.begin = _do_nothing  # type: ignore[method-assign]
+    IoMeter.begin = lambda _self: None  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
@@ -249,12 +230,12 @@ def measure_counters(case: Drained, folder: Path, spent_s: float) -> Compared:
         )
 
 
-def told(name: str, compared: Compared, sides: str, parts: int, what: str, *, short: bool) -> bool:
+def told(case: Case | Drained, compared: Compared, sides: str, parts: int, what: str) -> bool:
     """Print a case, and return whether the second side takes over 1% longer, beyond doubt."""
     added = compared.added_us(parts)
     each = f"{added.mid:+.1f} us [{added.low:+.1f}, {added.high:+.1f}] per {what}"
-    print(f"{name}: {words(compared, sides, MOST)}; {each}", flush=True)
-    return not short and (compared.ratio.low or 0) > MOST
+    print(f"{case.name}: {words(compared, sides, MOST)}; {each}", flush=True)
+    return not case.short and (compared.ratio.low or 0) > MOST
 
 
 def main() -> int:
@@ -270,26 +251,16 @@ def main() -> int:
         store = ensure_store(spec, backend, Path(folder), options=BuildOptions(verify=False)).path
         with ProcessLoader(LoadJob(store=store, backend=backend), workers=0) as loader:
             loader.open()
-            for case in CASES:
-                if arguments.only in case.name:
-                    found = measure(case, loader, arguments.seconds or case.seconds)
-                    too_much |= told(
-                        case.name, found, "traced over untraced", case.steps, "step", short=case.short
-                    )
-        for one in COUNTER_CASES:
-            if arguments.only in one.name:
-                found = measure_counters(one, Path(folder), arguments.seconds or one.seconds)
-                batches = -(-one.samples // BATCH)
-                too_much |= told(
-                    one.name, found, "counted over not counted", batches, "batch", short=one.short
-                )
-        for one in PROOF_CASES:
-            if arguments.only in one.name:
-                found, share = measure_proof(one, Path(folder), arguments.seconds or one.seconds)
-                too_much |= told(
-                    one.name, found, "kept over not kept", KEPT_SAMPLES, "kept sample", short=one.short
-                )
-                print(f"  pauses are {share:.2%} of an epoch", flush=True)
+            for case in (case for case in CASES if arguments.only in case.name):
+                found = measure(case, loader, arguments.seconds or case.seconds)
+                too_much |= told(case, found, "traced over untraced", case.steps, "step")
+        for one in (one for one in COUNTER_CASES if arguments.only in one.name):
+            found = measure_counters(one, Path(folder), arguments.seconds or one.seconds)
+            too_much |= told(one, found, "counted over not counted", -(-one.samples // BATCH), "batch")
+        for one in (one for one in PROOF_CASES if arguments.only in one.name):
+            found, share = measure_proof(one, Path(folder), arguments.seconds or one.seconds)
+            too_much |= told(one, found, "kept over not kept", KEPT_SAMPLES, "kept sample")
+            print(f"  pauses are {share:.2%} of an epoch", flush=True)
     return int(too_much)
 
 

@@ -1,20 +1,10 @@
 """What the harness adds to a warm batch: crop and mirror, and every microsecond beside fetching and decoding.
 
-``python -m benchmarks.prep``, or ``make bench-prep``. One process with one thread, no workers, nothing computed, images of
-256 and of 32 pixels. Every page of the stores is in the page cache: each was evicted, then read from start to end. Two
-tables for each size:
+One thread, no workers, nothing computed. Two tables for each size of images:
 
-1. Crop, mirror, and both, of one batch of whole images, over the time of the crop alone.
-2. Where the time of a batch goes, for every backend, with crop and mirror and without: fetch, decode, prep, and the loop's
-   own share, which is everything else from asking for one batch to asking for the next. The parts add up to the total.
-   The rate is given as a share of ``numpy.take`` of crops (or of whole images) that are in one array in memory, which
-   is measured right before each backend.
-
-Ways and backends take turns in every round. Times are medians over rounds, ratios have Student's intervals on logarithms.
-Table 1 is in processor time of the one thread. In table 2, a round's figures are means of the middle half of its
-steps by length, so that a moment in which the machine does something else does not count.
-
-    python -m benchmarks.prep [--rounds N] [--dataset NAME] [--size N] [BACKEND ...]
+1. Crop, mirror, and both, of one batch of whole images, in processor time, over that of the crop alone.
+2. Where the time of a batch goes, for every backend: fetch, decode, prep, and everything else up to the next batch. A rate
+   is given as a share of ``numpy.take`` from one array in memory, which is measured right before each backend.
 
 The exit code is 1 if an interval lies entirely on the wrong side of a figure that is asked for.
 """
@@ -144,10 +134,7 @@ def _prep(array: Pixels, case: Case, rounds: int) -> str:
 
 
 def prep_ways(images: Pixels, crop: int) -> dict[str, Callable[[], Pixels]]:
-    """Return the ways to prepare a batch of whole images, uint8 [n, H, W, C]; "crop" comes first.
-
-    Each returns its batch, which it overwrites when it is called again.
-    """
+    """Return the ways to prepare a batch of whole images; each overwrites its last batch. "crop" comes first."""
     indices = np.arange(len(images), dtype=np.int64)
     shuffled = np.random.default_rng(0).permutation(indices)
     crops = np.ascontiguousarray(images[:, :crop, :crop])
@@ -188,18 +175,13 @@ def interleaved(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
         way()
     for number in range(rounds):
         for name in np.random.default_rng(number).permutation(list(ways)).tolist():
-            times[name].append(1e6 * _seconds_per_call(ways[name]))
+            calls, took_s, started = 0, 0.0, time.thread_time()
+            while took_s < LEAST_CALL_S:
+                ways[name]()
+                calls += 1
+                took_s = time.thread_time() - started
+            times[name].append(1e6 * took_s / calls)
     return times
-
-
-def _seconds_per_call(way: Way) -> float:
-    calls, took_s = 0, 0.0
-    started = time.thread_time()
-    while took_s < LEAST_CALL_S:
-        way()
-        calls += 1
-        took_s = time.thread_time() - started
-    return took_s / calls
 
 
 def account(
@@ -209,7 +191,10 @@ def account(
     with contextlib.ExitStack() as stack:
         loaders: dict[str, Loader] = {}
         for name in backends:
-            job = _job(spec, name, augment, arguments.stores)
+            backend = parse_backend(name)
+            store = ensure_store(spec, backend, arguments.stores).path
+            warm(get_format(backend.format).data_files(store), anew=True)
+            job = LoadJob(store=store, backend=backend, augment=augment, batch_size=BATCH, threads=1)
             loaders[name] = stack.enter_context(get_loader("processes")(job, workers=0))
             loaders[name].open()
         lengths = {
@@ -222,13 +207,6 @@ def account(
                 name = list(loaders)[place]
                 rounds[name].append(_round(loaders[name], plan.batches[: lengths[name]], number, array))
     return rounds
-
-
-def _job(spec: DatasetSpec, name: str, augment: Augment, stores: Path) -> LoadJob:
-    backend = parse_backend(name)
-    store = ensure_store(spec, backend, stores).path
-    warm(get_format(backend.format).data_files(store), anew=True)
-    return LoadJob(store=store, backend=backend, augment=augment, batch_size=BATCH, threads=1)
 
 
 def _plan(count: int, epoch: int) -> EpochPlan:
@@ -263,11 +241,7 @@ def _round(loader: Loader, batches: list[Indices], number: int, array: Pixels) -
 
 
 def parts_of(times: Sequence[StepTimes]) -> dict[str, float]:
-    """Return microseconds per batch of each part, which add up to the time from one request to the next.
-
-    They are means of the middle half of the steps by length. The first of at least three steps is left out, because it
-    tells the reader the plan, and the last, because no request follows it.
-    """
+    """Return microseconds per batch of each part; the first step is left out, because it tells the reader the plan."""
     rows = []
     for step, following in itertools.pairwise(times[1:]):
         spans, total = step.spans, following.asked_ns - step.asked_ns

@@ -1,13 +1,8 @@
 """Each reader's shuffled warm batch rate as a share of one thread's copying in the same round.
 
-``python -m benchmarks.readers``, or ``make bench-readers``. One
-process, batches of 64, every page of the stores in the page cache. Every round
-measures the ceiling and then each reader on the same shuffled batches.
-The ceiling is the fastest gather of one thread (`storebench.probes.rates`). The
-yardstick, numpy's default mode, copies twice: floors are given as shares of it. Encoded
-payloads are decoded. Every way has one thread, torch's `index_select` too: numpy has
-no more, and two threads that share a batch of 200 KB wait for each other as soon as
-anything else runs on the machine.
+Every round measures the ceiling, the fastest gather of one thread (`storebench.probes.rates`), and then each reader on the
+same shuffled batches. The yardstick, numpy's default mode, copies twice: floors are given as shares of it. Every way has
+one thread: two that share a batch of 200 KB wait for each other as soon as anything else runs on the machine.
 """
 
 import argparse
@@ -83,7 +78,12 @@ def measure(spec: DatasetSpec, backends: list[str], args: argparse.Namespace) ->
     """Interleave gathering and all readers; return the rounds of each of them."""
     pixels = _store(spec, "memory+raw", args.stores)
     array = np.load(pixels / "data.npy")
-    shuffled = _shuffled(len(array), args.batch_size, np.random.default_rng(0))
+    rng, size = np.random.default_rng(0), args.batch_size
+
+    def shuffled() -> list[Indices]:
+        order = rng.permutation(len(array))[: len(array) // size * size]
+        return list(order.reshape(-1, size))
+
     out = np.zeros((args.batch_size, *array.shape[1:]), dtype=np.uint8)
     fastest = gather_rate(array.shape[1:], args.batch_size, count=len(array)).copy_method
     yardstick, ceiling = (partial(WAYS[name], array) for name in (YARDSTICK, fastest))
@@ -128,14 +128,6 @@ def _warm_up(reader: Reader, batches: list[Indices], out: Batch, array: Batch) -
 def _store(spec: DatasetSpec, name: str, stores: Path) -> Path:
     options = BuildOptions(say=lambda line: print(line, file=sys.stderr))
     return ensure_store(spec, parse_backend(name), stores, options=options).path
-
-
-def _shuffled(count: int, size: int, rng: np.random.Generator) -> Callable[[], list[Indices]]:
-    def shuffled() -> list[Indices]:
-        order = rng.permutation(count)[: count // size * size]
-        return list(order.reshape(-1, size))
-
-    return shuffled
 
 
 def _filler(reader: Reader) -> Fill:

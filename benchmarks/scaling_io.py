@@ -1,16 +1,11 @@
 """A model of LMDBIO's ladder beyond one machine, compared with 1 to 8 processes: ``python -m benchmarks.scaling_io``.
 
-From the cells of one reader process the model takes, for each way to read: samples per second, CPU seconds per sample and
-read amplification; and from the same run the device's rate, 16 reads at a time. It then says for P processes
+From the cells of one reader process, and the device's rate at 16 reads at a time, the model says for P processes
 
     rate(P) = min(P * rate(1), max(rate(1), device / (amplification * bytes per sample)), cores / CPU seconds per sample)
 
-and for the way that loads everything first (LMM) the time of loading once, and then the same without the device.
-Printed are measured over predicted for each number of processes that the run has, and then what follows for N
-machines on one shared filesystem of a given bandwidth, which nobody has measured here: a range as wide as the model was
-wrong. Where it was wrong by more than a factor of 2, nothing follows.
-
-    python -m benchmarks.scaling_io RUN [--machines 64] [--shared-gb-per-s 25]
+and for the way that loads everything first (LMM) the time of loading once, and then the same without the device. What
+follows for N machines on one shared filesystem is a range as wide as the model was wrong here.
 
 Exit codes: 0 estimates were printed, 2 the run has no cells for the model, 4 there is no estimate for a dataset.
 """

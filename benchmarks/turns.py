@@ -1,8 +1,6 @@
-"""Two ways to do the same work that take turns, each for a moment.
+"""Two ways to do the same work that take turns, each for a moment, for a number of rounds that depends on the clock alone.
 
-A round is `TURNS` turns of each side, in the order A B, B A, and so on. A side counts with the median of its turns, so a
-stall of the machine in one of them has no weight. Rounds go on until the time is over, so their number depends on the clock
-and not on the results.
+A side counts with the median of its turns of a round, so a stall of the machine in one of them has no weight.
 """
 
 import gc

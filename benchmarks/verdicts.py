@@ -1,9 +1,6 @@
 """Simulate the comparison of paired rounds: what it finds, and how often a page holds a false claim.
 
-    python -m benchmarks.verdicts
-
-A page has 8 tables of 5 stores, so 32 comparisons. The logarithm of a round's ratio is normal around the true ratio.
-docs/statistics.md shows the table.
+A page has 8 tables of 5 stores, so 32 comparisons. docs/statistics.md shows the table.
 """
 
 import math
@@ -27,9 +24,11 @@ def main() -> None:
         for rounds in (5, 8, 12):
             found = [_share(random, true, spread, rounds, Verdict.FASTER) for true in (1.25, 1.5)]
             equal = _share(random, 1.0, spread, rounds, Verdict.EQUAL)
-            pages = [_page(random, spread, rounds) for _ in range(PAGES)]
-            false = sum(claims for claims, _ in pages) / PAGES
-            covered = sum(covers for _, covers in pages) / (PAGES * COMPARISONS)
+            pages = [
+                [_compared(random, 1.0, spread, rounds) for _ in range(COMPARISONS)] for _ in range(PAGES)
+            ]
+            false = sum(any(verdict in CLAIMS for verdict, _ in page) for page in pages) / PAGES
+            covered = sum(covers for page in pages for _, covers in page) / (PAGES * COMPARISONS)
             shares = " | ".join(f"{share:.0%}" for share in (*found, equal))
             print(f"| {spread:.0%} | {rounds} | {shares} | {false:.1%} | {covered:.1%} |")
 
@@ -37,12 +36,6 @@ def main() -> None:
 def _share(random: np.random.Generator, true: float, spread: float, rounds: int, verdict: Verdict) -> float:
     """Return how often one comparison of a true ratio gets a verdict."""
     return sum(_compared(random, true, spread, rounds)[0] is verdict for _ in range(PAGES)) / PAGES
-
-
-def _page(random: np.random.Generator, spread: float, rounds: int) -> tuple[bool, int]:
-    """Return whether a page without any true difference claims one, and how many of its intervals cover 1."""
-    made = [_compared(random, 1.0, spread, rounds) for _ in range(COMPARISONS)]
-    return any(verdict in CLAIMS for verdict, _ in made), sum(covers for _, covers in made)
 
 
 def _compared(random: np.random.Generator, true: float, spread: float, rounds: int) -> tuple[Verdict, bool]:

@@ -8,21 +8,17 @@ from storebench.system.interrupts import install
 
 def main() -> None:
     """Run the command line; from here on an interrupt gives one line and exit code 130."""
-    _open_closed_streams()
-    install()
-    from storebench.cli.main import main as run
-
-    run()
-
-
-def _open_closed_streams() -> None:
-    """Open ``/dev/null`` for each standard stream that cron or a daemon has closed; Python sets such a stream to None."""
+    # Cron or a daemon may have closed a standard stream, which Python sets to None.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest free descriptor is the stream's own, because those below it are open by now.
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib is not loaded yet; open to the end
             os.set_inheritable(stream.fileno(), True)  # our own processes inherit the stream
             setattr(sys, name, stream)
+    install()
+    from storebench.cli.main import main as run
+
+    run()
 
 
 if __name__ == "__main__":

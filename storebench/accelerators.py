@@ -8,8 +8,6 @@ from storebench.errors import UnknownNameError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """Where a rate was published."""
-
     title: str
     year: int
     url: str
@@ -18,7 +16,7 @@ class Publication:
         return f"{self.title} ({self.year})"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Accelerator:
     """One device that trains one network."""
 
@@ -65,42 +63,26 @@ _TIMM = Publication(
     url="https://github.com/huggingface/pytorch-image-models/blob/main/results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv",
 )
 
-_ROWS = (
-    ("k40", "caffenet", "K40", "CaffeNet", "FP32, cuDNN", 267.0, _CAFFE),
-    ("k40", "caffenet-plain", "K40", "CaffeNet", "FP32, without cuDNN", 193.0, _CAFFE),
-    ("k80", "resnet50", "K80 (one of its two GPUs)", "ResNet-50", "FP32", 51.9, _TENSORFLOW),
-    ("k80", "alexnet", "K80 (one of its two GPUs)", "AlexNet", "FP32", 656.0, _TENSORFLOW),
-    ("p100", "resnet50", "P100", "ResNet-50", "FP32", 219.0, _TENSORFLOW),
-    ("p100", "alexnet", "P100", "AlexNet", "FP32", 2987.0, _TENSORFLOW),
-    ("v100", "resnet50", "V100", "ResNet-50", "mixed precision", 1200.0, _NVIDIA),
-    ("v100", "resnet50-fp32", "V100", "ResNet-50", "FP32", 367.0, _NVIDIA),
-    ("rtx3090", "resnet50", "RTX 3090", "ResNet-50", "mixed precision", 1218.0, _TIMM),
-    ("rtx3090", "resnet18", "RTX 3090", "ResNet-18", "mixed precision", 3482.0, _TIMM),
-    ("rtx3090", "vit_b16", "RTX 3090", "ViT-B/16", "mixed precision", 393.0, _TIMM),
-    ("a100", "resnet50", "A100 80 GB", "ResNet-50", "mixed precision", 2470.0, _NVIDIA),
-    ("a100", "resnet50-tf32", "A100 80 GB", "ResNet-50", "TF32", 938.0, _NVIDIA),
-)
-
-ACCELERATORS: tuple[Accelerator, ...] = tuple(
-    Accelerator(
-        name=name,
-        model=model,
-        device=device,
-        network=network,
-        precision=precision,
-        images_per_s=rate,
-        source=source,
-    )
-    for name, model, device, network, precision, rate, source in _ROWS
+ACCELERATORS: tuple[Accelerator, ...] = (
+    Accelerator("k40", "caffenet", "K40", "CaffeNet", "FP32, cuDNN", 267.0, _CAFFE),
+    Accelerator("k40", "caffenet-plain", "K40", "CaffeNet", "FP32, without cuDNN", 193.0, _CAFFE),
+    Accelerator("k80", "resnet50", "K80 (one of its two GPUs)", "ResNet-50", "FP32", 51.9, _TENSORFLOW),
+    Accelerator("k80", "alexnet", "K80 (one of its two GPUs)", "AlexNet", "FP32", 656.0, _TENSORFLOW),
+    Accelerator("p100", "resnet50", "P100", "ResNet-50", "FP32", 219.0, _TENSORFLOW),
+    Accelerator("p100", "alexnet", "P100", "AlexNet", "FP32", 2987.0, _TENSORFLOW),
+    Accelerator("v100", "resnet50", "V100", "ResNet-50", "mixed precision", 1200.0, _NVIDIA),
+    Accelerator("v100", "resnet50-fp32", "V100", "ResNet-50", "FP32", 367.0, _NVIDIA),
+    Accelerator("rtx3090", "resnet50", "RTX 3090", "ResNet-50", "mixed precision", 1218.0, _TIMM),
+    Accelerator("rtx3090", "resnet18", "RTX 3090", "ResNet-18", "mixed precision", 3482.0, _TIMM),
+    Accelerator("rtx3090", "vit_b16", "RTX 3090", "ViT-B/16", "mixed precision", 393.0, _TIMM),
+    Accelerator("a100", "resnet50", "A100 80 GB", "ResNet-50", "mixed precision", 2470.0, _NVIDIA),
+    Accelerator("a100", "resnet50-tf32", "A100 80 GB", "ResNet-50", "TF32", 938.0, _NVIDIA),
 )
 """Every profile, the oldest device first; of one device, the one that its name alone means first."""
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST_RATE = 1e9
 _LONGEST = 40
-
-LANDMARKS = ("k40:caffenet", "v100:resnet50", "a100:resnet50")
-"""Profiles that a plot of ImageNet marks where none was asked for."""
 
 
 def find_accelerator(text: str) -> Accelerator:
@@ -127,7 +109,6 @@ def find_accelerator(text: str) -> Accelerator:
 
 
 def _of_rate(label: str, rate: str, text: str) -> Accelerator:
-    """Return the profile of a device that is known by a given rate alone."""
     images_per_s = float(rate) if _NUMBER.fullmatch(rate) else 0.0
     if not 0 < images_per_s <= _MOST_RATE:
         raise UsageError(
@@ -140,11 +121,9 @@ def _of_rate(label: str, rate: str, text: str) -> Accelerator:
             f"an accelerator's name has at most {_LONGEST} printable characters", hint="Shorten the name."
         )
     device = label or "an accelerator"
-    return Accelerator(
-        name=device, model="", device=device, network="", precision="", images_per_s=images_per_s, source=None
-    )
+    return Accelerator(device, "", device, "", "", images_per_s, None)
 
 
 def landmarks() -> tuple[Accelerator, ...]:
-    """Return the profiles that a plot marks where none was asked for."""
-    return tuple(find_accelerator(key) for key in LANDMARKS)
+    """Return the profiles that a plot of ImageNet marks where none was asked for."""
+    return tuple(map(find_accelerator, ("k40:caffenet", "v100:resnet50", "a100:resnet50")))

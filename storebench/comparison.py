@@ -29,7 +29,6 @@ NOISY_ALPHA = 0.01
 NOISY_SPREAD = 0.15
 """Standard deviation of the logarithms of the rounds' ratios above which the interval has 99%."""
 
-POWER = 0.8
 MOST_ROUNDS = 200
 _LARGEST_LOG = 700.0
 
@@ -55,7 +54,6 @@ class Estimate:
     n: int = 1
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return the same figure in another unit."""
         low = None if self.low is None else self.low * factor
         high = None if self.high is None else self.high * factor
         return Estimate(mid=self.mid * factor, low=low, high=high, n=self.n)
@@ -63,29 +61,17 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Contender over baseline.
-
-    Attributes
-    ----------
-    mid
-        Geometric mean of the rounds' ratios; None if a value is not positive or there is no round.
-    low, high
-        Interval of `mid`; None below two rounds.
-    rounds
-        Number of pairs.
-    level
-        0.95, or 0.99 for rounds that spread.
-    spread
-        Standard deviation of the logarithms of the rounds' ratios; None below two rounds.
-    """
+    """Contender over baseline; no interval (`low`, `high`) and no spread below two rounds."""
 
     mid: float | None
-    low: float | None
-    high: float | None
+    """Geometric mean of the rounds' ratios; None if a value is not positive or there is no round."""
     rounds: int
-    verdict: Verdict
+    low: float | None = None
+    high: float | None = None
+    verdict: Verdict = Verdict.UNDECIDED
     level: float = 1 - ALPHA
     spread: float | None = None
+    """Standard deviation of the logarithms of the rounds' ratios."""
 
 
 def compare(
@@ -95,22 +81,7 @@ def compare(
     better: Better = Better.HIGHER,
     practical_frac: float = PRACTICAL_FRAC,
 ) -> Ratio:
-    """Compare one metric of two cells over their rounds.
-
-    Parameters
-    ----------
-    baseline, contender
-        One value per round, in the same order.
-    better
-        "faster" means larger values for HIGHER and smaller ones for LOWER.
-    practical_frac
-        "faster" and "slower" need an interval wholly beyond this distance from 1, "equal" one wholly within it.
-
-    Raises
-    ------
-    ValueError
-        Sides of different lengths, or a metric without a better direction.
-    """
+    """Compare one metric of two cells, with one value per round in the same order; see `judge` for the verdict."""
     first, second = np.asarray(baseline, np.float64), np.asarray(contender, np.float64)
     if better is Better.NEITHER:
         raise ValueError("a metric without a better direction cannot be faster or slower")
@@ -119,11 +90,11 @@ def compare(
     rounds = len(first)
     both = np.concatenate([first, second])
     if not rounds or not np.all(np.isfinite(both) & (both > 0)):
-        return Ratio(mid=None, low=None, high=None, rounds=rounds, verdict=Verdict.UNDECIDED)
+        return Ratio(mid=None, rounds=rounds)
     logs = np.log(second) - np.log(first)
     mid = float(np.exp(logs.mean()))
     if rounds < 2:
-        return Ratio(mid=mid, low=None, high=None, rounds=rounds, verdict=Verdict.UNDECIDED)
+        return Ratio(mid=mid, rounds=rounds)
     spread = float(logs.std(ddof=1))
     alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
     half = t_quantile(1 - alpha / 2, rounds - 1) * spread / math.sqrt(rounds)
@@ -133,7 +104,7 @@ def compare(
 
 
 def judge(low: float, high: float, better: Better, practical_frac: float = PRACTICAL_FRAC) -> Verdict:
-    """Return what the interval of a ratio says."""
+    """Return what the interval of a ratio says: it must lie wholly beyond `practical_frac` from 1, or wholly within it."""
     above, below = low > 1 + practical_frac, high < 1 / (1 + practical_frac)
     if above or below:
         return Verdict.FASTER if above == (better is Better.HIGHER) else Verdict.SLOWER
@@ -141,18 +112,13 @@ def judge(low: float, high: float, better: Better, practical_frac: float = PRACT
     return Verdict.EQUAL if within else Verdict.UNDECIDED
 
 
-def rounds_needed(spread: float, frac: float, *, power: float = POWER) -> int | None:
-    """Return the rounds after which a true difference of `frac` is told from none with probability `power`.
-
-    `spread` is that of `Ratio`. None if `MOST_ROUNDS` are too few.
-    """
+def rounds_needed(spread: float, frac: float, *, power: float = 0.8) -> int | None:
+    """Return the rounds that tell a true difference of `frac` with probability `power`; None if `MOST_ROUNDS` do not."""
     alpha = NOISY_ALPHA if spread > NOISY_SPREAD else ALPHA
 
     def tells(rounds: int) -> bool:
-        error = spread / math.sqrt(rounds)
-        return (t_quantile(1 - alpha / 2, rounds - 1) + t_quantile(power, rounds - 1)) * error <= math.log1p(
-            frac
-        )
+        quantiles = t_quantile(1 - alpha / 2, rounds - 1) + t_quantile(power, rounds - 1)
+        return quantiles * spread / math.sqrt(rounds) <= math.log1p(frac)
 
     candidates = range(MIN_ROUNDS, MOST_ROUNDS + 1)
     position = bisect.bisect_left(candidates, True, key=tells)
@@ -160,7 +126,6 @@ def rounds_needed(spread: float, frac: float, *, power: float = POWER) -> int | 
 
 
 def median(values: Values) -> float:
-    """Return the median."""
     return float(np.median(np.asarray(values, np.float64)))
 
 

@@ -18,16 +18,12 @@
         ├── DiskFullError              5   the disk is full; no partial output is left
         └── CellFailedError            5   a cell that could not be measured as requested
 
-An error's text is one line of plain text (`storebench.plain_text`): what is wrong,
-where, and what to do. The command line prints that line and exits with
-``exit_code``; it never shows a traceback for these errors. Any other error is a
-defect of storebench: the line then names the file with its traceback, and the
-exit code is 5, because no result may be trusted. ``STOREBENCH_DEBUG=1`` shows every
-traceback.
+Any other error is a defect of storebench: exit code 5. ``STOREBENCH_DEBUG=1`` shows every traceback.
 """
 
 import difflib
 import errno
+import functools
 import os
 from collections.abc import Iterable
 from os import PathLike
@@ -46,17 +42,7 @@ EXIT_INTERRUPTED = 130
 
 
 class StorebenchError(Exception):
-    """An error with one line that says what is wrong, where, and what to do.
-
-    Parameters
-    ----------
-    what
-        What is wrong, as a clause without a full stop.
-    where
-        The file, cell or option concerned.
-    hint
-        The next step for the user, as an imperative sentence.
-    """
+    """An error with one line: what is wrong (a clause), where, and the next step (an imperative sentence)."""
 
     exit_code: ClassVar[int] = EXIT_USAGE
 
@@ -76,13 +62,7 @@ class StorebenchError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Default pickling loses keyword-only arguments, and errors cross processes.
-        return (_rebuild, (type(self), self.what, self.where, self.hint))
-
-
-def _rebuild(kind: type[StorebenchError], what: str, where: str | None, hint: str | None) -> StorebenchError:
-    error = kind.__new__(kind)
-    StorebenchError.__init__(error, what, where=where, hint=hint)
-    return error
+        return functools.partial(type(self), where=self.where, hint=self.hint), (self.what,)
 
 
 class UsageError(StorebenchError):
@@ -158,25 +138,16 @@ class CellFailedError(IntegrityError):
 
 
 def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError:
-    """Return the storebench error for an `OSError` while writing, with its meaning in one line.
-
-    Parameters
-    ----------
-    error
-        The kernel's error. An I/O error on a file system without free space counts as a full disk, because some
-        libraries turn a short write into an I/O error.
-    where
-        The file or folder that was being written. "." means the error's own file, or else the current folder.
-
-    Returns
-    -------
-    StorebenchError
-        A `DiskFullError` names the file system in addition to the file. If the error's own file is on another file
-        system than `where`, that file is named.
-    """
-    own, place = _own_file(error), os.fspath(where)
+    """Return the error for an `OSError` while writing `where`; "." is the error's own file, or else the current folder."""
+    names = (error.filename2, error.filename)  # of a copy or a rename, first the file that is written
+    own = next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
+    place = os.fspath(where)
     if place in (".", ""):
-        place = own or _current_folder()
+        try:
+            place = own or os.getcwd()  # noqa: PTH109 - this module needs only the names of paths
+        except OSError:
+            place = "the current folder, which was removed"
+    # Some libraries turn a short write into an I/O error.
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno == errno.EIO and is_full(place)):
         return _disk_full("the disk is full", own, place, "Free some space or pass --out.")
     if error.errno == errno.EFBIG:
@@ -196,21 +167,9 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
     return OutputError(error.strerror or str(error), where=place)
 
 
-def _own_file(error: OSError) -> str | None:
-    """Return the file that an error names; of two files (a copy, a rename), the one that is written."""
-    names = (error.filename2, error.filename)
-    return next((os.fsdecode(name) for name in names if isinstance(name, str | bytes | PathLike)), None)
-
-
 def _disk_full(problem: str, own: str | None, place: str, hint: str) -> DiskFullError:
+    """Return the error with its file system; an error's own file on another file system is the one that is named."""
     full = file_system(place)
     if own is not None and file_system(own) != full:
         place, full = own, file_system(own)
     return DiskFullError(f"{problem} ({full}); nothing half-written was kept", where=place, hint=hint)
-
-
-def _current_folder() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - this module needs only the names of paths
-    except OSError:
-        return "the current folder, which was removed"

@@ -17,8 +17,10 @@ def mount_fields(path: str | PathLike[str]) -> list[str] | None:
         return None
     for line in filter(None, text.split("\n")):
         fields = line.split(" ")
+        point = unescape(fields[4])
+        holds = point in ("/", real) or real.startswith(point + "/")
         # On one mount point the last line hides the earlier ones, so >= and not >.
-        if _holds(unescape(fields[4]), real) and (best is None or len(fields[4]) >= len(best[4])):
+        if holds and (best is None or len(fields[4]) >= len(best[4])):
             best = fields
     return best
 
@@ -74,7 +76,3 @@ def unescape(field: str) -> str:
     for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         field = field.replace(escape, character)
     return field
-
-
-def _holds(point: str, path: str) -> bool:
-    return point in ("/", path) or path.startswith(point + "/")

@@ -14,7 +14,7 @@ from storebench.results import Cell
 from storebench.runner import Prepared, Watcher, prepare
 from storebench.runs.records import LOGS_DIR
 from storebench.scenario import Scenario
-from storebench.surroundings import refusals, surroundings
+from storebench.surroundings import optional_refusals, surroundings
 from storebench.system.scratch import scratch_folder
 from storebench.worker.job import CellJob, read_job
 from storebench.worker.launch import answer_of
@@ -32,7 +32,7 @@ def follow(
     """Run this node's part of every job until the first node says that the run is over; return the failures."""
     try:
         jobs = [cell for cell in cells if cell.ranks > 1]
-        refused = _refused(scenario, jobs, stores)
+        refused = optional_refusals(scenario, jobs, stores)  # the first node may leave them out as well
         wanted = dict.fromkeys(cell for cell in jobs if cell not in refused)
         prepared = prepare(wanted, scenario, stores, watcher, nodes=place.nodes, node=place.node)
     except StorebenchError as error:
@@ -52,16 +52,6 @@ def follow(
         board.set(f"ended/{number}/{place.node}", answer)
         failures += [answer["failure"]] if "failure" in answer else []
     raise AssertionError
-
-
-def _refused(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> dict[Cell, UsageError]:
-    """Return the optional cells that may not run here, with the reason; the first node may leave them out as well."""
-    refused = refusals(cells, stores)
-    optional = scenario.optional_cells() if refused else set()
-    for cell, reason in refused.items():
-        if cell not in optional:
-            raise reason
-    return refused
 
 
 def _run(

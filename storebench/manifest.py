@@ -25,7 +25,6 @@ MOST_IMAGE_BYTES = 1 << 31
 """Most bytes of a decoded image."""
 
 _MOST_BYTES = 1 << 62
-_BYTES = ("payload_bytes", "file_bytes", "bytes_on_disk")
 CONVERT_AGAIN = "Convert the dataset again."
 """The advice for a damaged store."""
 
@@ -41,8 +40,6 @@ class StoreSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(StoreSpec):
-    """The description of a written store."""
-
     schema_version: int = SCHEMA_VERSION
     count: int
     payload_bytes: int
@@ -56,7 +53,6 @@ class Manifest(StoreSpec):
     decoded: bool = True
 
     def write(self, folder: Path) -> None:
-        """Write this manifest into a store's folder."""
         fields = dataclasses.asdict(self)
         if self.decoded:
             del fields["decoded"]
@@ -99,7 +95,6 @@ class Manifest(StoreSpec):
 
 
 def store_facts(manifest: Manifest) -> StoreFacts:
-    """Return a record's facts about the store."""
     provenance = manifest.dataset.provenance
     return StoreFacts(
         count=manifest.count,
@@ -155,7 +150,7 @@ def _refuse_impossible(manifest: Manifest) -> None:
     for name, count in (("dataset.count", dataset.count), ("count", manifest.count)):
         if not 0 <= count <= _MOST_BYTES // image_bytes:
             raise ValueError(f"{name}: {brief(count)} is not a number of images")
-    for name in _BYTES:
+    for name in ("payload_bytes", "file_bytes", "bytes_on_disk"):
         if not 0 <= getattr(manifest, name) <= _MOST_BYTES:
             raise ValueError(f"{name}: {brief(getattr(manifest, name))} is not a number of bytes")
     if not 0 <= manifest.build_s < math.inf:

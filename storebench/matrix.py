@@ -1,10 +1,9 @@
 """A matrix of a scenario: its keys, its axes, the rules for jobs of ranks, and the cells that they make."""
 
-import inspect
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import pydantic
@@ -65,13 +64,6 @@ def job_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return settled
 
 
-def _refuse(given: Mapping[str, bool], why: str) -> None:
-    """Refuse the first of some keys, if there is any."""
-    unused = next((key for key, is_given in given.items() if is_given), None)
-    if unused is not None:
-        raise ValueError(f"{unused} {why}")
-
-
 MOST_REPLICATES = 1_000_000
 """Replicates of all cells of a scenario together: at some 3 s each, more than a month."""
 
@@ -86,10 +78,7 @@ MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50":
 """Caffe's training batch of each network, the default of `batch_size`."""
 
 MODEL_CROPS = {"caffenet": 227, "resnet50": 224}
-"""Side of the square that a network crops of each image; the other networks take images of any size.
-
-Cropping and mirroring cost the loader time of its own.
-"""
+"""Side of the square that a network crops of each image; the other networks take images of any size."""
 
 DATASET_MODELS = {"mnist": "lenet", "cifar10": "cifar10_quick", "imagenet": "caffenet"}
 """The network that the paper trained on each dataset; class folders get ImageNet's."""
@@ -101,19 +90,11 @@ Seed = Annotated[int, pydantic.Field(ge=0, le=MOST_SEED)]
 ImageSide = Annotated[int, pydantic.Field(ge=LEAST_IMAGE_SIZE, le=MOST_IMAGE_SIZE)]
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
-
-
-Axis = pydantic.BeforeValidator(_listed)
+Axis = pydantic.BeforeValidator(lambda value: value if isinstance(value, list) else [value])
 """Marks a key that takes one value or a list."""
 
 _ANNOTATED: Any = Annotated
 _LIST: Any = list
-
-
-def _as_text(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) else value
 
 
 class Strict(pydantic.BaseModel):
@@ -122,74 +103,49 @@ class Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def _matrix_doc() -> str:
-    """Return the docstring of a matrix with its keys of the loop."""
-    keys = (f"{row.key}\n    {row.asked or row.meaning}" for row in SETTINGS)
-    return "\n".join([inspect.getdoc(_MatrixWithoutLoop) or "", *keys])
-
-
-def _loop_keys() -> dict[str, Any]:
-    """Return type and default of a matrix's key for each setting of the loop."""
-    return {row.key: (_asked_type(row), pydantic.Field(_asked_default(row))) for row in SETTINGS}
-
-
-def _asked_type(row: Setting) -> Any:
+def _loop_key(row: Setting) -> tuple[Any, Any]:
+    """Return type and field of a matrix's key for a setting of the loop."""
     kind: Any = str if row.text else row.kind
     if kind is int:
         kind = Annotated[int, pydantic.Field(ge=row.least, le=row.most)]
+    default = row.asked_default
     if row.axis is not None:
         kind = _ANNOTATED[_LIST[kind], Axis]
-    return kind | None if row.asked_default is None else kind
+        default = default if default in (None, ...) else [default]
+    kind = kind | None if default is None else kind
+    return kind, pydantic.Field(default, description=row.asked or row.meaning)
 
 
-def _asked_default(row: Setting) -> Any:
-    default = row.asked_default
-    return default if row.axis is None or default in (None, ...) else [default]
+class MatrixWithoutLoop(Strict):
+    """The keys of a matrix that say which samples and backends it is about, and the rules for all of its keys."""
 
-
-class _MatrixWithoutLoop(Strict):
-    """Axes whose product is a list of cells.
-
-    Attributes
-    ----------
-    dataset
-        The dataset. ``folder:PATH`` is a folder with one subfolder of images per class, ``list:FILE`` a list of image
-        files with their labels.
-    split
-        The part of the dataset.
-    size
-        Grow or cut the dataset to this many samples. Default: as it is.
-    limit
-        Use only the first samples, after `size`. Default: all.
-    data_seed
-        Seed of derived and synthetic samples.
-    synthetic
-        Ask for the synthetic stand-in, or refuse it. Default: only where no real files are found.
-    image_size
-        Side of the square images that every codec serves; for folders and ImageNet. Default: 256, or the size that
-        all images of a folder have if it is smaller; the codec `original` serves the network's size.
-    skip_unreadable
-        Leave out image files that cannot be read or do not decode. Otherwise the first one is an error.
-    backends
-        Container, codec and reader of each store.
-    replicates
-        Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a run
-        that is extended adds none. Default: the scenario's number.
-    optional
-        Leave the matrix out where this machine lacks the rights for `memory` or `readahead`; otherwise refuse to run.
-    """
-
-    dataset: Annotated[str, pydantic.BeforeValidator(_as_text)]
+    dataset: Annotated[
+        str, pydantic.BeforeValidator(lambda value: printable(value) if isinstance(value, str) else value)
+    ]
+    """The dataset. ``folder:PATH`` is a folder with one subfolder of images per class, ``list:FILE`` a list of image files
+    with their labels."""
     split: Split = Split.TRAIN
+    """The part of the dataset."""
     size: SampleCount | None = None
+    """Grow or cut the dataset to this many samples. Default: as it is."""
     limit: SampleCount | None = None
+    """Use only the first samples, after `size`. Default: all."""
     data_seed: Seed = 0
+    """Seed of derived and synthetic samples."""
     synthetic: bool | None = None
+    """Ask for the synthetic stand-in, or refuse it. Default: only where no real files are found."""
     image_size: ImageSide | None = None
+    """Side of the square images that every codec serves; for folders and ImageNet. Default: 256, or the size that all images
+    of a folder have if it is smaller; the codec `original` serves the network's size."""
     skip_unreadable: bool = False
+    """Leave out image files that cannot be read or do not decode. Otherwise the first one is an error."""
     backends: list[str] = list(PAPER_BACKENDS)
+    """Container, codec and reader of each store."""
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] | None = None
+    """Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a run that
+    is extended adds none. Default: the scenario's number."""
     optional: bool = False
+    """Leave the matrix out where this machine lacks the rights for `memory` or `readahead`; otherwise refuse to run."""
 
     if TYPE_CHECKING:
         # Keys of the loop that are checked here.
@@ -216,37 +172,56 @@ class _MatrixWithoutLoop(Strict):
         passes: int | None
         device: str
 
-    @pydantic.field_validator("store_memory", check_fields=False)
+    @pydantic.field_validator("*")
     @classmethod
-    def _a_size(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_bytes(value)
+    def _possible(cls, value: Any, about: pydantic.ValidationInfo) -> Any:
+        """Refuse a value that no other key could make possible."""
+        match about.field_name:
+            case _ if value is None:
+                pass
+            case "store_memory":
+                parse_bytes(value)
+            case "dataset" if not known_dataset(value):
+                raise ValueError(str(unknown_dataset(value)))
+            case "compute" if any(compute.milliseconds > MOST_EMULATED_MS for compute in value):
+                raise ValueError(f"compute emulates at most {MOST_EMULATED_MS:,} milliseconds per step")
+            case "device" if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+                raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:NUMBER', not {value!r}")
+            case "model" if value not in MODEL_BATCHES:
+                raise ValueError(str(UnknownNameError.of("model", value, MODEL_BATCHES)))
+            case "memory" if parse_bytes(value) < LEAST_MEMORY_BYTES:
+                least = format_bytes(LEAST_MEMORY_BYTES)
+                raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
+            case "readahead" if uneven := [kib for kib in value if kib % _PAGE_KIB]:
+                raise ValueError(
+                    f"readahead is in KiB and a multiple of {_PAGE_KIB} (a page), not {uneven[0]}"
+                )
+            case "backends":
+                try:
+                    [parse_backend(name) for name in value]
+                except StorebenchError as error:
+                    raise ValueError(str(error)) from error
         return value
+
+    def _refuse_given(self, defaults: Mapping[str, Any], why: str) -> None:
+        """Refuse the first of some settings that has another value than its default."""
+        for row in SETTINGS:
+            default = defaults.get(row.name)
+            if row.name in defaults and getattr(self, row.key) not in (None, default, [default]):
+                raise ValueError(f"{row.key} {why}")
 
     @pydantic.model_validator(mode="after")
     def _for_ranks(self) -> Self:
         whole = self.global_batch_size
         if max(self.ranks, default=1) == 1:
-            given = {
-                "global_batch_size": whole is not None,
-                "pad": self.pad,
-                "sync": self.sync != [Sync.OVERLAPPED],
-                "share": self.share != [Share.NONE],
-            }
-            _refuse(given, "is for jobs of several ranks: set ranks as well")
-        if whole is None:
-            return self
-        if self.batch_size is not None:
+            self._refuse_given(_ONE_RANK, "is for jobs of several ranks: set ranks as well")
+        if whole is not None and self.batch_size is not None:
             raise ValueError(
                 "batch_size is that of one rank, and follows from global_batch_size: set one of them"
             )
-        uneven = [ranks for ranks in self.ranks if whole % ranks]
+        uneven = [ranks for ranks in self.ranks if whole is not None and whole % ranks]
         if uneven:
             raise ValueError(f"global_batch_size {whole} cannot be divided among {uneven[0]} ranks")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _one_reader(self) -> Self:
         workers = max(self.workers, default=0)
         by_thread = workers == 1 and set(self.loader) == {LoaderKind.THREADS}
         if Share.NODE in self.share and workers and not by_thread:
@@ -260,11 +235,7 @@ class _MatrixWithoutLoop(Strict):
     def _held(self) -> Self:
         filling = Fill.FIRST_EPOCH in self.store_fill
         if Share.STORE not in self.share:
-            given = {
-                "store_fill": filling,
-                "store_memory": self.store_memory is not None,
-            }
-            _refuse(given, "is for the data store of a job: add 'store' to share")
+            self._refuse_given(_NO_DATA_STORE, "is for the data store of a job: add 'store' to share")
             return self
         if max(self.workers, default=0):
             raise ValueError("share 'store' exchanges samples in the loop of each rank, so workers must be 0")
@@ -284,11 +255,7 @@ class _MatrixWithoutLoop(Strict):
     def _trained_apart(self) -> Self:
         several = max(self.trainers, default=1) > 1
         if not several:
-            given = {
-                "trainer_data": self.trainer_data != [TrainerData.PARTITIONED],
-                "tournament_steps": self.tournament_steps != [0],
-            }
-            _refuse(given, "is for jobs of several trainers: set trainers as well")
+            self._refuse_given(_ONE_TRAINER, "is for jobs of several trainers: set trainers as well")
         for ranks, trainers in itertools.product(self.ranks, self.trainers):
             if ranks % trainers:
                 raise ValueError(f"{ranks} ranks cannot be divided among {trainers} trainers")
@@ -296,10 +263,6 @@ class _MatrixWithoutLoop(Strict):
             raise ValueError("the ranks of a trainer train one network: with trainers, sync cannot be 'none'")
         if several and set(self.share) != {Share.NONE}:
             raise ValueError("each trainer has its own samples: with trainers, share must be 'none'")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _scored(self) -> Self:
         if not any(self.tournament_steps):
             return self
         if any(compute.kind is not ComputeKind.REAL for compute in self.compute):
@@ -311,74 +274,16 @@ class _MatrixWithoutLoop(Strict):
             )
         return self
 
-    @pydantic.field_validator("dataset")
-    @classmethod
-    def _known_dataset(cls, value: str) -> str:
-        if not known_dataset(value):
-            raise ValueError(str(unknown_dataset(value)))
-        return value
-
-    @pydantic.field_validator("compute", check_fields=False)
-    @classmethod
-    def _short_compute(cls, values: list[Compute]) -> list[Compute]:
-        if any(value.milliseconds > MOST_EMULATED_MS for value in values):
-            raise ValueError(f"compute emulates at most {MOST_EMULATED_MS:,} milliseconds per step")
-        return values
-
-    @pydantic.field_validator("device", check_fields=False)
-    @classmethod
-    def _known_device(cls, value: str) -> str:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
-            raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:NUMBER', not {value!r}")
-        return value
-
-    @pydantic.field_validator("model", check_fields=False)
-    @classmethod
-    def _known_model(cls, value: str | None) -> str | None:
-        if value is not None and value not in MODEL_BATCHES:
-            raise ValueError(str(UnknownNameError.of("model", value, MODEL_BATCHES)))
-        return value
-
-    @pydantic.field_validator("backends")
-    @classmethod
-    def _known_backends(cls, values: list[str]) -> list[str]:
-        for value in values:
-            try:
-                parse_backend(value)
-            except StorebenchError as error:
-                raise ValueError(str(error)) from error
-        return values
-
-    @pydantic.field_validator("memory", check_fields=False)
-    @classmethod
-    def _enough_memory(cls, value: str | None) -> str | None:
-        if value is not None and parse_bytes(value) < LEAST_MEMORY_BYTES:
-            least = format_bytes(LEAST_MEMORY_BYTES)
-            raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
-        return value
-
-    @pydantic.field_validator("readahead", check_fields=False)
-    @classmethod
-    def _whole_pages(cls, values: list[int] | None) -> list[int] | None:
-        for value in values or ():
-            if value % _PAGE_KIB:
-                raise ValueError(f"readahead is in KiB and a multiple of {_PAGE_KIB} (a page), not {value}")
-        return values
-
     @pydantic.model_validator(mode="after")
-    def _limits(self) -> Self:
+    def _sensible(self) -> Self:
         if CacheState.LIMITED in self.cache and self.memory is None:
             raise ValueError(
                 "cache 'limited' needs a limit of the page cache: --memory '400 MiB', or memory in a scenario"
             )
         if self.memory is not None and CacheState.LIMITED not in self.cache:
             raise ValueError("memory is for cells with a limited page cache: add 'limited' to cache")
-        if not self.most_cells or not self._any_exists():
+        if next(self._points(), None) is None:
             raise ValueError(f"no cell is left: {'; '.join(self.impossible())}")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _sensible(self) -> Self:
         if self.max_steps is not None and self.warmup_steps >= self.max_steps * (self.passes or 1):
             raise ValueError("warmup_steps leaves no timed step below max_steps")
         if self.model == NO_MODEL and any(compute.kind is ComputeKind.REAL for compute in self.compute):
@@ -420,21 +325,22 @@ class _MatrixWithoutLoop(Strict):
 
     def cells(self) -> list[Cell]:
         """Return the product of the axes, less the cells that cannot exist (see `impossible`)."""
+        return list(dict.fromkeys(self._cell(backend, axes) for backend, axes in self._points()))
+
+    def _points(self) -> Iterator[tuple[Backend, dict[str, Any]]]:
+        """Return the backend of each cell, and its place on the axes."""
         backends = [parse_backend(backend) for backend in self.backends]
-        points = itertools.product(backends, *(self._axis(row) for row in AXES))
         names = [row.name for row in AXES]
-        combinations = ((backend, dict(zip(names, values, strict=True))) for backend, *values in points)
-        return list(
-            dict.fromkeys(
-                self._cell(backend, axes)
-                for backend, axes in combinations
-                if _exists(backend, axes["cache"]) and _shares(backend, axes["share"], axes["ranks"])
-            )
-        )
+        for backend, *values in itertools.product(backends, *(self._axis(row) for row in AXES)):
+            axes = dict(zip(names, values, strict=True))
+            limited = axes["cache"] is CacheState.LIMITED
+            shared = axes["share"] is not Share.NONE and axes["ranks"] > 1
+            if not _holds(backend) or not (limited or shared):
+                yield backend, axes
 
     def impossible(self) -> list[str]:
         """Return one line per backend and per cache state or way of sharing in which it has no cell, with the reason."""
-        holding = [name for name in self.backends if not _exists(parse_backend(name), CacheState.LIMITED)]
+        holding = [name for name in self.backends if _holds(parse_backend(name))]
         missing = ["limited cell"] if CacheState.LIMITED in self.cache else []
         shared = sorted(set(self.share) - {Share.NONE}) if max(self.ranks, default=1) > 1 else []
         missing += [f"cell with share '{share}'" for share in shared]
@@ -443,15 +349,6 @@ class _MatrixWithoutLoop(Strict):
             for what in missing
             for name in holding
         ]
-
-    def _any_exists(self) -> bool:
-        backends = [parse_backend(name) for name in self.backends]
-        ways = list(itertools.product(set(self.share), set(self.ranks)))
-        return any(
-            _exists(backend, cache) and any(_shares(backend, share, ranks) for share, ranks in ways)
-            for backend in backends
-            for cache in set(self.cache)
-        )
 
     def _axis(self, row: Setting) -> list[Any]:
         """Return the values of an axis; [None] if its value follows from other settings."""
@@ -476,23 +373,18 @@ class _MatrixWithoutLoop(Strict):
 
 
 if TYPE_CHECKING:
-    Matrix = _MatrixWithoutLoop
+    Matrix = MatrixWithoutLoop
 else:
     Matrix = pydantic.create_model(
         "Matrix",
-        __base__=_MatrixWithoutLoop,
+        __base__=MatrixWithoutLoop,
         __module__=__name__,
-        __doc__=_matrix_doc(),
-        **_loop_keys(),
+        __doc__="Axes whose product is a list of cells.",
+        **{row.key: _loop_key(row) for row in SETTINGS},
     )
 
 
-def _shares(backend: Backend, share: Share, ranks: int) -> bool:
-    """Return False for backends that hold all pixels in memory: their ranks have no reading to share."""
-    return share is Share.NONE or ranks == 1 or _exists(backend, CacheState.LIMITED)
-
-
-def _exists(backend: Backend, cache: CacheState) -> bool:
-    """Return whether such a cell exists: a backend that holds all pixels in memory has no limited cell."""
+def _holds(backend: Backend) -> bool:
+    """Return whether a backend holds all pixels in memory: it has no limited cell, and its ranks have no reading to share."""
     traits = traits_of(backend)
-    return cache is not CacheState.LIMITED or traits.ready_made or not traits.holds_pixels
+    return traits.holds_pixels and not traits.ready_made

@@ -20,17 +20,17 @@ def text_of_name(name: str) -> str:
 
 def name_of_text(text: str) -> str:
     """Return the name or path that `text_of_name` wrote as text."""
-    return _ESCAPES.sub(_byte, printable(text))
+
+    def byte(match: re.Match[str]) -> str:
+        value = int(match[1], 16)
+        return "\\" if value == ord("\\") else chr(_FIRST_BYTE + value)
+
+    return _ESCAPES.sub(byte, printable(text))
 
 
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code - _FIRST_BYTE:02x}" if 0x80 <= code - _FIRST_BYTE <= 0xFF else f"\\u{code:04x}"
-
-
-def _byte(match: re.Match[str]) -> str:
-    value = int(match[1], 16)
-    return "\\" if value == ord("\\") else chr(_FIRST_BYTE + value)
 
 
 _LINKS = re.compile(r"\](?=[(:])")

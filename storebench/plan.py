@@ -1,15 +1,16 @@
 """Plan a run without running it: its cells, its stores, and their bytes, from a few samples that are probed."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
 from storebench.codecs import any_size
-from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets import open_dataset
 from storebench.datasets.listing import listings_in
 from storebench.errors import DiskFullError
 from storebench.filesystem import nearest_folder
@@ -51,7 +52,6 @@ class RunPlan:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
         return {**dataclasses.asdict(self), "cells": [cell.fields() for cell in self.cells]}
 
 
@@ -60,16 +60,18 @@ def plan_run(
 ) -> RunPlan:
     """Return the stores and bytes that running `cells` would take; cells that are not permitted here are left out."""
     allowed = permitted(scenario, cells, stores)
-    probe = _Probe(stores, progress)
+    opened = functools.cache(functools.partial(open_dataset, listings=listings_in(stores), progress=progress))
+    sample_bytes: dict[tuple[object, ...], float] = {}
     planned: dict[str, PlannedStore] = {}
     convert_bytes = write_bytes = read_bytes = fetch_bytes = 0
     fewer = scenario.fewer_replicates
     for cell in allowed.cells:
-        count, image_bytes, payload_bytes = (
-            probe.count(cell),
-            probe.image_bytes(cell),
-            probe.payload_bytes(cell),
-        )
+        dataset, side, backend = opened(cell.data), image_side(cell), cell.backend
+        count, image_bytes = dataset.info.count, dataset.info.image_bytes if side is None else side * side * 3
+        kept = (cell.data, backend.codec, backend.codec_options, side)
+        if kept not in sample_bytes:
+            sample_bytes[kept] = sample_costs(dataset, backend, side).payload_bytes
+        payload_bytes = sample_bytes[kept]
         name = f"{cell.data.store_id}/{store_name_of(cell.backend)}"
         if name not in planned:
             planned[name] = PlannedStore(
@@ -100,7 +102,11 @@ def plan_run(
         notes=[
             *scenario.impossible(),
             *allowed.lines(),
-            *_large_limits({cell.data: probe.count(cell) for cell in allowed.cells}),
+            *(
+                f"{data.name} has {count:,} samples here, fewer than the limit of {data.limit:,}"
+                for data, count in {cell.data: opened(cell.data).info.count for cell in allowed.cells}.items()
+                if data.limit is not None and data.limit > count
+            ),
         ],
     )
 
@@ -116,54 +122,10 @@ def require_space(plan: RunPlan, stores: Path) -> None:
         )
 
 
-class _Probe:
-    """The datasets of a plan, each opened once, and the bytes of their samples, each measured once."""
-
-    def __init__(self, stores: Path, progress: Progress) -> None:
-        self._stores = stores
-        self._progress = progress
-        self._opened: dict[DatasetSpec, Dataset] = {}
-        self._payload_bytes: dict[tuple[object, ...], float] = {}
-
-    def count(self, cell: Cell) -> int:
-        """Return the number of samples of a cell's dataset."""
-        return self._dataset(cell).info.count
-
-    def image_bytes(self, cell: Cell) -> int:
-        """Return the bytes of a sample that the cell's loader hands to the loop."""
-        side = image_side(cell)
-        return self._dataset(cell).info.image_bytes if side is None else side * side * 3
-
-    def payload_bytes(self, cell: Cell) -> float:
-        """Return the bytes that a store keeps of a sample of a cell."""
-        backend, side = cell.backend, image_side(cell)
-        key = (cell.data, backend.codec, backend.codec_options, side)
-        if key not in self._payload_bytes:
-            self._payload_bytes[key] = sample_costs(self._dataset(cell), backend, side).payload_bytes
-        return self._payload_bytes[key]
-
-    def _dataset(self, cell: Cell) -> Dataset:
-        if cell.data not in self._opened:
-            self._opened[cell.data] = open_dataset(
-                cell.data, listings=listings_in(self._stores), progress=self._progress
-            )
-        return self._opened[cell.data]
-
-
 def image_side(cell: Cell) -> int | None:
     """Return the side of the squares that image files of any size become; None for that of the dataset's other stores."""
     return cell.data.image_size or (MODEL_CROPS.get(cell.model) if any_size(cell.backend.codec) else None)
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def _large_limits(counts: Mapping[DatasetSpec, int]) -> list[str]:
-    """Return a line for each dataset that is smaller than its limit."""
-    return [
-        f"{data.name} has {count:,} samples here, fewer than the limit of {data.limit:,}"
-        for data, count in counts.items()
-        if data.limit is not None and data.limit > count
-    ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
 from storebench.probes.code import running_digest
 from storebench.probes.counters import OtherWork
+from storebench.progress import Say
 from storebench.ranks.memory import check_room
 from storebench.ranks.progress import Position
 from storebench.results import Cell, Record, Status
@@ -157,7 +159,7 @@ def prepare(
     """Build or find the stores of all cells, each once."""
     built: dict[tuple[DatasetSpec, str], Prepared] = {}
     opened: dict[DatasetSpec, Dataset] = {}
-    told: set[str] = set()
+    say_once = functools.cache(lambda line: watcher.store(cell).say(line))
     prepared = {}
     for cell in cells:
         key = (cell.data, store_name_of(cell.backend))
@@ -169,17 +171,14 @@ def prepare(
                 )
             backend, dataset = parse_backend(key[1]), opened[cell.data]
             store = ensure_store(cell.data, backend, stores, dataset=dataset, options=options)
-            test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, told)
+            test = _test_store(cell, store.manifest, scenario.test_limit, stores, options, say_once)
             built[key] = Prepared(store=store.path.resolve(), manifest=store.manifest, test_store=test)
         steps = -(-built[key].manifest.count // cell.batch_size) * (cell.passes or 1)
         if steps < cell.workers * cell.ranks:
-            line = (
+            say_once(
                 f"too few images for {cell.workers} workers x {cell.batch_size}: batches of an epoch: {steps}, so some workers"
                 " have nothing to do and rates are those of the others"
             )
-            if line not in told:
-                watcher.store(cell).say(line)
-            told.add(line)
         check_size(cell, built[key].manifest.file_bytes)
         check_network(cell, built[key].manifest)
         check_room(cell, built[key].manifest, nodes, node)
@@ -193,7 +192,7 @@ def prepare(
 
 
 def _test_store(
-    cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions, told: set[str]
+    cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions, say: Say
 ) -> Path | None:
     """Return the store of test samples of the same origin, or None, which is said, if the dataset has none."""
     if cell.data.split != Split.TRAIN or limit == 0 or cell.compute.kind is not ComputeKind.REAL:
@@ -212,10 +211,7 @@ def _test_store(
     try:
         dataset = open_dataset(spec, listings=listings_in(stores), progress=options.progress)
     except DataNotFoundError as error:
-        line = f"no test accuracy: {error}"
-        if line not in told:
-            options.say(line)
-        told.add(line)
+        say(f"no test accuracy: {error}")
         return None
     return ensure_store(spec, backend, stores, dataset=dataset, options=options).path.resolve()
 

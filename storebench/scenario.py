@@ -1,7 +1,8 @@
 """Scenarios: TOML files with one question each, found, validated and multiplied into cells. Nothing runs here."""
 
 import re
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
@@ -50,22 +51,20 @@ def without_missing_libraries(raw: dict[str, Any], tell: Callable[[str], None]) 
     if not isinstance(matrices, list):
         return raw
     reasons: dict[str, None] = {}
-    kept = [_without_missing(matrix, reasons) for matrix in matrices]
+    kept: list[Any] = []
+    for matrix in matrices:
+        backends = matrix.get("backends", list(PAPER_BACKENDS)) if isinstance(matrix, dict) else None
+        backends = backends if isinstance(backends, list) else []
+        missing = [_missing_library(name) for name in backends]
+        if not any(missing) or all(missing):
+            kept.append(matrix)
+            continue
+        reasons |= dict.fromkeys(filter(None, missing))
+        present = [name for name, reason in zip(backends, missing, strict=True) if not reason]
+        kept.append({**matrix, "backends": present})
     for reason in reasons:
         tell(f"left out: {reason}")
     return {**raw, "matrix": kept}
-
-
-def _without_missing(matrix: Any, reasons: dict[str, None]) -> Any:
-    backends = matrix.get("backends", list(PAPER_BACKENDS)) if isinstance(matrix, dict) else None
-    if not isinstance(backends, list):
-        return matrix
-    checked = [(name, _missing_library(name)) for name in backends]
-    kept = [name for name, reason in checked if not reason]
-    if not kept or len(kept) == len(checked):
-        return matrix
-    reasons.update((reason, None) for _, reason in checked if reason)
-    return {**matrix, "backends": kept}
 
 
 def _missing_library(backend: Any) -> str:
@@ -81,12 +80,6 @@ def _missing_library(backend: Any) -> str:
     return ""
 
 
-TIMEOUT_S = 6 * 3600.0
-"""Default of `timeout_s`: a replicate that takes longer hangs."""
-
-STALL_S = 600.0
-"""Default of `stall_s`: a rank that makes no progress for so long hangs."""
-
 MOST_FILE_BYTES = 4 * 2**20
 MOST_CELLS = 100_000
 """Cells of one scenario: the product of the axes, summed over its matrices."""
@@ -96,53 +89,34 @@ FEWEST_REPLICATES = 5
 
 PositiveSeconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
-_NEWER_KEYS = ("repeat_disturbed", "ceilings")
-"""Keys of a scenario that revisions before them refuse; where they have their default, they need not be there."""
-
 
 class Scenario(Strict):
-    """One question and the cells that answer it.
-
-    Attributes
-    ----------
-    name
-        Name of the scenario, and part of the names of its run folders.
-    question
-        The question that the cells answer; `storebench scenarios` prints it.
-    replicates
-        Fresh processes per cell, a fixed number. A matrix may have fewer.
-    budget
-        The time for all replicates together, such as `12 min`. A round that would not fit is not begun. The first 5
-        rounds run in any case, and building stores takes time of its own. `--replicates N` lifts it. Default: no limit.
-    repeat_disturbed
-        Run a replicate once more if other work took more than 20% of the cores while it ran. Its first records stay in
-        `superseded.jsonl`.
-    seed
-        Seed of the order in which cells run.
-    ceilings
-        Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do
-        not use them.
-    test_limit
-        Most test samples for the test accuracy; 0 measures none.
-    timeout_s
-        Seconds after which a replicate of a cell is killed and recorded as failed.
-    stall_s
-        With `ranks`: seconds after which a rank that makes no progress (no batch, no next phase) counts as hanging. The
-        replicate is killed and recorded as failed, and the record names the rank.
-    matrix
-        The matrices, at least one.
-    """
+    """One question and the cells that answer it."""
 
     name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]+$")]
+    """Name of the scenario, and part of the names of its run folders."""
     question: str = ""
+    """The question that the cells answer; `storebench scenarios` prints it."""
     replicates: Annotated[int, pydantic.Field(ge=1, le=MOST_REPLICATES)] = 1
+    """Fresh processes per cell, a fixed number. A matrix may have fewer."""
     budget: str | None = None
+    """The time for all replicates together, such as `12 min`. A round that would not fit is not begun. The first 5 rounds run
+    in any case, and building stores takes time of its own. `--replicates N` lifts it. Default: no limit."""
     repeat_disturbed: bool = False
+    """Run a replicate once more if other work took more than 20% of the cores while it ran. Its first records stay in
+    `superseded.jsonl`."""
     seed: Seed = 0
+    """Seed of the order in which cells run."""
     ceilings: bool = True
+    """Measure the ceilings of memory and device in each process, after its epochs. Comparisons of two revisions do not use
+    them."""
     test_limit: Annotated[int, pydantic.Field(ge=0, le=MOST_SAMPLES)] = 10_000
-    timeout_s: PositiveSeconds = TIMEOUT_S
-    stall_s: PositiveSeconds = STALL_S
+    """Most test samples for the test accuracy; 0 measures none."""
+    timeout_s: PositiveSeconds = 6 * 3600.0
+    """Seconds after which a replicate of a cell is killed and recorded as failed."""
+    stall_s: PositiveSeconds = 600.0
+    """With `ranks`: seconds after which a rank that makes no progress (no batch, no next phase) counts as hanging. The
+    replicate is killed and recorded as failed, and the record names the rank."""
     matrix: Annotated[list[Matrix], pydantic.Field(min_length=1)]
 
     @pydantic.field_validator("budget")
@@ -163,10 +137,6 @@ class Scenario(Strict):
             raise ValueError(
                 f"budget needs more than {FEWEST_REPLICATES} replicates: the first {FEWEST_REPLICATES} rounds run in any case"
             )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _not_too_many(self) -> Self:
         cells = sum(matrix.most_cells for matrix in self.matrix)
         if cells > MOST_CELLS:
             raise ValueError(f"the axes make {cells:,} cells, more than {MOST_CELLS:,}; shorten one")
@@ -186,47 +156,29 @@ class Scenario(Strict):
         """The number of replicates of each cell that has fewer than the scenario."""
         if not any(matrix.replicates for matrix in self.matrix):
             return {}
-        numbers: dict[Cell, int] = {}
+        numbers = Counter[Cell]()
         for matrix in self.matrix:
             for cell in matrix.cells():
-                numbers[cell] = max(numbers.get(cell, 0), matrix.replicates or self.replicates)
+                numbers[cell] = max(numbers[cell], matrix.replicates or self.replicates)
         return {cell: number for cell, number in numbers.items() if number < self.replicates}
 
     def repeated(self, replicates: int) -> "Scenario":
-        """Return this scenario with a fixed number of replicates, the same for every cell.
-
-        Raises
-        ------
-        ScenarioError
-            The number is less than 1, or too large for the cells.
-        """
+        """Return this scenario with a fixed number of replicates, the same for every cell, and without a budget."""
+        # A revision that `bench --against` runs may not know the newer keys, so they are given only where they must be.
+        fields, newer = Scenario.model_fields, ("repeat_disturbed", "ceilings")
+        left_out = {"budget", *(name for name in newer if getattr(self, name) == fields[name].default)}
+        given = {name: getattr(self, name) for name in self.model_fields_set - left_out}
         try:
             matrices = [matrix.without_own_replicates() for matrix in self.matrix]
-            return Scenario.model_validate({**self._given(), "replicates": replicates, "matrix": matrices})
+            return Scenario.model_validate({**given, "replicates": replicates, "matrix": matrices})
         except pydantic.ValidationError as error:
             raise ScenarioError(wrong_value(error.errors()[0]), where="--replicates") from None
 
-    def _given(self) -> dict[str, Any]:
-        """Return the keys that the file has, without the budget, by which rounds are left out.
-
-        A revision that `bench --against` runs may not know the newer keys.
-        """
-        newer = {name for name in _NEWER_KEYS if getattr(self, name) == Scenario.model_fields[name].default}
-        left_out = {"budget"} | newer
-        return {name: getattr(self, name) for name in self.model_fields_set - left_out}
-
     def cells(self) -> list[Cell]:
-        """Return every cell once, in the order of the file."""
         return list(dict.fromkeys(cell for matrix in self.matrix for cell in matrix.cells()))
 
     def chosen(self, only: Collection[str]) -> list[Cell]:
-        """Return the cells that any of some names means; all cells without a name.
-
-        Parameters
-        ----------
-        only
-            Backends, formats, datasets or cell ids.
-        """
+        """Return the cells that any of some names (`names_of`) means; all cells without a name."""
         wanted = set(only)
         return [cell for cell in self.cells() if not wanted or wanted & names_of(cell)]
 
@@ -246,21 +198,7 @@ def names_of(cell: Cell) -> set[str]:
 
 
 def load_scenario(path: Path, *, tell: Callable[[str], None] | None = None) -> Scenario:
-    """Read and validate a scenario file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    tell
-        Called for each library that is not installed; the backends that need it are left out. None refuses them.
-
-    Raises
-    ------
-    ScenarioError
-        The file is missing, is not TOML, or has a misspelt key or a wrong value. The message names the line and the
-        nearest key.
-    """
+    """Read and validate a scenario file; with `tell`, leave out backends without a library and say so."""
     try:
         text = read_small_file(path, most_bytes=MOST_FILE_BYTES).decode("utf-8")
     except CorruptDataError as error:
@@ -275,7 +213,7 @@ def load_scenario(path: Path, *, tell: Callable[[str], None] | None = None) -> S
     try:
         return Scenario.model_validate(kept)
     except pydantic.ValidationError as error:
-        raise _explained(error, text, path) from None
+        raise explained(error, text, path, {"": Scenario, "matrix": Matrix}) from None
 
 
 def make_scenario(raw: dict[str, Any]) -> Scenario:
@@ -286,36 +224,38 @@ def make_scenario(raw: dict[str, Any]) -> Scenario:
         first = error.errors()[0]
         names = [part for part in first["loc"] if isinstance(part, str) and part != "matrix"]
         key = names[-1] if names else ""
-        where = _ARGUMENTS.get(key, f"--{key.replace('_', '-')}") if key else None
+        # Backends are arguments, which have no option.
+        where = "BACKEND" if key == "backends" else f"--{key.replace('_', '-')}" if key else None
         raise ScenarioError(wrong_value(first), where=where) from None
 
 
-_ARGUMENTS = {"backends": "BACKEND"}
-"""Keys of a matrix that the command line takes as arguments, which have no option."""
-
-
-def _explained(error: pydantic.ValidationError, text: str, path: Path) -> ScenarioError:
+def explained(
+    error: pydantic.ValidationError, text: str, path: Path, tables: Mapping[str, type[pydantic.BaseModel]]
+) -> ScenarioError:
+    """Return the error that names the line of a misspelt key or an impossible value; `tables` has the keys of each table."""
     first = cast("dict[str, Any]", error.errors()[0])
-    location = [part for part in first["loc"] if not str(part).startswith("function-")]
-    key = next((str(part) for part in reversed(location) if isinstance(part, str)), "")
-    table = next((part for part in location if isinstance(part, int)), None) if "matrix" in location else None
-    line = _line_of(text, key, table if len(location) > 1 else None)
+    location = [part for part in first["loc"] if not str(part).startswith(("function-", "[key]"))]
+    *table, key = [part for part in location if isinstance(part, str)] or [""]
+    number = next((part for part in location if isinstance(part, int)), 0)
+    line = _line_of(text, key, ".".join(table), number)
     where = f"{path}:{line}" if line else str(path)
     if first["type"] == "extra_forbidden":
-        known = Matrix.model_fields if "matrix" in location else Scenario.model_fields
-        unknown = UnknownNameError.of("key", key, known)
+        unknown = UnknownNameError.of("key", key, tables[table[0] if table else ""].model_fields)
         return ScenarioError(unknown.what, where=where, hint=unknown.hint)
     message = wrong_value(first)
     return ScenarioError(f"{key}: {message}" if key else message, where=where)
 
 
-def _line_of(text: str, key: str, table: int | None) -> int | None:
-    """Return the line, from 1, that sets `key` in the table numbered `table` ([[matrix]] counted from 0)."""
-    seen = -1
-    for number, line in enumerate(text.splitlines(), start=1):
-        if re.match(r"\s*\[\[\s*matrix\s*\]\]", line):
-            seen += 1
-        in_table = table is None or seen == table
-        if in_table and (re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line)):
-            return number
+def _line_of(text: str, key: str, table: str, number: int) -> int | None:
+    """Return the line, from 1, that sets `key` in a table; of several tables of one name, in that with a number from 0."""
+    current, seen = "", Counter[str]()
+    for position, line in enumerate(text.splitlines(), start=1):
+        if head := re.match(r"\s*\[+\s*([\w.\"']+)\s*\]+", line):
+            current = re.sub("[\"']", "", head[1])
+            seen[current] += 1
+            if current == f"{table}.{key}":
+                return position
+        in_table = current == table and seen[current] in (0, number + 1)
+        if in_table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+            return position
     return None

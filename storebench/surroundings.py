@@ -1,5 +1,6 @@
 """What a cell needs around its process: rights, memory groups and devices; and what killed commands left behind."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,22 +53,15 @@ class Permitted:
 
     def lines(self) -> list[str]:
         """Return one line for each reason why cells are left out."""
-        counts: dict[str, int] = {}
-        for entry in self.left_out:
-            counts[entry.reason] = counts.get(entry.reason, 0) + 1
         return [
             f"{number_of(count, 'cell')} of optional matrices {'is' if count == 1 else 'are'} left out: {reason}"
-            for reason, count in counts.items()
+            for reason, count in Counter(entry.reason for entry in self.left_out).items()
         ]
 
 
 def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permitted:
     """Return the cells that this process may run with stores in `stores`, determined by trying."""
-    refused = refusals(cells, stores)
-    optional = scenario.optional_cells() if refused else set()
-    for cell in cells:
-        if cell in refused and cell not in optional:
-            raise refused[cell]
+    refused = optional_refusals(scenario, cells, stores)
     left_out = [LeftOut(cell=cell, reason=refused[cell].what) for cell in cells if cell in refused]
     kept = [cell for cell in cells if cell not in refused]
     if not kept:
@@ -77,48 +71,40 @@ def permitted(scenario: Scenario, cells: Sequence[Cell], stores: Path) -> Permit
 
 def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
     """Return why cells cannot run here, by cell; cells that can run are not included."""
-    listed = list(cells)
-    no_limit = _no_limit() if any(cell.memory_bytes is not None for cell in listed) else None
-    no_cold = _no_cold(stores) if any(cell.cache in BOUNDED_STATES for cell in listed) else None
-    no_device = _no_device(stores) if any(cell.readahead_kib is not None for cell in listed) else None
+    listed, folder = list(cells), nearest_folder(stores.resolve())
     refused: dict[Cell, UsageError] = {}
-    for cell in listed:
-        if no_limit is not None and cell.memory_bytes is not None:
-            refused[cell] = no_limit
-        elif no_cold is not None and cell.cache in BOUNDED_STATES and cell.readahead_kib is None:
-            refused[cell] = no_cold
-        elif no_device is not None and cell.readahead_kib is not None:
-            refused[cell] = no_device
-    return refused
-
-
-def _no_limit() -> UsageError | None:
+    own_device = [cell for cell in listed if cell.readahead_kib is not None]
+    if own_device and (reason := why_not(folder)):
+        error = UsageError(
+            f"read-ahead cannot be set here: {reason}",
+            hint="It needs root and a separate loop device; 'storebench doctor' checks it.",
+        )
+        refused |= dict.fromkeys(own_device, error)
+    bounded = [cell for cell in listed if cell.cache in BOUNDED_STATES and cell.readahead_kib is None]
+    if bounded and (fstype := mount_of(folder).fstype) in IN_MEMORY:
+        error = UsageError(
+            f"no store can be cold here, nor its cache limited: {fstype} keeps files in memory",
+            where=stores,
+            hint="Name --stores on a disk, or leave cold and limited out of --cache.",
+        )
+        refused |= dict.fromkeys(bounded, error)
+    limited = [cell for cell in listed if cell.memory_bytes is not None]
     try:
-        find_controller()
+        if limited:
+            find_controller()
     except UsageError as error:
-        return error
-    return None
+        refused |= dict.fromkeys(limited, error)
+    return {cell: refused[cell] for cell in listed if cell in refused}
 
 
-def _no_cold(stores: Path) -> UsageError | None:
-    fstype = mount_of(nearest_folder(stores.resolve())).fstype
-    if fstype not in IN_MEMORY:
-        return None
-    return UsageError(
-        f"no store can be cold here, nor its cache limited: {fstype} keeps files in memory",
-        where=stores,
-        hint="Name --stores on a disk, or leave cold and limited out of --cache.",
-    )
-
-
-def _no_device(stores: Path) -> UsageError | None:
-    reason = why_not(nearest_folder(stores.resolve()))
-    if not reason:
-        return None
-    return UsageError(
-        f"read-ahead cannot be set here: {reason}",
-        hint="It needs root and a separate loop device; 'storebench doctor' checks it.",
-    )
+def optional_refusals(scenario: Scenario, cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
+    """Return the `refusals` of cells that may be left out; raise that of any other."""
+    refused = refusals(cells, stores)
+    optional = scenario.optional_cells() if refused else set()
+    for cell, reason in refused.items():
+        if cell not in optional:
+            raise reason
+    return refused
 
 
 def check_size(cell: Cell, store_bytes: int) -> None:
@@ -163,7 +149,6 @@ class Surroundings:
     image: Path | None = None
 
     def command(self, command: list[str]) -> list[str]:
-        """Return the command that starts the cell."""
         return command if self.image is None else own_namespace(command)
 
     def explained(self, failure: str, cell: Cell) -> str:

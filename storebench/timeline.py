@@ -8,7 +8,7 @@ from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.probes.batch_io import IO_COLUMNS
 from storebench.ranks.merging import RANK, rank_tables
 from storebench.results import Cell, Record
-from storebench.runs.steps import MOST_STEPS, StepColumns, find_table, read_steps
+from storebench.runs.steps import MOST_STEPS, find_table, read_steps
 from storebench.settings.words import Share
 from storebench.units import number_of
 
@@ -16,6 +16,7 @@ LOOP_TID = 0
 """Thread number of the training loop. Worker w has number w + 2; the loop's own producer is worker -1 and has 1."""
 
 MAKING = ("fetch", "decode", "prep")
+_LOOP = ("data_wait", "h2d", "compute", "paused")
 
 FEWEST_ID_DIGITS = 4
 """A cell may be named by the beginning of its id, from so many digits on."""
@@ -94,11 +95,17 @@ def _listed(cells: Mapping[str, Cell]) -> str:
 
 
 def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
-    """Return the events of one record's epoch."""
     ranks = _steps(record, run)
     origin = min(min(step["start_ns"], step["fetch_start_ns"]) for steps in ranks for step in steps)
     threads = 3 + max(step["worker"] for steps in ranks for step in steps)
-    events: list[Event] = [{"ph": "M", "name": "process_name", "args": {"name": _title(record)}}]
+    cell = record.cell
+    loading = f"{number_of(cell.workers, 'worker')} by {cell.loader}" if cell.workers else "no workers"
+    loading += f", {cell.ranks} ranks" if cell.ranks > 1 else ""
+    loading += f", share {cell.share}" if cell.share is not Share.NONE else ""
+    title = (
+        f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
+    )
+    events: list[Event] = [{"ph": "M", "name": "process_name", "args": {"name": title}}]
     for rank, steps in enumerate(ranks):
         of_rank = _rank_events(steps, origin, number)
         events += of_rank if len(ranks) == 1 else [_placed(event, rank, threads) for event in of_rank]
@@ -106,13 +113,20 @@ def trace_events(record: Record, run: Path, number: int = 1) -> list[Event]:
 
 
 def _rank_events(steps: list[Event], origin: int, number: int) -> list[Event]:
-    """Return the events of one training process."""
-    events = _names(sorted({step["worker"] for step in steps}))
+    names = {LOOP_TID: "training loop"} | {
+        worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}"
+        for worker in sorted({step["worker"] for step in steps})
+    }
+    events: list[Event] = []
+    for tid, name in names.items():
+        events.append({"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}})
+        events.append({"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}})
     for step in steps:
-        events += _loop_events(step, origin) + _producer_events(step, origin)
+        events += _in_a_row(_LOOP, LOOP_TID, step["start_ns"] - origin, step)
+        events += _in_a_row(MAKING, step["worker"] + 2, step["fetch_start_ns"] - origin, step)
         events += _flow(step, origin, number) + _counters(step, origin)
     last = steps[-1]
-    end = sum(last.get(name, 0) for name in ("start_ns", "data_wait_ns", "h2d_ns", "compute_ns", "paused_ns"))
+    end = last["start_ns"] + sum(last.get(f"{name}_ns", 0) for name in _LOOP)
     return events + _counters(dict.fromkeys(last, 0) | {"start_ns": end}, origin)
 
 
@@ -133,7 +147,6 @@ def _placed(event: Event, rank: int, threads: int) -> Event:
 
 
 def _steps(record: Record, run: Path) -> list[list[Event]]:
-    """Return the steps of each rank."""
     name = str(record.steps_file)
     path = find_table(run, name)
     if path is None:
@@ -143,65 +156,28 @@ def _steps(record: Record, run: Path) -> list[list[Event]]:
     table = read_steps(path, name, _COLUMNS, later=(*_LATER, RANK))
     if not len(table["step"]):
         raise CorruptDataError("a table of no steps", where=path)
-    return [_events_of(part) for part in rank_tables(table)]
-
-
-def _events_of(table: StepColumns) -> list[Event]:
-    columns = {column: values.tolist() for column, values in table.items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _title(record: Record) -> str:
-    cell = record.cell
-    loading = f"{number_of(cell.workers, 'worker')} by {cell.loader}" if cell.workers else "no workers"
-    loading += f", {cell.ranks} ranks" if cell.ranks > 1 else ""
-    loading += f", share {cell.share}" if cell.share is not Share.NONE else ""
-    return f"{cell.data.name} from {cell.backend.name}, {cell.cache}, {loading}, replicate {record.replicate}"
-
-
-def _names(workers: list[int]) -> list[Event]:
-    names = {LOOP_TID: "training loop"}
-    names |= {
-        worker + 2: "producer (in the loop)" if worker < 0 else f"worker {worker}" for worker in workers
-    }
-    events: list[Event] = []
-    for tid, name in names.items():
-        events.append({"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}})
-        events.append({"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}})
-    return events
-
-
-def _span(name: str, tid: int, start_ns: int, duration_ns: int, step: Event) -> Event:
-    arguments = {"batch": step["step"], "samples": step["samples"]}
-    if name == "fetch":
-        arguments |= {column: step[column] for column in _COUNTERS if column in step}
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": "loop" if tid == LOOP_TID else "producer",
-        "tid": tid,
-        "ts": start_ns / 1000,
-        "dur": duration_ns / 1000,
-        "args": arguments,
-    }
+    parts = ({name: values.tolist() for name, values in part.items()} for part in rank_tables(table))
+    return [[dict(zip(part, row, strict=True)) for row in zip(*part.values(), strict=True)] for part in parts]
 
 
 def _in_a_row(names: tuple[str, ...], tid: int, start_ns: int, step: Event) -> list[Event]:
-    events = []
+    """Return the spans of a step on one thread, each from the end of the one before it."""
+    events: list[Event] = []
+    common = {"ph": "X", "cat": "loop" if tid == LOOP_TID else "producer", "tid": tid}
     for name in names:
         duration = step.get(f"{name}_ns", 0)
-        if duration:
-            events.append(_span(name.replace("_", " "), tid, start_ns, duration, step))
+        arguments = {"batch": step["step"], "samples": step["samples"]}
+        if name == "fetch":
+            arguments |= {column: step[column] for column in _COUNTERS if column in step}
+        span = {
+            "name": name.replace("_", " "),
+            "ts": start_ns / 1000,
+            "dur": duration / 1000,
+            "args": arguments,
+        }
+        events += [common | span] if duration else []
         start_ns += duration
     return events
-
-
-def _loop_events(step: Event, origin: int) -> list[Event]:
-    return _in_a_row(("data_wait", "h2d", "compute", "paused"), LOOP_TID, step["start_ns"] - origin, step)
-
-
-def _producer_events(step: Event, origin: int) -> list[Event]:
-    return _in_a_row(MAKING, step["worker"] + 2, step["fetch_start_ns"] - origin, step)
 
 
 def _flow(step: Event, origin: int, number: int) -> list[Event]:

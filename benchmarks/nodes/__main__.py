@@ -1,13 +1,8 @@
 """Emulated nodes on one machine: ``python -m benchmarks.nodes COMMAND`` (root; docs/ranks.md).
 
 Each of 2 to 4 nodes has a network namespace, a link of limited bandwidth to a bridge, a disk of limited throughput with a
-copy of the stores, and limited memory. Every node runs the ordinary ``storebench bench SCENARIO --nodes N``.
-
-    python -m benchmarks.nodes run SCENARIO [--nodes 2] [--link-mb-per-s 40] [--device-mb-per-s 40 20] [--out FOLDER]
-    python -m benchmarks.nodes up        set nodes up until an interrupt, for manual use
-    python -m benchmarks.nodes caches    a cold cell fails if one node is not cold
-
-An interrupt removes everything. The next start removes the leftovers of a kill.
+copy of the stores, and limited memory, and runs ``storebench bench SCENARIO --nodes N``. An interrupt removes everything,
+and the next start the leftovers of a kill.
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """Check that the page caches of all nodes are prepared and counted: a cold cell fails if one node is not cold.
 
-A process on node 1 maps one of two stores there, so its pages cannot be evicted. Node 0 evicts its own copy. The cell that
-reads this store must fail and name node 1. The cell that reads the other store is measured.
+A process on node 1 maps one of two stores there, so its pages cannot be evicted: the cell that reads it must name node 1.
 """
 
 from pathlib import Path

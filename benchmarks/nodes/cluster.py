@@ -25,7 +25,7 @@ from benchmarks.nodes.node import (
     variables_of,
     wait_until_free,
 )
-from benchmarks.nodes.tools import require
+from benchmarks.nodes.tools import called, require
 from storebench.errors import CellFailedError, OutputError
 from storebench.filesystem import sync
 from storebench.probes.cgroup import find_controller, remove_stale
@@ -105,11 +105,17 @@ class Cluster:
 
     def probe(self) -> Probed:
         """Measure the rates of links and disks, one after the other."""
-        following = (*self.nodes[1:], self.nodes[0])
-        return Probed(
-            sent_bytes_per_s=tuple(map(_link_rate, self.nodes, following)),
-            device_bytes_per_s=tuple(_probed(node, "read", str(node.disk / PROBE)) for node in self.nodes),
-        )
+        sent, read = [], []
+        for sender, receiver in zip(self.nodes, (*self.nodes[1:], self.nodes[0]), strict=True):
+            place = (receiver.address, str(_PROBE_PORT))
+            with _started(receiver, "receive", *place) as listening:
+                _line_of(listening)
+                with _started(sender, "send", *place):
+                    sent.append(float(_line_of(listening)))
+        for node in self.nodes:
+            with _started(node, "read", str(node.disk / PROBE)) as process:
+                read.append(float(_line_of(process)))
+        return Probed(sent_bytes_per_s=tuple(sent), device_bytes_per_s=tuple(read))
 
     @contextlib.contextmanager
     def holding(self, node: int, folder: Path) -> Iterator[None]:
@@ -149,7 +155,7 @@ class Cluster:
                 words = ("bench", str(scenario), "--nodes", str(len(self.nodes)), "--node", str(node.number))
                 out = folder / (RUN if not node.number else f"node{node.number}")
                 places = ("--rendezvous", place, "--out", str(out), "--stores", str(node.stores))
-                log = stack.enter_context(_log(folder, node).open("wb"))
+                log = stack.enter_context((folder / f"node{node.number}.log").open("wb"))
                 process = subprocess.Popen(
                     node.python("-m", "storebench", *words, *places),
                     env=dict(node.variables),
@@ -158,18 +164,25 @@ class Cluster:
                     stderr=subprocess.STDOUT,
                 )
                 processes.append(process)
-            return _codes(processes)
+            deadline = time.monotonic() + TIMEOUT_S
+            while any(process.poll() is None for process in processes):
+                if time.monotonic() > deadline:
+                    raise CellFailedError(f"the commands of the nodes have not ended after {TIMEOUT_S:g} s")
+                time.sleep(_LOOK_EVERY_S)
+            return [process.returncode for process in processes]
 
 
 @contextlib.contextmanager
 def emulated(limits: Limits, scenarios: Sequence[Path] = (), folder: Path | None = None) -> Iterator[Cluster]:
-    """Set up one node per disk limit, and tear all of them down at the end, also after an interrupt.
-
-    Leftovers of an earlier start that was killed are removed first.
-    """
+    """Set up one node per disk limit, and tear all of them down at the end, also after an interrupt."""
     place = folder or temporary_place()
     require(place)
-    _sweep()
+    # Leftovers of an earlier start that was killed: processes, namespaces, disks and groups.
+    sweep()
+    for group in find_controller().parent.glob("storebench-*"):
+        remove_stale(group)
+    sweep()
+    sweep_groups()
     stack = contextlib.ExitStack()
     try:
         scratch = stack.enter_context(scratch_folder("nodes", folder))
@@ -191,7 +204,8 @@ def _set_up(stack: contextlib.ExitStack, scratch: Path, image: Path, limits: Lim
         disk = own / "disk"
         disk.mkdir(parents=True)
         copied = own / image.name
-        _copy(image, copied)
+        called("cp", "--sparse=never", str(image), str(copied))  # with all its blocks
+        sync(copied)
         groups = stack.enter_context(node_groups(number, limits.memory_bytes))
         arguments = (str(copied), str(disk), str(READAHEAD_KIB))
         pid, device = _holding(stack, arguments, variables, f"node {number}")
@@ -233,39 +247,6 @@ def disk_image(scratch: Path, scenarios: Sequence[Path]) -> Path:
     return image
 
 
-def _copy(image: Path, copied: Path) -> None:
-    """Copy an image with all its blocks, so the copy has no holes."""
-    done = subprocess.run(
-        ["cp", "--sparse=never", str(image), str(copied)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise CellFailedError(done.stderr.strip() or "cp failed", where=copied)
-    sync(copied)
-
-
-def _sweep() -> None:
-    """Remove the leftovers of killed starts: processes, namespaces, disks and groups."""
-    sweep()
-    for group in find_controller().parent.glob("storebench-*"):
-        remove_stale(group)
-    sweep()
-    sweep_groups()
-
-
-def _link_rate(sender: Node, receiver: Node) -> float:
-    """Return the bytes per second of TCP from one node to another."""
-    place = (receiver.address, str(_PROBE_PORT))
-    with _started(receiver, "receive", *place) as listening:
-        _line_of(listening)
-        with _started(sender, "send", *place):
-            return float(_line_of(listening))
-
-
-def _probed(node: Node, *words: str) -> float:
-    with _started(node, *words) as process:
-        return float(_line_of(process))
-
-
 @contextlib.contextmanager
 def _started(node: Node, *words: str) -> Iterator["subprocess.Popen[str]"]:
     """Run a command of `benchmarks.nodes.probes` on a node while a with statement lasts."""
@@ -293,16 +274,6 @@ def _line_of(process: "subprocess.Popen[str]") -> str:
     return line
 
 
-def _codes(processes: Sequence["subprocess.Popen[bytes]"]) -> list[int]:
-    """Wait for the commands of all nodes, and return their exit codes."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while any(process.poll() is None for process in processes):
-        if time.monotonic() > deadline:
-            raise CellFailedError(f"the commands of the nodes have not ended after {TIMEOUT_S:g} s")
-        time.sleep(_LOOK_EVERY_S)
-    return [process.returncode for process in processes]
-
-
 def _end_all(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """End the commands of all nodes that still run; each ends its own processes."""
     running = [process for process in processes if process.poll() is None]
@@ -315,10 +286,6 @@ def _end_all(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _log(folder: Path, node: Node) -> Path:
-    return folder / f"node{node.number}.log"
 
 
 def _last_lines(folder: Path, codes: Sequence[int]) -> str:

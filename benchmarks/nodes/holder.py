@@ -1,12 +1,7 @@
 """The process that holds the namespaces of one emulated node, or of the switch between them, while its input is open.
 
-It is started in a separate network and mount namespace::
-
-    python -P -m benchmarks.nodes.holder [IMAGE POINT READAHEAD_KIB]
-
-It mounts the image of the node's disk, prints its device (MAJOR:MINOR; "-" for the switch), and waits for the end of its
-input. When it and all processes of the node have ended, for any reason, the kernel unmounts the disk, frees the
-loop device, and removes the network with its links.
+It mounts the image of the node's disk and prints its device (MAJOR:MINOR; "-" for the switch). When it and all processes of
+the node have ended, the kernel unmounts the disk, frees the loop device, and removes the network with its links.
 """
 
 import contextlib
@@ -25,32 +20,28 @@ _IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Set up the namespaces and hold them."""
+    """Set up the namespaces and hold them; the arguments are those of `mount_image`, none for the switch."""
     end_with_parent(signal.SIGKILL)
     # A terminal also interrupts this process, but it must outlive the commands of its node.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        device = _mounted(*arguments) if arguments else "-"
+        device = "-"
+        if arguments:
+            image, point, readahead_kib = arguments
+            mount_image(Path(image), Path(point), int(readahead_kib), writable=True)
+            major, minor = mount_of(Path(point)).device or (0, 0)
+            device = f"{major}:{minor}"
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True, stderr=subprocess.PIPE)
-        _without_ipv6()
+        with contextlib.suppress(
+            OSError
+        ):  # a kernel without IPv6, by which devices send something by themselves
+            _IPV6.write_text("1")
     except (CellFailedError, OSError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 1
     print(device, flush=True)
     sys.stdin.read()
     return 0
-
-
-def _without_ipv6() -> None:
-    """Let devices added to this network have a single address, and send nothing by themselves."""
-    with contextlib.suppress(OSError):  # a kernel without IPv6
-        _IPV6.write_text("1")
-
-
-def _mounted(image: str, point: str, readahead_kib: str) -> str:
-    mount_image(Path(image), Path(point), int(readahead_kib), writable=True)
-    major, minor = mount_of(Path(point)).device or (0, 0)
-    return f"{major}:{minor}"
 
 
 if __name__ == "__main__":

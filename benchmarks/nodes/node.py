@@ -42,11 +42,7 @@ _ENDED_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """The control groups of a node.
-
-    With version 2, processes enter a group below the limits, because a group with processes cannot have groups
-    with limits of their own below it, as limited cells need.
-    """
+    """The control groups of a node; with version 2, processes enter one below the limits, as limited cells need."""
 
     memory: MemoryGroup
     reads: Group

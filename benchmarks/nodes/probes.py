@@ -1,15 +1,4 @@
-"""Measure the rates of links and disks of emulated nodes under their limits; each command runs on one node.
-
-::
-
-    python -P -m benchmarks.nodes.probes receive ADDRESS PORT
-    python -P -m benchmarks.nodes.probes send ADDRESS PORT
-    python -P -m benchmarks.nodes.probes read PATH
-    python -P -m benchmarks.nodes.probes hold FOLDER
-
-``receive`` and ``read`` print bytes per second; ``receive`` first prints a line when it listens. ``hold``
-maps all pages of all files below a folder, so they cannot be evicted. It prints a line and waits for the end of its input.
-"""
+"""Measure the rates of links and disks of emulated nodes under their limits; each command (a function) runs on one node."""
 
 import contextlib
 import itertools
@@ -18,7 +7,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 SETTLE_S = 0.4
@@ -34,7 +22,7 @@ _SENT_BYTES = 64 << 10
 
 
 def receive(address: str, port: str) -> None:
-    """Receive from one sender until it ends, and print the rate."""
+    """Print a line when it listens, receive from one sender until it ends, and print the bytes per second."""
     with socket.create_server((address, int(port))) as server:
         server.settimeout(_PATIENCE_S)
         print("listening", flush=True)
@@ -59,7 +47,7 @@ def send(address: str, port: str) -> None:
 
 
 def read(path: str) -> None:
-    """Read a file, bypassing the page cache, and print the rate."""
+    """Read a file, bypassing the page cache, and print the bytes per second."""
     ends: list[float] = []
     handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
     with mmap.mmap(-1, READ_BYTES) as buffer:
@@ -72,7 +60,7 @@ def read(path: str) -> None:
 
 
 def hold(folder: str) -> None:
-    """Keep all pages of the files below a folder in memory until the input ends."""
+    """Keep all pages of the files below a folder in memory, print a line, and wait for the end of the input."""
     files = [path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size]
     with contextlib.ExitStack() as stack:
         for path in files:
@@ -85,12 +73,6 @@ def hold(folder: str) -> None:
         sys.stdin.read()
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run one of the commands."""
-    command, *words = arguments
-    {"receive": receive, "send": send, "read": read, "hold": hold}[command](*words)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _, command, *words = sys.argv
+    {"receive": receive, "send": send, "read": read, "hold": hold}[command](*words)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.control_groups import control_group
@@ -45,18 +44,15 @@ def called(*command: str) -> str:
         raise CellFailedError(f"{command[0]} cannot be run ({error.strerror})") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise CellFailedError(f"{_program(command)}: {lines[-1]}")
+        # The program that runs, inside a namespace or not.
+        program = command[command.index("--") + 1] if command[0] == "nsenter" else command[0]
+        raise CellFailedError(f"{program}: {lines[-1]}")
     return done.stdout
 
 
 def in_network(pid: int, *command: str) -> tuple[str, ...]:
     """Return a command line for the network namespace of a process."""
     return "nsenter", f"--net=/proc/{pid}/ns/net", "--", *command
-
-
-def _program(command: Sequence[str]) -> str:
-    """Return the name of the program that a command runs, inside a namespace or not."""
-    return command[command.index("--") + 1] if command[0] == "nsenter" and "--" in command else command[0]
 
 
 def require(folder: Path) -> None:
@@ -80,20 +76,14 @@ def why_not(folder: Path) -> str:
         find_controller()
     except UsageError as error:
         return error.what
-    return _no_throttle() or _no_network()
-
-
-def _no_throttle() -> str:
     name = f"{GROUP_PREFIX}{os.getpid()}-{started_ticks(os.getpid())}-trial"
     try:
         with control_group(name, "blkio", "io") as group:
             limits = "io.max" if group.version == 2 else "blkio.throttle.read_bps_device"
-            return "" if (group.folder / limits).exists() else f"the kernel has no {limits}"
+            if not (group.folder / limits).exists():
+                return f"the kernel has no {limits}"
     except OSError as error:
         return f"reads cannot be limited ({error})"
-
-
-def _no_network() -> str:
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", _TRIAL], capture_output=True, text=True, check=False
     )

@@ -29,9 +29,6 @@ from storebench.system.processes import marked
 from storebench.units import format_duration, number_of
 from storebench.worker.launch import end
 
-_SIDE_SCRIPT = Path(__file__).with_name("against_worker.py")
-_SETTINGS = ("seed", "test_limit")
-
 _LEAVE_S = 10
 """Seconds for a side to end by itself once its standard input is closed."""
 
@@ -41,8 +38,6 @@ MOST_ROUNDS = 40
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The two run folders of a comparison."""
-
     baseline: Path
     contender: Path
     commit: str
@@ -56,8 +51,6 @@ class Sides:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideOptions:
-    """Options for running both sides."""
-
     only: Collection[str] = ()
     """Cell ids, backends, formats or datasets to run; empty runs all."""
     replicates: int | None = None
@@ -87,12 +80,7 @@ def run_against(
     options: SideOptions | None = None,
     say: Say = mute,
 ) -> Sides:
-    """Run `scenario` with a revision and with the working tree, interleaved.
-
-    For every replicate of every cell the two sides run in succession, and take turns at running first. Each side builds
-    and reads its own stores; the revision's are in ``against-COMMIT`` in `stores`. Cells that are in only one of the two
-    scenarios run once, on that side.
-    """
+    """Run `scenario` with a revision, whose stores are in ``against-COMMIT``, and with the working tree, interleaved."""
     options = options or SideOptions()
     repo, commit = _found(revision, scenario, options)
     sides = Sides(baseline=out / "baseline", contender=out / "contender", commit=commit, repository=repo.root)
@@ -108,31 +96,45 @@ def run_against(
         before = _revised(revision.source, scenario, repo, worktree, say)
         replicates = _replicates_of(options, before, scenario)
         before, after = before.repeated(replicates), scenario.repeated(replicates)
-        codes = _codes(repo, worktree, scratch, say)
-        jobs = (
-            _Job(
-                code=codes[0],
-                scratch=scratch,
-                folder=sides.baseline,
-                stores=stores / f"against-{commit[:12]}",
-                scenario=before,
-                cells=_runnable(before, options, stores, say),
-                drop_caches=options.drop_caches,
-            ),
-            _Job(
-                code=codes[1],
-                scratch=scratch,
-                folder=sides.contender,
-                stores=stores,
-                scenario=after,
-                cells=_runnable(after, options, stores, say),
-                drop_caches=options.drop_caches,
-            ),
+        codes = (
+            plugin_sides(repo, worktree, scratch, say)
+            if repo.plugin
+            else storebench_sides(repo.root, worktree, scratch, say)
         )
+        baseline = _Job(
+            code=codes[0],
+            scratch=scratch,
+            folder=sides.baseline,
+            stores=stores / f"against-{commit[:12]}",
+            scenario=before,
+            cells=_runnable(before, options, stores, say),
+            drop_caches=options.drop_caches,
+        )
+        contender = dataclasses.replace(
+            baseline,
+            code=codes[1],
+            folder=sides.contender,
+            stores=stores,
+            scenario=after,
+            cells=_runnable(after, options, stores, say),
+        )
+        jobs = (baseline, contender)
+        for job in jobs:
+            facts = job.code.facts
+            say(
+                f"{job.folder.name}: {facts.plugin or f'commit {facts.commit or None}, digest {facts.digest}'}"
+            )
         sides = dataclasses.replace(
-            sides, dropped=_lacking(jobs[0], jobs[1]), added=_lacking(jobs[1], jobs[0])
+            sides, dropped=_lacking(baseline, contender), added=_lacking(contender, baseline)
         )
-        _tell(sides, before, after, say)
+        for cell in sides.dropped:
+            say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
+        for cell in sides.added:
+            say(f"the scenario here has a new cell: {_described(cell, sides.dropped)}")
+        for name in ("seed", "test_limit"):
+            old, new = getattr(before, name), getattr(after, name)
+            if old != new:
+                say(f"the scenario's {name} is {new} here and {old} in the revision")
         same = codes[0].facts.digest == codes[1].facts.digest and not repo.plugin
         if same and before.cells() == after.cells():
             say("both sides are the same code: nothing to measure")
@@ -140,16 +142,15 @@ def run_against(
             return sides
         processes = [running.enter_context(_side(job)) for job in jobs]
         _pair_up(sides, revision.ref, codes)
-        _one_sided(processes, sides)
+        for process, cells in zip(processes, (sides.dropped, sides.added), strict=True):
+            for cell in cells:  # once, so that a check finds them missing and new
+                process.run(cell, 0)
         _interleave(processes, replicates, options.budget_s, say)
     return sides
 
 
 def compared(revision: Revision, scenario: Scenario, options: SideOptions, say: Say = mute) -> Scenario:
-    """Say what `run_against` compares, and return the working tree's scenario with the rounds of a side: every cell in each.
-
-    The revision's own scenario is not read: if it has more rounds, both sides run as many.
-    """
+    """Say what `run_against` compares; return the scenario with a side's rounds, more if the revision's own, unread, has more."""
     repo, commit = _found(revision, scenario, options)
     say(repo.against(commit))
     return scenario.repeated(_replicates_of(options, scenario))
@@ -188,18 +189,6 @@ def _replicates_of(options: SideOptions, *scenarios: Scenario) -> int:
     return MOST_ROUNDS if options.budget_s is not None else max(each.replicates for each in scenarios)
 
 
-def _codes(repo: Repository, worktree: Path, scratch: Path, say: Say) -> tuple[SideCode, SideCode]:
-    codes = (
-        plugin_sides(repo, worktree, scratch, say)
-        if repo.plugin
-        else storebench_sides(repo.root, worktree, scratch, say)
-    )
-    for name, code in zip(("baseline", "contender"), codes, strict=True):
-        facts = code.facts
-        say(f"{name}: {facts.plugin or f'commit {facts.commit or None}, digest {facts.digest}'}")
-    return codes
-
-
 def _revised(source: Path | None, scenario: Scenario, repo: Repository, worktree: Path, say: Say) -> Scenario:
     """Return the scenario that the baseline runs: the revision's version of the file, if there is one."""
     if source is None:
@@ -227,18 +216,6 @@ def _lacking(job: "_Job", other: "_Job") -> tuple[Cell, ...]:
     return tuple(cell for cell in job.cells if cell.cell_id not in {theirs.cell_id for theirs in other.cells})
 
 
-def _tell(sides: Sides, before: Scenario, after: Scenario, say: Say) -> None:
-    """Report the differences between the two versions of the scenario."""
-    for cell in sides.dropped:
-        say(f"the scenario here lacks a cell of the revision's: {_described(cell, sides.added)}")
-    for cell in sides.added:
-        say(f"the scenario here has a new cell: {_described(cell, sides.dropped)}")
-    for name in _SETTINGS:
-        old, new = getattr(before, name), getattr(after, name)
-        if old != new:
-            say(f"the scenario's {name} is {new} here and {old} in the revision")
-
-
 def _described(cell: Cell, others: Collection[Cell]) -> str:
     """Return a cell in words, with the settings in which it differs from a cell of the same label."""
     label = label_of(cell)
@@ -250,21 +227,20 @@ def _described(cell: Cell, others: Collection[Cell]) -> str:
     return f"{label} ({', '.join(differing)})"
 
 
-def _one_sided(processes: "Sequence[_Side]", sides: Sides) -> None:
-    """Run the cells of only one side once, so that a check finds them missing and new."""
-    for process, cells in zip(processes, (sides.dropped, sides.added), strict=True):
-        for cell in cells:
-            process.run(cell, 0)
-
-
 def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float | None, say: Say) -> None:
     """Let both sides run every replicate, one after the other, taking turns at running first."""
     ids = {cell.cell_id for cell in processes[0].job.cells}
     both = [cell for cell in processes[1].job.cells if cell.cell_id in ids]
     started, done, number = time.monotonic(), 0, 0
-    while both and done < replicates and _within_budget(done, time.monotonic() - started, budget_s):
+    while both and done < replicates:
+        spent_s = time.monotonic() - started
+        if budget_s is not None and done >= MIN_ROUNDS and spent_s * (done + 1) / done > budget_s:
+            break
         for item in round_of(both, done, processes[1].job.scenario.seed):
-            where = _progress(number + 1, replicates * len(both), time.monotonic() - started, budget_s)
+            where = f"{number + 1} of {replicates * len(both)} pairs of replicates"
+            if budget_s is not None:  # the number of rounds is not known in advance
+                spent_s = time.monotonic() - started
+                where = f"replicate pair {number + 1}, after {spent_s / 60:.1f} of {budget_s / 60:.3g} min"
             say(f"{where}: {label_of(item.cell)}, replicate {item.replicate}")
             for process in processes if number % 2 == 0 else reversed(processes):
                 process.run(item.cell, item.replicate)
@@ -274,18 +250,6 @@ def _interleave(processes: "Sequence[_Side]", replicates: int, budget_s: float |
         took_s = time.monotonic() - started
         each = format_duration(took_s / done)
         say(f"{number_of(done, 'round')} took {format_duration(took_s)}; another one takes about {each}")
-
-
-def _within_budget(done: int, spent_s: float, budget_s: float | None) -> bool:
-    """Return whether a whole round more fits into a time budget; the first `MIN_ROUNDS` run in any case."""
-    return budget_s is None or done < MIN_ROUNDS or spent_s * (done + 1) / done <= budget_s
-
-
-def _progress(number: int, total: int, elapsed_s: float, budget_s: float | None) -> str:
-    """Return the progress of the rounds; with a budget, in minutes, because the number of rounds is not known in advance."""
-    if budget_s is None:
-        return f"{number} of {total} pairs of replicates"
-    return f"replicate pair {number}, after {elapsed_s / 60:.1f} of {budget_s / 60:.3g} min"
 
 
 def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = False) -> None:
@@ -306,8 +270,6 @@ def _pair_up(sides: Sides, ref: str, codes: Sequence[SideCode], *, same: bool = 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The job of one side: its cells, its code and its folders."""
-
     code: SideCode
     scratch: Path
     folder: Path
@@ -370,10 +332,10 @@ class _Side:
 @contextlib.contextmanager
 def _side(job: _Job) -> Iterator[_Side]:
     """Start one side, and end it in any case."""
-    python = job.code.python
+    python, script = job.code.python, Path(__file__).with_name("against_worker.py")
     try:
         process = subprocess.Popen(
-            [str(python), "-P", str(_SIDE_SCRIPT), job.as_json()],
+            [str(python), "-P", str(script), job.as_json()],
             env=marked(job.scratch, side_environment()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,8 +1,7 @@
 """One side of ``bench --against``, run by each revision's own interpreter with that revision's storebench.
 
-It is started with a job (JSON) as its argument, makes the run's folder, and writes a line. Then, for every line "CELL
-REPLICATE" on standard input, it runs that replicate and writes a line. Of either revision it uses only `Scenario`,
-`Run.create`, `execute` and `claimed`.
+It makes the run's folder and writes a line; then it runs the replicate of every line "CELL REPLICATE" on standard input,
+and writes a line. Of either revision it uses only `Scenario`, `Run.create`, `execute` and `claimed`.
 """
 
 import ctypes
@@ -12,7 +11,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 # The package's `end_with_parent` cannot be used: earlier revisions do not have it.
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -20,7 +19,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 def main(job: dict[str, Any]) -> int:
     """Serve one side until standard input ends, or until the comparing process does."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     import storebench
     from storebench.errors import StorebenchError
@@ -55,10 +54,6 @@ def main(job: dict[str, Any]) -> int:
         sys.stderr.write(f"storebench: {error}\n")
         return error.exit_code
     return 0
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def _answer(stream: Any, line: str) -> None:

@@ -7,19 +7,16 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from storebench.check.policy import COUNTERS, CounterGate, Policy
+from storebench.check.policy import COUNTERS, Policy
 from storebench.check.sides import CellData, Side
 from storebench.comparison import MIN_ROUNDS, MOST_ROUNDS, Ratio, Verdict, compare, rounds_needed
 from storebench.units import METRICS, Better, number_of
 
-_IN_TURN = "; 'storebench bench --against' compares both sides in turn"
 _MOST_CHANGES = 3
 _MOST_NUMBERS = 5
 
 
 class CellState(enum.StrEnum):
-    """The verdict on one cell."""
-
     BETTER = "better"
     WORSE = "worse"
     WITHIN_NOISE = "within noise"
@@ -47,7 +44,6 @@ class CounterResult:
 
     @property
     def sentence(self) -> str:
-        """The change in words."""
         unit = METRICS[self.name].unit if self.name in METRICS else "s" if self.name.endswith("_s") else ""
         unit = "bytes" if self.name.endswith("bytes") else unit
         change = f" ({self.contender / self.baseline - 1:+.1%})" if self.baseline else ""
@@ -150,13 +146,12 @@ def _resembling(missing: CellData, others: Iterable[CellData]) -> str:
 
 
 def _compared(first: CellData, second: CellData, policy: Policy, *, paired: bool) -> CellResult:
-    """Return the verdict on a cell that both sides measured."""
     rules = policy.cell(second.cell_id, second.label)
     result = CellResult(
         cell_id=second.cell_id,
         label=second.label,
         state=CellState.NOT_GATED,
-        practical_frac=policy.practical(rules),
+        practical_frac=policy.practical_frac if rules.practical_frac is None else rules.practical_frac,
         replicates=(len(first.replicates), len(second.replicates)),
         round_s=first.round_s + second.round_s,
     )
@@ -210,11 +205,7 @@ def _other_environment(first: CellData, second: CellData) -> str:
 
 
 def _apart(first: CellData, second: CellData) -> str:
-    """Return the reason why the replicates of interleaved sides do not pair, or "".
-
-    The side that ran last may have been interrupted, so it may have fewer. One that lacks an earlier replicate may have
-    lost a slow one.
-    """
+    """Return why the replicates of interleaved sides do not pair, or ""; a side may lack the last ones, but no earlier one."""
     before, after = (sorted({replicate.number for replicate in side.replicates}) for side in (first, second))
     common = {*before} & {*after}
     if not common:
@@ -244,16 +235,14 @@ def _compare_counters(
         if len(after) < len(second.replicates):
             lost.append(name)
         else:
-            results.append(_compare_counter(name, gate, before, after))
+            old, new = statistics.median(before), statistics.median(after)
+            # The tolerance cannot be smaller than the variation among the baseline's own replicates.
+            allowed = gate.band_frac * old + gate.slack + max(before) - min(before)
+            worse = new - old > allowed or (gate.both_ways and old - new > allowed)
+            results.append(
+                CounterResult(name=name, baseline=old, contender=new, allowed=allowed, worse=worse)
+            )
     return results, lost
-
-
-def _compare_counter(name: str, gate: CounterGate, before: list[float], after: list[float]) -> CounterResult:
-    first, second = statistics.median(before), statistics.median(after)
-    # The tolerance cannot be smaller than the variation among the baseline's own replicates.
-    allowed = gate.band_frac * first + gate.slack + max(before) - min(before)
-    worse = second - first > allowed or (gate.both_ways and first - second > allowed)
-    return CounterResult(name=name, baseline=first, contender=second, allowed=allowed, worse=worse)
 
 
 def _timed(result: CellResult, first: CellData, second: CellData, *, paired: bool, gated: bool) -> CellResult:
@@ -270,7 +259,10 @@ def _timed(result: CellResult, first: CellData, second: CellData, *, paired: boo
     if not gated:
         return result
     if not paired:
-        reason = f"a ratio of {result.ratio:.2f}, but the two runs were not interleaved{_IN_TURN}"
+        reason = (
+            f"a ratio of {result.ratio:.2f}, but the two runs were not interleaved; "
+            "'storebench bench --against' compares both sides in turn"
+        )
         return dataclasses.replace(result, state=CellState.INCONCLUSIVE, reason=reason)
     common = sorted(before.keys() & after.keys())
     practical = result.practical_frac or 0.0
@@ -304,7 +296,12 @@ def _decided(found: Ratio, practical: float) -> tuple[CellState, str, int | None
         return CellState.WITHIN_NOISE, "", None
     if found.verdict is not Verdict.UNDECIDED:
         state = CellState.WORSE if found.verdict is Verdict.SLOWER else CellState.BETTER
-        return state, _change(found.mid), None
+        assert found.mid is not None
+        return (
+            state,
+            f"{found.mid - 1:.0%} slower" if found.mid >= 1 else f"{1 - found.mid:.0%} less time",
+            None,
+        )
     if found.rounds < MIN_ROUNDS:
         missing = MIN_ROUNDS - found.rounds
         reason = f"{number_of(found.rounds, 'replicate')}, a verdict needs {MIN_ROUNDS}{_advice(missing)}"
@@ -322,8 +319,3 @@ def _decided(found: Ratio, practical: float) -> tuple[CellState, str, int | None
 
 def _advice(more: int) -> str:
     return f"; {number_of(more, 'more replicate')} on each side would decide it" if more else ""
-
-
-def _change(ratio: float | None) -> str:
-    assert ratio is not None
-    return f"{ratio - 1:.0%} slower" if ratio >= 1 else f"{1 - ratio:.0%} less time"

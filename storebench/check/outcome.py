@@ -13,8 +13,6 @@ from storebench.units import format_duration, number_of
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a whole check."""
-
     exit_code: int
     """Integrity (5) takes precedence over regression (1), not comparable (3) and inconclusive (4), in this order."""
     line: str
@@ -25,11 +23,7 @@ class Outcome:
 def outcome(
     results: Sequence[CellResult], policy: Policy, *, strict: bool = False, allow_missing: Sequence[str] = ()
 ) -> Outcome:
-    """Return the exit code for the results of all cells.
-
-    Missing cells fail unless `allow_missing` has their label, their id or a pattern for them. New cells, and single
-    inconclusive ones whose figures do not look slower, are reported but pass; with `strict` they do not pass.
-    """
+    """Return the exit code for the results of all cells; `allow_missing` has labels, ids or patterns of missing ones."""
     code, line = _decide(results, policy, strict=strict, allow_missing=allow_missing)
     if code in (errors.EXIT_OK, errors.EXIT_INCONCLUSIVE):
         line = f"{line}{_rounds_to_go(results)}"
@@ -96,25 +90,12 @@ def _decide(
     )
     for code, complaint, cells in complaints:
         if cells:
-            hint = _PERMIT if complaint == "missing" else ""
-            return (
-                code,
-                f"{complaint}, {len(cells)} of {number_of(len(results), 'cell')}: {_named(cells)}{hint}",
-            )
-    return errors.EXIT_OK, f"no regression in {number_of(counted, 'cell')}{_remarks(by_state)}"
-
-
-_PERMIT = " (--allow-missing NAME lets one pass)"
-
-
-def _remarks(by_state: dict[CellState, list[CellResult]]) -> str:
+            named = [f"{cell.label} ({cell.reason})" if cell.reason else cell.label for cell in cells[:3]]
+            named += [f"and {len(cells) - 3} more"] if len(cells) > 3 else []
+            hint = " (--allow-missing NAME lets one pass)" if complaint == "missing" else ""
+            lead = f"{complaint}, {len(cells)} of {number_of(len(results), 'cell')}"
+            return code, f"{lead}: {'; '.join(named)}{hint}"
     states = (CellState.INCONCLUSIVE, CellState.NOT_GATED, CellState.MISSING, CellState.NEW)
     parts = [f"{len(by_state[state])} {state}" for state in states if by_state[state]]
-    return f" ({', '.join(parts)})" if parts else ""
-
-
-def _named(results: Sequence[CellResult]) -> str:
-    """Return the names of the first cells, each with its reason."""
-    shown = [f"{result.label} ({result.reason})" if result.reason else result.label for result in results[:3]]
-    more = len(results) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more else "")
+    remarks = f" ({', '.join(parts)})" if parts else ""
+    return errors.EXIT_OK, f"no regression in {number_of(counted, 'cell')}{remarks}"

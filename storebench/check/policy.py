@@ -1,18 +1,17 @@
 """The settings of a check: thresholds, counter gates and exceptions, from a TOML file (docs/ci.md) or the defaults."""
 
 import fnmatch
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Self
 
 import pydantic
 
 from storebench.comparison import PRACTICAL_FRAC
 from storebench.errors import CorruptDataError, ScenarioError, UnknownNameError, UsageError
-from storebench.fileio.json_text import wrong_value
 from storebench.fileio.reading import read_small_file
 from storebench.fileio.toml_text import parse_toml
+from storebench.scenario import explained
 
 MOST_FILE_BYTES = 4 * 2**20
 _MOST = 1e12
@@ -70,38 +69,29 @@ class CellPolicy(_Strict):
         return self
 
 
-class Policy(_Strict):
-    """The settings of a check."""
+def _known_counter(name: str) -> str:
+    if name not in COUNTERS:
+        raise ValueError(str(UnknownNameError.of("counter", name, COUNTERS)))
+    return name
 
+
+class Policy(_Strict):
     practical_frac: Bounded = PRACTICAL_FRAC
     """A time is worse if its whole interval is beyond this slow-down, and within noise if it ends below it."""
     max_inconclusive_frac: Bounded = 0.5
     """A larger share of inconclusive cells gives exit code 4; with ``--strict`` any such cell does."""
-    counters: dict[str, CounterGate] = {}
+    counters: dict[Annotated[str, pydantic.AfterValidator(_known_counter)], CounterGate] = {}
     cells: list[CellPolicy] = []
-
-    @pydantic.field_validator("counters")
-    @classmethod
-    def _known_counters(cls, values: dict[str, CounterGate]) -> dict[str, CounterGate]:
-        for name in values:
-            if name not in COUNTERS:
-                raise ValueError(str(UnknownNameError.of("counter", name, COUNTERS)))
-        return values
 
     def gate(self, counter: str) -> CounterGate:
         """Return the gate of a counter: the file's, or the built-in one."""
         return self.counters.get(counter, COUNTERS[counter])
 
     def cell(self, cell_id: str, label: str) -> CellPolicy:
-        """Return the exceptions for a cell."""
         for exception in self.cells:
             if fnmatch.fnmatchcase(cell_id, exception.match) or fnmatch.fnmatchcase(label, exception.match):
                 return exception
         return CellPolicy(match="*")
-
-    def practical(self, cell: CellPolicy) -> float:
-        """Return the practical threshold of a cell."""
-        return self.practical_frac if cell.practical_frac is None else cell.practical_frac
 
     def require_times(self, labels: Iterable[str]) -> None:
         """Refuse a policy that compares the time of none of these cells."""
@@ -127,39 +117,5 @@ def load_policy(path: Path) -> Policy:
     try:
         return Policy.model_validate(raw)
     except pydantic.ValidationError as error:
-        raise _explained(cast("dict[str, Any]", error.errors()[0]), text, path) from None
-
-
-def _explained(first: dict[str, Any], text: str, path: Path) -> ScenarioError:
-    location = first["loc"]
-    key = next((part for part in reversed(location) if isinstance(part, str)), "")
-    line = _line_of(text, location)
-    where = f"{path}:{line}" if line else str(path)
-    if first["type"] == "extra_forbidden":
-        models: dict[Any, type[_Strict]] = {"counters": CounterGate, "cells": CellPolicy}
-        known = models.get(location[0], Policy).model_fields
-        unknown = UnknownNameError.of("key", key, known)
-        return ScenarioError(unknown.what, where=where, hint=unknown.hint)
-    return ScenarioError(f"{key}: {wrong_value(first)}", where=where)
-
-
-def _line_of(text: str, location: tuple[str | int, ...]) -> int | None:
-    """Return the line, from 1, that sets the key at pydantic's `location`; None if it was not found."""
-    wanted_table, wanted_number = "", -1
-    if location[0] == "counters" and len(location) > 2:
-        wanted_table = f"counters.{location[1]}"
-    elif location[0] == "cells" and len(location) > 2:
-        wanted_table, wanted_number = "cells", int(location[1])
-    table, number = "", -1
-    for position, line in enumerate(text.splitlines(), start=1):
-        head = re.match(r"\s*\[+\s*([\w.\"']+)\s*\]+", line)
-        if head:
-            table = head[1].replace('"', "").replace("'", "")
-            number += table == "cells"
-        key = re.match(r"\s*[\"']?(\w+)[\"']?\s*=", line)
-        in_table = table == wanted_table and wanted_number in (-1, number)
-        if in_table and key and key[1] == location[-1]:
-            return position
-        if head and location == ("counters",) and table.removeprefix("counters.") not in {*COUNTERS, "cells"}:
-            return position
-    return None
+        tables: dict[str, type[_Strict]] = {"": Policy, "counters": CounterGate, "cells": CellPolicy}
+        raise explained(error, text, path, tables) from None

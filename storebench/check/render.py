@@ -14,9 +14,7 @@ from storebench.units import number_of
 
 Results = Sequence[CellResult]
 
-_BAD = (CellState.WORSE, CellState.FAILED, CellState.MISSING)
 _HEADS = ("cell", "verdict", "time ratio", "95% interval", "n", "why")
-_COLUMNS = 100
 
 
 def as_text(results: Results, outcome: Outcome) -> str:
@@ -26,7 +24,7 @@ def as_text(results: Results, outcome: Outcome) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     for number, result in reversed(list(enumerate(_worst_first(results), start=1))):
         if result.state is not CellState.WITHIN_NOISE:
-            reason = textwrap.wrap(plain(_row(result)[-1]), _COLUMNS - 4)
+            reason = textwrap.wrap(plain(_row(result)[-1]), width=96)
             lines[number + 1 : number + 1] = [f"    {line}" for line in reason]
     return "\n".join([*(line.rstrip() for line in lines), "", plain(_summary(outcome))]) + "\n"
 
@@ -57,7 +55,8 @@ def as_github(results: Results, outcome: Outcome) -> str:
     for result in _worst_first(results):
         if result.state in (CellState.WITHIN_NOISE, CellState.BETTER, CellState.NOT_GATED):
             continue
-        level = "error" if result.state in _BAD else "warning"
+        bad = (CellState.WORSE, CellState.FAILED, CellState.MISSING)
+        level = "error" if result.state in bad else "warning"
         message = f"{result.state}: {result.reason}" if result.reason else str(result.state)
         lines.append(f"::{level} title={workflow_property(result.label)}::{workflow_message(message)}")
     level = {EXIT_OK: "notice", EXIT_INCONCLUSIVE: "warning"}.get(outcome.exit_code, "error")
@@ -67,7 +66,6 @@ def as_github(results: Results, outcome: Outcome) -> str:
 
 
 def as_json(results: Results, outcome: Outcome) -> str:
-    """Return all results as JSON."""
     raw = {
         "outcome": dataclasses.asdict(outcome),
         "cells": [dataclasses.asdict(result) for result in results],

@@ -29,28 +29,26 @@ class Repository:
     formats: dict[str, str]
     """Format name -> "module:Class" of the formats that the plugin registers; empty for storebench itself."""
 
-    @property
-    def title(self) -> str:
-        """Name of the compared code, for messages."""
-        return f"{self.plugin or 'storebench'} in {self.root}"
-
     def against(self, commit: str) -> str:
         """Return a line that names both sides of a comparison with a commit."""
-        return f"{self.title}: revision {commit[:12]} against the working tree"
+        name = self.plugin or "storebench"
+        return f"{name} in {self.root}: revision {commit[:12]} against the working tree"
 
 
 def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
-    """Return the repository whose revisions are compared.
-
-    This is `named`, if given. Otherwise it is the repository of the current folder if that is storebench
-    or a plugin, else the checkout from which this storebench was imported.
-    A plugin that registers none of `formats` (those that the scenario reads) is refused.
-    """
+    """Return the repository of `named` or of the current folder, or else the checkout from which storebench was imported."""
     start = Path.cwd() if named is None else named
     root = _toplevel(start)
     repository = _recognised(root, start.resolve()) if root else None
     if repository is not None:
-        return _used(repository, formats)
+        if repository.plugin and not set(repository.formats) & set(formats):
+            raise UsageError(
+                f"the scenario uses no code from it: {repository.plugin} registers "
+                f"{', '.join(repository.formats)}, the scenario reads {', '.join(sorted(formats))}",
+                where=repository.root,
+                hint="Name another --repository, or a scenario with its formats.",
+            )
+        return repository
     if named is not None:
         reason = (
             "neither storebench nor a package with storebench.formats" if root else "not in a git repository"
@@ -65,17 +63,6 @@ def find_repository(named: Path | None, formats: Collection[str]) -> Repository:
             hint="Name a checkout of storebench or of a plugin with --repository PATH.",
         )
     return Repository(root=own, project=own, plugin="", formats={})
-
-
-def _used(repository: Repository, formats: Collection[str]) -> Repository:
-    if repository.plugin and not set(repository.formats) & set(formats):
-        raise UsageError(
-            f"the scenario uses no code from it: {repository.plugin} registers "
-            f"{', '.join(repository.formats)}, the scenario reads {', '.join(sorted(formats))}",
-            where=repository.root,
-            hint="Name another --repository, or a scenario with its formats.",
-        )
-    return repository
 
 
 def _recognised(root: Path, start: Path) -> Repository | None:
@@ -117,7 +104,6 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 
 def commit_of(root: Path, ref: str) -> str:
-    """Return the commit that a revision names."""
     try:
         return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     except OutputError:
@@ -128,10 +114,7 @@ def commit_of(root: Path, ref: str) -> str:
 
 @contextlib.contextmanager
 def checked_out(root: Path, commit: str, say: Say) -> Iterator[tuple[Path, Path]]:
-    """Check a commit out into a temporary worktree; yield its folder, and a folder for related files.
-
-    Both are removed at the end in any case.
-    """
+    """Check a commit out into a temporary worktree; yield its folder, and a temporary folder for related files."""
     with scratch_folder("comparison") as scratch:
         worktree = scratch.resolve() / "tree"
         say(f"checking out {commit[:12]}")
@@ -153,7 +136,6 @@ def _toplevel(folder: Path) -> Path | None:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return git's output."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=False)

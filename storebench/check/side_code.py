@@ -1,9 +1,7 @@
 """The code of each side of `bench --against`: an environment with its revision's packages, and the proof of it.
 
-Each side has its own virtual environment. Its path names a folder of links to the
-side's packages, whose digest the records hold, and then the libraries of this
-interpreter. It contains no folder of a checkout, so nothing else in a checkout is
-imported, such as a sitecustomize.py or a module named like a library.
+Each side has a virtual environment whose path has links to the side's packages and then the libraries of this interpreter,
+but no folder of a checkout, so nothing else there is imported (a sitecustomize.py, a module named like a library).
 """
 
 import dataclasses
@@ -26,15 +24,9 @@ from storebench.probes.code import checkout_of, code_digest, package_folder
 from storebench.progress import Say
 from storebench.results import CodeFacts, Record, Status
 
-_REDIRECTING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
-_PIP = (sys.executable, "-m", "pip", "install", "--quiet")
-_SHOW_PATH = "import json, sys; print(json.dumps(sys.path))"
-
 
 @dataclass(frozen=True, kw_only=True)
 class SideCode:
-    """The code of one side."""
-
     python: Path
     """Interpreter that imports this code."""
     tree: Path
@@ -48,23 +40,22 @@ class SideCode:
 
     def check(self, name: str, records: Sequence[Record]) -> None:
         """Refuse records of other code than this side's."""
-        for record in records:
-            if record.status is Status.OK and (difference := self._difference(record)):
+        for record in (record for record in records if record.status is Status.OK):
+            code = record.code or CodeFacts(digest="unknown")
+            wanted = [("digest", code.digest, self.facts.digest)]
+            if not self.working:
+                wanted.append(("commit", code.commit, self.facts.commit))
+            if record.cell.backend.format in self.formats:
+                wanted.append(("plugin", self._proven(code.plugin), self._proven(self.facts.plugin)))
+            difference = "; ".join(
+                f"{what} {got!r}, not {want!r}" for what, got, want in wanted if got != want
+            )
+            if difference:
                 raise CellFailedError(
                     f"the {name} side ran other code: {difference}",
                     where=self.tree,
                     hint="Was the code changed during the run? Start again.",
                 )
-
-    def _difference(self, record: Record) -> str:
-        """Return the difference between a record's code and this side's in words, or ""."""
-        code = record.code or CodeFacts(digest="unknown")
-        wanted = [("digest", code.digest, self.facts.digest)]
-        if not self.working:
-            wanted.append(("commit", code.commit, self.facts.commit))
-        if record.cell.backend.format in self.formats:
-            wanted.append(("plugin", self._proven(code.plugin), self._proven(self.facts.plugin)))
-        return "; ".join(f"{what} {got!r}, not {want!r}" for what, got, want in wanted if got != want)
 
     def _proven(self, plugin: str) -> str:
         """Return the part of "NAME COMMIT DIGEST" that cannot change during the run."""
@@ -73,11 +64,10 @@ class SideCode:
 
 
 def side_environment() -> dict[str, str]:
-    """Return an environment for a side's process in which no variable affects which packages are imported.
-
-    PYTHONSAFEPATH also reaches the cells of older revisions, which were started without ``-P``.
-    """
-    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
+    """Return an environment for a side's process in which no variable affects which packages are imported."""
+    redirecting = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
+    kept = {name: value for name, value in os.environ.items() if name not in redirecting}
+    # PYTHONSAFEPATH also reaches the cells of older revisions, which were started without -P.
     return {**kept, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 
 
@@ -129,10 +119,7 @@ def plugin_sides(
 def _plugin_code(
     repository: Repository, project: Path, formats: Mapping[str, str], target: Path
 ) -> tuple[Path, ...]:
-    """Return the packages and modules from which a revision of the plugin's formats are imported.
-
-    A plugin with compiled parts is installed into `target` if the revision lacks them.
-    """
+    """Return the sources of a revision of the plugin's formats; compiled parts that they lack are built into `target`."""
     modules = _modules(formats)
     places = [project, project / "src"]
     installed = module_source(modules[0])
@@ -144,10 +131,8 @@ def _plugin_code(
             continue
         compiled = installed is not None and _compiled(installed)
         if compiled and not any(map(_compiled, sources)):
-            _run(
-                [*_PIP, "--no-deps", "--no-build-isolation", "--target", str(target), str(project)],
-                f"building {repository.plugin}",
-            )
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
+            _run([*pip, "--target", str(target), str(project)], f"building {repository.plugin}")
             return _sources_in(target, modules) or ()
         return sources
     raise UsageError(
@@ -179,10 +164,7 @@ def _compiled(source: Path) -> bool:
 
 
 def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
-    """Write the metadata of an installed package, through which an environment finds the plugin's formats.
-
-    It lists only the modules of the formats, which the digest covers on both sides.
-    """
+    """Write the metadata through which an environment finds the plugin's formats, of modules that the digest covers alone."""
     folder = _site_packages(environment) / f"{name.replace('-', '_')}-0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n", encoding="utf-8")
@@ -193,36 +175,25 @@ def _register(environment: Path, name: str, formats: Mapping[str, str]) -> None:
 
 
 def _borrowing(environment: Path, own: Sequence[Path], checkouts: Sequence[Path]) -> Path:
-    """Make an environment that imports `own` and then this interpreter's libraries; return its interpreter.
-
-    From `checkouts`, nothing but `own` and installed libraries (of a .venv) is imported.
-    """
+    """Return an environment's interpreter that imports `own` and installed libraries, but nothing else from `checkouts`."""
     venv.create(environment, symlinks=True, with_pip=False)
     links = environment / "own"
     links.mkdir()
     for source in own:
         (links / source.name).symlink_to(source.resolve())
-    paths = [str(links), *(path for path in _libraries() if not _is_in_a_checkout(Path(path), checkouts))]
+    show_path = (sys.executable, "-P", "-c", "import json, sys; print(json.dumps(sys.path))")
+    done = subprocess.run(show_path, capture_output=True, text=True, check=True, cwd="/")
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    standard |= {f"{path}/lib-dynload" for path in standard}
+    paths = [str(links)]
+    for path in map(Path, filter(None, json.loads(done.stdout))):
+        in_checkout = any(path.resolve().is_relative_to(checkout.resolve()) for checkout in checkouts)
+        is_library = path.name in ("site-packages", "dist-packages") or not in_checkout
+        if is_library and str(path) not in standard and path.is_dir():
+            paths.append(str(path))
     target = _site_packages(environment) / "storebench-against.pth"
     target.write_text("\n".join(paths) + "\n", encoding="utf-8")
     return environment / "bin" / "python"
-
-
-def _is_in_a_checkout(folder: Path, checkouts: Sequence[Path]) -> bool:
-    if folder.name in ("site-packages", "dist-packages"):
-        return False
-    return any(folder.resolve().is_relative_to(checkout.resolve()) for checkout in checkouts)
-
-
-def _libraries() -> list[str]:
-    """Return the folders from which a fresh interpreter like this one imports, without the standard library."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _SHOW_PATH], capture_output=True, text=True, check=True, cwd="/"
-    )
-    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    standard |= {f"{path}/lib-dynload" for path in standard}
-    paths: list[str] = json.loads(done.stdout)
-    return [path for path in paths if path and path not in standard and Path(path).is_dir()]
 
 
 def _site_packages(environment: Path) -> Path:

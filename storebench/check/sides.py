@@ -17,19 +17,12 @@ from storebench.runs.steps import find_table, read_arrow
 from storebench.settings.words import BOUNDED_STATES, ComputeKind, Fill, Share
 from storebench.worker.figures import epoch_record
 
-_PAIRING_WORDS = ("pairing", "commit", "repository")
 _SLOWEST_PER_S = 1e-9
 """A slower rate is no measurement, and its inverse might not be finite."""
 
-_LONGEST = ("open_s", "time_to_first_batch_s", "warmup_s")
 _RECOMPUTED = (
-    "samples",
-    "timed_samples",
-    "timed_s",
-    "samples_per_s",
-    "epoch_s",
-    "data_wait_s",
-    "time_to_first_batch_s",
+    *("samples", "timed_samples", "timed_s", "samples_per_s"),
+    *("epoch_s", "data_wait_s", "time_to_first_batch_s"),
 )
 
 
@@ -106,7 +99,8 @@ def read_pairing(folder: Path) -> dict[str, Any]:
         return {}
     about = parse_json(read_small_file(path), path)
     code = about.get("code", {}) if isinstance(about, dict) else None
-    words = [about.get(name, "") for name in _PAIRING_WORDS] if isinstance(about, dict) else [None]
+    names = ("pairing", "commit", "repository")
+    words = [about.get(name, "") for name in names] if isinstance(about, dict) else [None]
     words += [code.get("digest", "")] if isinstance(code, dict) else [None]
     if not all(isinstance(word, str) for word in words):
         raise CorruptDataError("not what 'bench --against' writes", where=path, hint="Run it again.")
@@ -161,8 +155,7 @@ def _cell(records: list[Record], code: str, run: Path) -> CellData:
         samples=store.count if store else None,
         failure=(failed.failure or "no step was timed" if failed else "")
         or _code_failure(usable, code)
-        or _cache_failure(usable)
-        or _proof_failure(usable),
+        or next(filter(None, map(_unproven, usable)), ""),
         disagreement=next(filter(None, (_disagreement(record, run) for record in usable)), ""),
         round_s=statistics.fmean(walls) if walls else 0.0,
         settings=json.loads(json.dumps(cell.fields())),
@@ -170,19 +163,17 @@ def _cell(records: list[Record], code: str, run: Path) -> CellData:
 
 
 def _replicate(epochs: Sequence[Record]) -> Replicate:
-    """Return one replicate: its mean cost, medians of its counters, and its longest durations before the timed steps.
-
-    The cost is a geometric mean over the epochs: a median of three or four would not show that one of them was slow, and
-    an arithmetic mean would not show that all but a long first one were.
-    """
+    """Return one replicate: its mean cost, medians of its counters, and its longest durations before the timed steps."""
     counted = [_counters(record) for record in epochs]
     names = set.intersection(*(set(counters) for counters in counted))
+    # Readers open only before the first epoch, and any epoch may begin late.
+    longest = ("open_s", "time_to_first_batch_s", "warmup_s")
     return Replicate(
         number=epochs[0].replicate,
+        # A median of three or four epochs would not show a slow one; an arithmetic mean hides behind a long first one.
         seconds=statistics.geometric_mean(1 / record.samples_per_s for record in epochs),
         counters={
-            # Readers open only before the first epoch, and any epoch may begin late.
-            name: (max if name in _LONGEST else statistics.median)(counters[name] for counters in counted)
+            name: (max if name in longest else statistics.median)(counters[name] for counters in counted)
             for name in sorted(names)
         },
     )
@@ -239,23 +230,13 @@ def _code_failure(records: Sequence[Record], wanted: str) -> str:
     return "its records are of different code" if len(digests) > 1 or len(plugins) > 1 else ""
 
 
-def _cache_failure(records: Sequence[Record]) -> str:
-    """Return why a cell was not shown to be in its requested cache state, or ""."""
-    for record in records:
-        facts = record.cache
-        if record.cell.cache in BOUNDED_STATES and (
-            facts is None or facts.verdict is not CacheVerdict.VERIFIED
-        ):
-            why = facts.reason if facts else "it was not checked"
-            return f"the cache was not verified to be {record.cell.cache}: {why}"
-    return ""
-
-
-def _proof_failure(records: Sequence[Record]) -> str:
-    """Return why it was not shown that a cell served the dataset's samples, or ""."""
-    for record in records:
-        if record.code is None or record.cell.backend.is_null:
-            continue
-        if record.coverage is None or not record.coverage.timed_checked:
-            return "no sample of its timed batches was compared with the dataset"
+def _unproven(record: Record) -> str:
+    """Return why an epoch was not shown to have its cache state, or to have served the dataset's samples; "" if it was."""
+    cache, coverage = record.cache, record.coverage
+    if record.cell.cache in BOUNDED_STATES and (cache is None or cache.verdict is not CacheVerdict.VERIFIED):
+        why = cache.reason if cache else "it was not checked"
+        return f"the cache was not verified to be {record.cell.cache}: {why}"
+    checked = coverage is not None and coverage.timed_checked
+    if record.code is not None and not record.cell.backend.is_null and not checked:
+        return "no sample of its timed batches was compared with the dataset"
     return ""

@@ -154,8 +154,12 @@ def bench(
                 raise UsageError(
                     "--timeout is not for --against", hint="Set timeout_s in the scenario of each side."
                 )
+            try:
+                budget_s = None if budget is None else parse_duration(budget)
+            except ValueError as error:
+                raise UsageError(str(error), where="--budget") from None
             options = SideOptions(
-                only=only or [], replicates=replicates, budget_s=_seconds(budget), drop_caches=drop_caches
+                only=only or [], replicates=replicates, budget_s=budget_s, drop_caches=drop_caches
             )
             revision = Revision(ref=against, source=path, repository=repository)
             if dry_run:
@@ -168,7 +172,14 @@ def bench(
         if dry_run:
             print_plan(loaded, cells, place, as_json=as_json)
             return
-        address = _address(nodes, rendezvous, node)
+        from storebench.ranks.membership import membership
+        from storebench.ranks.nodes import place_of
+
+        if nodes is None and (rendezvous is not None or node is not None):
+            raise UsageError(
+                "--rendezvous and --node need --nodes", hint="Say how many nodes there are with --nodes."
+            )
+        address = None if nodes in (None, 1) else place_of(nodes or 1, rendezvous, node, membership())
         require_devices(cells, nodes=nodes or 1)
         if address is not None and not address.leads:
             _follow(loaded, cells, folder, place, address)
@@ -181,13 +192,6 @@ def bench(
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
             records = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
         _finish(records, folder, loaded.name, beginning, as_json=as_json)
-
-
-def _seconds(budget: str | None) -> float | None:
-    try:
-        return None if budget is None else parse_duration(budget)
-    except ValueError as error:
-        raise UsageError(str(error), where="--budget") from None
 
 
 def _chosen(scenario: "Scenario", only: list[str]) -> list["Cell"]:
@@ -260,22 +264,9 @@ def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun"
     leave(records, hint=f"Once fixed, '{again}' runs the failed ones again{more}.")
 
 
-def _address(nodes: int | None, rendezvous: str | None, node: int | None) -> "NodeAddress | None":
-    """Return the place of this process among the nodes; None for a run on this machine alone."""
-    from storebench.ranks.membership import membership
-    from storebench.ranks.nodes import place_of
-
-    if nodes is None and (rendezvous is not None or node is not None):
-        raise UsageError(
-            "--rendezvous and --node need --nodes", hint="Say how many nodes there are with --nodes."
-        )
-    return None if nodes in (None, 1) else place_of(nodes or 1, rendezvous, node, membership())
-
-
 def _follow(
     scenario: "Scenario", cells: "list[Cell]", folder: Path, stores: Path, place: "NodeAddress"
 ) -> None:
-    """Take part in the run of the first node."""
     from storebench.errors import CellFailedError
     from storebench.following import follow
     from storebench.ranks.nodes import Board

@@ -25,12 +25,18 @@ from storebench.system.unexpected import debugging, unexpected_line
 
 def say(line: str) -> None:
     """Write one message to standard error; on a full disk, only the exit code remains."""
-    _write(sys.stderr, f"{plain(line)}\n")
+    rewrite(line, "", "\n")
 
 
-def rewrite(line: str) -> None:
+def rewrite(line: str, before: str = "\r\x1b[2K", after: str = "") -> None:
     """Replace the current line of a terminal with a message; "" clears it."""
-    _write(sys.stderr, f"\r\x1b[2K{plain(line)}")
+    try:
+        sys.stderr.write(f"{before}{plain(line)}{after}")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _to_nowhere(sys.stderr)
 
 
 def put(*lines: str) -> None:
@@ -39,15 +45,13 @@ def put(*lines: str) -> None:
 
 
 def put_json(value: Any) -> None:
-    """Write a value as JSON."""
     write_out(json.dumps(value, indent=2) + "\n")
 
 
 def write_out(text: str) -> None:
     """Write text to standard output unchanged; the error of a full disk names that."""
-    encoding = (
-        sys.stdout.encoding or "utf-8"
-    )  # a name that the locale cannot encode must not stop the command
+    # A name that the locale cannot encode must not stop the command.
+    encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
@@ -58,23 +62,12 @@ def write_out(text: str) -> None:
         raise OSError(error.errno, error.strerror, "standard output") from error
 
 
-def _write(stream: TextIO, text: str) -> None:
-    try:
-        stream.write(text)
-        stream.flush()
-    except BrokenPipeError:
-        raise
-    except OSError:
-        _to_nowhere(stream)
-
-
 def _to_nowhere(stream: TextIO) -> None:
     """Redirect a stream to ``/dev/null``, so that its buffer does not fail a second time when the process ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 STORES_ENV = "STOREBENCH_STORES"
-RUNS_ENV = "STOREBENCH_RUNS"
 
 PLAIN_LINE_EVERY_S = 10.0
 
@@ -86,7 +79,7 @@ def stores_dir() -> Path:
 
 def runs_dir() -> Path:
     """Return the folder of all runs: STOREBENCH_RUNS, or ./runs."""
-    return Path(os.environ.get(RUNS_ENV, "runs"))
+    return Path(os.environ.get("STOREBENCH_RUNS", "runs"))
 
 
 def dataset_named(text: str | None, listed: Path | None) -> str:
@@ -143,7 +136,11 @@ def exit_codes() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(errors.EXIT_OK) from None
     except OSError as error:
-        fail(errors.from_os_error(error, _place(error)))
+        # The file that the error names, or else the folder that this command writes.
+        named = error.filename
+        is_named = isinstance(named, str | bytes) and named not in ("", ".", b"", b".")
+        place = Path(os.fsdecode(named)) if is_named else (_OutputFolder.folder or Path()).absolute()
+        fail(errors.from_os_error(error, place))
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
@@ -161,25 +158,13 @@ class _OutputFolder:
     folder: Path | None = None
 
 
-def _place(error: OSError) -> Path:
-    """Return the file that an error names, or else the folder that this command writes."""
-    named = error.filename
-    if isinstance(named, str | bytes) and named not in ("", ".", b"", b"."):
-        return Path(os.fsdecode(named))
-    return (_OutputFolder.folder or Path()).absolute()
-
-
 @contextmanager
 def progress(title: str, unit: str = "images") -> Iterator[Advance]:
     """Show progress with rate and remaining time: a bar on a terminal, plain lines otherwise."""
     if sys.stderr.isatty():
-        with _bar(title, unit) as advance:
-            yield advance
-    else:
-        yield _plain_lines(title, unit)
-
-
-def _plain_lines(title: str, unit: str) -> Advance:
+        with _bar(title, unit) as bar:
+            yield bar
+        return
     started = last = time.monotonic()
 
     def advance(done: int, total: int) -> None:
@@ -192,7 +177,7 @@ def _plain_lines(title: str, unit: str) -> Advance:
         left = (total - done) / rate if rate else 0.0
         say(f"{title}: {done:,} of {total:,} {unit}, {rate:,.0f} {unit}/s, {left:.0f} s left")
 
-    return advance
+    yield advance
 
 
 @contextmanager
@@ -219,8 +204,6 @@ def _bar(title: str, unit: str) -> Iterator[Advance]:
 
 _UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
 """The error for an invalid command line. Its module differs between releases of typer."""
-
-_INVALID = "Invalid value for "
 
 
 class OneLineGroup(TyperGroup):
@@ -254,9 +237,10 @@ def _refusal(error: Any) -> UsageError:
     command = " ".join(["storebench", *words])
     hint = f"'{command} --help' {'explains it' if words else 'lists all commands'}."
     text = str(error.format_message()).rstrip(".")
-    if not text.startswith(_INVALID):
+    place = text.removeprefix("Invalid value for ")
+    if place == text:
         return UsageError(text[:1].lower() + text[1:], hint=hint)
-    where, _, what = text.removeprefix(_INVALID).partition(": ")
+    where, _, what = place.partition(": ")
     # Some releases of typer omit the refused value.
     reasons = getattr(error.__cause__, "errors", None)
     given = f", not {reasons()[0]['input']!r}" if callable(reasons) else ""

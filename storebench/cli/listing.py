@@ -4,7 +4,7 @@ import dataclasses
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,17 +15,8 @@ from storebench.plain_text import plain
 from storebench.settings.words import Split
 from storebench.system import interrupts
 
-if TYPE_CHECKING:
-    from storebench.formats.base import Format
-    from storebench.probes.doctor import Check
 
-
-ACCELERATOR_HEADS = ("accelerator", "device", "network", "precision", "images/s", "source")
-
-
-def accelerators(
-    as_json: JsonOption = False,
-) -> None:
+def accelerators(as_json: JsonOption = False) -> None:
     """List the accelerators that --accelerator knows.
 
     Each has its published training rate and the source. A name alone means the first row of its device. Any
@@ -50,17 +41,14 @@ def accelerators(
             )
             for accelerator in ACCELERATORS
         ]
-        put(*aligned([ACCELERATOR_HEADS, *rows]))
+        heads = ("accelerator", "device", "network", "precision", "images/s", "source")
+        put(*aligned([heads, *rows]))
 
 
-FORMAT_HEADS = ("format", "codecs", "readers", "in memory", "library")
-DATASET_HEADS = ("dataset", "split", "images", "shape", "origin", "where and what")
 OPTION_HEADS = ("option", "type", "default", "values", "meaning")
 
 
-def formats(
-    as_json: JsonOption = False,
-) -> None:
+def formats(as_json: JsonOption = False) -> None:
     """List the formats with their codecs, readers and options.
 
     A star marks the default codec and the default reader.
@@ -72,11 +60,13 @@ def formats(
         if as_json:
             put_json(facts)
         else:
-            put(*aligned([FORMAT_HEADS, *map(_row, facts)]), "", *_details(facts))
+            heads = ("format", "codecs", "readers", "in memory", "library")
+            put(*aligned([heads, *map(_row, facts)]), "", *_details(facts))
 
 
 def _describe(name: str) -> dict[str, Any]:
     """Return the facts about one format, whether or not it can be used."""
+    from storebench.codecs import CODECS
     from storebench.errors import UsageError
     from storebench.formats.registry import BUILTIN, entry_points, get_format
 
@@ -91,16 +81,11 @@ def _describe(name: str) -> dict[str, Any]:
         "hint": None,
     }
     try:
-        return row | _facts(get_format(name))
+        format_ = get_format(name)
     except UsageError as error:
         return row | {"available": False, "missing": error.what, "hint": error.hint}
-
-
-def _facts(format_: "Format") -> dict[str, Any]:
-    from storebench.codecs import CODECS
-
     info = format_.info
-    return {
+    return row | {
         "summary": info.summary,
         "codecs": list(CODECS),
         "default_codec": info.default_codec,
@@ -183,9 +168,7 @@ def alone(context: typer.Context) -> None:
 
 
 @data.command("list")
-def list_datasets(
-    as_json: JsonOption = False,
-) -> None:
+def list_datasets(as_json: JsonOption = False) -> None:
     """List the files of each dataset, and whether they are real."""
     with exit_codes():
         from storebench.datasets import DATASETS
@@ -193,8 +176,14 @@ def list_datasets(
         rows = [_dataset(name, split) for name in DATASETS for split in Split]
         if as_json:
             put_json(rows)
-        else:
-            put(*_table(rows))
+            return
+        cells = [("dataset", "split", "images", "shape", "origin", "where and what")]
+        for row in rows:
+            shape = "x".join(map(str, row["image_shape"] or ())) or "-"
+            remark = "; ".join(plain(str(row[key])) for key in ("path", "source", "note") if row[key])
+            origin = row["origin"] or "missing"
+            cells.append((row["dataset"], row["split"], f"{row['count']:,}", shape, origin, remark))
+        put(*aligned(cells))
 
 
 def _dataset(name: str, split: Split) -> dict[str, Any]:
@@ -219,16 +208,6 @@ def _dataset(name: str, split: Split) -> dict[str, Any]:
         "source": info.provenance.source,
         "note": info.provenance.note,
     }
-
-
-def _table(rows: list[dict[str, Any]]) -> list[str]:
-    cells = [DATASET_HEADS]
-    for row in rows:
-        shape = "x".join(map(str, row["image_shape"] or ())) or "-"
-        remark = "; ".join(plain(str(row[key])) for key in ("path", "source", "note") if row[key])
-        origin = row["origin"] or "missing"
-        cells.append((row["dataset"], row["split"], f"{row['count']:,}", shape, origin, remark))
-    return aligned(cells)
 
 
 @data.command("fetch")
@@ -276,8 +255,14 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
     from storebench.datasets.download import ALTERNATIVES
 
     folder = (to or DEFAULT_ROOT) / name
-    files = find_files(name, to)
-    if files is not None and _is_whole(files):
+    files: Any = find_files(name, to)
+    try:
+        if files is not None:
+            files.open(Split.TRAIN, None, None)
+    except (DataNotFoundError, CorruptDataError) as error:
+        say(f"{error}")
+        files = None  # a damaged file is fetched again
+    if files is not None:
         say(f"{name}: already in {files.where}")
     elif name in ALTERNATIVES:
         paths = fetcher.fetch(name, folder)
@@ -286,19 +271,6 @@ def _fetch_one(fetcher: Any, name: str, to: Path | None) -> None:
         raise DataNotFoundError(
             f"{name} may not be distributed", where=folder.parent, hint=needed_files(name)
         )
-
-
-def _is_whole(files: Any) -> bool:
-    """Return whether the train split opens; a damaged file is fetched again."""
-    try:
-        files.open(Split.TRAIN, None, None)
-    except (DataNotFoundError, CorruptDataError) as error:
-        say(f"{error}")
-        return False
-    return True
-
-
-_ADVICE_WIDTH = 80
 
 
 def doctor(
@@ -319,16 +291,10 @@ def doctor(
         checks = checkup(path.resolve())
         if as_json:
             put_json([dataclasses.asdict(check) for check in checks])
-        else:
-            put(*_lines(checks))
-
-
-def _lines(checks: list["Check"]) -> list[str]:
-    width = max(len(check.name) for check in checks)
-    lines = []
-    for check in checks:
-        lines.append(f"{check.state:<5} {check.name:<{width}}  {check.found}")
-        advice = textwrap.wrap(check.advice, _ADVICE_WIDTH)
-        indent = " " * (width + 8)
-        lines += [f"{indent}{'   ' if number else '-> '}{line}" for number, line in enumerate(advice)]
-    return lines
+            return
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            put(f"{check.state:<5} {check.name:<{width}}  {check.found}")
+            advice = textwrap.wrap(check.advice, width=80)
+            indent = " " * (width + 8)
+            put(*(f"{indent}{'   ' if number else '-> '}{line}" for number, line in enumerate(advice)))

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -70,25 +70,17 @@ def root(
             raise typer.Exit(EXIT_USAGE)
 
 
-app.command("convert")(convert)
+_VERBS: tuple[Callable[..., None], ...] = (
+    *(convert, run, bench, scenarios, trace, report, export, check),
+    *(formats, accelerators, doctor, validate, verify, inspect),
+)
+for verb in _VERBS:
+    app.command(verb.__name__)(verb)
 app.add_typer(data, name="data")
-app.command("run")(run)
-app.command("bench")(bench)
-app.command("scenarios")(scenarios)
-app.command("trace")(trace)
-app.command("report")(report)
-app.command("export")(export)
-app.command("check")(check)
-app.command("formats")(formats)
-app.command("accelerators")(accelerators)
-app.command("doctor")(doctor)
-app.command("validate")(validate)
-app.command("verify")(verify)
-app.command("inspect")(inspect)
 
 
-def _refuse_folder(words: Sequence[str]) -> None:
-    """End with one line if the first word is a folder, where a command belongs."""
+def _refuse_places(words: Sequence[str]) -> None:
+    """End with one line for a folder where a command belongs, and for an address: s3://bucket would become "s3:"."""
     known = {command.name for command in app.registered_commands} | {
         group.name for group in app.registered_groups
     }
@@ -98,13 +90,9 @@ def _refuse_folder(words: Sequence[str]) -> None:
             f"storebench run --dataset {shlex.quote(words[0])}"
         )
         raise SystemExit(EXIT_USAGE)
-
-
-def _refuse_addresses(words: Sequence[str]) -> None:
-    """End with one line if a word is an address: a path like s3://bucket would become a folder called "s3:"."""
     places = tuple(os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
     for word in (*words, *places):
-        if _ADDRESS.search(word):
+        if re.search(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://", word):
             say(
                 f"storebench: {word}: an address, not a path. Object stores and servers are not measured: mount them, or copy"
                 " the data to a disk."
@@ -112,14 +100,9 @@ def _refuse_addresses(words: Sequence[str]) -> None:
             raise SystemExit(EXIT_USAGE)
 
 
-_ADDRESS = re.compile(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://")
-
-
 def main() -> None:
-    """Run the command line."""
     interrupts.install()
-    _refuse_folder(sys.argv[1:])
-    _refuse_addresses(sys.argv[1:])
+    _refuse_places(sys.argv[1:])
     try:
         app()
     except SystemExit as end:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def finite(number: float | None) -> float | None:
-    """Return the value of an option."""
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"must be a finite number, not '{number}'")
     return number
@@ -58,30 +57,22 @@ def about(place: str) -> Iterator[None]:
 
 def refuse_places(backends: Sequence[str]) -> None:
     """Refuse folders and datasets where backends belong, and say where they belong."""
-    for word in backends:
-        kind = _kind_of_place(word)
-        if kind:
-            raise UsageError(
-                f"{kind}, not a backend",
-                where=word,
-                hint=f"Write '--dataset {shlex.quote(word)}'; without a BACKEND, sensible ones are chosen.",
-            )
-
-
-def _kind_of_place(word: str) -> str:
-    """Return "a folder" or "a dataset" if a word names one instead of a backend, and "" otherwise."""
     from storebench.datasets.catalog import DATASETS
     from storebench.formats.registry import parse_backend
 
-    if word in DATASETS:
-        return "a dataset"
-    if not os.path.isdir(word):  # noqa: PTH112 - Path raises where the text cannot be a path
-        return ""
-    try:
-        parse_backend(word)
-    except StorebenchError:
-        return "a folder"
-    return ""
+    for word in backends:
+        try:
+            if word not in DATASETS:
+                parse_backend(word)
+                continue
+        except StorebenchError:
+            if not os.path.isdir(word):  # noqa: PTH112 - Path raises where the text cannot be a path
+                continue
+        raise UsageError(
+            f"{'a dataset' if word in DATASETS else 'a folder'}, not a backend",
+            where=word,
+            hint=f"Write '--dataset {shlex.quote(word)}'; without a BACKEND, sensible ones are chosen.",
+        )
 
 
 def require_writable(folder: Path, option: str) -> None:
@@ -167,25 +158,18 @@ OPTIONS = tuple(row for row in SETTINGS if row.option)
 
 
 def with_loop_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb one option per setting of the loop, in the place of its ``**`` parameter.
-
-    The option of an axis takes a list of values, which `loop_values` reads.
-    """
+    """Give a verb one option per setting of the loop in place of its ``**``; `loop_values` reads their values."""
     signature = inspect.signature(verb)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        if parameter.name == _BEFORE:
+        if parameter.name == "synthetic":  # the last of the options that choose samples
             parameters += [_parameter(row) for row in OPTIONS]
     verb.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     verb.__annotations__ |= {parameter.name: parameter.annotation for parameter in parameters}
     return verb
-
-
-_BEFORE = "synthetic"
-"""The options that choose samples come first; the last of them is this one."""
 
 
 def loop_values(options: Mapping[str, Any]) -> dict[str, Any]:

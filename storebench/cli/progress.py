@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 def print_plan(
     scenario: "Scenario", cells: Sequence["Cell"], stores: Path, *, sides: int = 1, as_json: bool = False
 ) -> None:
-    """Print the plan of a run, as lines or as JSON."""
     from storebench.plan import plan_run
 
     plan = plan_run(scenario, cells, stores, sides=sides, progress=progress)
@@ -112,7 +111,6 @@ class ProgressLines:
         self._said_s = 0.0
 
     def began(self) -> None:
-        """Note that a replicate starts now."""
         self._said_s = time.monotonic()
 
     def show(self, text: str) -> None:
@@ -128,7 +126,6 @@ class ProgressLines:
             self._shown = line
 
     def clear(self) -> None:
-        """Remove the line from a terminal."""
         if self._shown:
             rewrite("")
             self._shown = ""
@@ -186,11 +183,9 @@ class Pace:
         self._began_s = 0.0
 
     def began(self) -> None:
-        """Note that a replicate starts now."""
         self._began_s = time.monotonic()
 
     def ended(self, cell_id: str) -> None:
-        """Note that a replicate of a cell has ended now."""
         now_s = time.monotonic()
         self._took.setdefault(cell_id, []).append(now_s - self._began_s)
         self._began_s = now_s
@@ -259,7 +254,6 @@ class StderrWatcher:
             say(f"    {conditions.disturbed}")
 
     def ended(self, rounds: int) -> None:
-        """Print that the time budget is spent."""
         say(f"no further round after {rounds}: another one would not fit into the time")
 
 
@@ -295,22 +289,16 @@ def outcome(record: "Record") -> str:
     """Return the outcome of one epoch in one line."""
     if record.failed and not record.steps:
         return f"FAILED: {record.failure}"
+    rate, cache = f"{record.samples_per_s:,.0f} samples/s", record.cache
+    if record.portion is not None:
+        rate = f"steady {record.portion.samples_per_s:,.0f} samples/s (whole epoch {rate})"
+    elif record.cell.cache == CacheState.COLD and cache is not None and cache.applies_to == "epoch":
+        rate = f"cold start {rate}"
     line = (
-        f"epoch {record.epoch}: {_rate(record)}, data wait {record.data_wait_frac:.1%}, "
-        f"epoch {record.epoch_s:.2f} s"
+        f"epoch {record.epoch}: {rate}, data wait {record.data_wait_frac:.1%}, epoch {record.epoch_s:.2f} s"
     )
     if record.test_accuracy is not None:
         line += f", test accuracy {record.test_accuracy:.2%}"
     if record.store is not None and record.store.origin != "real":
         line += f" ({record.store.origin} data)"
     return f"{line}; FAILED: {record.failure}" if record.failed else line
-
-
-def _rate(record: "Record") -> str:
-    """Return the rate in the requested cache state, and the whole epoch's rate labelled as such."""
-    whole = f"{record.samples_per_s:,.0f} samples/s"
-    cache = record.cache
-    if record.portion is not None:
-        return f"steady {record.portion.samples_per_s:,.0f} samples/s (whole epoch {whole})"
-    cold = record.cell.cache == CacheState.COLD and cache is not None and cache.applies_to == "epoch"
-    return f"cold start {whole}" if cold else whole

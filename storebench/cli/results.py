@@ -15,6 +15,7 @@ from storebench.cli.common import exit_codes, put, put_json, say, write_out, wri
 from storebench.cli.options import JsonOption, ResultsArgument, accelerator_option
 from storebench.errors import UsageError
 from storebench.plain_text import csv_cell, plain
+from storebench.units import number_of
 
 if TYPE_CHECKING:
     from storebench.accelerators import Accelerator
@@ -55,8 +56,6 @@ def report(
 
 def put_content(content: "Content", *, most_tables: int = 1) -> None:
     """Print the matrix or the first tables of a report and, last, its answer."""
-    from storebench.units import number_of
-
     put(*content.incomplete)
     tables = [content.matrix] if content.matrix is not None else content.tables[:most_tables]
     for table in tables:
@@ -78,11 +77,9 @@ def put_content(content: "Content", *, most_tables: int = 1) -> None:
 
 
 def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
-    """Print the tables of a finished run and, last, the answer."""
     from storebench.report.build import summarise_results
     from storebench.report.tables import MOST_TABLES
     from storebench.runs.records import RECORDS_NAME
-    from storebench.units import number_of
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
     put_content(content, most_tables=MOST_TABLES)
@@ -92,7 +89,6 @@ def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
 
 
 def as_dict(written: "Report") -> dict[str, Any]:
-    """Return a report as plain JSON values."""
     content = written.content
     tables = [
         {"caption": table.caption, "rows": [dict(zip(table.raw_head, row, strict=True)) for row in table.raw]}
@@ -120,8 +116,6 @@ def drawn(table: "Table") -> str:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
-
-    from storebench.plain_text import plain
 
     lines = RichTable(title=Text(plain(table.caption)), title_justify="left", title_style="bold")
     for number, head in enumerate(table.head):
@@ -152,12 +146,15 @@ def export(
 
         from storebench.fileio.whole_files import write_whole
         from storebench.report.analysis import load_results
-        from storebench.units import number_of
 
         table = load_results(results)
         texts = table.columns[[not is_numeric_dtype(table[name]) for name in table.columns]]
+
+        def text(value: Any) -> str:
+            return plain(value) if isinstance(value, str) else json.dumps(value, default=dataclasses.asdict)
+
         # Lists and mappings become JSON; in CSV, no text is a formula to a spreadsheet.
-        table = table.assign(**{name: table[name].map(_text, na_action="ignore") for name in texts})
+        table = table.assign(**{name: table[name].map(text, na_action="ignore") for name in texts})
         cells = table.assign(**{name: table[name].map(csv_cell, na_action="ignore") for name in texts})
         if csv is not None:
             write_whole(csv, cells.to_csv(index=False, lineterminator="\n"))
@@ -171,10 +168,6 @@ def export(
         size = f"{number_of(len(table), 'record')}, {number_of(len(table.columns), 'column')}"
         for path in filter(None, (csv, parquet)):
             say(f"{path}: {size}")
-
-
-def _text(value: Any) -> str:
-    return plain(value) if isinstance(value, str) else json.dumps(value, default=dataclasses.asdict)
 
 
 def trace(
@@ -221,8 +214,6 @@ def trace(
 
 
 class OutputFormat(enum.StrEnum):
-    """Output format of the results."""
-
     TEXT = "text"
     MARKDOWN = "markdown"
     GITHUB = "github"
@@ -298,10 +289,7 @@ def _write(
     return printed
 
 
-def validate(
-    results: ResultsArgument,
-    as_json: JsonOption = False,
-) -> None:
+def validate(results: ResultsArgument, as_json: JsonOption = False) -> None:
     """Check whether results can be trusted.
 
     It checks the schema, arithmetic, coverage, cache states, ceilings and equal samples. The exit code is 5 if any check
@@ -310,7 +298,6 @@ def validate(
     with exit_codes():
         from storebench.report.checks.records import nothing_to_read, read_all, validate_records
         from storebench.results import Status
-        from storebench.units import number_of
 
         records, unreadable = read_all(results)
         if not records and not unreadable:

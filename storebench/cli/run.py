@@ -62,15 +62,6 @@ if TYPE_CHECKING:
     from storebench.scenario import Scenario
 
 
-_ONE_RUN = (
-    "Intervals describe this one run; another run may differ by more. --workers N measures another number of workers, such as that"
-    " of your training."
-)
-
-_ANY_BACKEND: dict[str, Any] = {"backends": ["files"]}
-"""Completes a matrix whose backends are not chosen yet, so that its other keys can be validated."""
-
-
 def chosen_run(
     asked: Mapping[str, Any], rounds: int | None, stores: Path, settings: Mapping[str, Any]
 ) -> tuple["FirstRun", "Scenario"]:
@@ -79,8 +70,8 @@ def chosen_run(
     from storebench.scenario import make_scenario
 
     matrix = asked_matrix(asked)
-    # Before the images are looked at, so that wrong settings are refused at once.
-    valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | _ANY_BACKEND]})
+    # Before the images are looked at, so that wrong settings are refused at once; the backends are not chosen yet.
+    valid = make_scenario({"name": NAME, **settings, "matrix": [matrix | {"backends": ["files"]}]})
     from storebench.first_run.facts import look_at, machine_for
     from storebench.scenario import without_missing_libraries
 
@@ -101,7 +92,10 @@ def _print_first_answer(
         return
     write_out(drawn(first.table))
     put(*filter(None, (first.disturbed,)), *first.incomplete, *first.worth.sentences)
-    put(_ONE_RUN)
+    put(
+        "Intervals describe this one run; another run may differ by more. --workers N measures another number of workers,"
+        " such as that of your training."
+    )
     if first.worth.store:
         put("To convert all images:", f"  {convert_command(scenario.matrix[0], first.worth, stores)}")
         put(*reading_lines(first.worth))
@@ -200,6 +194,9 @@ def run(
     with the tables, limits, advice and answer of its report.
     """
     with exit_codes():
+        from storebench.runs.manifest import NAMED_BACKENDS
+        from storebench.scenario import make_scenario
+
         given = given_options(context)
         named = [find_accelerator(name) for name in accelerators or ()]
         folder, place = out or new_run_folder("run"), stores or stores_dir()
@@ -224,7 +221,12 @@ def run(
         settings = {} if timeout is None else {"timeout_s": timeout}
         first = None
         if backends:
-            scenario = _scenario(matrix | _named_work(values), backends, replicates, settings)
+            work = {key: value for key, value in values.items() if value is not None}
+            if "model" not in work and str(ComputeKind.REAL) not in work["compute"]:
+                work["model"] = NO_MODEL
+            rule = {"name": NAMED_BACKENDS, "replicates": replicates, **settings}
+            # Before libraries are imported, so that wrong settings are refused at once.
+            scenario = make_scenario({**rule, "matrix": [matrix | work | {"backends": backends}]})
         else:
             given_values = {key: value for key, value in values.items() if key in given}
             rounds = replicates if "replicates" in given else None
@@ -232,7 +234,11 @@ def run(
                 require_writable(place, "--stores")
                 require_writable(folder, "--out")
             first, scenario = chosen_run(matrix | given_values, rounds, place, settings)
-        _require_loading(scenario, named)
+        computes = [compute.kind for matrix in scenario.matrix for compute in matrix.compute]
+        if named and ComputeKind.NONE not in computes:
+            raise errors.UsageError(
+                "--accelerator needs the rate of the loader alone", hint="Add --compute none."
+            )
         if dry_run:
             for line in first.notes if first else ():
                 say(line)
@@ -260,44 +266,10 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
         )
 
 
-def _named_work(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the loop. Unless one of them asks for training, no network is chosen by default."""
-    kept = {key: value for key, value in values.items() if value is not None}
-    if "model" not in kept and str(ComputeKind.REAL) not in kept["compute"]:
-        kept["model"] = NO_MODEL
-    return kept
-
-
-def _scenario(
-    matrix: dict[str, Any], backends: list[str], replicates: int, settings: dict[str, Any]
-) -> "Scenario":
-    """Return the scenario of a run that names its backends."""
-    from storebench.runs.manifest import NAMED_BACKENDS
-    from storebench.scenario import make_scenario
-
-    # Before libraries are imported, so that wrong settings are refused at once.
-    return make_scenario(
-        {
-            "name": NAMED_BACKENDS,
-            "replicates": replicates,
-            **settings,
-            "matrix": [matrix | {"backends": backends}],
-        }
-    )
-
-
-def _require_loading(scenario: "Scenario", named: Sequence[Accelerator]) -> None:
-    """Refuse to say what feeds an accelerator if no cell only loads."""
-    computes = [compute.kind for matrix in scenario.matrix for compute in matrix.compute]
-    if named and ComputeKind.NONE not in computes:
-        raise errors.UsageError(
-            "--accelerator needs the rate of the loader alone", hint="Add --compute none."
-        )
-
-
 def _run(
     scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
 ) -> list["Record"]:
+    from storebench.first_run.choice import BUDGET_S
     from storebench.plan import plan_run, require_space
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
@@ -315,22 +287,14 @@ def _run(
         if first is None:
             notes, total = [*plan.notes], total_line(scenario, plan)
         else:
-            notes, total = [*first.notes], _first_line(first, scenario)
+            least, most = format_duration(first.estimate_s), format_duration(max(first.estimate_s, BUDGET_S))
+            count = f"{number_of(len(cells), 'cell')} x {rounds_words(scenario)}"
+            total = f"{count}; about {least} to convert and measure, at most about {most}"
+            notes = [*first.notes]
             note_whole(folder, first.whole)
         for line in (*notes, loop_line(cells), total):
             say(line)
         return executed(made, stores, drop_caches=drop_caches)
-
-
-def _first_line(first: "FirstRun", scenario: "Scenario") -> str:
-    """Return the number of replicates of a run that chose its backends, and how long it takes."""
-    from storebench.first_run.choice import BUDGET_S
-
-    least, most = format_duration(first.estimate_s), format_duration(max(first.estimate_s, BUDGET_S))
-    return (
-        f"{number_of(len(scenario.cells()), 'cell')} x {rounds_words(scenario)}; "
-        f"about {least} to convert and measure, at most about {most}"
-    )
 
 
 def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:

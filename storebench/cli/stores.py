@@ -98,6 +98,7 @@ def convert(
     """
     with exit_codes():
         from storebench.datasets.base import DatasetSpec
+        from storebench.formats.registry import parse_backend, store_name_of
         from storebench.stores.convert import BuildOptions, Replace
 
         writes_into(out or stores_dir())
@@ -107,7 +108,10 @@ def convert(
             raise UsageError(
                 f"no more than {MOST_PROCESSES} processes encode, not {processes:,}", where="--processes"
             )
-        wanted = _one_a_store(backends)
+        with about("BACKEND"):
+            parsed = [parse_backend(name) for name in backends]
+        # Several backends may read one store (memory:python, memory:native).
+        wanted = list({store_name_of(backend): backend for backend in parsed}.values())
         if not decode:
             _refuse_no_decode(wanted, skip_unreadable)
         options = BuildOptions(
@@ -117,52 +121,39 @@ def convert(
             progress=progress,
             say=say,
         )
+        choice = DatasetSpec(
+            name="",
+            split=Split.of(split),
+            size=size,
+            limit=limit,
+            seed=seed,
+            synthetic=synthetic,
+            image_size=image_size,
+            skip_unreadable=skip_unreadable,
+        )
         if source is not None:
-            _refuse_choice(
-                split=split,
-                size=size,
-                limit=limit,
-                seed=seed,
-                synthetic=synthetic,
-                image_size=image_size,
-                skip_unreadable=skip_unreadable,
-            )
+            if choice != DatasetSpec(name=""):
+                whole = dataclasses.asdict(DatasetSpec(name=""))
+                given = next(name for name, value in whole.items() if getattr(choice, name) != value)
+                option = f"--{given.replace('_', '-')}"
+                raise UsageError(
+                    f"{option} chooses samples of a dataset, but --from converts a whole store",
+                    hint=f"Leave out {option}.",
+                )
             made = _from_store(source, wanted, out, options, repeat)
         else:
-            made = _from_dataset(
-                DatasetSpec(
-                    name=dataset_named(dataset, listed),
-                    split=Split.of(split),
-                    size=size,
-                    limit=limit,
-                    seed=seed,
-                    synthetic=synthetic,
-                    image_size=image_size,
-                    skip_unreadable=skip_unreadable,
-                ),
-                wanted,
-                out or stores_dir(),
-                options,
-                repeat,
-            )
+            spec = dataclasses.replace(choice, name=dataset_named(dataset, listed))
+            made = _from_dataset(spec, wanted, out or stores_dir(), options, repeat)
         done = []
         for store, seconds in made:
             done.append(_facts(store) | ({"repeated_s": seconds} if repeat > 1 else {}))
             if not as_json:
-                put(_line(store) + (f"; {_median(seconds)}" if repeat > 1 else ""))
+                line = _line(store)
+                if repeat > 1:
+                    line += f"; median of {len(seconds)} conversions {statistics.median(seconds):.2f} s"
+                put(line)
         if as_json:
             put_json(done)
-
-
-def _refuse_choice(**options: Any) -> None:
-    """Refuse options that choose samples: a store is converted whole."""
-    defaults = {"split": "train", "seed": 0, "skip_unreadable": False}
-    given = [name.replace("_", "-") for name, value in options.items() if value != defaults.get(name)]
-    if given:
-        raise UsageError(
-            f"--{given[0]} chooses samples of a dataset, but --from converts a whole store",
-            hint=f"Leave out --{given[0]}.",
-        )
 
 
 def _refuse_no_decode(wanted: "list[Backend]", skip_unreadable: bool) -> None:
@@ -233,17 +224,10 @@ def _repeated(store: "Store", build: "Callable[[Path], Store]", repeat: int) -> 
     return seconds
 
 
-def _median(seconds: list[float]) -> str:
-    return f"median of {len(seconds)} conversions {statistics.median(seconds):.2f} s"
-
-
-def _one_a_store(names: list[str]) -> "list[Backend]":
-    """Return the backends in order, without those that share a store with an earlier one (memory:python, :native)."""
-    from storebench.formats.registry import parse_backend, store_name_of
-
-    with about("BACKEND"):
-        backends = [parse_backend(name) for name in names]
-    return list({store_name_of(backend): backend for backend in backends}.values())
+_PRINTED = (
+    *("count", "format", "codec", "lossless", "payload_bytes", "file_bytes", "bytes_on_disk"),
+    *("build_s", "samples_digest"),
+)
 
 
 def _facts(store: "Store") -> dict[str, Any]:
@@ -256,16 +240,8 @@ def _facts(store: "Store") -> dict[str, Any]:
         "origin": str(manifest.dataset.provenance.origin),
         "derived_frac": manifest.dataset.provenance.derived_frac,
         "skipped_files": manifest.dataset.provenance.skipped_files,
-        "count": manifest.count,
         "image_shape": list(manifest.dataset.image_shape),
-        "format": manifest.format,
-        "codec": manifest.codec,
-        "lossless": manifest.lossless,
-        "payload_bytes": manifest.payload_bytes,
-        "file_bytes": manifest.file_bytes,
-        "bytes_on_disk": manifest.bytes_on_disk,
-        "build_s": manifest.build_s,
-        "samples_digest": manifest.samples_digest,
+        **{name: getattr(manifest, name) for name in _PRINTED},
     }
 
 
@@ -317,12 +293,6 @@ def verify(
 
 
 _MOST_SHOWN = 8
-_SAMPLES = 200
-_IMAGE_FILES = ("JPEG", "PNG", "WebP")
-_NEXT = (
-    "to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
-    "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
-)
 
 
 def inspect(
@@ -342,7 +312,7 @@ def inspect(
             metavar="N",
             help="Random samples to read, cold and warm; 0 reads none, and evicts nothing.",
         ),
-    ] = _SAMPLES,
+    ] = 200,
     as_json: JsonOption = False,
 ) -> None:
     """Report what random reads of LMDB or HDF5 cost.
@@ -356,15 +326,15 @@ def inspect(
 
         inspected = inspection.inspect(path, database=database, samples=samples)
         if as_json:
-            put_json(_findings(inspected))
+            parts = [
+                {**dataclasses.asdict(part), "amplification": part.amplification} for part in inspected.parts
+            ]
+            main = inspected.main.name if inspected.main else None
+            put_json(
+                {**dataclasses.asdict(inspected), "path": str(inspected.path), "parts": parts, "main": main}
+            )
         else:
             put(*_lines(inspected))
-
-
-def _findings(inspection: "Inspection") -> dict[str, object]:
-    parts = [{**dataclasses.asdict(part), "amplification": part.amplification} for part in inspection.parts]
-    main = inspection.main.name if inspection.main else None
-    return {**dataclasses.asdict(inspection), "path": str(inspection.path), "parts": parts, "main": main}
 
 
 def _lines(inspection: "Inspection") -> list[str]:
@@ -376,8 +346,12 @@ def _lines(inspection: "Inspection") -> list[str]:
     if len(inspection.parts) > _MOST_SHOWN:
         lines.append(f"  {len(inspection.parts) - _MOST_SHOWN} smaller parts: --json lists them")
     lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
-    if inspection.main is not None and any(kind in inspection.main.content for kind in _IMAGE_FILES):
-        lines.append(f"  {_NEXT}")
+    content = inspection.main.content if inspection.main else ""
+    if any(kind in content for kind in ("JPEG", "PNG", "WebP")):
+        lines.append(
+            "  to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
+            "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
+        )
     return [*lines, _summary(inspection)]
 
 
@@ -426,8 +400,6 @@ def _cost(reads: "Reads | None") -> str:
         return f"not measured ({reads.reason})" if reads else "not measured"
     read = f"{reads.read_bytes:,.0f} bytes read in " if reads.read_bytes else ""
     doubt = "" if reads.verified else f" (not verified: {reads.reason})"
-    return f"{read}{_time(reads.median_s)}{doubt}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+    median_s = reads.median_s
+    took = f"{median_s * 1e3:.3g} ms" if median_s >= 1e-3 else f"{median_s * 1e6:.3g} µs"
+    return f"{read}{took}{doubt}"

@@ -1,7 +1,6 @@
 """Which backends, states and lengths a run measures that names no backend: a pure function of samples and machine.
 
-The richest choice that fits into `BUDGET_S` is taken: first with more stores, then with the cold state, then with
-longer epochs.
+The richest choice that fits into `BUDGET_S` is taken: with more stores, then with the cold state, then with longer epochs.
 """
 
 import itertools
@@ -20,8 +19,6 @@ from storebench.units import rounded_bytes
 
 NAME = CHOSEN_BACKENDS
 """Name of the scenario, by which a run is known to have chosen its backends itself."""
-
-QUESTION = "Is it worth converting these images?"
 
 BUDGET_S = 300.0
 """Time for all of it: looking, converting, measuring, answering."""
@@ -55,9 +52,7 @@ FREE_FRAC = 0.5
 
 MOST_WORKERS = 8
 BATCH, LEAST_BATCH = 64, 8
-"""Samples per batch if no number was asked for: the first, and less only for images so slow that batches hardly matter.
-
-It does not depend on the number of images: few images are repeated."""
+"""Samples per batch if no number was asked for: the first, and less only for images so slow that batches hardly matter."""
 
 LONGEST_S = 15.0
 """Most seconds for the fewest steps of the slowest backend, unless a batch size was asked for."""
@@ -90,54 +85,46 @@ FEWEST_STORES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRun:
-    """What a run measures, and why.
-
-    Attributes
-    ----------
-    scenario
-        The table of its scenario, not validated yet.
-    notes
-        Clauses for the user: what is left out, and why.
-    estimate_s
-        Seconds that converting and the first rounds take.
-    whole
-        The whole dataset.
-    """
+    """What a run measures: the table of its scenario, not validated yet, and the whole dataset."""
 
     scenario: dict[str, Any]
     notes: tuple[str, ...]
+    """Clauses for the user: what is left out, and why."""
     estimate_s: float
+    """Seconds that converting and the first rounds take."""
     whole: Whole
 
 
 def asked_matrix(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a matrix that were asked for, completed so that they are valid with any backend.
-
-    Nothing is computed unless a network or its training was asked for.
-    """
-    if "compute" in asked:
-        chosen: dict[str, Any] = {} if str(ComputeKind.REAL) in asked["compute"] else {"model": NO_MODEL}
-    elif asked.get("model", NO_MODEL) == NO_MODEL:
-        chosen = {"model": NO_MODEL, "compute": [str(ComputeKind.NONE)]}
-    else:
-        chosen = {}
-    return chosen | dict(asked)
+    """Return the keys of a matrix that were asked for; nothing is computed unless a network or its training was."""
+    trains = asked.get("model", NO_MODEL) != NO_MODEL
+    computes = asked.get("compute", [str(ComputeKind.REAL if trains else ComputeKind.NONE)])
+    if str(ComputeKind.REAL) in computes:
+        return dict(asked)
+    return {"model": NO_MODEL, "compute": computes} | dict(asked)
 
 
 def choose(
     samples: Samples, machine: Machine, matrix: Mapping[str, Any], rounds: int | None = None
 ) -> FirstRun:
-    """Return the richest run that fits into `BUDGET_S`, or the shortest one if none does.
-
-    `matrix` replaces what is chosen; without `rounds`, as many run as fit. Raises DiskFullError if the free space does not
-    hold stores of the fewest samples that can be timed.
-    """
+    """Return the richest run that fits into `BUDGET_S`, or the shortest one; `matrix` and `rounds` replace what is chosen."""
     no_raw = _raw_refusal(samples, machine)
     count = _count(samples, machine, raw_stores=0 if no_raw else 2)
     wanted = [CacheState(word) for word in matrix.get("cache", ())]
-    no_cold = "" if wanted else _cold_refusal(samples, machine, count)
+    size, no_cold = round(count * samples.file_bytes), ""
+    if not wanted and not machine.evicts:
+        no_cold = "cold is left out: the stores' file system is in memory"
+    elif not wanted and size < COLD_LEAST_BYTES:
+        no_cold = (
+            f"cold is left out: read-ahead would cache all {rounded_bytes(size)} within a few steps; "
+            f"it needs {rounded_bytes(COLD_LEAST_BYTES)} of images"
+        )
     states = wanted or [CacheState.WARM, *([] if no_cold else [CacheState.COLD])]
-    backends = _backends(samples, raw=not no_raw)
+    codec = "original" if samples.are_files else "png"
+    if no_raw:  # the most important ones first
+        backends = [codec, f"lmdb+{codec}", f"hdf5+{codec}", f"lmdb+{codec}:direct"]
+    else:
+        backends = [codec, f"lmdb+{codec}", "lmdb", "lmdb:direct", "hdf5:direct"]
     options = [
         _Option(
             samples=samples,
@@ -173,14 +160,6 @@ def choose(
     )
 
 
-def _backends(samples: Samples, *, raw: bool) -> list[str]:
-    """Return the backends, the most important ones first."""
-    codec = "original" if samples.are_files else "png"
-    if raw:
-        return [codec, f"lmdb+{codec}", "lmdb", "lmdb:direct", "hdf5:direct"]
-    return [codec, f"lmdb+{codec}", f"hdf5+{codec}", f"lmdb+{codec}:direct"]
-
-
 def _raw_refusal(samples: Samples, machine: Machine) -> str:
     """Return why raw pixels are not measured; "" if they fit on the disk, and into memory whenever the files do."""
     whole = samples.count * samples.raw_bytes
@@ -191,17 +170,6 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
         return (
             f"{named}, more than memory holds beside training ({rounded_bytes(machine.memory_bytes)} in all)"
         )
-    return ""
-
-
-def _cold_refusal(samples: Samples, machine: Machine, count: int) -> str:
-    """Return why no cold cells are measured, or ""."""
-    size = round(count * samples.file_bytes)
-    if not machine.evicts:
-        return "cold is left out: the stores' file system is in memory"
-    if size < COLD_LEAST_BYTES:
-        least = rounded_bytes(COLD_LEAST_BYTES)
-        return f"cold is left out: read-ahead would cache all {rounded_bytes(size)} within a few steps; it needs {least} of images"
     return ""
 
 
@@ -247,11 +215,6 @@ class _Option:
         return list(self.asked.get("workers", [min(self.machine.cores, MOST_WORKERS)]))
 
     @property
-    def busy_cores(self) -> int:
-        """Cores that the fewest producers keep busy; without any, the loop itself decodes."""
-        return max(1, min(self.machine.cores, *self.workers))
-
-    @property
     def settings(self) -> int:
         """Combinations of what was asked for, each of which measures every backend in every state."""
         lists = [value for key, value in self.asked.items() if key != "cache" and isinstance(value, list)]
@@ -259,11 +222,7 @@ class _Option:
 
     @property
     def handing(self) -> int:
-        """Number of cells that measure the handoff of a loader beside an emulated accelerator.
-
-        With nothing to compute it takes longest. It depends on the loader and the batch, and one store measures it for all: in
-        memory, where producers keep up.
-        """
+        """Number of cells that measure a loader's handoff beside an emulated accelerator; one store measures it for all."""
         only_loads = [self.asked.get(key) for key in ("model", "compute")] == [NO_MODEL, [ComputeKind.NONE]]
         if not only_loads or self.states[0] not in _SEVERAL_PASSES:
             return 0
@@ -287,13 +246,15 @@ class _Option:
     @property
     def pause_s(self) -> float:
         """Seconds that the emulated accelerator takes per batch, in whole milliseconds."""
-        batch_s = self.batch * self._sample_s(self.handing_store)
+        batch_s = self.batch * (self.slow_s if _is_encoded(self.handing_store) else self.fast_s)
         return math.ceil(1000 * max(LEAST_PAUSE_S, KEEP_UP * batch_s)) / 1000
 
     @property
     def slow_s(self) -> float:
         """Seconds per sample of an image file, with the fewest workers."""
-        read_s = self.samples.read_s / self.busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
+        # Without workers, the loop itself decodes.
+        busy_cores = max(1, min(self.machine.cores, *self.workers))
+        read_s = self.samples.read_s / busy_cores + self.samples.file_bytes / CACHED_BYTES_PER_S
         return read_s + self.fast_s
 
     @property
@@ -318,7 +279,6 @@ class _Option:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch, over all passes."""
         batch_s = self.slow_s * self.batch
         wanted = min(MOST_STEPS, math.ceil(TIMED_S * self.scale / batch_s))
         steady = _steps_with_rate(WARMUP_STEPS, self.in_flight)
@@ -333,46 +293,32 @@ class _Option:
 
     @property
     def steps_per_pass(self) -> int:
-        """Steps of one warm pass."""
         return min(self.most_steps, math.ceil(self.steps / FEWEST_PASSES))
 
     @property
     def passes(self) -> int:
-        """Passes of a warm epoch."""
         return math.ceil(self.steps / self.steps_per_pass)
 
     @property
     def total_s(self) -> float:
-        """Seconds for converting and the first rounds."""
-        return self.convert_s + (self.rounds or ROUNDS) * self.round_s
+        loading_s = 0.0
+        for backend, state in itertools.product(self.backends, self.states):
+            is_encoded = _is_encoded(backend)
+            sample_s = self.slow_s if is_encoded else self.fast_s
+            stored = self.samples.file_bytes if is_encoded else self.samples.raw_bytes
+            served = min(self.steps, self.most_steps) * self.batch
+            epoch_s = served * (sample_s + stored / READ_BYTES_PER_S)
+            if state in _SEVERAL_PASSES:
+                epoch_s = self.passes * self.steps_per_pass * self.batch * sample_s
+            loading_s += PROCESS_START_S + epoch_s
+        handing_s = PROCESS_START_S + self.handing_steps * self.pause_s
+        round_s = DEVICE_ROUND_S + self.settings * loading_s + self.handing * handing_s
+        return self.convert_s + (self.rounds or ROUNDS) * round_s
 
     @property
     def convert_s(self) -> float:
-        """Seconds for building the stores."""
         raw = {name.partition(":")[0] for name in self.backends if "+" not in name} - {"original", "png"}
         return self.count * _convert_s(self.samples, self.machine, len(raw))
-
-    @property
-    def round_s(self) -> float:
-        """Seconds for one replicate of every cell."""
-        loading_s = sum(
-            PROCESS_START_S + self._cell_s(backend, state)
-            for backend, state in itertools.product(self.backends, self.states)
-        )
-        handing_s = PROCESS_START_S + self.handing_steps * self.pause_s
-        return DEVICE_ROUND_S + self.settings * loading_s + self.handing * handing_s
-
-    def _sample_s(self, backend: str) -> float:
-        return self.slow_s if _is_encoded(backend) else self.fast_s
-
-    def _cell_s(self, backend: str, state: CacheState) -> float:
-        """Return the seconds for the epoch of a cell."""
-        sample_s = self._sample_s(backend)
-        if state in _SEVERAL_PASSES:
-            return self.passes * self.steps_per_pass * self.batch * sample_s
-        stored = self.samples.file_bytes if _is_encoded(backend) else self.samples.raw_bytes
-        served = min(self.steps, self.most_steps) * self.batch
-        return served * (sample_s + stored / READ_BYTES_PER_S)
 
     def scenario(self) -> dict[str, Any]:
         """Return the table of the scenario, with what was asked for in place of what was chosen."""
@@ -382,7 +328,7 @@ class _Option:
             rule = {"replicates": MOST_ROUNDS, "budget": f"{budget_s} s"}
         return {
             "name": NAME,
-            "question": QUESTION,
+            "question": "Is it worth converting these images?",
             "test_limit": 0,
             **rule,
             "matrix": [*map(self._matrix, self.states), *([self._handing_matrix()] if self.handing else [])],
@@ -397,7 +343,10 @@ class _Option:
         }
         part = {"limit": self.count} if self.count < self.samples.count else {}
         side = {} if self.samples.side is None else {"image_size": self.samples.side}
-        length = {} if "max_steps" in self.asked else self._length(state)
+        length = {"max_steps": min(self.steps, self.most_steps)}
+        if state in _SEVERAL_PASSES:
+            length = {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
+        length = {} if "max_steps" in self.asked else length
         return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
 
     def _handing_matrix(self) -> dict[str, Any]:
@@ -413,11 +362,6 @@ class _Option:
                 "backends": [self.handing_store],
             }
         )
-
-    def _length(self, state: CacheState) -> dict[str, Any]:
-        if state in _SEVERAL_PASSES:
-            return {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
-        return {"max_steps": min(self.steps, self.most_steps)}
 
 
 def _steps_with_rate(warmup_steps: int, in_flight: int) -> int:

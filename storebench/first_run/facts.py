@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.base import LEAST_IMAGE_SIZE
 from storebench.datasets.images import SIDE, read_header
 from storebench.datasets.listing import listings_in
@@ -37,57 +37,32 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The samples of a dataset.
-
-    Attributes
-    ----------
-    count
-        All of them.
-    are_files
-        Whether they are image files, which can be stored as they are.
-    side
-        Side of the squares that every store serves; None for images of one size, which keep it.
-    raw_bytes
-        Bytes of a decoded sample.
-    file_bytes
-        Bytes of an image file, the mean of a few; of a PNG where the samples are no files.
-    read_s
-        Seconds in one thread to make a sample of such a file.
-    """
+    """The samples of a dataset; `are_files` if they are image files, which can be stored as they are."""
 
     count: int
     are_files: bool
     side: int | None
+    """Side of the squares that every store serves; None for images of one size, which keep it."""
     raw_bytes: int
     file_bytes: float
+    """Bytes of an image file, the mean of a few; of a PNG where the samples are no files."""
     read_s: float
+    """Seconds in one thread to make a sample of such a file."""
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
         return round(self.count * self.file_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The machine, and the disk of the stores.
-
-    Attributes
-    ----------
-    cores
-        Cores that this process may use.
-    memory_bytes
-        Memory, or the limit of the control group on it.
-    free_bytes
-        Free space on the file system of the stores.
-    evicts
-        Whether that file system keeps files outside memory, so that there is a cold state.
-    """
+    """The cores and the memory that this process may use, and the file system of the stores."""
 
     cores: int
     memory_bytes: int
     free_bytes: int
     evicts: bool
+    """Whether that file system keeps files outside memory, so that there is a cold state."""
 
     def fits(self, size: float) -> bool:
         """Return whether so many bytes stay in the page cache."""
@@ -95,22 +70,7 @@ class Machine:
 
 
 def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Samples:
-    """Return the facts about samples that the choice depends on.
-
-    Parameters
-    ----------
-    stores
-        The folder of all stores, which keeps what a scan finds.
-    progress
-        See `storebench.datasets.open_dataset`.
-
-    Raises
-    ------
-    UsageError
-        There are fewer than `FEWEST_SAMPLES`.
-    StorebenchError
-        See `open_dataset`; or one of the files that are looked at cannot be read.
-    """
+    """Return the facts about samples that the choice depends on; refuse fewer than `FEWEST_SAMPLES`."""
     dataset = open_dataset(spec, listings=listings_in(stores), progress=progress)
     if len(dataset) < FEWEST_SAMPLES:
         verb = "is" if len(dataset) == 1 else "are"
@@ -120,8 +80,13 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
             hint=f"Name a folder with more images, or repeat these with --size {ENOUGH_SAMPLES}.",
         )
     files, side = dataset.original_info, spec.image_size
-    if side is None and files is not None:
-        side = _side(dataset, files.image_shape)
+    height, width, _ = dataset.info.image_shape if files is None else files.image_shape
+    if side is None and files is not None and (height != width or height >= SIDE):
+        # That of a network, or of the images where they are smaller; small squares of one size keep theirs.
+        probed = min(len(dataset), FILES_LOOKED_AT)
+        sample_files = (dataset.original(at * len(dataset) // probed)[0] for at in range(probed))
+        shorter = median(min(header.width, header.height) for header in map(read_header, sample_files))
+        side = max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, int(shorter)))
     base = parse_backend("files+png" if files is None else "files+original")
     costs = sample_costs(dataset, base, side, limit_s=LOOK_S)
     return Samples(
@@ -134,27 +99,8 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
     )
 
 
-def _side(dataset: Dataset, own: tuple[int, int, int]) -> int | None:
-    """Return the side of the squares to serve: a network's, or that of the images where they are smaller.
-
-    None keeps small square images of one size.
-    """
-    if own[0] == own[1] and own[0] < SIDE:
-        return None
-    probed = min(len(dataset), FILES_LOOKED_AT)
-    files = (dataset.original(at * len(dataset) // probed)[0] for at in range(probed))
-    shorter = median(min(header.width, header.height) for header in map(read_header, files))
-    return max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, int(shorter)))
-
-
 def machine_for(stores: Path) -> Machine:
-    """Return the facts about this machine that the choice depends on.
-
-    Parameters
-    ----------
-    stores
-        The folder of all stores, which need not exist.
-    """
+    """Return the facts about this machine that the choice depends on."""
     folder = nearest_folder(stores)
     known = [size for size in (memory_bytes("MemTotal"), memory_limit_bytes()) if size]
     return Machine(

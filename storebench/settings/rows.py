@@ -4,7 +4,7 @@ import dataclasses
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any
 
 _ROW = "setting"
@@ -46,20 +46,14 @@ def setting(*, default: Any = dataclasses.MISSING, **row: Any) -> Any:
 def rows_of(settings: type) -> tuple[Setting, ...]:
     """Return the rows of a dataclass whose fields carry one each, in the order of the fields."""
     hints = typing.get_type_hints(settings)
+    kinds = {name: (set(typing.get_args(hint)) - {NoneType} or {hint}).pop() for name, hint in hints.items()}
     return tuple(
         dataclasses.replace(
             declared.metadata[_ROW],
             name=declared.name,
             key=declared.metadata[_ROW].key or declared.name,
-            kind=_without_none(hints[declared.name]),
+            kind=kinds[declared.name],
             default=... if declared.default is dataclasses.MISSING else declared.default,
         )
         for declared in dataclasses.fields(settings)
     )
-
-
-def _without_none(hint: Any) -> type:
-    kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    [kind] = [kind for kind in kinds if kind is not NoneType]
-    plain: type = kind
-    return plain

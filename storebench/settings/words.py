@@ -29,7 +29,6 @@ class Split(Word):
 
     @classmethod
     def of(cls, text: str) -> "Split":
-        """Return the split called `text`."""
         if text not in list(cls):
             raise UnknownNameError.of("split", text, [word.value for word in cls])
         return cls(text)
@@ -122,7 +121,6 @@ class Compute(str):
     milliseconds: float
 
     def __new__(cls, text: str) -> Self:
-        """Read `text`."""
         if not re.fullmatch(r"real|none|emulated:\d+(\.\d+)?", text):
             raise ValueError(f"compute is 'real', 'none' or 'emulated:MILLISECONDS', not {text!r}")
         compute = super().__new__(cls, text)
@@ -138,7 +136,6 @@ class Compute(str):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Return the schema of a string that is read."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_after_validator_function(

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic
 
 from storebench.datasets.catalog import KNOWN
-from storebench.matrix import LEAST_MEMORY_BYTES, MODEL_BATCHES, Axis, Matrix
+from storebench.matrix import LEAST_MEMORY_BYTES, MODEL_BATCHES, Axis, Matrix, MatrixWithoutLoop
 from storebench.scenario import Scenario
 from storebench.units import format_bytes
 from tests.docs.schema_page import meanings
@@ -74,14 +74,14 @@ def scenario_reference() -> str:
         "A file has at least one matrix.",
         "",
         *head,
-        *_rows(Matrix),
+        *_rows(Matrix, MatrixWithoutLoop),
         "",
     ]
     return "\n".join([INTRO, "## The file", "", *head, *top, *matrix])
 
 
-def _rows(model: type[pydantic.BaseModel]) -> Iterator[str]:
-    told, schema = meanings(model), model.model_json_schema()
+def _rows(model: type[pydantic.BaseModel], told_by: type | None = None) -> Iterator[str]:
+    told, schema = meanings(told_by or model), model.model_json_schema()
     for name, field in model.model_fields.items():
         about = _one_value(schema["properties"][name], schema)
         text = told.get(name) or field.description or ""

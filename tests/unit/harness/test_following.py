@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from storebench import following
+from storebench import following, surroundings
 from storebench.errors import CellFailedError, UsageError
 from storebench.following import follow
 from storebench.ranks.nodes import Board, NodeAddress
@@ -45,7 +45,7 @@ class Place:
         self.scenario: Scenario = load_scenario(folder / "two.toml")
         self.plain, self.limited = self.scenario.cells()
         self.prepared: list[Cell] = []
-        patch.setattr(following, "refusals", self.refusals)
+        patch.setattr(surroundings, "refusals", self.refusals)
         patch.setattr(following, "prepare", self.prepare)
         patch.setattr(following, "answer_of", lambda *_more: {})
 
