@@ -91,9 +91,6 @@ def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
     return exit_code
 
 
-_LESS_MEMORY = "Use fewer workers, smaller batches or a smaller --size."
-
-
 @dataclass(frozen=True, kw_only=True)
 class FailedAnswer:
     """Why a replicate failed."""
@@ -114,8 +111,10 @@ def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
     if isinstance(error, StorebenchError):
         return _expected(error)
     if isinstance(error, MemoryError):
-        return _expected(CellFailedError("out of memory", hint=_LESS_MEMORY))
-    _print_traceback(error)
+        less = "Use fewer workers, smaller batches or a smaller --size."
+        return _expected(CellFailedError("out of memory", hint=less))
+    with contextlib.suppress(OSError):  # the disk may be full
+        traceback.print_exception(error)
     if isinstance(error, OSError) and error.errno is not None:
         return _expected(from_os_error(error, error.filename or job.run))
     return FailedAnswer(failure=f"unexpected error: {summary(error)}", exit_code=EXIT_INTEGRITY, see_log=True)
@@ -123,9 +122,3 @@ def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
 
 def _expected(error: StorebenchError) -> FailedAnswer:
     return FailedAnswer(failure=str(error), exit_code=error.exit_code)
-
-
-def _print_traceback(error: Exception) -> None:
-    """Print the traceback into the log, unless the disk is full."""
-    with contextlib.suppress(OSError):
-        traceback.print_exception(error)
