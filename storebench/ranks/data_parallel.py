@@ -62,14 +62,6 @@ class _AfterBackward(Exchange):
             gradient.copy_(piece.view_as(gradient))
 
 
-_UNSYNCED: dict[str, Any] = {
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters
-    else "broadcast_buffers": False  # the older name, which torch 2.13 deprecates
-}
-"""Buffers are not exchanged: they are constants, or statistics of which those of rank 0 count."""
-
-
 class _DuringBackward(Exchange):
     """The buckets of DistributedDataParallel, which are exchanged while the backward pass goes on."""
 
@@ -77,9 +69,12 @@ class _DuringBackward(Exchange):
 
     def __init__(self, network: Network, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(network, group)
-        self._parallel = nn.parallel.DistributedDataParallel(
-            network, process_group=group, gradient_as_bucket_view=True, **_UNSYNCED
-        )
+        parallel = nn.parallel.DistributedDataParallel
+        known = inspect.signature(parallel).parameters  # torch 2.13 deprecates the older name
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        # Buffers are not exchanged: they are constants, or statistics of which those of rank 0 count.
+        unsynced: dict[str, Any] = {buffers: False}
+        self._parallel = parallel(network, process_group=group, gradient_as_bucket_view=True, **unsynced)
 
     def weight(self, own: int, whole: int) -> float:  # noqa: ARG002
         # DistributedDataParallel divides the sum over ranks by their number.

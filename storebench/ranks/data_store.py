@@ -574,15 +574,11 @@ class StoreLoader(SharedLoader):
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, including empty ones. Nothing happens before the first is requested."""
-        if self._data is None:
-            raise RuntimeError("the loader is not open")
-        return self._served(self._data, plan)
-
-    def _served(self, data: DataStore, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        assert self._data is not None, "the loader is open"
         full = dataclasses.replace(plan, batches=[indices for indices in plan.batches if len(indices)])
         made = map(self._producer.produce, requests_of(full, 1))
         shape = batch_shape(self.job)[1:]
-        yield from data.serve(plan, with_empty_batches(made, plan.batches, shape))
+        yield from self._data.serve(plan, with_empty_batches(made, plan.batches, shape))
 
     def close(self) -> list[ReaderReport]:
         """Close the reader and free the memory."""

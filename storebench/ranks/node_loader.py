@@ -34,7 +34,6 @@ from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import SharedLoader
 
 _FAMILY = "AF_UNIX"
-_KEY_BYTES = 32
 
 
 class Line:
@@ -90,7 +89,7 @@ def _answered(group: Group, progress: RankProgress) -> list[Line]:
     """Return the connections of the first rank of a node to the others."""
     me = group.membership
     # Messages are pickled, so the key must keep out processes of other jobs.
-    address, key = f"\0storebench-{uuid.uuid4().hex}", os.urandom(_KEY_BYTES)
+    address, key = f"\0storebench-{uuid.uuid4().hex}", os.urandom(32)
     lines: dict[int, Line] = {}
     with Listener(address, family=_FAMILY, backlog=me.local_ranks, authkey=key) as listener:
         group.exchange({me.node: (address, key, str(me))})
@@ -161,8 +160,7 @@ class NodeLoader(SharedLoader):
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, each when the reader has filled it."""
-        if self._side is None:
-            raise RuntimeError("the loader is not open")
+        assert self._side is not None, "the loader is open"
         return self._side.epoch(plan)
 
     def close(self) -> list[ReaderReport]:
@@ -264,7 +262,7 @@ class _Reader(_NodeMember):
                 owed[guest] -= 1
 
     def close(self) -> ReaderReport:
-        if self._beside is not None and self._beside.busy:
+        if self._beside is not None and self._beside.thread.is_alive():
             # After an error elsewhere, the thread may still be reading. It ends with the process.
             return ReaderReport(pid=os.getpid(), open_ns=0)
         closed = self._producer.close()
@@ -307,21 +305,17 @@ class _Beside:
         self._batches = batches
         self._made: queue.SimpleQueue[LoadedBatch | BaseException | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HALVES)
-        self._thread = threading.Thread(target=self._make, name="storebench-node-reader", daemon=True)
-
-    @property
-    def busy(self) -> bool:
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=self._make, name="storebench-node-reader", daemon=True)
 
     def served(self) -> Iterator[LoadedBatch]:
         """Yield the batches. When the loop asks for the next one, it has finished with the previous one."""
-        self._thread.start()
+        self.thread.start()
         while (item := self._made.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
             self._room.release()
-        self._thread.join()
+        self.thread.join()
 
     def _make(self) -> None:
         try:

@@ -60,9 +60,6 @@ class AfterStep:
         return kept or read or played
 
 
-_IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"
-
-
 def ahead_frac(cell: Cell, manifest: Manifest) -> float:
     """Return the share of a store that all readers of a cell read ahead, if they are told the order of the epoch."""
     reader = get_format(cell.backend.format).readers()[cell.backend.reader].reader
@@ -120,10 +117,15 @@ class ResidencyWatch:
         """Return `cache` with the sampled residency, and the steady steps of a limited cell."""
         cache = dataclasses.replace(cache, resident_frac_after=after.frac)
         if not self._wanted or not len(table["step"]):
-            reason = cache.reason or (_IN_MEMORY if self._cell.cache in BOUNDED_STATES else "")
+            in_memory = "the epoch is served from memory, so the cache state is one of the opening only"
+            reason = cache.reason or (in_memory if self._cell.cache in BOUNDED_STATES else "")
             return dataclasses.replace(cache, reason=reason), None
         if self._by_counts:
-            self._curve = _two_points(table, cache, after)
+            before = cache.resident_frac_before
+            self._curve = ResidencyCurve(reason=after.reason or "resident pages cannot be counted")
+            if before is not None and after.frac is not None:
+                at_ns = (int(table["start_ns"][0]) - 1, int(step_ends(table)[-1]))
+                self._curve = ResidencyCurve(at_ns=at_ns, resident_frac=(before, after.frac))
         judged = Judgement()
         if self._cell.cache != CacheState.COLD:
             judged = steady_portion(
@@ -146,17 +148,6 @@ class ResidencyWatch:
         )
         return cache, judged.portion
 
-
-def _two_points(table: StepTable, cache: CacheFacts, after: Residency) -> ResidencyCurve:
-    if cache.resident_frac_before is None or after.frac is None:
-        return ResidencyCurve(reason=after.reason or "resident pages cannot be counted")
-    return ResidencyCurve(
-        at_ns=(int(table["start_ns"][0]) - 1, int(step_ends(table)[-1])),
-        resident_frac=(cache.resident_frac_before, after.frac),
-    )
-
-
-_GAMES = "tournaments between steps read and computed, too"
 
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 """Returns the facts of the page cache and the steady steps of a limited cell, from one row per step."""
@@ -223,7 +214,8 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
     if games.due:
-        counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, _GAMES))
+        reason = "tournaments between steps read and computed, too"
+        counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, reason))
     data_store = setup.loader.close_epoch()
     after = resident(setup.pages.files) if setup.limit is None else setup.limit.count()
     setup.group.barrier()  # until no rank counts any more: the proofs read from the store

@@ -232,10 +232,6 @@ def _rate(part: StepTable) -> tuple[int, float]:
     return int(part["samples"].sum()), _seconds(wall_ns(part))
 
 
-_SUMMED = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
-_AVERAGED = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
-
-
 def epoch_record(record: Record, table: StepTable) -> Record:
     """Return `record` with every figure that follows from the epoch's steps."""
     if not len(table["step"]):
@@ -287,8 +283,10 @@ def _with_rates(record: Record, timed: StepTable, timed_s: float) -> Record:
 
 def _job_record(parts: Sequence[Record], table: StepTable) -> Record:
     """Return the record of a job from those of its ranks and its step table."""
-    figures: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED}
-    figures |= {name: statistics.fmean(getattr(part, name) for part in parts) for name in _AVERAGED}
+    counts = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
+    figures: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in counts}
+    times = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
+    figures |= {name: statistics.fmean(getattr(part, name) for part in parts) for name in times}
     record = dataclasses.replace(
         parts[0],
         epoch_s=_seconds(wall_ns(job_steps(table))),

@@ -32,7 +32,7 @@ from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
-from storebench.worker.job import CellJob, write_job
+from storebench.worker.job import CellJob, job_text
 
 GRACE_S = 3.0
 """Time for a process to end by itself before it is killed."""
@@ -126,7 +126,7 @@ def answer_of(
     tell: Tell = tell_nobody,
 ) -> dict[str, Any]:
     """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line."""
-    write_job(job, scratch / "job.json")
+    (scratch / "job.json").write_text(job_text(job), encoding="utf-8")
     memory = OomWatch(job.memory_group)
     ending = _ending(job, scratch, log, around, timeout_s, tell)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
@@ -201,21 +201,11 @@ def _fresh_process(
         return exit_code(process, timeout_s, told)
 
 
-def out_of_time(timeout_s: float) -> str:
-    """Return the reason and the advice for a process that was killed after `timeout_s`."""
-    return (
-        f"{NO_ANSWER_AFTER} {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
-    )
-
-
-def ending(code: int) -> str:
-    """Return the words for an exit code: the code itself, or the signal."""
-    return f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"
-
-
 def _no_answer(code: int | None, scratch: Path, log: Path, timeout_s: float) -> str:
     if code is None:
-        return f"the cell was killed: {out_of_time(timeout_s)}"
+        more = "give it more time with --timeout, or timeout_s in the scenario"
+        return f"the cell was killed: {NO_ANSWER_AFTER} {timeout_s:g} s; {more}"
     if code == EXIT_NOT_WRITTEN:
         return not_written(scratch.parent)
-    return f"the cell's process ended with {ending(code)}; see {log.parent.name}/{log.name}"
+    how = f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"
+    return f"the cell's process ended with {how}; see {log.parent.name}/{log.name}"

@@ -24,7 +24,7 @@ from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
-from storebench.worker.job import answer_failure, read_job, write_answer
+from storebench.worker.job import failed_answer, read_job, write_answer
 from storebench.worker.rank import end_with_the_runner, run_rank
 from storebench.worker.record import Epoch, part_of, prove, recorded
 from storebench.worker.setup import Setup
@@ -175,7 +175,8 @@ def main(arguments: Sequence[str]) -> int:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
         records = run(Setup.of(job, progress=RankProgress.create(path.parent, 0)), owns_process=True)
     except Exception as error:  # noqa: BLE001 - the last resort: the record names it, the log holds the traceback
-        return answer_failure(job, error)
+        failed = failed_answer(job, error)
+        return write_answer(job, dataclasses.asdict(failed), failed.exit_code)
     finally:
         if group is not None and os.getppid() != runner:
             group.disband()

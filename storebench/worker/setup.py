@@ -18,7 +18,7 @@ from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import Loader, get_loader
-from storebench.loading.order import pass_orders, split_batches
+from storebench.loading.order import pass_orders
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
@@ -125,12 +125,19 @@ class Setup:
 
     def batches(self, epoch: int) -> list[Indices]:
         """Return this rank's batches of an epoch."""
-        return [batch for order in self._orders(epoch) for batch in self._shard(order)]
+        rank, ranks = self.trainer.rank, self.trainer.ranks
+        shards = (shard_of(order, rank=rank, ranks=ranks, **self._dealing) for order in self._orders(epoch))
+        return [batch for shard in shards for batch in shard]
 
     def plan(self, epoch: int, batches: list[Indices]) -> EpochPlan:
         """Return the plan of an epoch for this rank's `batches` of it."""
-        everyone = self._everyone(epoch) if self.cell.share is Share.STORE else None
-        return EpochPlan(epoch=epoch, batches=batches, everyone=everyone)
+        everyone = (
+            pieces
+            for order in self._orders(epoch)
+            for pieces in dealt(order, ranks=self.membership.ranks, **self._dealing)
+        )
+        shares = self.cell.share is Share.STORE
+        return EpochPlan(epoch=epoch, batches=batches, everyone=everyone if shares else None)
 
     def expected(self, epoch: int) -> list[Indices]:
         """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass."""
@@ -173,18 +180,6 @@ class Setup:
         )
         for order in orders:
             yield self.parts[number].training[order] if self.parts else order
-
-    def _everyone(self, epoch: int) -> Iterator[list[Indices]]:
-        """Yield the batches of all ranks, step by step."""
-        for order in self._orders(epoch):
-            yield from dealt(order, ranks=self.membership.ranks, **self._dealing)
-
-    def _shard(self, order: Indices) -> list[Indices]:
-        """Return this rank's batches of one pass."""
-        cell, trainer = self.cell, self.trainer
-        if trainer.ranks == 1:
-            return split_batches(order, cell.batch_size, cell.max_steps)
-        return shard_of(order, rank=trainer.rank, ranks=trainer.ranks, **self._dealing)
 
     @property
     def _dealing(self) -> dict[str, Any]:
