@@ -1,5 +1,6 @@
 """One node's part of torchrun: start the ranks of a job there, and end them all as soon as one fails."""
 
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,6 @@ if TYPE_CHECKING:  # its import takes seconds, in which this process must alread
     from torch.distributed.launcher.api import LaunchConfig
 
 _HERE = "127.0.0.1"
-_SHUTDOWN_S = "3"
 _EXIT_FAILED = 1
 _LOOPBACK = Path("/sys/class/net/lo")
 
@@ -25,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run a job of ranks, and return 0 if all of them did."""
     end_with_starter(signal.SIGTERM)
     text, folder, *program = arguments
-    team = Team.of_text(text)
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_S)
+    team = Team(**json.loads(text))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
     if team.nodes == 1 and _LOOPBACK.exists():
         # gloo would use the address that the host's name has, which may be none that can be reached.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK.name)

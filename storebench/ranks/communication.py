@@ -1,5 +1,6 @@
 """The cost of communication between the ranks of a job: the link before its epochs, empty barriers and exchanges after them."""
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -55,21 +56,20 @@ _SMALL_TRIALS, _SMALL_IN_A_ROW = 5, 20
 
 def measure_link(step: Step, group: Group) -> Link | None:
     """Measure the link between the ranks. All ranks call it together, before anything is timed."""
+    device = step.device if isinstance(step, RankStep) else torch.device("cpu")
     if not isinstance(step, Exchanging):
         return None
-    device = _device(step)
-    ring = _Ring(group, device)
-    ring.message_s(_SMALL_BYTES)  # connects neighbours
-    small = [ring.message_s(_SMALL_BYTES, _SMALL_IN_A_ROW) for _ in range(_SMALL_TRIALS)]
-    size, message_s = long_enough(ring.message_s)
+    message_s = functools.partial(_message_s, group, device)
+    message_s(_SMALL_BYTES)  # connects neighbours
+    small = [message_s(_SMALL_BYTES, _SMALL_IN_A_ROW) for _ in range(_SMALL_TRIALS)]
+    size, fastest_s = long_enough(message_s)
     # All ranks know the slowest one's time, so they agree on the number.
-    count = min(MOST_MESSAGES, max(FEWEST_MESSAGES, int(BUDGET_S / message_s)))
-    large = [ring.message_s(size) for _ in range(count)]
-    return Link(
-        kind=_kind(group, device),
-        bytes_per_s=size / statistics.median(large),
-        latency_s=statistics.median(small),
-    )
+    count = min(MOST_MESSAGES, max(FEWEST_MESSAGES, int(BUDGET_S / fastest_s)))
+    large = [message_s(size) for _ in range(count)]
+    kind = LinkKind.LOOPBACK if device.type == "cpu" else LinkKind.DEVICES
+    if len(set(group.exchange(group.membership.node))) > 1:
+        kind = LinkKind.NETWORK
+    return Link(kind=kind, bytes_per_s=size / statistics.median(large), latency_s=statistics.median(small))
 
 
 def long_enough(message_s: Callable[[int], float]) -> tuple[int, float]:
@@ -82,48 +82,22 @@ def long_enough(message_s: Callable[[int], float]) -> tuple[int, float]:
         size *= 2
 
 
-class _Ring:
-    """The ranks in a ring."""
-
-    def __init__(self, group: Group, device: torch.device) -> None:
-        me = group.membership
-        self._group = group
-        self._device = device
-        self._next = (me.rank + 1) % me.ranks
-        self._previous = (me.rank - 1) % me.ranks
-
-    def message_s(self, size: int, count: int = 1) -> float:
-        """Return the seconds per message when every rank sends `count` in a row to the next one; the slowest rank counts."""
-        sent = torch.zeros(size, dtype=torch.uint8, device=self._device)
-        received = torch.empty_like(sent)
-        self._group.barrier()
-        start = time.perf_counter()
-        for _ in range(count):
-            self._shift(sent, received)
-        own_s = (time.perf_counter() - start) / count
-        return max(self._group.exchange(own_s))
-
-    def _shift(self, sent: torch.Tensor, received: torch.Tensor) -> None:
-        messages = [
-            dist.P2POp(dist.isend, sent, self._next),
-            dist.P2POp(dist.irecv, received, self._previous),
-        ]
-        for work in dist.batch_isend_irecv(messages):
+def _message_s(group: Group, device: torch.device, size: int, count: int = 1) -> float:
+    """Return the seconds per message when every rank sends `count` in a row to the next one; the slowest rank counts."""
+    me = group.membership
+    sent = torch.zeros(size, dtype=torch.uint8, device=device)
+    received = torch.empty_like(sent)
+    group.barrier()
+    start = time.perf_counter()
+    for _ in range(count):
+        to_next = dist.P2POp(dist.isend, sent, (me.rank + 1) % me.ranks)
+        from_previous = dist.P2POp(dist.irecv, received, (me.rank - 1) % me.ranks)
+        for work in dist.batch_isend_irecv([to_next, from_previous]):
             work.wait()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-
-def _device(step: Exchanging) -> torch.device:
-    """Return the device of a step's gradients."""
-    return step.device if isinstance(step, RankStep) else torch.device("cpu")
-
-
-def _kind(group: Group, device: torch.device) -> LinkKind:
-    nodes = len(set(group.exchange(group.membership.node)))
-    if nodes > 1:
-        return LinkKind.NETWORK
-    return LinkKind.LOOPBACK if device.type == "cpu" else LinkKind.DEVICES
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    own_s = (time.perf_counter() - start) / count
+    return max(group.exchange(own_s))
 
 
 BARRIERS = 50
@@ -138,7 +112,11 @@ PAIRS_BUDGET_S = 1.5
 
 def communication(step: Step, group: Group, batch_size: int) -> Communication | None:
     """Measure the cost of communication; every rank calls it at the same time."""
-    barrier_s = _barrier_s(group)
+    barriers_s = []
+    for _ in range(_UNTIMED + BARRIERS):
+        start = time.perf_counter()
+        group.barrier()
+        barriers_s.append(time.perf_counter() - start)
     pairs = _pairs(step, group, batch_size) if isinstance(step, Exchanging) else []
     measured = group.gather(pairs)
     if measured is None:
@@ -148,21 +126,12 @@ def communication(step: Step, group: Group, batch_size: int) -> Communication | 
         for by_rank in zip(*measured, strict=True)
     ]
     return Communication(
-        barrier_s=barrier_s,
+        barrier_s=statistics.median(barriers_s[_UNTIMED:]),
         gradient_bytes=step.gradient_bytes if isinstance(step, Exchanging) else None,
         exposed_s=statistics.median(synced - without for synced, without in slowest) if slowest else None,
         step_s=statistics.median(without for _, without in slowest) if slowest else None,
         pairs=len(slowest),
     )
-
-
-def _barrier_s(group: Group) -> float:
-    seconds = []
-    for _ in range(_UNTIMED + BARRIERS):
-        start = time.perf_counter()
-        group.barrier()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[_UNTIMED:])
 
 
 def _pairs(step: Exchanging, group: Group, batch_size: int) -> list[tuple[float, float]]:

@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from storebench.errors import UsageError
 from storebench.settings.words import Compute, ComputeKind, Sync
 from storebench.training.models import ModelSpec, Network
-from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, Step
+from storebench.training.steps import CpuStep, CudaStep, EmulatedStep, NoStep, Step, trained_on
 
 
 class Exchange:
@@ -46,17 +45,15 @@ class Exchange:
         return contextlib.nullcontext()
 
 
-class AfterBackward(Exchange):
+class _AfterBackward(Exchange):
     """One exchange of all gradients in one piece, after the backward pass."""
 
     joins = True
 
     def weight(self, own: int, whole: int) -> float:  # noqa: ARG002
-        """Return the factor: gradients are summed over ranks."""
-        return 1 / whole
+        return 1 / whole  # gradients are summed over ranks
 
     def finish(self) -> None:
-        """Sum the gradients of all ranks."""
         gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat, group=self._group)
@@ -65,43 +62,36 @@ class AfterBackward(Exchange):
             gradient.copy_(piece.view_as(gradient))
 
 
-_UNSYNCED: dict[str, Any] = {
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters
-    else "broadcast_buffers": False  # the older name, which torch 2.13 deprecates
-}
-"""Buffers are not exchanged: they are constants, or statistics of which those of rank 0 count."""
-
-
-class DuringBackward(Exchange):
+class _DuringBackward(Exchange):
     """The buckets of DistributedDataParallel, which are exchanged while the backward pass goes on."""
 
     joins = True
 
     def __init__(self, network: Network, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(network, group)
-        self._parallel = nn.parallel.DistributedDataParallel(
-            network, process_group=group, gradient_as_bucket_view=True, **_UNSYNCED
-        )
+        parallel = nn.parallel.DistributedDataParallel
+        known = inspect.signature(parallel).parameters  # torch 2.13 deprecates the older name
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        # Buffers are not exchanged: they are constants, or statistics of which those of rank 0 count.
+        unsynced: dict[str, Any] = {buffers: False}
+        self._parallel = parallel(network, process_group=group, gradient_as_bucket_view=True, **unsynced)
 
     def weight(self, own: int, whole: int) -> float:  # noqa: ARG002
-        """Return the factor: DistributedDataParallel divides the sum over ranks by their number."""
+        # DistributedDataParallel divides the sum over ranks by their number.
         return dist.get_world_size(self._group) / whole
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the logits, and prepare the exchange."""
         logits: torch.Tensor = self._parallel(pixels)
         return logits
 
     def without(self) -> AbstractContextManager[None]:
-        """Return a context in which nothing is exchanged."""
         context: AbstractContextManager[None] = self._parallel.no_sync()
         return context
 
 
 _EXCHANGES: dict[Sync, type[Exchange]] = {
-    Sync.OVERLAPPED: DuringBackward,
-    Sync.AFTER: AfterBackward,
+    Sync.OVERLAPPED: _DuringBackward,
+    Sync.AFTER: _AfterBackward,
     Sync.NONE: Exchange,
 }
 
@@ -172,7 +162,8 @@ class RankStep(CpuStep, Exchanging):
             self._sum_of_losses().backward()  # type: ignore[no-untyped-call]
         if synchronised:
             self._exchange.finish()
-        self._wait_for_device()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         seconds = time.perf_counter() - start
         self._optimizer.forget_gradients()
         return seconds
@@ -191,15 +182,9 @@ class RankStep(CpuStep, Exchanging):
         loss: torch.Tensor = self._summed(self._exchange.forward(self._pixels), self._labels)
         return loss
 
-    def _wait_for_device(self) -> None:
-        """Wait until the device has finished; a CPU has."""
-
 
 class CudaRankStep(CudaStep, RankStep):
     """The same on a GPU."""
-
-    def _wait_for_device(self) -> None:
-        torch.cuda.synchronize(self.device)
 
 
 class EmulatedRankStep(EmulatedStep, Exchanging):
@@ -252,20 +237,11 @@ def make_rank_step(
     if compute.kind is ComputeKind.NONE:
         return NoStep()
     if compute.kind is ComputeKind.EMULATED:
-        return EmulatedRankStep(compute.milliseconds, _parameters(spec, shape, classes), sync, group)
-    if spec is None:
-        raise UsageError("compute 'real' needs a model", hint="Pass --model, or --compute none.")
-    target = torch.device(device)
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("there is no CUDA device here", hint="Pass --device cpu.")
+        parameters = Network(spec, shape, classes).parameters() if spec else ()
+        count = sum(parameter.numel() for parameter in parameters) or 1  # ranks also meet without a network
+        return EmulatedRankStep(compute.milliseconds, count, sync, group)
+    spec, target = trained_on(spec, device)
     kind = CudaRankStep if target.type == "cuda" else RankStep
     step = kind(spec, Network(spec, shape, classes), target)
     step.exchange_by(sync, group)
     return step
-
-
-def _parameters(spec: ModelSpec | None, shape: tuple[int, int, int], classes: int) -> int:
-    """Return the number of parameters of a network; 1 without a network, so that ranks still meet in each step."""
-    if spec is None:
-        return 1
-    return sum(parameter.numel() for parameter in Network(spec, shape, classes).parameters())

@@ -127,13 +127,12 @@ class HeldPixels(HeldSamples):
     def __init__(self, own: Indices, shape: tuple[int, int, int]) -> None:
         super().__init__(own)
         self._pixels = np.empty((len(own), *shape), np.uint8)
-        self._image_bytes = int(np.prod(shape))
 
     def keep(self, samples: Indices, pixels: Batch) -> None:
         """Keep the own samples among `samples`, whose `pixels` are uint8 [n, H, W, C]."""
         rows, places = self._new(samples)
         self._pixels[places] = pixels[rows]
-        self.held_bytes += len(rows) * self._image_bytes
+        self.held_bytes += len(rows) * self._pixels[:1].nbytes
 
     def pack(self, samples: Indices) -> Bytes:
         """Return a copy of own samples, uint8 [n * H * W * C]."""
@@ -150,18 +149,14 @@ class HeldPayloads(HeldSamples):
     def __init__(self, own: Indices) -> None:
         super().__init__(own)
         self._payloads = [b""] * len(own)
-        self._sizes = np.zeros(len(own), np.int64)
-
-    @property
-    def sizes(self) -> ByteCounts:
-        """Bytes of each own payload, int64, in ascending order of the samples; 0 for those that are not in memory yet."""
-        return self._sizes
+        self.sizes = np.zeros(len(own), np.int64)
+        """Bytes of each own payload, in ascending order of the samples; 0 for those that are not in memory yet."""
 
     def keep(self, samples: Indices, payloads: Sequence[bytes]) -> None:
         """Keep the own samples among `samples`, with their `payloads`."""
         for row, place in zip(*self._new(samples), strict=True):
             payload = self._payloads[place] = payloads[row]
-            self._sizes[place] = len(payload)
+            self.sizes[place] = len(payload)
             self.held_bytes += len(payload)
 
     def pack(self, samples: Indices) -> Bytes:
@@ -206,20 +201,20 @@ class Messages:
         """Post the receipt of a message into `content`, which has its size, and return the work to wait for."""
         return _posted(dist.irecv(torch.from_numpy(content), source, group=self._group, tag=step % _TAGS))
 
-    def wait(self, works: Iterable[dist.Work]) -> None:
-        """Wait until messages have been sent or received."""
+    def wait(self, works: Sequence[dist.Work]) -> int:
+        """Wait until messages have been sent or received, and return the nanoseconds of the wait."""
+        if not works:
+            return 0
+        start = time.perf_counter_ns()
         with self._progress.waiting():
             for work in works:
                 work.wait()
+        return time.perf_counter_ns() - start
 
 
 def _posted(work: dist.Work | None) -> dist.Work:
     assert work is not None, "this rank is a member of the group"
     return work
-
-
-Pack = Callable[[Indices], Bytes]
-"""Returns a copy of samples held by this rank, as the content of a message."""
 
 
 @dataclass(kw_only=True)
@@ -242,28 +237,12 @@ class Traffic:
         self.most_buffer_bytes = max(self.most_buffer_bytes, self.buffer_bytes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arrived:
-    """A batch that has arrived: rows held by this rank, and messages with the other rows."""
-
-    held: Positions
-    messages: list[tuple[Positions, Bytes]]
-
-
 @dataclass(kw_only=True)
-class _Incoming:
-    """The messages of one step that this rank receives."""
+class Incoming:
+    """The messages of one step that this rank receives, with the rows that it does not hold itself."""
 
     transfer: Transfer
     messages: list[tuple[Positions, Bytes]] = field(default_factory=list)
-    works: list[dist.Work] = field(default_factory=list)
-
-
-@dataclass(kw_only=True)
-class _Outgoing:
-    """The messages of one step that this rank sends. Their content must not change until they have arrived."""
-
-    contents: list[Bytes] = field(default_factory=list)
     works: list[dist.Work] = field(default_factory=list)
 
 
@@ -274,7 +253,7 @@ class Deliveries:
         self,
         transfers: Iterable[Transfer],
         *,
-        pack: Pack,
+        pack: Callable[[Indices], Bytes],
         sizes: ByteCounts,
         messages: Messages,
         traffic: Traffic,
@@ -285,43 +264,41 @@ class Deliveries:
         self._messages = messages
         self._traffic = traffic
         self._number = 0
-        self._incoming: collections.deque[_Incoming] = collections.deque()
-        self._outgoing: collections.deque[_Outgoing] = collections.deque()
+        self._incoming: collections.deque[Incoming] = collections.deque()
+        # Contents of messages, which must not change until they have arrived.
+        self._outgoing: collections.deque[tuple[list[Bytes], list[dist.Work]]] = collections.deque()
 
-    def begin(self) -> None:
-        """Post the messages of the first step."""
-        start = time.perf_counter_ns()
+    def over(self, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
+        """Yield batches, exchanging their samples on the way; in a step without samples, this rank only sends."""
+        start, traffic = time.perf_counter_ns(), self._traffic
         self._post()
-        self._traffic.exchange_ns += time.perf_counter_ns() - start
+        traffic.exchange_ns += time.perf_counter_ns() - start
+        for batch in batches:
+            if not len(batch.indices):
+                self.take(batch.indices)
+            yield batch
+        start = time.perf_counter_ns()
+        while self._outgoing:
+            self._complete()
+        traffic.after_last_ns = time.perf_counter_ns() - start
+        traffic.exchange_ns += traffic.after_last_ns
 
-    def take(self, samples: Indices) -> Arrived:
+    def take(self, samples: Indices) -> Incoming:
         """Return this rank's batch of the next step, and post the messages of the step after it."""
         start = time.perf_counter_ns()
         if not self._incoming or not np.array_equal(self._incoming[0].transfer.samples, samples):
             raise CellFailedError("the data store was asked for a batch that is not the next one of its plan")
         current = self._incoming.popleft()
         self._post()
-        self._traffic.waited_ns += self._wait(current.works)
         traffic = self._traffic
+        traffic.waited_ns += self._messages.wait(current.works)
         for rows, content in current.messages:
             traffic.from_ranks += len(rows)
             traffic.received_bytes += content.nbytes
             traffic.take(-content.nbytes)
         traffic.from_memory += len(current.transfer.held)
         traffic.exchange_ns += time.perf_counter_ns() - start
-        return Arrived(held=current.transfer.held, messages=current.messages)
-
-    def skip(self) -> None:
-        """Take part in a step in which this rank has no samples and only sends."""
-        self.take(np.empty(0, np.int64))
-
-    def finish(self) -> None:
-        """Wait until all sent messages have arrived."""
-        start, traffic = time.perf_counter_ns(), self._traffic
-        while self._outgoing:
-            self._complete(self._outgoing.popleft())
-        traffic.after_last_ns = time.perf_counter_ns() - start
-        traffic.exchange_ns += traffic.after_last_ns
+        return current
 
     def _post(self) -> None:
         """Post the messages of the next step, if there is one."""
@@ -329,43 +306,31 @@ class Deliveries:
         if transfer is None:
             return
         while len(self._outgoing) >= STEPS_UNDER_WAY:
-            self._traffic.waited_ns += self._complete(self._outgoing.popleft())
-        self._incoming.append(self._receive(transfer))
-        self._outgoing.append(self._send(transfer))
-        self._number += 1
-
-    def _receive(self, transfer: Transfer) -> _Incoming:
-        incoming = _Incoming(transfer=transfer)
+            self._traffic.waited_ns += self._complete()
+        incoming = Incoming(transfer=transfer)
         for source, rows in transfer.receive.items():
             content = np.empty(int(self._sizes[transfer.samples[rows]].sum()), np.uint8)
             incoming.messages.append((rows, content))
             incoming.works.append(self._messages.receive(content, source, self._number))
             self._traffic.take(content.nbytes)
-        return incoming
-
-    def _send(self, transfer: Transfer) -> _Outgoing:
-        outgoing = _Outgoing()
+        self._incoming.append(incoming)
+        contents: list[Bytes] = []
+        works: list[dist.Work] = []
         for target, samples in transfer.send.items():
-            content = self._pack(samples)
-            outgoing.contents.append(content)
-            outgoing.works.append(self._messages.send(content, target, self._number))
+            contents.append(content := self._pack(samples))
+            works.append(self._messages.send(content, target, self._number))
             self._traffic.sent_bytes += content.nbytes
             self._traffic.take(content.nbytes)
-        return outgoing
+        self._outgoing.append((contents, works))
+        self._number += 1
 
-    def _complete(self, outgoing: _Outgoing) -> int:
-        """Wait until this rank's messages of a step have arrived, and return the nanoseconds of the wait."""
-        waited_ns = self._wait(outgoing.works)
-        for content in outgoing.contents:
+    def _complete(self) -> int:
+        """Wait until this rank's oldest messages have arrived, and return the nanoseconds of the wait."""
+        contents, works = self._outgoing.popleft()
+        waited_ns = self._messages.wait(works)
+        for content in contents:
             self._traffic.take(-content.nbytes)
         return waited_ns
-
-    def _wait(self, works: Sequence[dist.Work]) -> int:
-        if not works:
-            return 0
-        start = time.perf_counter_ns()
-        self._messages.wait(works)
-        return time.perf_counter_ns() - start
 
 
 PRELOAD_SAMPLES = 64
@@ -416,15 +381,14 @@ class DataStore:
             self._own(first_owners(self._source.manifest.count, plan.everyone))
             yield from batches
             return
-        deliveries = Deliveries(
+        self._deliveries = Deliveries(
             (transfer_of(pieces, self._owners, self._rank) for pieces in plan.everyone),
             pack=self._held.pack,
             sizes=self._sizes,
             messages=self._messages,
             traffic=self._traffic,
         )
-        self._deliveries = deliveries
-        yield from _delivered(deliveries, batches)
+        yield from self._deliveries.over(batches)
 
     def close_epoch(self) -> DataStoreFacts:
         """Return the facts of the last epoch; at the end of the first one, the data store is full."""
@@ -458,7 +422,8 @@ class DataStore:
             return read
         arrived = self._arrived(samples)
         payloads = [b""] * len(samples)
-        for row, payload in zip(arrived.held, held.payloads(samples[arrived.held]), strict=True):
+        own_rows = arrived.transfer.held
+        for row, payload in zip(own_rows, held.payloads(samples[own_rows]), strict=True):
             payloads[row] = payload
         for rows, content in arrived.messages:
             for row, payload in zip(rows, cut(content, self._sizes[samples[rows]]), strict=True):
@@ -474,12 +439,12 @@ class DataStore:
             held.keep(samples, out)
             return fetched
         arrived = self._arrived(samples)
-        held.put(samples[arrived.held], arrived.held, out)
+        held.put(samples[arrived.transfer.held], arrived.transfer.held, out)
         for rows, content in arrived.messages:
             out[rows] = content.reshape(-1, *out.shape[1:])
         return Fetched(out.nbytes)
 
-    def _arrived(self, samples: Indices) -> Arrived:
+    def _arrived(self, samples: Indices) -> Incoming:
         assert self._deliveries is not None, "an epoch is being served"
         return self._deliveries.take(samples)
 
@@ -495,8 +460,7 @@ class DataStore:
             batch_size=self._job.batch_size,
         )
         mine = refusal(needed, self._job.store_memory_bytes, me.node) if me.leads_node else None
-        refused = next((line for line in self._group.exchange(mine) if line is not None), None)
-        if refused is not None:
+        for refused in filter(None, self._group.exchange(mine)):
             raise CellFailedError(refused)
 
     def _own(self, owners: Owners) -> None:
@@ -578,16 +542,6 @@ class DataStoreReader(Reader):
         self._source.close()
 
 
-def _delivered(deliveries: Deliveries, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-    """Yield batches, exchanging their samples on the way."""
-    deliveries.begin()
-    for batch in batches:
-        if not len(batch.indices):
-            deliveries.skip()
-        yield batch
-    deliveries.finish()
-
-
 class StoreLoader(SharedLoader):
     """Serve the batches of one rank from the data store of all ranks."""
 
@@ -620,15 +574,11 @@ class StoreLoader(SharedLoader):
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, including empty ones. Nothing happens before the first is requested."""
-        if self._data is None:
-            raise RuntimeError("the loader is not open")
-        return self._served(self._data, plan)
-
-    def _served(self, data: DataStore, plan: EpochPlan) -> Iterator[LoadedBatch]:
+        assert self._data is not None, "the loader is open"
         full = dataclasses.replace(plan, batches=[indices for indices in plan.batches if len(indices)])
         made = map(self._producer.produce, requests_of(full, 1))
         shape = batch_shape(self.job)[1:]
-        yield from data.serve(plan, with_empty_batches(made, plan.batches, shape))
+        yield from self._data.serve(plan, with_empty_batches(made, plan.batches, shape))
 
     def close(self) -> list[ReaderReport]:
         """Close the reader and free the memory."""

@@ -1,7 +1,6 @@
 """The ranks of a job as a group: waiting for each other, and passing values, outside of everything that is timed."""
 
 import os
-from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -33,103 +32,70 @@ class LostRankError(CellFailedError):
     """Another rank has ended, so this one cannot go on."""
 
 
-class Group(ABC):
-    """The ranks of a job. Every rank calls the same methods in the same order."""
-
-    membership: Membership
-
-    @abstractmethod
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-
-    @abstractmethod
-    def gather(self, value: T) -> list[T] | None:
-        """Return the values of all ranks, in their order, on rank 0; None on the others."""
-
-    @abstractmethod
-    def exchange(self, value: T) -> list[T]:
-        """Return the values of all ranks, in their order, on every rank."""
-
-    @abstractmethod
-    def broadcast(self, value: T) -> T:
-        """Return the value of rank 0 on every rank."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Leave the group when all ranks do."""
-
-
-class Alone(Group):
-    """The group of a process that has no others; it waits for nothing."""
+class Group:
+    """The ranks of a job; every rank calls the same methods in the same order. This one has a single rank."""
 
     membership = Membership()
 
     def barrier(self) -> None:
-        """Return at once."""
+        """Wait until every rank is here."""
 
     def gather(self, value: T) -> list[T] | None:
-        """Return the value."""
+        """Return the values of all ranks, in their order, on rank 0; None on the others."""
         return [value]
 
     def exchange(self, value: T) -> list[T]:
-        """Return the value."""
+        """Return the values of all ranks, in their order, on every rank."""
         return [value]
 
     def broadcast(self, value: T) -> T:
-        """Return the value."""
+        """Return the value of rank 0 on every rank."""
         return value
 
     def close(self) -> None:
-        """Do nothing."""
+        """Leave the group when all ranks do."""
 
 
 class TorchGroup(Group):
     """The default process group of torch.distributed, which this process has joined."""
 
     def __init__(self, membership: Membership, progress: RankProgress = NO_PROGRESS) -> None:
+        import torch.distributed as dist
+
         self.membership = membership
         self._progress = progress
+        self._dist = dist
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        import torch.distributed as dist
-
         with self._progress.waiting():
-            dist.barrier()
+            self._dist.barrier()
 
     def gather(self, value: T) -> list[T] | None:
         """Return the values of all ranks, in their order, on rank 0; None on the others."""
-        import torch.distributed as dist
-
         places: list[T | None] | None = [None] * self.membership.ranks if self.membership.leads else None
         with self._progress.waiting():
-            dist.gather_object(value, places)
+            self._dist.gather_object(value, places)
         return cast("list[T] | None", places)
 
     def exchange(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order, on every rank."""
-        import torch.distributed as dist
-
         places: list[T | None] = [None] * self.membership.ranks
         with self._progress.waiting():
-            dist.all_gather_object(places, value)
+            self._dist.all_gather_object(places, value)
         return cast("list[T]", places)
 
     def broadcast(self, value: T) -> T:
         """Return the value of rank 0 on every rank."""
-        import torch.distributed as dist
-
         places = [value]
         with self._progress.waiting():
-            dist.broadcast_object_list(places, src=0)
+            self._dist.broadcast_object_list(places, src=0)
         return places[0]
 
     def close(self) -> None:
         """Leave the group when all ranks do."""
-        import torch.distributed as dist
-
         self.barrier()
-        dist.destroy_process_group()
+        self._dist.destroy_process_group()
 
 
 def join(
@@ -189,5 +155,5 @@ def lost_another(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(lost in words for lost in _LOST)
 
 
-ALONE = Alone()
+ALONE = Group()
 """The group of a process that has no others."""

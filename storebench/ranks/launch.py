@@ -33,15 +33,6 @@ class Team:
     node: int = 0
     rendezvous: str = ""
 
-    @classmethod
-    def of_text(cls, text: str) -> Self:
-        """Return the team of a text that `text` returned."""
-        return cls(**json.loads(text))
-
-    def text(self) -> str:
-        """Return the team in one word of a command line."""
-        return json.dumps(dataclasses.asdict(self))
-
     @property
     def local_ranks(self) -> int:
         """Ranks on each node."""
@@ -158,8 +149,6 @@ START_PHASES = 2
 MOST_WAIT_S = 7 * 24 * 3600.0
 """Timeout where torch.distributed needs a finite one; the launcher ends a job that hangs sooner."""
 
-_STOPPED = ("T", "t")
-
 
 class StallWatch:
     """Watch the progress of a job's ranks on this node."""
@@ -195,7 +184,17 @@ class StallWatch:
             elif now_s - since_s >= self._limit_s(position):
                 idle.append(position)
         self.blamed = self._blamed(idle)
-        return self._line(self.blamed) if self.blamed else None
+        if not self.blamed:
+            return None
+        first = self.blamed[0]
+        names = " and ".join(f"rank {position.rank} on node {self._team.node}" for position in self.blamed)
+        stopped = "; its process is stopped" if _stopped(first.pid) else ""
+        # A stopped process may be blamed before its time is over.
+        idle_s = min(self._limit_s(first), self._clock() - self._last[first.rank][1])
+        return (
+            f"{names} made no progress for {idle_s:.3g} s {first}{stopped}; if its work takes longer, "
+            "raise stall_s in the scenario"
+        )
 
     def _limit_s(self, position: Position) -> float:
         if position.phase > START_PHASES:
@@ -217,22 +216,11 @@ class StallWatch:
             return []
         return [position for position in candidates if position.order == least]
 
-    def _line(self, blamed: list[Position]) -> str:
-        names = " and ".join(f"rank {position.rank} on node {self._team.node}" for position in blamed)
-        place = f"{blamed[0]}"
-        stopped = "; its process is stopped" if _stopped(blamed[0].pid) else ""
-        # A stopped process may be blamed before its time is over.
-        idle_s = min(self._limit_s(blamed[0]), self._clock() - self._last[blamed[0].rank][1])
-        return (
-            f"{names} made no progress for {idle_s:.3g} s {place}{stopped}; if its work takes longer, "
-            "raise stall_s in the scenario"
-        )
-
 
 def _stopped(pid: int | None) -> bool:
     """Return whether a process is stopped, by a signal or a debugger."""
     stat = read_text(f"/proc/{pid}/stat") if pid is not None else None
-    return stat is not None and stat.rpartition(")")[2].split()[0] in _STOPPED
+    return stat is not None and stat.rpartition(")")[2].split()[0] in {"T", "t"}
 
 
 AGENT = "storebench.ranks.agent"
@@ -252,8 +240,8 @@ FAILED_GRACE_S = 4.0
 
 _LOOK_EVERY_S = 0.25
 
-_NOISE = ("[Gloo] Rank ",)
-"""Lines that torch.distributed prints about ranks that work."""
+_NOISE = b"[Gloo] Rank "
+"""Begins the lines that torch.distributed prints about ranks that work."""
 
 Tell = Callable[[Sequence[Position]], None]
 """Called while the job runs, with the position of each rank on this node, in rank order."""
@@ -265,7 +253,7 @@ def tell_nobody(_positions: Sequence[Position]) -> None:
 
 def agent_command(team: Team, folder: Path, program: Sequence[str]) -> list[str]:
     """Return the command that starts the ranks of a job on this node."""
-    return [sys.executable, "-P", "-m", AGENT, team.text(), str(folder), *program]
+    return [sys.executable, "-P", "-m", AGENT, json.dumps(dataclasses.asdict(team)), str(folder), *program]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,24 +284,19 @@ class RankWatch:
         """Return how the job ended, or the reason to end it."""
         while True:
             try:
-                return self._ended(process.wait(_LOOK_EVERY_S))
+                code = process.wait(_LOOK_EVERY_S)
             except subprocess.TimeoutExpired:
-                ending = self._to_be_ended()
-            if ending is not None:
-                return ending
-
-    def _ended(self, code: int) -> JobEnding:
-        failure = failure_of(self._folder, self._team) if code else None
-        if failure is None:
-            return JobEnding(code=code)
-        return _failed(failure, code)
+                if ending := self._to_be_ended():
+                    return ending
+                continue
+            failure = failure_of(self._folder, self._team) if code else None
+            return _failed(failure, code) if failure else JobEnding(code=code)
 
     def _to_be_ended(self) -> JobEnding | None:
         """Return the reason to end a running job, or None."""
         failures = read_failures(self._folder, self._team.here)
         if failures and time.monotonic_ns() - failures[0].at_ns > FAILED_GRACE_S * 1e9:
-            failure = failure_of(self._folder, self._team) or failures[0]
-            return _failed(failure, None)
+            return _failed(failure_of(self._folder, self._team) or failures[0], None)
         stalled = self._stalls.failure()
         self._tell(self._stalls.positions)
         if stalled is not None:
@@ -342,24 +325,9 @@ def _failed(failure: RankFailure, code: int | None) -> JobEnding:
 
 def collect_output(folder: Path, log: Path) -> None:
     """Append the output of each rank to a log, under a line with its number."""
+    files = folder.glob(f"{LOGS_NAME}/*/attempt_*/*/std*.log")
     with log.open("ab") as output:
-        for rank in sorted(folder.glob(f"{LOGS_NAME}/*/attempt_*/*"), key=_number):
-            for name in ("stdout.log", "stderr.log"):
-                printed = b"".join(_worth_keeping(rank / name))
-                if printed:
-                    output.write(
-                        f"--- local rank {rank.name}, {name.partition('.')[0]} ---\n".encode() + printed
-                    )
-
-
-def _number(folder: Path) -> int:
-    return int(folder.name) if folder.name.isdigit() else -1
-
-
-def _worth_keeping(path: Path) -> Iterable[bytes]:
-    """Return the lines of a rank's output without those that say only that it works."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError:
-        return []
-    return [line for line in lines if not line.startswith(tuple(noise.encode() for noise in _NOISE))]
+        for file in sorted(files, key=lambda file: (file.parent.name.zfill(9), file.stem != "stdout")):
+            lines = file.read_bytes().splitlines(keepends=True)
+            if printed := b"".join(line for line in lines if not line.startswith(_NOISE)):
+                output.write(f"--- local rank {file.parent.name}, {file.stem} ---\n".encode() + printed)

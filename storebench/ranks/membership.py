@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,125 +44,82 @@ class Membership:
         return f"rank {self.rank} on node {self.node}"
 
 
+_LAUNCHERS: dict[str, tuple[Sequence[str], ...]] = {
+    "RANK": (["WORLD_SIZE"], ["LOCAL_RANK"], ["LOCAL_WORLD_SIZE"], ["GROUP_RANK"]),
+    "SLURM_PROCID": (
+        ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"],
+        ["SLURM_LOCALID"],
+        ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"],
+        ["SLURM_NODEID"],
+    ),
+    # Open MPI and PMI do not number nodes; by default they fill one after the other.
+    "OMPI_COMM_WORLD_RANK": (
+        ["OMPI_COMM_WORLD_SIZE"],
+        ["OMPI_COMM_WORLD_LOCAL_RANK"],
+        ["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        [],
+    ),
+    "PMI_RANK": (
+        ["PMI_SIZE"],
+        ["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+        ["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+        [],
+    ),
+}
+"""Variable of the rank -> those of the ranks, the local rank, the local ranks and the node; the most specific launcher first."""
+
+
 def membership(environment: Mapping[str, str] = os.environ) -> Membership:
     """Return the place of this process in its job, from the first launcher whose variables are set."""
-    for rank, read in _LAUNCHERS.items():
-        if rank in environment:
-            return _checked(read(_Variables(environment)), rank)
-    return Membership()
-
-
-class _Variables:
-    """Numbers among environment variables."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-
-    def number(self, *names: str, default: int | None = None) -> int:
-        """Return the number in the first variable that is set, or the default."""
-        name = next((name for name in names if name in self._environment), None)
-        if name is None:
-            if default is not None:
-                return default
-            raise UsageError(
-                f"the launcher has not set {names[0]}",
-                hint="Start every rank in the same way, with torchrun or srun.",
-            )
-        text = self._environment[name]
-        if not re.fullmatch(r"\d{1,9}", text):
-            raise UsageError(f"{name} is not a number: {text!r}", where="environment")
-        return int(text)
-
-    def slurm_tasks(self, *names: str) -> list[int] | None:
-        """Return the number of tasks per node, from Slurm's notation, such as ``4(x2),1``, or None if it is not set."""
-        name = next((name for name in names if name in self._environment), None)
-        if name is None:
-            return None
-        tasks: list[int] = []
-        for part in self._environment[name].split(","):
-            match = _SLURM_COUNT.fullmatch(part)
-            nodes = int(match["nodes"] or 1) if match else 0
-            if match is None or len(tasks) + nodes > _MOST_NODES:
-                raise UsageError(
-                    f"{name} is not a list of tasks: {self._environment[name]!r}", where="environment"
-                )
-            tasks += [int(match["tasks"])] * nodes
-        return tasks
-
-
-def _torchrun(variables: _Variables) -> Membership:
-    ranks = variables.number("WORLD_SIZE")
-    rank = variables.number("RANK")
-    local_ranks = variables.number("LOCAL_WORLD_SIZE", default=ranks)
-    return Membership(
-        rank=rank,
-        ranks=ranks,
-        local_rank=variables.number("LOCAL_RANK", default=rank % max(1, local_ranks)),
-        local_ranks=local_ranks,
-        node=variables.number("GROUP_RANK", default=rank // max(1, local_ranks)),
-    )
-
-
-def _slurm(variables: _Variables) -> Membership:
-    ranks = variables.number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-    node = variables.number("SLURM_NODEID", default=0)
-    tasks = variables.slurm_tasks("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    return Membership(
-        rank=variables.number("SLURM_PROCID"),
-        ranks=ranks,
-        local_rank=variables.number("SLURM_LOCALID"),
-        local_ranks=ranks if tasks is None or node >= len(tasks) else tasks[node],
-        node=node,
-    )
-
-
-def _open_mpi(variables: _Variables) -> Membership:
-    rank = variables.number("OMPI_COMM_WORLD_RANK")
-    local_ranks = variables.number("OMPI_COMM_WORLD_LOCAL_SIZE")
-    return Membership(
-        rank=rank,
-        ranks=variables.number("OMPI_COMM_WORLD_SIZE"),
-        local_rank=variables.number("OMPI_COMM_WORLD_LOCAL_RANK"),
-        local_ranks=local_ranks,
-        # Open MPI does not number nodes; by default it fills one after the other.
-        node=rank // max(1, local_ranks),
-    )
-
-
-def _pmi(variables: _Variables) -> Membership:
-    rank, ranks = variables.number("PMI_RANK"), variables.number("PMI_SIZE")
-    local_ranks = variables.number("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", default=ranks)
-    return Membership(
-        rank=rank,
-        ranks=ranks,
-        local_rank=variables.number("MPI_LOCALRANKID", "PMI_LOCAL_RANK", default=rank % max(1, local_ranks)),
-        local_ranks=local_ranks,
-        node=rank // max(1, local_ranks),
-    )
-
-
-_LAUNCHERS = {
-    "RANK": _torchrun,
-    "SLURM_PROCID": _slurm,
-    "OMPI_COMM_WORLD_RANK": _open_mpi,
-    "PMI_RANK": _pmi,
-}
-"""Variable with the rank -> function that reads the variables of that launcher, the most specific launcher first."""
-
-
-def _checked(membership: Membership, variable: str) -> Membership:
-    fits = (
-        membership.rank < membership.ranks
-        and membership.local_rank < membership.local_ranks <= membership.ranks
-    )
-    if not fits:
+    launcher = next((name for name in _LAUNCHERS if name in environment), None)
+    if launcher is None:
+        return Membership()
+    ranks_names, local_rank_names, local_ranks_names, node_names = _LAUNCHERS[launcher]
+    rank, ranks = _number(environment, [launcher]), _number(environment, ranks_names)
+    if launcher == "SLURM_PROCID":
+        node = _number(environment, node_names, default=0)
+        tasks = _slurm_tasks(environment, local_ranks_names)
+        local_ranks = tasks[node] if node < len(tasks) else ranks
+    else:
+        local_ranks = _number(environment, local_ranks_names, default=ranks)
+        node = _number(environment, node_names, default=rank // max(1, local_ranks))
+    local_rank = _number(environment, local_rank_names, default=rank % max(1, local_ranks))
+    if not (rank < ranks and local_rank < local_ranks <= ranks):
         raise UsageError(
-            f"rank {membership.rank} of {membership.ranks}, local rank {membership.local_rank} of {membership.local_ranks}: "
-            f"the variables beside {variable} do not fit each other",
+            f"rank {rank} of {ranks}, local rank {local_rank} of {local_ranks}: "
+            f"the variables beside {launcher} do not fit each other",
             where="environment",
             hint="Unset those of another launcher.",
         )
-    return membership
+    return Membership(rank=rank, ranks=ranks, local_rank=local_rank, local_ranks=local_ranks, node=node)
+
+
+def _number(environment: Mapping[str, str], names: Sequence[str], *, default: int | None = None) -> int:
+    """Return the number in the first variable that is set, or the default."""
+    name = next((name for name in names if name in environment), None)
+    if name is None:
+        if default is not None:
+            return default
+        raise UsageError(
+            f"the launcher has not set {names[0]}",
+            hint="Start every rank in the same way, with torchrun or srun.",
+        )
+    if not re.fullmatch(r"\d{1,9}", environment[name]):
+        raise UsageError(f"{name} is not a number: {environment[name]!r}", where="environment")
+    return int(environment[name])
+
+
+def _slurm_tasks(environment: Mapping[str, str], names: Sequence[str]) -> list[int]:
+    """Return the number of tasks per node, from Slurm's notation, such as ``4(x2),1``; none if it is not set."""
+    name = next((name for name in names if name in environment), "")
+    tasks: list[int] = []
+    for part in environment[name].split(",") if name else ():
+        match = _SLURM_COUNT.fullmatch(part)
+        nodes = int(match["nodes"] or 1) if match else 0
+        if match is None or len(tasks) + nodes > _MOST_NODES:
+            raise UsageError(f"{name} is not a list of tasks: {environment[name]!r}", where="environment")
+        tasks += [int(match["tasks"])] * nodes
+    return tasks
 
 
 def shard_of(

@@ -14,8 +14,6 @@ STEPS_UNDER_WAY = 2
 TABLE_BYTES = 4 + 8 + 8
 """Bytes of each rank's tables per sample of the store: its owner, its size and its label."""
 
-_HINT = "Use more nodes or fewer samples."
-
 
 def needed_bytes(count: int, size: int, *, ranks: int, local_ranks: int, batch_size: int) -> int:
     """Return the most memory that a data store needs on one node, in bytes: samples, tables and messages of its ranks."""
@@ -61,4 +59,4 @@ def check_room(cell: Cell, manifest: Manifest, nodes: int, node: int = 0) -> Non
     )
     refused = refusal(needed, cell.store_memory_bytes, node)
     if refused is not None:
-        raise UsageError(refused, where=cell.backend.name, hint=_HINT)
+        raise UsageError(refused, where=cell.backend.name, hint="Use more nodes or fewer samples.")

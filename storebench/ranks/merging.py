@@ -8,7 +8,7 @@ import numpy as np
 
 from storebench.errors import CellFailedError, CorruptDataError
 from storebench.results import Counters
-from storebench.training.step_table import Column, StepTable, step_ends
+from storebench.training.step_table import StepTable, step_ends
 
 RANK = "rank"
 """The column of a job's step table that holds the rank."""
@@ -17,9 +17,6 @@ _MEANS = ("data_wait_ns", "h2d_ns", "compute_ns", "fetch_ns", "decode_ns", "prep
 _SUMS = ("samples", "payload_bytes")
 _FIRST = ("step", "warmup", "loss")
 """Columns that are equal in the rows of a step."""
-
-_CLOCKS = ("start_ns", "fetch_start_ns", "ready_ns")
-"""Columns that hold readings of a clock, not durations."""
 
 
 def set_to_first_node(
@@ -30,11 +27,9 @@ def set_to_first_node(
     for node, barrier_ns in zip(nodes, barriers_ns, strict=True):
         left_ns[node] = min(barrier_ns, left_ns.get(node, barrier_ns))
     origin_ns = left_ns[nodes[0]]
+    clocks = ("start_ns", "fetch_start_ns", "ready_ns")
     return [
-        {
-            name: column - left_ns[node] + origin_ns if name in _CLOCKS else column
-            for name, column in table.items()
-        }
+        table | {name: table[name] - left_ns[node] + origin_ns for name in clocks if name in table}
         for table, node in zip(tables, nodes, strict=True)
     ]
 
@@ -50,10 +45,9 @@ def merged_table(tables: Sequence[StepTable]) -> StepTable:
     stacked = {name: np.stack([table[name] for table in tables], axis=1) for name in names}
     count = len(tables)
     warm_up = stacked["warmup"]
-    timed_whole = not warm_up.any(
-        axis=0
-    ).all()  # the epoch of a rank whose batches were begun ahead is timed whole
-    stacked["warmup"] = np.repeat(warm_up.any(axis=1, keepdims=True) & (not timed_whole), count, axis=1)
+    # The epoch of a rank whose batches were begun ahead is timed whole, and with it that of all ranks.
+    all_warm_up = warm_up.any(axis=0).all()
+    stacked["warmup"] = np.repeat(warm_up.any(axis=1, keepdims=True) & all_warm_up, count, axis=1)
     losses = stacked["loss"].astype(np.float64).sum(axis=1) / stacked["samples"].sum(axis=1)
     stacked["loss"] = np.repeat(losses.astype(np.float32)[:, None], count, axis=1)
     merged: StepTable = {name: np.ascontiguousarray(column).reshape(-1) for name, column in stacked.items()}
@@ -107,7 +101,8 @@ def waits_for_slowest_s(table: StepTable, trainers: int = 1) -> list[float]:
 def rate_until_first_end(table: StepTable) -> float:
     """Return the samples per second of a job until its first rank had ended its last step."""
     parts = rank_tables(table)
-    clocks = [_end_times(part) for part in parts]
+    # The ends of a rank's steps without the pauses before them.
+    clocks = [step_ends(part) - np.cumsum(part["paused_ns"]) + part["paused_ns"] for part in parts]
     start = min(int(part["start_ns"][0]) for part in parts)
     end = min(float(ends[-1]) for ends in clocks)
     done = 0.0
@@ -117,23 +112,21 @@ def rate_until_first_end(table: StepTable) -> float:
     return done / ((end - start) / 1e9)
 
 
-def _end_times(part: StepTable) -> Column:
-    """Return the ends of a rank's steps without its pauses, int64 [n]."""
-    paused = np.concatenate([[0], np.cumsum(part["paused_ns"])[:-1]])
-    return np.asarray(step_ends(part) - paused, dtype=np.int64)
-
-
 def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_bytes: int) -> Counters:
     """Return the counters of a job: sums over its ranks, and bytes that the store's devices delivered to all processes."""
-    summed: dict[str, Any] = {
-        field.name: _sum([getattr(rank_counters, field.name) for rank_counters in counters])
-        for field in dataclasses.fields(Counters)
-        if field.name not in {"reasons", "read_amplification", "block_device_read_bytes"}
-    }
+    summed: dict[str, Any] = {}
+    for name in {field.name for field in dataclasses.fields(Counters)} - {"reasons", "read_amplification"}:
+        values = [getattr(rank_counters, name) for rank_counters in counters]
+        summed[name] = None if None in values else sum(values)
+    if summed["block_device_read_bytes"] is not None:
+        # Every rank counts what the devices of its node delivered.
+        by_node: dict[int, int] = {}
+        for node, rank_counters in zip(nodes, counters, strict=True):
+            by_node[node] = max(rank_counters.block_device_read_bytes or 0, by_node.get(node, 0))
+        summed["block_device_read_bytes"] = sum(by_node.values())
     delivered = summed["device_read_bytes"]
     return Counters(
         **summed,
-        block_device_read_bytes=_devices_read_bytes(counters, nodes),
         read_amplification=delivered / payload_bytes if delivered is not None and payload_bytes else None,
         reasons={
             name: reason
@@ -141,21 +134,6 @@ def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_
             for name, reason in rank_counters.reasons.items()
         },
     )
-
-
-def _devices_read_bytes(counters: Sequence[Counters], nodes: Sequence[int]) -> int | None:
-    """Return the bytes that the devices of all nodes delivered; None if they are unknown for a rank."""
-    by_node: dict[int, int] = {}
-    for node, rank_counters in zip(nodes, counters, strict=True):
-        if rank_counters.block_device_read_bytes is None:
-            return None
-        by_node[node] = max(rank_counters.block_device_read_bytes, by_node.get(node, 0))
-    return sum(by_node.values())
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
 
 
 def ideal_ring_s(size: int, ranks: int, bytes_per_s: float, latency_s: float) -> float:

@@ -14,7 +14,6 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import (
@@ -35,7 +34,6 @@ from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import SharedLoader
 
 _FAMILY = "AF_UNIX"
-_KEY_BYTES = 32
 
 
 class Line:
@@ -91,7 +89,7 @@ def _answered(group: Group, progress: RankProgress) -> list[Line]:
     """Return the connections of the first rank of a node to the others."""
     me = group.membership
     # Messages are pickled, so the key must keep out processes of other jobs.
-    address, key = f"\0storebench-{uuid.uuid4().hex}", os.urandom(_KEY_BYTES)
+    address, key = f"\0storebench-{uuid.uuid4().hex}", os.urandom(32)
     lines: dict[int, Line] = {}
     with Listener(address, family=_FAMILY, backlog=me.local_ranks, authkey=key) as listener:
         group.exchange({me.node: (address, key, str(me))})
@@ -162,8 +160,7 @@ class NodeLoader(SharedLoader):
 
     def epoch(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Serve the plan's batches in order, each when the reader has filled it."""
-        if self._side is None:
-            raise RuntimeError("the loader is not open")
+        assert self._side is not None, "the loader is open"
         return self._side.epoch(plan)
 
     def close(self) -> list[ReaderReport]:
@@ -201,11 +198,14 @@ class _Reader(_NodeMember):
         self._has_thread = has_thread
         self._beside: _Beside | None = None
         worker = 0 if has_thread else LOOP_WORKER
-        self._producer = Producer(dataclasses.replace(job, batch_size=rows), self._allocate, worker)
         self._half = 0
+        self._producer = Producer(
+            dataclasses.replace(job, batch_size=rows),
+            lambda shape: self._memory.slot(self._half, shape),
+            worker,
+        )
 
     def open(self, *, pin: bool) -> ReaderReport:
-        """Share the memory with the other ranks, and open the reader."""
         self._take_memory(None, pin=pin)
         for line in self._lines:
             line.send_file(self._memory.file)
@@ -240,11 +240,18 @@ class _Reader(_NodeMember):
             batch = produce(next(requests)) if sum(sizes) else empty_batch(self._shape)
             stops = list(itertools.accumulate(sizes))
             for guest, line in enumerate(self._lines):
-                if step[guest + 1] is not None:
-                    line.send(self._piece(batch, stops[guest], stops[guest + 1]))
-                    owed[guest] += 1
+                if step[guest + 1] is None:
+                    continue
+                piece = slice(stops[guest], stops[guest + 1])
+                offset = self._half * self._memory.slot_bytes + piece.start * int(np.prod(self._shape))
+                line.send(_Piece(offset, batch.spans, batch.labels[piece], batch.indices[piece]))
+                owed[guest] += 1
             if step[0] is not None:
-                yield _first_rows(batch, stops[0])
+                own = slice(stops[0])
+                # With the payload bytes of the entire batch, which this rank requested.
+                yield dataclasses.replace(
+                    batch, pixels=batch.pixels[own], labels=batch.labels[own], indices=batch.indices[own]
+                )
         self._wait_for_room(owed, 0)
 
     def _wait_for_room(self, owed: list[int], most: int) -> None:
@@ -254,21 +261,8 @@ class _Reader(_NodeMember):
                 line.receive()
                 owed[guest] -= 1
 
-    def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return self._memory.slot(self._half, shape)
-
-    def _piece(self, batch: LoadedBatch, start: int, stop: int) -> _Piece:
-        row_bytes = int(np.prod(self._shape))
-        return _Piece(
-            offset=self._half * self._memory.slot_bytes + start * row_bytes,
-            spans=batch.spans,
-            labels=batch.labels[start:stop],
-            indices=batch.indices[start:stop],
-        )
-
     def close(self) -> ReaderReport:
-        """Close the reader, the connections and the memory."""
-        if self._beside is not None and self._beside.busy:
+        if self._beside is not None and self._beside.thread.is_alive():
             # After an error elsewhere, the thread may still be reading. It ends with the process.
             return ReaderReport(pid=os.getpid(), open_ns=0)
         closed = self._producer.close()
@@ -280,7 +274,6 @@ class _Guest(_NodeMember):
     """The part of each of the other ranks of a node."""
 
     def open(self, *, pin: bool) -> ReaderReport:
-        """Map the memory that the reader shares."""
         [self._line] = self._lines
         self._take_memory(self._line.receive_file(), pin=pin)
         return ReaderReport(pid=os.getpid(), open_ns=0)
@@ -289,21 +282,18 @@ class _Guest(_NodeMember):
         """Send this rank's batches to the reader once the first is requested, and yield the pieces as they arrive."""
         self._line.send(plan.batches)
         for _ in plan.batches:
-            yield self._batch(self._line.receive())
+            piece: _Piece = self._line.receive()
+            yield LoadedBatch(
+                pixels=self._memory.at(piece.offset, (len(piece.indices), *self._shape)),
+                labels=piece.labels,
+                indices=piece.indices,
+                spans=piece.spans,
+                payload_bytes=0,
+            )
             # The loop asks for the next batch when it has finished with this one.
             self._line.send(None)
 
-    def _batch(self, piece: _Piece) -> LoadedBatch:
-        return LoadedBatch(
-            pixels=self._memory.at(piece.offset, (len(piece.indices), *self._shape)),
-            labels=piece.labels,
-            indices=piece.indices,
-            spans=piece.spans,
-            payload_bytes=0,
-        )
-
     def close(self) -> ReaderReport:
-        """Close the connection and the memory."""
         self._release()
         return ReaderReport(pid=os.getpid(), open_ns=0)
 
@@ -315,22 +305,17 @@ class _Beside:
         self._batches = batches
         self._made: queue.SimpleQueue[LoadedBatch | BaseException | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HALVES)
-        self._thread = threading.Thread(target=self._make, name="storebench-node-reader", daemon=True)
-
-    @property
-    def busy(self) -> bool:
-        """Whether the thread has not finished."""
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=self._make, name="storebench-node-reader", daemon=True)
 
     def served(self) -> Iterator[LoadedBatch]:
         """Yield the batches. When the loop asks for the next one, it has finished with the previous one."""
-        self._thread.start()
+        self.thread.start()
         while (item := self._made.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
             self._room.release()
-        self._thread.join()
+        self.thread.join()
 
     def _make(self) -> None:
         try:
@@ -339,13 +324,3 @@ class _Beside:
             self._made.put(None)
         except BaseException as error:  # noqa: BLE001 - the loop raises it
             self._made.put(error)
-
-
-def _first_rows(batch: LoadedBatch, rows: int) -> LoadedBatch:
-    """Return the first samples of a batch, with the payload bytes of the entire batch, which this rank requested."""
-    return dataclasses.replace(
-        batch,
-        pixels=batch.pixels[:rows],
-        labels=batch.labels[:rows],
-        indices=batch.indices[:rows],
-    )

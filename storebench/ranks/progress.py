@@ -25,7 +25,7 @@ T = TypeVar("T")
 class RankProgress:
     """The progress of one rank, in a file that it shares with its launcher."""
 
-    def __init__(self, file: mmap.mmap | None = None) -> None:
+    def __init__(self, file: mmap.mmap) -> None:
         self._file = file
         self._phase = self._batches = self._waits = 0
 
@@ -47,8 +47,6 @@ class RankProgress:
 
     def begin(self, phase: str, batches: int = 0) -> None:
         """Begin a phase of so many batches, such as "epoch 0"; every rank of the job begins the same ones."""
-        if self._file is None:
-            return
         self._phase, self._batches = self._phase + 1, 0
         self._file[_TEXT_AT:] = phase.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
         _NUMBER.pack_into(self._file, _BATCHES, 0)
@@ -58,15 +56,11 @@ class RankProgress:
 
     def batch(self) -> None:
         """Count a batch of the phase."""
-        if self._file is not None:
-            self._batches += 1
-            _NUMBER.pack_into(self._file, _BATCHES, self._batches)
+        self._batches += 1
+        _NUMBER.pack_into(self._file, _BATCHES, self._batches)
 
     def over(self, batches: Iterator[T]) -> Iterator[T]:
-        """Return the batches; each counts as it is served."""
-        return batches if self._file is None else self._counted(batches)
-
-    def _counted(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the batches; each counts as it is served."""
         for batch in batches:
             self.batch()
             yield batch
@@ -80,13 +74,12 @@ class RankProgress:
         self._wait()
 
     def _wait(self) -> None:
-        if self._file is not None:
-            self._waits += 1
-            _NUMBER.pack_into(self._file, _WAITS, self._waits)
+        self._waits += 1
+        _NUMBER.pack_into(self._file, _WAITS, self._waits)
 
 
-NO_PROGRESS = RankProgress()
-"""The account of a process that is alone: none."""
+NO_PROGRESS = RankProgress(mmap.mmap(-1, _FILE_BYTES))
+"""The account of a process that nobody watches."""
 
 
 @dataclass(frozen=True, kw_only=True)

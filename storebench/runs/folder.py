@@ -31,13 +31,7 @@ from storebench.runs.records import (
     record_from_dict,
     record_to_dict,
 )
-from storebench.runs.schedule import (
-    PendingReplicate,
-    ReplicateKey,
-    is_whole,
-    replicate_key,
-    schedule,
-)  # fmt: skip
+from storebench.runs.schedule import PendingReplicate, ReplicateKey, is_whole, replicate_key, schedule
 from storebench.runs.steps import free_names, merge_tables, merged_names
 from storebench.scenario import Scenario
 from storebench.surroundings import LeftOut
@@ -196,7 +190,12 @@ class Run:
         with claimed(self.folder):
             _check(self.folder)
             parts = {key for key, records in self._grouped().items() if not is_whole(records)}
-            self._cut_damaged_line()
+            if damaged := damaged_end(self.folder / RECORDS_NAME).decode(errors="replace"):
+                # If the line was of a finished run, its table is the one that no record names.
+                unnamed = sorted(merged_names(self.folder / STEPS_NAME).keys() - self._named_tables())
+                rows = [{"damaged_line": damaged, "steps_file": name} for name in unnamed[:1]]
+                append_lines(self.folder / SUPERSEDED_NAME, rows)
+                append_lines(self.folder / RECORDS_NAME, [])  # cuts it off
             if parts:
                 self._replace(parts, [])
             try:
@@ -252,14 +251,6 @@ class Run:
             return replicate_key(record_from_dict(row, where=str(path))) in old
 
         replace_lines(path, self.folder / SUPERSEDED_NAME, is_old, [*map(record_to_dict, records)])
-
-    def _cut_damaged_line(self) -> None:
-        """Cut a damaged last line off the records; if it was of a finished run, ``superseded.jsonl`` gets it and its table."""
-        if damaged := damaged_end(self.folder / RECORDS_NAME).decode(errors="replace"):
-            unnamed = sorted(merged_names(self.folder / STEPS_NAME).keys() - self._named_tables())
-            rows = [{"damaged_line": damaged, "steps_file": name} for name in unnamed[:1]]
-            append_lines(self.folder / SUPERSEDED_NAME, rows)
-            append_lines(self.folder / RECORDS_NAME, [])
 
     def _named_tables(self) -> set[str]:
         """Return the names of the step tables that records name."""

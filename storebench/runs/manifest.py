@@ -1,7 +1,6 @@
 """The folder of a run and its run.json: read, checked and written; and the command that continues the run."""
 
 import dataclasses
-import functools
 import json
 import os
 import shlex
@@ -171,7 +170,9 @@ def whole_of(run: Path) -> Whole | None:
     """Return the whole dataset of a run that chose its backends; None for other runs, and if ``run.json`` is not valid."""
     try:
         described = read_about(run / RUN_NAME).get("whole")
-        whole: Whole | None = None if described is None else _adapter().validate_python(described)
+        whole: Whole | None = None
+        if described is not None:
+            whole = pydantic.TypeAdapter(Whole).validate_python(described)
     except (OSError, CorruptDataError, AttributeError, TypeError, ValueError):
         return None  # validation reports a file that cannot be read
     numbers = () if whole is None else (whole.count, whole.total_bytes, whole.memory_bytes)
@@ -186,20 +187,11 @@ def agreed(wholes: Iterable[Whole | None]) -> Whole | None:
     return min(filter(None, distinct), key=dataclasses.astuple, default=None)
 
 
-@functools.cache
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Whole)
-
-
 NAMED_BACKENDS = "run"
 """Name of the scenario of a ``storebench run`` that names its backends."""
 
 CHOSEN_BACKENDS = "first"
 """Name of the scenario of a ``storebench run`` that chooses its backends."""
-
-_ANY_FILE = "SCENARIO.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,5 +215,5 @@ def resume_command(
     end += begun.nodes
     if not begun.file and scenario in (NAMED_BACKENDS, CHOSEN_BACKENDS):
         return plain(shlex.join(["storebench", "run", *end]))
-    known = scenario if scenario in shipped_scenarios() else _ANY_FILE
+    known = scenario if scenario in shipped_scenarios() else "SCENARIO.toml"
     return plain(shlex.join(["storebench", "bench", begun.file or known, *end]))

@@ -22,9 +22,6 @@ _MOST_ROUNDS = 1 << 20
 _SIGNED = ("overhead_s", "counters", "loss", "job.exposed_communication_s", "job.exposed_over_bound")
 """Fields of a record that may be negative, including their parts."""
 
-_UNBOUNDED = ("loss",)
-"""Fields that may be infinite or NaN, because a training may diverge."""
-
 _AT_LEAST_ONE = (
     "store.image_shape",
     "cell.batch_size",
@@ -34,28 +31,25 @@ _AT_LEAST_ONE = (
     "job.ranks",
     "job.nodes",
 )
-_FEW = ("replicate", "epoch", "cell.epochs")
 
 
 def impossible(record: Record) -> tuple[str, str] | None:
     """Return the first impossible field and its problem; None if there is none."""
-    for path, value in _numbers(record, ""):
-        wrong = _wrong(path, value)
-        if wrong:
-            return path, wrong
-    return None
+    found = ((path, _wrong(path, value)) for path, value in _numbers(record, ""))
+    return next(((path, wrong) for path, wrong in found if wrong), None)
 
 
 def _wrong(path: str, value: float) -> str:
     part, name = path.partition(".")[0], path.rpartition(".")[2]
-    if part not in _UNBOUNDED and not -MOST_NUMBER < value < MOST_NUMBER:
+    # A training may diverge.
+    if part != "loss" and not -MOST_NUMBER < value < MOST_NUMBER:
         return f"{value} is not a finite number" if isinstance(value, float) else "the number is too large"
     lasts = name == "seconds" or (name.endswith("_s") and not name.endswith("_per_s"))
     if lasts and abs(value) > _MOST_SECONDS:
         return f"{value} is not a duration"
     if path in _AT_LEAST_ONE and value < 1:
         return f"{value} is less than 1"
-    if path in _FEW and value > _MOST_ROUNDS:
+    if path in {"replicate", "epoch", "cell.epochs"} and value > _MOST_ROUNDS:
         return f"{value} is too large"
     if value < 0 and part not in _SIGNED and path not in _SIGNED:
         return f"{value} is negative"
@@ -106,17 +100,10 @@ def record_to_dict(record: Record) -> dict[str, Any]:
 
 
 class RecordError(CorruptDataError):
-    """A JSON value that should be a record is not valid."""
+    """A JSON value that should be a record is not valid; `record` is given if only a figure of it is impossible."""
 
     record: Record | None = None
     figure = wrong = ""
-
-    @classmethod
-    def of(cls, record: Record, figure: str, wrong: str, *, where: str) -> "RecordError":
-        """Return the error for a record with an impossible value in a field."""
-        error = cls(f"not a record: {figure}: {wrong}", where=where)
-        error.record, error.figure, error.wrong = record, figure, wrong
-        return error
 
 
 def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
@@ -134,9 +121,10 @@ def record_from_dict(raw: dict[str, Any], *, where: str) -> Record:
         record: Record = _adapter().validate_python(raw, strict=False)
     except pydantic.ValidationError as error:
         raise RecordError(f"not a record: {complaint(error)}", where=where) from None
-    wrong = impossible(record)
-    if wrong:
-        raise RecordError.of(record, *wrong, where=where)
+    if found := impossible(record):
+        refused = RecordError(f"not a record: {found[0]}: {found[1]}", where=where)
+        refused.record, (refused.figure, refused.wrong) = record, found
+        raise refused
     return record
 
 
@@ -197,21 +185,17 @@ def raw_records(file: Path) -> Iterator[tuple[str, dict[str, Any] | CorruptDataE
     """Yield the position of each JSON object in a file with the object, or with the reason why it cannot be read."""
     content = read_small_file(file, most_bytes=MOST_BYTES)
     if content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-        for number, raw in enumerate(_whole(content, file), start=1):
+        try:
+            records: list[Any] = parse_json(content, file)
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                f"it begins like a list of records, but is not complete JSON: {error.what}",
+                where=file,
+                hint="Write it again, with 'storebench run --json'.",
+            ) from None
+        for number, raw in enumerate(records, start=1):
             where = f"{file}:{number}"
             wrong = CorruptDataError(f"{brief(raw)} is not a record", where=where)
             yield where, raw if isinstance(raw, dict) else wrong
     else:
         yield from numbered_rows(file, content)
-
-
-def _whole(content: bytes, file: Path) -> list[Any]:
-    try:
-        records: list[Any] = parse_json(content, file)
-    except CorruptDataError as error:
-        raise CorruptDataError(
-            f"it begins like a list of records, but is not complete JSON: {error.what}",
-            where=file,
-            hint="Write it again, with 'storebench run --json'.",
-        ) from None
-    return records

@@ -26,28 +26,16 @@ def step_path(run: Path, name: str) -> Path:
     """Return the path of a step table that is a separate file; there may be no file."""
     parts = Path(name).parts
     inside = parts[:1] == (STEPS_DIR,) and len(parts) > 1 and ".." not in parts and "\0" not in name
-    if not inside or _leads_out(run, parts):
+    path = run.joinpath(*parts)
+    if inside and any(place.is_symlink() for place in (path, *path.parents[: len(parts) - 1])):
+        inside = path.resolve().is_relative_to(run.resolve() / STEPS_DIR)
+    if not inside:
         raise CorruptDataError(
             f"the step file {name!r} of a record lies outside of the run's {STEPS_DIR}/",
             where=run,
             hint=_HINT,
         )
-    return run.joinpath(*parts)
-
-
-def merged_path(run: Path) -> Path:
-    """Return the path of the file that holds all step tables of a finished run; there may be no file."""
-    path = run / STEPS_NAME
-    if path.is_symlink():
-        raise CorruptDataError("a symbolic link, not a file of the run's own", where=path, hint=_HINT)
     return path
-
-
-def _leads_out(run: Path, parts: tuple[str, ...]) -> bool:
-    places = [run.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
-    if not any(place.is_symlink() for place in places):
-        return False
-    return not places[-1].resolve().is_relative_to(run.resolve() / STEPS_DIR)
 
 
 MOST_STEPS = 1 << 24
@@ -69,8 +57,13 @@ def find_table(run: Path, name: str) -> Path | None:
     path = step_path(run, name)
     if path.is_file():
         return path
-    merged = merged_path(run)
-    return merged if merged.is_file() and _may_hold(merged, name) else None
+    merged = run / STEPS_NAME
+    if merged.is_symlink():
+        raise CorruptDataError("a symbolic link, not a file of the run's own", where=merged, hint=_HINT)
+    try:
+        return merged if merged.is_file() and name in merged_names(merged) else None
+    except CorruptDataError:
+        return merged  # reading its table gives the reason
 
 
 def read_steps(path: Path, name: str, names: Sequence[str], *, later: Sequence[str] = ()) -> StepColumns:
@@ -167,7 +160,10 @@ class _Table:
 
 @contextlib.contextmanager
 def _opened(path: Path, name: str) -> Iterator[_Table]:
-    place = _place_now(path, name)
+    place, parts = path, Path(name).parts
+    if path.parts[-len(parts) :] == parts and not path.exists():
+        # The run has been finished since `find_table` was called.
+        place = Path(*path.parts[: -len(parts)], STEPS_NAME)
     with _refused(place), open_regular(place) as raw:
         known, file = _parsed(raw, place)
         with file:
@@ -179,14 +175,6 @@ def _opened(path: Path, name: str) -> Iterator[_Table]:
                     f"a step table of {table.rows:,} rows, more than {MOST_STEPS:,}", where=place
                 )
             yield table
-
-
-def _place_now(path: Path, name: str) -> Path:
-    """Return the file that holds a table now: the run may have been finished since `find_table` was called."""
-    parts = Path(name).parts
-    if path.parts[-len(parts) :] != parts or path.exists():
-        return path
-    return Path(*path.parts[: -len(parts)], STEPS_NAME)
 
 
 @contextlib.contextmanager
@@ -230,14 +218,6 @@ def _groups(metadata: Any, path: Path) -> dict[str, int]:
             raise CorruptDataError(f"row group {number} is not the table of one record", where=path)
         groups.setdefault(str(bounds.min), number)
     return groups
-
-
-def _may_hold(merged: Path, name: str) -> bool:
-    """Return whether a merged file has a table. A file that cannot be read counts: reading its table gives the reason."""
-    try:
-        return name in merged_names(merged)
-    except CorruptDataError:
-        return True
 
 
 def _absent(values: Any) -> set[str]:

@@ -40,8 +40,10 @@ def count_right(
     """Return the number of samples of a store that the network classifies correctly, without random augmentation."""
     step.network.eval()
     right = 0
+    crops = not any_size(reader.payload_codec)  # others are decoded to the size of the network's images
+    shape = reader.image_shape if crops else augment.output_shape(reader.image_shape)
     with torch.inference_mode():
-        pixels = np.empty((BATCH, *_shape(reader, augment)), dtype=np.uint8)
+        pixels = np.empty((BATCH, *shape), dtype=np.uint8)
         for start in range(0, len(indices), BATCH):
             batch = indices[start : start + BATCH]
             _read(reader, batch, pixels)
@@ -51,13 +53,6 @@ def count_right(
             after_batch()
     step.network.train()
     return right
-
-
-def _shape(reader: Reader, augment: Augment) -> tuple[int, int, int]:
-    """Return (H, W, C) of a test image before its middle is cropped."""
-    if any_size(reader.payload_codec):
-        return augment.output_shape(reader.image_shape)
-    return reader.image_shape
 
 
 def _read(reader: Reader, indices: Indices, pixels: Batch) -> None:

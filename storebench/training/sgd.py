@@ -1,6 +1,6 @@
 """SGD with momentum by Caffe's rule, in place, with torch's arithmetic but without its optimizer classes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -34,8 +34,9 @@ class CaffeSgd:
 
     def forget_gradients(self) -> None:
         """Make the next backward pass start without gradients."""
-        for parameter in self._parameters():
-            parameter.grad = None
+        for group in self._groups:
+            for parameter in group.parameters:
+                parameter.grad = None
 
     def step(self, rate: float) -> None:
         """Update every parameter that has a gradient, at a learning rate."""
@@ -73,6 +74,3 @@ class CaffeSgd:
             maximize=False,
         )
         group.buffers.update(zip(changed, buffers, strict=True))
-
-    def _parameters(self) -> Iterable[nn.Parameter]:
-        return (parameter for group in self._groups for parameter in group.parameters)

@@ -1,7 +1,6 @@
 """The work of a training step on a batch: real training, an emulated accelerator, or none."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,19 +14,17 @@ from storebench.training.models import ModelSpec, Network
 from storebench.training.sgd import CaffeSgd
 
 
-class Step(ABC):
-    """Copy a batch to the device and compute on it."""
+class Step:
+    """Copy a batch to the device and compute on it; this one does neither."""
 
     kind: ComputeKind = ComputeKind.NONE
 
-    def begin(self, sizes: Sequence[int]) -> None:  # noqa: B027 - only ranks of a job need to know
+    def begin(self, sizes: Sequence[int]) -> None:
         """Note the number of samples of each step of the epoch that begins, over all ranks of the job."""
 
-    @abstractmethod
     def copy(self, batch: LoadedBatch) -> None:
         """Copy the batch to the device."""
 
-    @abstractmethod
     def compute(self) -> None:
         """Compute on the last copied batch, and wait for the device."""
 
@@ -43,12 +40,6 @@ class Step(ABC):
 class NoStep(Step):
     """Only drain the loader."""
 
-    def copy(self, batch: LoadedBatch) -> None:
-        """Do nothing."""
-
-    def compute(self) -> None:
-        """Do nothing."""
-
 
 class EmulatedStep(Step):
     """Sleep for as long as an accelerator would compute; figures from it are labelled emulated."""
@@ -57,9 +48,6 @@ class EmulatedStep(Step):
 
     def __init__(self, milliseconds: float) -> None:
         self._seconds = milliseconds / 1000
-
-    def copy(self, batch: LoadedBatch) -> None:
-        """Do nothing."""
 
     def compute(self) -> None:
         """Sleep."""
@@ -151,13 +139,19 @@ def make_step(
         return NoStep()
     if compute.kind is ComputeKind.EMULATED:
         return EmulatedStep(compute.milliseconds)
+    spec, target = trained_on(spec, device)
+    kind = CudaStep if target.type == "cuda" else CpuStep
+    return kind(spec, Network(spec, shape, classes), target)
+
+
+def trained_on(spec: ModelSpec | None, device: str) -> tuple[ModelSpec, torch.device]:
+    """Return the model and the device of real training; refuse it without them."""
     if spec is None:
         raise UsageError("compute 'real' needs a model", hint="Pass --model, or --compute none.")
     target = torch.device(device)
     if target.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("there is no CUDA device here", hint="Pass --device cpu.")
-    network = Network(spec, shape, classes)
-    return CudaStep(spec, network, target) if target.type == "cuda" else CpuStep(spec, network, target)
+    return spec, target
 
 
 def warm_up(step: Step, shape: tuple[int, ...]) -> None:

@@ -7,19 +7,15 @@ import sys
 
 from storebench.system.processes import uncollected
 
-
-def _leave(code: int) -> None:
-    """End the process as `sys.exit` does, but skip the teardown of its modules, which takes a tenth of a second."""
-    atexit._run_exitfuncs()  # noqa: SLF001 - nothing public runs them; multiprocessing does the same in its children
-    with contextlib.suppress(OSError):  # a log on a full disk: the answer is complete
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
     with uncollected():
         import pyarrow.parquet  # noqa: F401 - every job writes with it at its end, and each begins with the same memory
 
         from storebench.worker.replicate import main
-    _leave(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    # End as `sys.exit` does, but skip the teardown of modules, which takes a tenth of a second.
+    atexit._run_exitfuncs()  # noqa: SLF001 - nothing public runs them; multiprocessing does the same in its children
+    with contextlib.suppress(OSError):  # a log on a full disk: the answer is complete
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

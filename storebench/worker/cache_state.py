@@ -77,18 +77,14 @@ class StoreCache:
             counted = resident(files)
         how = f"{how}+drop_caches" if self.drops else how
         facts = cache_facts(requested, counted, paths=files, how=how, applies_to=applies_to)
-        return dataclasses.replace(facts, metadata=self._metadata())
+        # Evicting and counting have opened every file, and so read directory entries and inodes.
+        hot = "unknown" if requested == CacheState.ANY else "hot"
+        return dataclasses.replace(facts, metadata="cold" if self.drops else hot)
 
     def drop(self) -> None:
         """Drop the machine's caches if requested, as the last action before the first access."""
         if self.drops:
             drop_caches()
-
-    def _metadata(self) -> str:
-        """Return the state of directory entries and inodes after evicting and counting have opened every file."""
-        if self.drops:
-            return "cold"
-        return "unknown" if self._requested == CacheState.ANY else "hot"
 
 
 def _warmed(files: Sequence[Path], *, anew: bool) -> Residency:

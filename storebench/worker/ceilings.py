@@ -32,12 +32,14 @@ def measure_ceilings(setup: Setup) -> Ceilings:
     shape = manifest.dataset.image_shape
     if any_size(manifest.codec):
         shape = setup.augment.output_shape(shape)
+    replicate = setup.job.replicate
+    often = replicate < GATHER_ROUNDS
     gather = gather_rate_once(
         shape,
         cell.batch_size,
         count=manifest.count,
         kept=setup.job.run / PROBES_DIR / "gather.json",
-        replicate=gathered_in(setup.job.replicate),
+        replicate=replicate if often else replicate - replicate % GATHER_ROUNDS,
         limit_s=GATHER_S,
         shuffle=cell.shuffle,
     )
@@ -47,7 +49,7 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         setup.pages.data_files if image is None else [],
         max(1, manifest.payload_bytes // max(1, manifest.count)),
         kept=setup.job.run / PROBES_DIR / "device.json",
-        replicate=setup.job.replicate - setup.job.replicate % DEVICE_ROUNDS,
+        replicate=replicate - replicate % DEVICE_ROUNDS,
         limit_s=DEVICE_S,
         scratch=(setup.job.store if image is None else image).parent,
     )
@@ -58,8 +60,3 @@ def measure_ceilings(setup: Setup) -> Ceilings:
         memory_bytes_per_s=gather.memory_bytes_per_s,
         **dataclasses.asdict(device),
     )
-
-
-def gathered_in(replicate: int) -> int:
-    """Return the round whose rate of memory counts for a replicate."""
-    return replicate if replicate < GATHER_ROUNDS else replicate - replicate % GATHER_ROUNDS

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from storebench.formats.base import Indices
@@ -46,36 +45,19 @@ class AfterStep:
         METER.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.own_reads = METER.end()
 
     def __call__(self, batch: LoadedBatch) -> bool:
         """Return whether the time that this took is a pause."""
-        kept, read = self._keep(batch), self._read(batch)
-        played = self._play is not None and self._played(self._play)
+        kept, begun = self._keep(batch), time.perf_counter_ns()
+        read = batch.io is None and batch.worker == LOOP_WORKER
+        if read:
+            batch.io = METER.read()
+        played = self._play is not None and self._play()
+        if read or played:
+            self._paused(time.perf_counter_ns() - begun)
         return kept or read or played
-
-    def _played(self, play: Callable[[], bool]) -> bool:
-        """Play a tournament if one is due; return True if it was."""
-        start = time.perf_counter_ns()
-        played = play()
-        if played:
-            self._paused(time.perf_counter_ns() - start)
-        return played
-
-    def _read(self, batch: LoadedBatch) -> bool:
-        """Read the counters if the loop made the batch; return True if it did."""
-        if batch.io is not None or batch.worker != LOOP_WORKER:
-            return False
-        start = time.perf_counter_ns()
-        batch.io = METER.read()
-        self._paused(time.perf_counter_ns() - start)
-        return True
-
-
-_IN_MEMORY = "the epoch is served from memory, so the cache state is one of the opening only"
 
 
 def ahead_frac(cell: Cell, manifest: Manifest) -> float:
@@ -106,9 +88,7 @@ class ResidencyWatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._sampler is not None:
             self._sampler.close()
 
@@ -118,10 +98,13 @@ class ResidencyWatch:
             self._sampler.begin()
 
     def over(self, batches: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-        """Return the batches; sampling begins with the first one if `begin` was too early for it."""
-        if self._sampler is None or not self._late:
-            return batches
-        return _with_call_after_first(batches, self._sampler)
+        """Yield the batches; sampling begins with the first one if `begin` was too early for it."""
+        if self._sampler is not None and self._late:
+            for batch in batches:
+                self._sampler.begin()
+                yield batch
+                break
+        yield from batches
 
     def stop(self) -> None:
         """End the sampling; call it right after the epoch."""
@@ -134,11 +117,26 @@ class ResidencyWatch:
         """Return `cache` with the sampled residency, and the steady steps of a limited cell."""
         cache = dataclasses.replace(cache, resident_frac_after=after.frac)
         if not self._wanted or not len(table["step"]):
-            reason = cache.reason or (_IN_MEMORY if self._cell.cache in BOUNDED_STATES else "")
+            in_memory = "the epoch is served from memory, so the cache state is one of the opening only"
+            reason = cache.reason or (in_memory if self._cell.cache in BOUNDED_STATES else "")
             return dataclasses.replace(cache, reason=reason), None
         if self._by_counts:
-            self._curve = _two_points(table, cache, after)
-        judged = Judgement() if self._cell.cache == CacheState.COLD else self._steady(after, table, epoch)
+            before = cache.resident_frac_before
+            self._curve = ResidencyCurve(reason=after.reason or "resident pages cannot be counted")
+            if before is not None and after.frac is not None:
+                at_ns = (int(table["start_ns"][0]) - 1, int(step_ends(table)[-1]))
+                self._curve = ResidencyCurve(at_ns=at_ns, resident_frac=(before, after.frac))
+        judged = Judgement()
+        if self._cell.cache != CacheState.COLD:
+            judged = steady_portion(
+                table,
+                self._curve,
+                self._manifest.count,
+                after.pages_total * PAGE_BYTES,
+                epoch=epoch,
+                memory_bytes=self._cell.memory_bytes or 0,
+                ahead_frac=ahead_frac(self._cell, self._manifest),
+            )
         cache = dataclasses.replace(
             cache,
             curve=residency_points(table, self._curve, self._manifest.count),
@@ -150,36 +148,6 @@ class ResidencyWatch:
         )
         return cache, judged.portion
 
-    def _steady(self, after: Residency, table: StepTable, epoch: int) -> Judgement:
-        return steady_portion(
-            table,
-            self._curve,
-            self._manifest.count,
-            after.pages_total * PAGE_BYTES,
-            epoch=epoch,
-            memory_bytes=self._cell.memory_bytes or 0,
-            ahead_frac=ahead_frac(self._cell, self._manifest),
-        )
-
-
-def _with_call_after_first(batches: Iterator[LoadedBatch], sampler: Sampler) -> Iterator[LoadedBatch]:
-    for batch in batches:
-        sampler.begin()
-        yield batch
-        break
-    yield from batches
-
-
-def _two_points(table: StepTable, cache: CacheFacts, after: Residency) -> ResidencyCurve:
-    if cache.resident_frac_before is None or after.frac is None:
-        return ResidencyCurve(reason=after.reason or "resident pages cannot be counted")
-    return ResidencyCurve(
-        at_ns=(int(table["start_ns"][0]) - 1, int(step_ends(table)[-1])),
-        resident_frac=(cache.resident_frac_before, after.frac),
-    )
-
-
-_GAMES = "tournaments between steps read and computed, too"
 
 Judge = Callable[[StepTable], tuple[CacheFacts, Portion | None]]
 """Returns the facts of the page cache and the steady steps of a limited cell, from one row per step."""
@@ -206,7 +174,6 @@ class Evidence:
     served: list[Indices]
     losses: list[float]
     keeper: SampleKeeper
-    paused_s: float
 
 
 def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeasurement, Evidence]:
@@ -215,8 +182,19 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
     batches = setup.batches(number)
     setup.progress.begin(f"epoch {number}", len(batches))
     with setup.outside_limit():
-        keeper = _keeper(setup, batches)
-        watch = _watch(setup, from_memory=from_memory)
+        keeper = SampleKeeper(
+            [] if setup.traits.ready_made else [len(batch) for batch in batches],
+            setup.augment.output_shape(setup.manifest.dataset.image_shape),
+            first_step=setup.cell.warmup_steps,
+            paused=setup.loader.paused,
+        )
+        watch = ResidencyWatch(
+            setup.cell,
+            setup.manifest,
+            setup.pages.files,
+            served_from_store=not from_memory and setup.membership.leads_node,
+            late=setup.pages.drops,
+        )
     probe, games = CounterProbe(setup.pids, setup.job.store), Tournament(setup, number)
     with watch:
         gc.collect()
@@ -232,17 +210,20 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         payload_bytes = sum(step.payload_bytes for step in times)
-        own_reads = reported + after_step.own_reads
-        counters = probe.stop(payload_bytes, own_reads=own_reads)
+        counters = probe.stop(payload_bytes, own_reads=reported + after_step.own_reads)
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
     if games.due:
-        counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, _GAMES))
+        reason = "tournaments between steps read and computed, too"
+        counters = Counters(reasons=dict.fromkeys(IO_COLUMNS, reason))
     data_store = setup.loader.close_epoch()
     after = resident(setup.pages.files) if setup.limit is None else setup.limit.count()
     setup.group.barrier()  # until no rank counts any more: the proofs read from the store
     losses = setup.step.losses()
-    table = _with_known_counters(step_table(times, losses, warmup_steps=setup.cell.warmup_steps), counters)
+    table = step_table(times, losses, warmup_steps=setup.cell.warmup_steps)
+    # Without counters that are unknown for the epoch, such as reads that no process is charged for.
+    unknown = [name for name in IO_COLUMNS if getattr(counters, name) is None]
+    table = {name: column for name, column in table.items() if name not in unknown}
     cache_facts, portion = watch.judge(cache, after, table, number)
     if not setup.membership.alone:
         # Which samples had been requested at each moment is known only with the steps of all ranks.
@@ -259,36 +240,5 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             barrier_ns=barrier_ns,
             played=games.played,
         ),
-        Evidence(
-            served=[step.indices for step in times],
-            losses=losses,
-            keeper=keeper,
-            paused_s=keeper.paused_s,
-        ),
-    )
-
-
-def _with_known_counters(table: StepTable, counters: Counters) -> StepTable:
-    """Return the table without counters that are unknown for the epoch, such as reads that no process is charged for."""
-    unknown = [name for name in IO_COLUMNS if getattr(counters, name) is None]
-    return {name: column for name, column in table.items() if name not in unknown}
-
-
-def _keeper(setup: Setup, batches: Sequence[Indices]) -> SampleKeeper:
-    """Return the keeper for samples of the timed batches; it keeps none of ready-made batches."""
-    return SampleKeeper(
-        [] if setup.traits.ready_made else [len(batch) for batch in batches],
-        setup.augment.output_shape(setup.manifest.dataset.image_shape),
-        first_step=setup.cell.warmup_steps,
-        paused=setup.loader.paused,
-    )
-
-
-def _watch(setup: Setup, *, from_memory: bool) -> ResidencyWatch:
-    return ResidencyWatch(
-        setup.cell,
-        setup.manifest,
-        setup.pages.files,
-        served_from_store=not from_memory and setup.membership.leads_node,
-        late=setup.pages.drops,
+        Evidence(served=[step.indices for step in times], losses=losses, keeper=keeper),
     )

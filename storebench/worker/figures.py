@@ -144,13 +144,15 @@ def steady_portion(
     points = residency_points(table, curve, count)
     if filling := still_filling(table, points, int(timed["step"][first]), store_bytes, memory_bytes):
         return Judgement(reason=f"{filling}: use more steps or epochs")
-    begun = _begun_ahead(timed)
+    # The most batches that producers had begun beyond the one that the loop was asking for.
+    fetched = np.searchsorted(np.sort(timed["fetch_start_ns"]), timed["start_ns"], side="left")
+    begun = int(max(0, (fetched - np.arange(steps) - 1).max()))
     if first and steps - first <= 2 * begun:
         return Judgement(
             reason=f"the cache had filled when {steps - first} of {steps} steps were left, and producers had begun {begun} "
             "batches ahead of the loop: use more steps or epochs"
         )
-    edge_steps = _edge_steps(timed, ahead_frac * count)
+    edge_steps = int(np.ceil(ahead_frac * count / max(1.0, float(timed["samples"].mean()))))
     part = _rows(timed, slice(first, steps))
     return Judgement(
         portion=Portion(
@@ -195,17 +197,6 @@ def still_filling(
     return f"the cache was still filling, from {begun:.1%} of the store when step {first_step} began to {most:.1%}"
 
 
-def _begun_ahead(timed: StepTable) -> int:
-    """Return the most batches that producers had begun beyond the one that the loop was asking for."""
-    begun = np.searchsorted(np.sort(timed["fetch_start_ns"]), timed["start_ns"], side="left")
-    return int(max(0, (begun - np.arange(len(begun)) - 1).max()))
-
-
-def _edge_steps(timed: StepTable, ahead_samples: float) -> int:
-    """Return the number of batches that a reader is ahead of the loop."""
-    return int(np.ceil(ahead_samples / max(1.0, float(timed["samples"].mean()))))
-
-
 def _rows(table: StepTable, cut: slice) -> StepTable:
     return {name: column[cut] for name, column in table.items()}
 
@@ -220,27 +211,25 @@ def portion_sums(part: StepTable, edge_steps: int = 0) -> dict[str, Any]:
         halves = (slice(edge_steps, half), slice(half, steps - edge_steps))
         (before, before_s), (after, after_s) = (_rate(_rows(part, cut)) for cut in halves)
         drift = (after / after_s) / (before / before_s)
-    sums = {
-        f"{name}_s": int(part[f"{name}_ns"].sum()) / 1e9
-        for name in ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
-    }
     return {
         "samples": samples,
         "seconds": seconds,
         "samples_per_s": samples / seconds,
         "payload_bytes": int(part["payload_bytes"].sum()),
-        "handover_s": int(handoff_ns(part).sum()) / 1e9,
         "drift": drift,
-        **sums,
+        **_time_sums(part),
     }
 
 
+def _time_sums(part: StepTable) -> dict[str, Any]:
+    """Return the seconds that some steps spent in each stage, by field name."""
+    stages = ("data_wait", "h2d", "compute", "fetch", "decode", "prep")
+    seconds = {f"{stage}_s": _seconds(part[f"{stage}_ns"].sum()) for stage in stages}
+    return seconds | {"handover_s": _seconds(handoff_ns(part).sum())}
+
+
 def _rate(part: StepTable) -> tuple[int, float]:
-    return int(part["samples"].sum()), wall_ns(part) / 1e9
-
-
-_SUMMED = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
-_AVERAGED = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
+    return int(part["samples"].sum()), _seconds(wall_ns(part))
 
 
 def epoch_record(record: Record, table: StepTable) -> Record:
@@ -249,6 +238,7 @@ def epoch_record(record: Record, table: StepTable) -> Record:
         return record
     if RANK in table:
         return _job_record([epoch_record(record, part) for part in rank_tables(table)], table)
+    losses = table["loss"]
     record = dataclasses.replace(
         record,
         samples=int(table["samples"].sum()),
@@ -256,7 +246,7 @@ def epoch_record(record: Record, table: StepTable) -> Record:
         epoch_s=_seconds(wall_ns(table)),
         payload_bytes=int(table["payload_bytes"].sum()),
         time_to_first_batch_s=_seconds(table["data_wait_ns"][0]),
-        loss=_loss(table),
+        loss=None if np.isnan(losses[0]) else Loss(first=float(losses[0]), last=float(losses[-1])),
     )
     timed = timed_rows(table)
     return record if not len(timed["step"]) else _timed(record, timed, _seconds(wall_ns(timed)))
@@ -269,13 +259,7 @@ def _timed(record: Record, timed: StepTable, timed_s: float) -> Record:
             timed_samples=int(timed["samples"].sum()),
             prefetched_samples=int(timed["samples"][timed["fetch_start_ns"] < timed["start_ns"][0]].sum()),
             timed_steps=len(timed["step"]),
-            data_wait_s=_seconds(timed["data_wait_ns"].sum()),
-            h2d_s=_seconds(timed["h2d_ns"].sum()),
-            compute_s=_seconds(timed["compute_ns"].sum()),
-            fetch_s=_seconds(timed["fetch_ns"].sum()),
-            decode_s=_seconds(timed["decode_ns"].sum()),
-            prep_s=_seconds(timed["prep_ns"].sum()),
-            handover_s=_seconds(handoff_ns(timed).sum()),
+            **_time_sums(timed),
         ),
         timed,
         timed_s,
@@ -299,8 +283,10 @@ def _with_rates(record: Record, timed: StepTable, timed_s: float) -> Record:
 
 def _job_record(parts: Sequence[Record], table: StepTable) -> Record:
     """Return the record of a job from those of its ranks and its step table."""
-    figures: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED}
-    figures |= {name: statistics.fmean(getattr(part, name) for part in parts) for name in _AVERAGED}
+    counts = ("samples", "timed_samples", "payload_bytes", "prefetched_samples")
+    figures: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in counts}
+    times = ("data_wait_s", "h2d_s", "compute_s", "fetch_s", "decode_s", "prep_s", "handover_s")
+    figures |= {name: statistics.fmean(getattr(part, name) for part in parts) for name in times}
     record = dataclasses.replace(
         parts[0],
         epoch_s=_seconds(wall_ns(job_steps(table))),
@@ -311,11 +297,6 @@ def _job_record(parts: Sequence[Record], table: StepTable) -> Record:
     return (
         record if not record.timed_steps else _with_rates(record, timed, _seconds(wall_ns(job_steps(timed))))
     )
-
-
-def _loss(table: StepTable) -> Loss | None:
-    losses = table["loss"]
-    return None if np.isnan(losses[0]) else Loss(first=float(losses[0]), last=float(losses[-1]))
 
 
 def _seconds(nanoseconds: np.int64 | int) -> float:

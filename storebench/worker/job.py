@@ -2,12 +2,11 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storebench.errors import EXIT_INTEGRITY, CellFailedError, StorebenchError, from_os_error
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN, write_message
@@ -15,9 +14,6 @@ from storebench.plain_text import name_of_text, text_of_name
 from storebench.ranks.launch import MOST_WAIT_S
 from storebench.results import Cell
 from storebench.system.unexpected import summary
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,25 +50,14 @@ class CellJob:
         return self.torchrun or self.cell.ranks > 1
 
 
-@functools.cache
-def job_reader() -> "TypeAdapter[CellJob]":
-    """Return the validator of jobs. Building it takes 80 ms."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(CellJob)
-
-
 def read_job(path: Path) -> CellJob:
     """Read a job that the runner wrote."""
-    job = job_reader().validate_json(path.read_bytes())
+    from pydantic import TypeAdapter
+
+    job = TypeAdapter(CellJob).validate_json(path.read_bytes())
     paths = {name: value for name, value in vars(job).items() if isinstance(value, Path)}
     changed: dict[str, Any] = {name: Path(name_of_text(str(path))) for name, path in paths.items()}
     return dataclasses.replace(job, **changed)
-
-
-def write_job(job: CellJob, path: Path) -> None:
-    """Write a job for a fresh process to read."""
-    path.write_text(job_text(job), encoding="utf-8")
 
 
 def job_text(job: CellJob) -> str:
@@ -91,9 +76,6 @@ def write_answer(job: CellJob, answer: dict[str, Any], exit_code: int) -> int:
     return exit_code
 
 
-_LESS_MEMORY = "Use fewer workers, smaller batches or a smaller --size."
-
-
 @dataclass(frozen=True, kw_only=True)
 class FailedAnswer:
     """Why a replicate failed."""
@@ -103,19 +85,15 @@ class FailedAnswer:
     see_log: bool = False
 
 
-def answer_failure(job: CellJob, error: Exception) -> int:
-    """Write why a job failed as its answer, and return the exit code of its process."""
-    answer = failed_answer(job, error)
-    return write_answer(job, dataclasses.asdict(answer), answer.exit_code)
-
-
 def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
     """Return why a job failed, and print the traceback of an unexpected error."""
     if isinstance(error, StorebenchError):
         return _expected(error)
     if isinstance(error, MemoryError):
-        return _expected(CellFailedError("out of memory", hint=_LESS_MEMORY))
-    _print_traceback(error)
+        less = "Use fewer workers, smaller batches or a smaller --size."
+        return _expected(CellFailedError("out of memory", hint=less))
+    with contextlib.suppress(OSError):  # the disk may be full
+        traceback.print_exception(error)
     if isinstance(error, OSError) and error.errno is not None:
         return _expected(from_os_error(error, error.filename or job.run))
     return FailedAnswer(failure=f"unexpected error: {summary(error)}", exit_code=EXIT_INTEGRITY, see_log=True)
@@ -123,9 +101,3 @@ def failed_answer(job: CellJob, error: Exception) -> FailedAnswer:
 
 def _expected(error: StorebenchError) -> FailedAnswer:
     return FailedAnswer(failure=str(error), exit_code=error.exit_code)
-
-
-def _print_traceback(error: Exception) -> None:
-    """Print the traceback into the log, unless the disk is full."""
-    with contextlib.suppress(OSError):
-        traceback.print_exception(error)

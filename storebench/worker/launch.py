@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
-from storebench.worker.job import CellJob, write_job
+from storebench.worker.job import CellJob, job_text
 
 GRACE_S = 3.0
 """Time for a process to end by itself before it is killed."""
@@ -125,7 +126,7 @@ def answer_of(
     tell: Tell = tell_nobody,
 ) -> dict[str, Any]:
     """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line."""
-    write_job(job, scratch / "job.json")
+    (scratch / "job.json").write_text(job_text(job), encoding="utf-8")
     memory = OomWatch(job.memory_group)
     ending = _ending(job, scratch, log, around, timeout_s, tell)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
@@ -134,8 +135,19 @@ def answer_of(
     if job.node and ending.code == 0:
         return {}
     sweep_segments()
-    failure = _reported(ending, answer, log) or _no_answer(ending.code, scratch, log, timeout_s)
-    explained = _with_memory(around.explained(failure, job.cell), failure, memory)
+    failure, see_log = ending.failure, ending.see_log
+    if failure is None and ending.code is not None:
+        # The output of a cell that is being killed only reports its own end.
+        failure, see_log = answer.get("failure"), bool(answer.get("see_log"))
+    if failure and see_log:
+        failure = f"{failure}; see {log.parent.name}/{log.name}"
+    failure = failure or _no_answer(ending.code, scratch, log, timeout_s)
+    explained = around.explained(failure, job.cell)
+    if explained == failure and "SIGKILL" in failure and memory.killed():
+        explained = (
+            "out of memory: the kernel killed a process of the cell; use fewer workers, smaller batches or a smaller "
+            f"--size, or give it more memory ({failure})"
+        )
     return {"failure": explained, "consequence": ending.consequence, "position": ending.position}
 
 
@@ -147,24 +159,19 @@ def _ending(
     timeout_s: float,
     tell: Tell,
 ) -> JobEnding:
-    """Run a job in one process, or in as many as it has ranks, and return how that ended."""
+    """Run a job in one process, or in as many as it has ranks, and return how that ended; they never outlive us."""
     path = scratch / "job.json"
-    if job.by_torchrun:
-        return _ranks(job, path, log, around, timeout_s, tell)
-
-    def told() -> None:
-        tell([Position.of(scratch, 0)])
-
-    return JobEnding(code=_fresh_process(path, log, around, timeout_s, told))
-
-
-def _reported(ending: JobEnding, answer: dict[str, Any], log: Path) -> str | None:
-    """Return the reason that the job's processes gave for its failure; None if they gave none."""
-    failure, see_log = ending.failure, ending.see_log
-    if failure is None and ending.code is not None:
-        # The output of a cell that is being killed only reports its own end.
-        failure, see_log = answer.get("failure"), bool(answer.get("see_log"))
-    return f"{failure}; see {log.parent.name}/{log.name}" if failure and see_log else failure
+    if not job.by_torchrun:
+        code = _fresh_process(path, log, around, timeout_s, lambda: tell([Position.of(scratch, 0)]))
+        return JobEnding(code=code)
+    folder = scratch / RANKS_DIR
+    team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
+    watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s, tell=tell)
+    command = agent_command(team, folder, program(str(path)))
+    with started(command, scratch, log, around) as process:
+        ending = watch.wait(process)
+    collect_output(folder, log)
+    return ending
 
 
 class OomWatch:
@@ -180,25 +187,10 @@ class OomWatch:
 
     def _count(self) -> int:
         counts = [count for count in map(oom_kills, self._groups) if count is not None]
-        return sum(counts) if counts else _machine_oom_kills()
-
-
-def _machine_oom_kills() -> int:
-    for line in (read_text("/proc/vmstat") or "").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill":
-            return int(value)
-    return 0
-
-
-def _with_memory(explained: str, failure: str, memory: OomWatch) -> str:
-    """Return the reason of a failure, with memory named if the kernel killed a process for it."""
-    if explained != failure or "SIGKILL" not in failure or not memory.killed():
-        return explained
-    return (
-        "out of memory: the kernel killed a process of the cell; use fewer workers, smaller batches or a smaller "
-        f"--size, or give it more memory ({failure})"
-    )
+        if counts:
+            return sum(counts)
+        of_machine = re.search(r"^oom_kill (\d+)", read_text("/proc/vmstat") or "", re.MULTILINE)
+        return int(of_machine[1]) if of_machine else 0
 
 
 def _fresh_process(
@@ -209,35 +201,11 @@ def _fresh_process(
         return exit_code(process, timeout_s, told)
 
 
-def _ranks(
-    job: CellJob, path: Path, log: Path, around: Surroundings, timeout_s: float, tell: Tell
-) -> JobEnding:
-    """Run one job in as many fresh interpreters as it has ranks, and return how it ended; they never outlive us."""
-    folder = path.parent / RANKS_DIR
-    team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
-    watch = RankWatch(folder, team, stall_s=job.stall_s, timeout_s=timeout_s, tell=tell)
-    command = agent_command(team, folder, program(str(path)))
-    with started(command, path.parent, log, around) as process:
-        ending = watch.wait(process)
-    collect_output(folder, log)
-    return ending
-
-
-def out_of_time(timeout_s: float) -> str:
-    """Return the reason and the advice for a process that was killed after `timeout_s`."""
-    return (
-        f"{NO_ANSWER_AFTER} {timeout_s:g} s; give it more time with --timeout, or timeout_s in the scenario"
-    )
-
-
-def ending(code: int) -> str:
-    """Return the words for an exit code: the code itself, or the signal."""
-    return f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"
-
-
 def _no_answer(code: int | None, scratch: Path, log: Path, timeout_s: float) -> str:
     if code is None:
-        return f"the cell was killed: {out_of_time(timeout_s)}"
+        more = "give it more time with --timeout, or timeout_s in the scenario"
+        return f"the cell was killed: {NO_ANSWER_AFTER} {timeout_s:g} s; {more}"
     if code == EXIT_NOT_WRITTEN:
         return not_written(scratch.parent)
-    return f"the cell's process ended with {ending(code)}; see {log.parent.name}/{log.name}"
+    how = f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"
+    return f"the cell's process ended with {how}; see {log.parent.name}/{log.name}"

@@ -63,18 +63,14 @@ class Leader:
             self._board.get(f"ended/{number}/{node}", _ENDED_S) or {} for node in self._others
         ]
         causes = [ending for ending in endings if "failure" in ending and not ending.get("consequence")]
-        return min(causes, key=_how_far, default=answer)
+        # A rank that gives a reason comes first, then ranks without progress, the one that has come least far first.
+        return min(causes, key=lambda ending: tuple(ending.get("position") or (-1,)), default=answer)
 
     def close(self) -> None:
         """Tell the other nodes that the run is over, and wait until they have left."""
         self._board.set(f"job/{self._jobs}", OVER)
         for node in self._others:
             self._board.get(f"left/{node}", _LEFT_S)
-
-
-def _how_far(ending: dict[str, Any]) -> tuple[int, ...]:
-    """Sort endings: a rank that gives a reason, then ranks without progress, the one that has come least far first."""
-    return tuple(ending.get("position") or (-1,))
 
 
 @contextlib.contextmanager

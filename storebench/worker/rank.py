@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from storebench.errors import CellFailedError
 from storebench.probes.code import package_folder
@@ -27,27 +27,17 @@ from storebench.worker.setup import Setup, device_of
 _PRODUCERS_END_S = 1.0
 """Seconds that producers may take to end before they are killed."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 
 def end_with_the_runner() -> None:
     """Handle SIGTERM, SIGINT and SIGHUP by ending the producers first; the kernel sends SIGTERM if the runner is killed."""
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
+    _on_signals(_stop)
     end_with_starter(signal.SIGTERM)
 
 
-def end_at_once() -> None:
-    """Let SIGTERM, SIGINT and SIGHUP end the process without a word, even while it waits for another rank in C code."""
-    for number in _SIGNALS:
+def _on_signals(handler: Callable[[int, Any], NoReturn] | signal.Handlers) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def tell_stacks_when_asked() -> None:
-    """Write the stacks of all threads when `TELL_STACKS` comes; producers that are forked from now on do so as well."""
-    faulthandler.register(TELL_STACKS, all_threads=True)
+            signal.signal(number, handler)
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
@@ -63,14 +53,10 @@ def _stop(number: int, _frame: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-RunReplicate = Callable[[Setup], list[Record]]
-"""Runs a replicate and returns its records; those of a job of ranks on rank 0, none on the others."""
-
-
-def run_rank(job: CellJob, folder: Path, replicate: RunReplicate) -> NoReturn:
+def run_rank(job: CellJob, folder: Path, replicate: Callable[[Setup], list[Record]]) -> NoReturn:
     """Run a replicate with the other ranks of its job and end the process; rank 0 writes the answer."""
-    end_at_once()
-    tell_stacks_when_asked()
+    _on_signals(signal.SIG_DFL)  # which end the process even while it waits for another rank in C code
+    faulthandler.register(TELL_STACKS, all_threads=True)  # also in producers, which are forked later
     me = membership()
     try:
         progress = RankProgress.create(folder, me.rank)
@@ -80,7 +66,12 @@ def run_rank(job: CellJob, folder: Path, replicate: RunReplicate) -> NoReturn:
         progress.begin("the end")
         group.close()
     except Exception as error:  # noqa: BLE001 - the last resort: the failure names it, the log holds the traceback
-        _fail(job, folder, me, error)
+        # Nothing may be waited for that depends on other ranks.
+        failed = failed_answer(job, error)
+        failure = RankFailure.now(me, failed.failure, consequence=lost_another(error), see_log=failed.see_log)
+        with contextlib.suppress(OSError):
+            failure.write(folder)
+        _leave(failed.exit_code)
     code = 0
     if me.leads:
         answer = [record_to_dict(record) for record in records]
@@ -100,15 +91,6 @@ def _joined(job: CellJob, me: Membership, progress: RankProgress) -> Group:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
         group.barrier()
     return group
-
-
-def _fail(job: CellJob, folder: Path, me: Membership, error: Exception) -> NoReturn:
-    """Say why this rank fails, and end its process without waiting for anything that depends on other ranks."""
-    answer = failed_answer(job, error)
-    failure = RankFailure.now(me, answer.failure, consequence=lost_another(error), see_log=answer.see_log)
-    with contextlib.suppress(OSError):
-        failure.write(folder)
-    _leave(answer.exit_code)
 
 
 def _leave(code: int) -> NoReturn:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench._version import __version__
 from storebench.digests import array_digest, set_digest
@@ -41,7 +40,6 @@ from storebench.results import (
     DataStoreFacts,
     Digests,
     JobFacts,
-    Portion,
     RankFacts,
     Record,
     Status,
@@ -90,11 +88,19 @@ def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
     # Draw the batches again: readers get the arrays of a plan and could write to them.
     planned = setup.batches(number)
     proof = _proof(
-        planned, evidence.served, _check_timed(setup, number, evidence), evidence.losses, evidence.paused_s
+        planned,
+        evidence.served,
+        _check_timed(setup, number, evidence),
+        evidence.losses,
+        evidence.keeper.paused_s,
     )
     in_order = same_order(planned, evidence.served)
+    step, weights = setup.step, None
+    if setup.trainer.ranks > 1 and setup.cell.sync is not Sync.NONE and isinstance(step, CpuStep):
+        arrays = (parameter.detach().cpu().numpy() for parameter in step.network.parameters())
+        weights = set_digest(bytes.fromhex(array_digest(array)) for array in arrays)
     return dataclasses.replace(
-        proof, weights=_weights_digest(setup), out_of_order=None if in_order else setup.membership.rank
+        proof, weights=weights, out_of_order=None if in_order else setup.membership.rank
     )
 
 
@@ -142,15 +148,6 @@ def _check_timed(setup: Setup, number: int, evidence: Evidence) -> TimedCheck:
         seed=round_seed(setup.cell.seed, setup.job.replicate),
     )
     return truth.check(evidence.keeper.kept, number)
-
-
-def _weights_digest(setup: Setup) -> str | None:
-    """Return the digest of this rank's weights if it trains its network together with other ranks."""
-    step = setup.step
-    if setup.trainer.ranks == 1 or setup.cell.sync is Sync.NONE or not isinstance(step, CpuStep):
-        return None
-    arrays = (parameter.detach().cpu().numpy() for parameter in step.network.parameters())
-    return set_digest(bytes.fromhex(array_digest(array)) for array in arrays)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,9 +219,9 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
     )
     table = measured.table if measured else None
     record = record if table is None else with_cold_rates(epoch_record(record, table), table)
-    trainer = (
-        trainer_part(setup, measured.played, epoch.held_out_score, record.test_accuracy) if measured else None
-    )
+    trainer = None
+    if measured:
+        trainer = trainer_part(setup, measured.played, epoch.held_out_score, record.test_accuracy)
     return RankEpoch(
         membership=setup.membership,
         record=record,
@@ -234,10 +231,6 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         barrier_ns=measured.barrier_ns if measured else 0,
         trainer=trainer,
     )
-
-
-_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-"""Environment variable of torchrun: how often it has started the ranks again."""
 
 
 def recorded(
@@ -258,14 +251,27 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
     assert len(tables) == len(proofs) == len(parts)
     nodes = [part.membership.node for part in parts]
     table = merged_table(set_to_first_node(tables, nodes, [part.barrier_ns for part in parts]))
-    proof = joined_proof(setup, first.record.epoch, proofs, _losses(table))
+    losses = job_steps(table)["loss"]
+    known = [] if np.isnan(losses).all() else [float(loss) for loss in losses]
+    proof = joined_proof(setup, first.record.epoch, proofs, known)
     records = [part.record for part in parts]
-    cache, portion = _judged(first.record.cache, judge, job_steps(table))
-    restarts = int(os.environ.get(_RESTARTS, "0"))
-    trainers = _trainers(parts)
+    curve_facts, portion = judge(job_steps(table))
+    cache = first.record.cache
+    if cache is not None:
+        cache = dataclasses.replace(cache, curve=curve_facts.curve, reason=curve_facts.reason)
+    # Torchrun's count of how often it has started the ranks again.
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    trainer_parts = [part.trainer for part in parts if part.trainer is not None]
+    trainers = trainers_facts(trainer_parts) if trainer_parts else None
+    accuracy = first.record.test_accuracy
+    if trainers is not None and trainers.best_trainer is not None:
+        accuracy = trainers.per_trainer[trainers.best_trainer].test_accuracy
+    elsewhere = (
+        (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
+    )
     failure = (
         cache_failure(cache)
-        or _failed_elsewhere(parts)
+        or next((f"node {node}: {failed}" for node, failed in elsewhere if failed), None)
         or proof.failure
         or _other_code(parts)
         or _other_weights(parts, setup.cell.trainers)
@@ -287,62 +293,26 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
         reader_notes={
             name: text for record in reversed(records) for name, text in record.reader_notes.items()
         },
-        test_accuracy=_accuracy_of_best(first.record.test_accuracy, trainers),
+        test_accuracy=accuracy,
     )
     record = with_cold_rates(epoch_record(record, table), job_steps(table))
-    facts = (
-        job_facts(setup.cell, parts, table, proof, cost, restarts=restarts, trainers=trainers)
-        if record.timed_steps
-        else None
-    )
+    facts = None
+    if record.timed_steps:
+        facts = job_facts(setup.cell, parts, table, proof, cost, restarts=restarts, trainers=trainers)
     return dataclasses.replace(first, record=dataclasses.replace(record, job=facts), table=table, proof=proof)
-
-
-def _trainers(parts: Sequence[RankEpoch]) -> TrainersFacts | None:
-    """Return the facts about the trainers of a job; None if all ranks train one network."""
-    own = [part.trainer for part in parts if part.trainer is not None]
-    return trainers_facts(own) if own else None
-
-
-def _accuracy_of_best(own: float | None, trainers: TrainersFacts | None) -> float | None:
-    """Return the test accuracy of the best trainer, or of the only network."""
-    if trainers is None or trainers.best_trainer is None:
-        return own
-    return trainers.per_trainer[trainers.best_trainer].test_accuracy
-
-
-def _judged(
-    cache: CacheFacts | None, judge: Judge, steps: StepTable
-) -> tuple[CacheFacts | None, Portion | None]:
-    """Return the facts of a job's page cache with its curve, and its steady steps."""
-    curve_facts, portion = judge(steps)
-    if cache is None:
-        return None, portion
-    return dataclasses.replace(cache, curve=curve_facts.curve, reason=curve_facts.reason), portion
-
-
-def _failed_elsewhere(parts: Sequence[RankEpoch]) -> str | None:
-    """Return why a node after the first did not reach its cache state; None if all did."""
-    failures = (
-        (part.membership.node, cache_failure(part.record.cache)) for part in parts if part.membership.node
-    )
-    return next((f"node {node}: {failure}" for node, failure in failures if failure), None)
 
 
 def _other_code(parts: Sequence[RankEpoch]) -> str | None:
     """Return which rank ran other code than rank 0, as nodes with an installation of their own may; None if none did."""
-    codes = [_code(part.record) for part in parts]
+    # Commits are left out, because a node may have no git.
+    codes = [
+        [facts.digest, *facts.plugin.split()[-1:]] if (facts := part.record.code) else [] for part in parts
+    ]
     for part, code in zip(parts, codes, strict=True):
         if code != codes[0]:
             me, words = part.membership, [" and ".join(text[:12] for text in its) for its in (code, codes[0])]
             return f"rank {me.rank} on node {me.node} ran other code than rank 0: {words[0]}, not {words[1]}"
     return None
-
-
-def _code(record: Record) -> list[str]:
-    """Return the digests of storebench and of a plugin; commits are left out, because a node may have no git."""
-    code = record.code
-    return [] if code is None else [code.digest, *code.plugin.split()[-1:]]
 
 
 def _other_weights(parts: Sequence[RankEpoch], trainers: int) -> str | None:
@@ -356,12 +326,6 @@ def _other_weights(parts: Sequence[RankEpoch], trainers: int) -> str | None:
         if weights != expected:
             return f"ranks {rank} and {me.rank} train one network, but have different weights after the epoch"
     return None
-
-
-def _losses(table: StepTable) -> list[float]:
-    """Return the loss of each step of a job; none if nothing was trained."""
-    losses = job_steps(table)["loss"]
-    return [] if not len(losses) or np.isnan(losses).all() else [float(loss) for loss in losses]
 
 
 def job_facts(
@@ -381,6 +345,10 @@ def job_facts(
     rates, seconds = [rank.samples_per_s for rank in ranks], [rank.seconds for rank in ranks]
     waits = [rank.wait_for_slowest_s for rank in ranks if rank.wait_for_slowest_s is not None]
     cost = cost or Communication()
+    left_ns: dict[int, list[int]] = {}
+    for part in parts:
+        left_ns.setdefault(part.membership.node, []).append(part.barrier_ns)
+    _, times = np.unique(np.concatenate(proof.served), return_counts=True)
     return JobFacts(
         ranks=len(parts),
         nodes=nodes,
@@ -391,12 +359,12 @@ def job_facts(
         samples_per_s_median=statistics.median(rates),
         samples_per_s_max=max(rates),
         skew=(max(seconds) - min(seconds)) / statistics.median(seconds),
-        barrier_exit_s=_exit_spread_s(parts),
+        barrier_exit_s=max(max(left) - min(left) for left in left_ns.values()) / 1e9,
         samples_per_s_until_first_end=rate_until_first_end(timed),
         wait_for_slowest_s=statistics.fmean(waits) if len(waits) == len(ranks) else None,
         unique_samples=proof.coverage.unique,
         total_samples=proof.coverage.served,
-        duplicates=_served_again(proof.served, times_served(cell)),
+        duplicates=int(np.maximum(times - times_served(cell), 0).sum()),
         barrier_s=cost.barrier_s,
         gradient_bytes=cost.gradient_bytes,
         exposed_communication_s=cost.exposed_s,
@@ -454,20 +422,6 @@ def _rank_facts(
     )
 
 
-def _exit_spread_s(parts: Sequence[RankEpoch]) -> float:
-    """Return the seconds between the first and the last rank of a node leaving the barrier before the epoch; the worst node's."""
-    left_ns: dict[int, list[int]] = {}
-    for part in parts:
-        left_ns.setdefault(part.membership.node, []).append(part.barrier_ns)
-    return max(max(times) - min(times) for times in left_ns.values()) / 1e9
-
-
 def times_served(cell: Cell) -> int:
     """Return the number of times that a job should serve each sample in an epoch."""
     return (cell.passes or 1) * (cell.trainers if cell.trainer_data is TrainerData.REPLICATED else 1)
-
-
-def _served_again(served: Sequence[npt.NDArray[np.int64]], times: int) -> int:
-    """Return the number of samples that were served more than `times` times."""
-    _, counts = np.unique(np.concatenate(served), return_counts=True)
-    return int(np.maximum(counts - times, 0).sum())

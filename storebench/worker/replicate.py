@@ -11,10 +11,9 @@ from pathlib import Path
 from storebench.errors import StorebenchError
 from storebench.loading.loader import Loader
 from storebench.loading.producer import ProcessSettings
-from storebench.probes.cgroup import LimitedCache, MemoryGroup
+from storebench.probes.cgroup import MemoryGroup
 from storebench.probes.code import package_folder
 from storebench.probes.loop_mount import mount_image
-from storebench.ranks.communication import Communication, Link
 from storebench.ranks.launch import RANKS_DIR
 from storebench.ranks.progress import RankProgress
 from storebench.results import CacheFacts, CacheVerdict, Ceilings, Record
@@ -25,7 +24,7 @@ from storebench.training.evaluate import accuracy
 from storebench.training.steps import CpuStep
 from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
-from storebench.worker.job import answer_failure, read_job, write_answer
+from storebench.worker.job import failed_answer, read_job, write_answer
 from storebench.worker.rank import end_with_the_runner, run_rank
 from storebench.worker.record import Epoch, part_of, prove, recorded
 from storebench.worker.setup import Setup
@@ -45,26 +44,23 @@ def prepare_cache(setup: Setup, number: int) -> CacheFacts:
         before_opening(setup)
         setup.opened = setup.loader.open()
     setup.progress.begin("the preparation of the page cache")
-    if setup.limit is not None:
-        return _limited(setup, setup.limit)
-    facts = _once_per_node(setup, lambda: _own_cache(setup, number))
+    limit = setup.limit
+
+    def prepare() -> CacheFacts:
+        if limit is not None:
+            return limit.prepare(setup.pids)
+        if not setup.loader.filled:
+            return setup.pages.prepare("epoch", first=not number)
+        # An epoch from memory has the state of the preceding reads.
+        facts = setup.pages.prepare("open", first=not number)
+        setup.pages.drop()
+        return facts
+
+    facts = _once_per_node(setup, prepare)
     assert facts is not None
-    return facts
-
-
-def _own_cache(setup: Setup, number: int) -> CacheFacts:
-    """Bring this node's cache into the state for an epoch; an epoch from memory has the state of the preceding reads."""
-    if not setup.loader.filled:
-        return setup.pages.prepare("epoch", first=not number)
-    facts = setup.pages.prepare("open", first=not number)
-    setup.pages.drop()
-    return facts
-
-
-def _limited(setup: Setup, limit: LimitedCache) -> CacheFacts:
-    """Bring all ranks of a node into its memory group, the first of them after it has evicted the store."""
-    facts = _once_per_node(setup, lambda: limit.prepare(setup.pids))
-    assert facts is not None
+    if limit is None:
+        return facts
+    # All ranks of a node enter its memory group, after the first of them has evicted the store.
     if facts.verdict is not CacheVerdict.FAILED:
         limit.enter(setup.pids)
     return dataclasses.replace(facts, metadata="hot")
@@ -83,43 +79,43 @@ def _once_per_node(setup: Setup, prepare: Callable[[], CacheFacts | None]) -> Ca
     return by_node[me.node]
 
 
-KEPT_MEMORY = {"freed_memory": "kept"}
-"""Note of a record whose process kept the memory that it freed."""
-
-
 def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     """Run every epoch of a replicate, write its step tables and return its records."""
-    link = _link(setup)
+    link = None
+    if not setup.membership.alone:
+        from storebench.ranks.communication import measure_link
+
+        setup.progress.begin("the measurement of the link")
+        link = measure_link(setup.step, setup.group)
     at_open = before_opening(setup)
     setup.progress.begin("the opening of the store")
     settings = ProcessSettings.now()
     setup.opened = setup.loader.open()
-    kept = KEPT_MEMORY if owns_process and _keeps_memory(setup) else {}
+    on_cpu = setup.cell.compute.kind is ComputeKind.REAL and not setup.cell.device.startswith("cuda")
+    keeps = owns_process and on_cpu and setup.limit is None and keep_freed_memory()
     with _closed_after_an_error(setup.loader):
         epochs = [_run_epoch(setup, number, at_open) for number in range(setup.cell.epochs)]
         settings.require_unchanged(setup.cell.backend.name)
-        cost = _communication(setup, link) if any(epoch.measured for epoch in epochs) else None
+        cost = None
+        if not setup.membership.alone and any(epoch.measured for epoch in epochs):
+            from storebench.ranks.communication import communication
+
+            setup.progress.begin("the measurement of communication")
+            cost = communication(setup.step, setup.group, setup.cell.batch_size)
     closed = setup.loader.close()
     if setup.limit is not None:
         setup.limit.leave()
     setup.group.barrier()
     setup.progress.begin("the measurement of ceilings")
     ceilings = measure_ceilings(setup) if setup.membership.leads else Ceilings()
-    notes = kept | {
-        key: text for producer in (*setup.opened, *closed) for key, text in producer.notes.items()
-    }
+    notes = {"freed_memory": "kept"} if keeps else {}
+    notes |= {key: text for producer in (*setup.opened, *closed) for key, text in producer.notes.items()}
     by_rank = setup.group.gather([part_of(setup, epoch, ceilings, notes) for epoch in epochs])
     if by_rank is None:
         return []
+    cost = None if cost is None else dataclasses.replace(cost, link=link)
     judges = [epoch.measured.judge if epoch.measured else None for epoch in epochs]
     return [recorded(setup, parts, cost, judge) for judge, *parts in zip(judges, *by_rank, strict=True)]
-
-
-def _keeps_memory(setup: Setup) -> bool:
-    """Let a process that trains on the CPU keep the memory that it frees, and return whether it does."""
-    cell = setup.cell
-    on_cpu = cell.compute.kind is ComputeKind.REAL and not cell.device.startswith("cuda")
-    return on_cpu and setup.limit is None and keep_freed_memory()
 
 
 def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
@@ -130,46 +126,20 @@ def _run_epoch(setup: Setup, number: int, at_open: CacheFacts | None) -> Epoch:
         return Epoch(number=number, started_utc=started_utc, cache=cache)
     measured, evidence = timed_epoch(setup, number, cache)
     proof = prove(setup, number, evidence)
+    setup.progress.begin(f"the test of epoch {number}")
+    store, step, tested = setup.job.test_store, setup.step, None
+    if store is not None and setup.model and isinstance(step, CpuStep) and setup.trainer.leads:
+        with setup.outside_limit():
+            tested = accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
     return Epoch(
         number=number,
         started_utc=started_utc,
         cache=measured.cache,
         measured=measured,
         proof=proof,
-        accuracy=_test_accuracy(setup, number),
+        accuracy=tested,
         held_out_score=held_out_score(setup),
     )
-
-
-def _test_accuracy(setup: Setup, number: int) -> tuple[float, int] | None:
-    """Return the share of test samples classified correctly, and their number; None if nothing is trained."""
-    setup.progress.begin(f"the test of epoch {number}")
-    store, step = setup.job.test_store, setup.step
-    if store is None or setup.model is None or not isinstance(step, CpuStep) or not setup.trainer.leads:
-        return None
-    with setup.outside_limit():
-        return accuracy(step, setup.augment, store, after_batch=setup.progress.batch)
-
-
-def _link(setup: Setup) -> Link | None:
-    """Measure the link between the ranks of a job, before its store is opened; None for a single process."""
-    if setup.membership.alone:
-        return None
-    from storebench.ranks.communication import measure_link
-
-    setup.progress.begin("the measurement of the link")
-    return measure_link(setup.step, setup.group)
-
-
-def _communication(setup: Setup, link: Link | None) -> Communication | None:
-    """Return the cost of communication in a job of several ranks, on rank 0; None elsewhere."""
-    if setup.membership.alone:
-        return None
-    from storebench.ranks.communication import communication
-
-    setup.progress.begin("the measurement of communication")
-    cost = communication(setup.step, setup.group, setup.cell.batch_size)
-    return None if cost is None else dataclasses.replace(cost, link=link)
 
 
 @contextlib.contextmanager
@@ -205,7 +175,8 @@ def main(arguments: Sequence[str]) -> int:
             mount_image(job.image, job.store, job.cell.readahead_kib or 0)
         records = run(Setup.of(job, progress=RankProgress.create(path.parent, 0)), owns_process=True)
     except Exception as error:  # noqa: BLE001 - the last resort: the record names it, the log holds the traceback
-        return answer_failure(job, error)
+        failed = failed_answer(job, error)
+        return write_answer(job, dataclasses.asdict(failed), failed.exit_code)
     finally:
         if group is not None and os.getppid() != runner:
             group.disband()

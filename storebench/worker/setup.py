@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import Loader, get_loader
-from storebench.loading.order import pass_orders, split_batches
+from storebench.loading.order import pass_orders
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
@@ -72,7 +72,11 @@ class Setup:
         augment = augment_of(cell, manifest, model)
         torch.set_num_threads(cell.threads)
         trainer = Trainer.of(group.membership, cell.trainers)
-        together = _trainer_group(group, trainer, job)
+        together = None
+        if not group.membership.alone:
+            from storebench.ranks.games import trainer_group
+
+            together = trainer_group(trainer, job.wait_s)
         step = _step(cell, manifest, model, augment, group.membership, trainer, together)
         load = LoadJob(
             store=job.store,
@@ -84,6 +88,9 @@ class Setup:
             store_fill=cell.store_fill,
             store_memory_bytes=cell.store_memory_bytes,
         )
+        limit = None
+        if job.memory_group is not None and cell.memory_bytes is not None:
+            limit = LimitedCache(MemoryGroup.at(job.memory_group), cell.memory_bytes, pages.files)
         return cls(
             job=job,
             code=code,
@@ -94,7 +101,7 @@ class Setup:
             augment=augment,
             step=step,
             loader=_loader(cell, load, group, progress),
-            limit=_limit(job, pages),
+            limit=limit,
             group=group,
             progress=progress,
             trainer=trainer,
@@ -118,12 +125,19 @@ class Setup:
 
     def batches(self, epoch: int) -> list[Indices]:
         """Return this rank's batches of an epoch."""
-        return [batch for order in self._orders(epoch) for batch in self._shard(order)]
+        rank, ranks = self.trainer.rank, self.trainer.ranks
+        shards = (shard_of(order, rank=rank, ranks=ranks, **self._dealing) for order in self._orders(epoch))
+        return [batch for shard in shards for batch in shard]
 
     def plan(self, epoch: int, batches: list[Indices]) -> EpochPlan:
         """Return the plan of an epoch for this rank's `batches` of it."""
-        everyone = self._everyone(epoch) if self.cell.share is Share.STORE else None
-        return EpochPlan(epoch=epoch, batches=batches, everyone=everyone)
+        everyone = (
+            pieces
+            for order in self._orders(epoch)
+            for pieces in dealt(order, ranks=self.membership.ranks, **self._dealing)
+        )
+        shares = self.cell.share is Share.STORE
+        return EpochPlan(epoch=epoch, batches=batches, everyone=everyone if shares else None)
 
     def expected(self, epoch: int) -> list[Indices]:
         """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass."""
@@ -135,15 +149,8 @@ class Setup:
 
     def global_sizes(self) -> list[int]:
         """Return the number of samples in each step of an epoch, over all ranks of the trainer."""
-        cell = self.cell
-        sizes = global_sizes(
-            self.samples,
-            ranks=self.trainer.ranks,
-            batch_size=cell.batch_size,
-            pad=cell.pad,
-            max_steps=cell.max_steps,
-        )
-        return sizes * (cell.passes or 1)
+        sizes = global_sizes(self.samples, ranks=self.trainer.ranks, **self._dealing)
+        return sizes * (self.cell.passes or 1)
 
     @property
     def samples(self) -> int:
@@ -174,31 +181,14 @@ class Setup:
         for order in orders:
             yield self.parts[number].training[order] if self.parts else order
 
-    def _everyone(self, epoch: int) -> Iterator[list[Indices]]:
-        """Yield the batches of all ranks, step by step."""
-        cell = self.cell
-        for order in self._orders(epoch):
-            yield from dealt(
-                order,
-                ranks=self.membership.ranks,
-                batch_size=cell.batch_size,
-                pad=cell.pad,
-                max_steps=cell.max_steps,
-            )
-
-    def _shard(self, order: Indices) -> list[Indices]:
-        """Return this rank's batches of one pass."""
-        cell, trainer = self.cell, self.trainer
-        if trainer.ranks == 1:
-            return split_batches(order, cell.batch_size, cell.max_steps)
-        return shard_of(
-            order,
-            rank=trainer.rank,
-            ranks=trainer.ranks,
-            batch_size=cell.batch_size,
-            pad=cell.pad,
-            max_steps=cell.max_steps,
-        )
+    @property
+    def _dealing(self) -> dict[str, Any]:
+        """How an epoch is dealt to ranks."""
+        return {
+            "batch_size": self.cell.batch_size,
+            "pad": self.cell.pad,
+            "max_steps": self.cell.max_steps,
+        }
 
     def served(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Return the batches of a plan as the loader serves them; those without samples are made here."""
@@ -274,18 +264,3 @@ def _loader(cell: Cell, job: LoadJob, group: Group, progress: RankProgress) -> L
             return ReceivingLoader(job, workers=cell.workers, pin=pin)
         return get_loader(cell.loader)(job, workers=cell.workers, pin=pin)
     return shared_loader(cell.share, job, group=group, progress=progress, workers=cell.workers, pin=pin)
-
-
-def _trainer_group(group: Group, trainer: Trainer, job: CellJob) -> "ProcessGroup | None":
-    """Return the process group of a trainer's ranks; None if it has all ranks of the job, or only one."""
-    if group.membership.alone:
-        return None
-    from storebench.ranks.games import trainer_group
-
-    return trainer_group(trainer, job.wait_s)
-
-
-def _limit(job: CellJob, pages: StoreCache) -> LimitedCache | None:
-    if job.memory_group is None or job.cell.memory_bytes is None:
-        return None
-    return LimitedCache(MemoryGroup.at(job.memory_group), job.cell.memory_bytes, pages.files)

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -45,9 +44,7 @@ class HeldOut:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._reader is not None:
             self._reader.close()
 
@@ -85,11 +82,9 @@ class Tournament:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._held_out is not None:
-            self._held_out.__exit__(kind, error, trace)
+            self._held_out.__exit__()
 
     def __call__(self) -> bool:
         """Count a step, and play the tournament after it, if any; return True if there was one."""
@@ -188,23 +183,19 @@ def trainers_facts(parts: Sequence[TrainerPart]) -> TrainersFacts:
     """Return the facts about the trainers of a job in an epoch, from the parts of all ranks in rank order."""
     played = [part.played for part in parts]
     leading = [part.facts for part in parts if part.trainer.leads]
+    scores = [trainer.held_out_score for trainer in leading]
+    known = [score for score in scores if score is not None]
     by_rank = [tournaments.tournament_s for tournaments in played]
     return TrainersFacts(
         per_trainer=tuple(leading),
-        best_trainer=_best(leading),
+        # The first one in a tie.
+        best_trainer=scores.index(max(known)) if known and len(known) == len(scores) else None,
         tournaments=len(played[0].tournament_s),
         games=tuple(_games(parts)),
         tournament_s=math.fsum(max(seconds) for seconds in zip(*by_rank, strict=True)),
         tournament_wait_s=statistics.fmean(tournaments.wait_s for tournaments in played),
         tournament_samples=sum(tournaments.samples for tournaments in played),
     )
-
-
-def _best(trainers: Sequence[TrainerFacts]) -> int | None:
-    """Return the number of the trainer with the highest held-out score, the first one in a tie."""
-    scores = [trainer.held_out_score for trainer in trainers]
-    known = [score for score in scores if score is not None]
-    return scores.index(max(known)) if known and len(known) == len(scores) else None
 
 
 def _games(parts: Sequence[TrainerPart]) -> Iterator[Game]:

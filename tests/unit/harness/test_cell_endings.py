@@ -19,7 +19,7 @@ from storebench.errors import EXIT_INTEGRITY, UsageError
 from storebench.fileio.whole_files import EXIT_NOT_WRITTEN
 from storebench.probes.cgroup import memory_group
 from storebench.runs.records import read_records
-from storebench.worker.job import write_job
+from storebench.worker.job import job_text
 from tests.support.harness_tools import (
     SMALL,
     SMALL_MATRIX,
@@ -51,7 +51,7 @@ def test_a_cells_process_ends_with_the_code_of_its_answer(
     job = cell_job(cell, bench.stores, run_folder)
     job = job if stored else dataclasses.replace(job, store=tmp_path / "no-store")
     job = job if stored is not None else dataclasses.replace(job, out=tmp_path / "no-folder" / "out.json")
-    write_job(job, tmp_path / "job.json")
+    (tmp_path / "job.json").write_text(job_text(job), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "storebench.worker", str(tmp_path / "job.json")]
     done = subprocess.run(
         command, env={**os.environ, **bench.env}, capture_output=True, text=True, check=False

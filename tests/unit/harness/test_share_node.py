@@ -16,6 +16,7 @@ from storebench.formats.reads.planned import Turns
 from storebench.loading.batch import EpochPlan, LoadedBatch
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group
+from storebench.ranks.node_loader import Line
 from storebench.report.checks.records import validate_records
 from storebench.results import Record
 from storebench.runs.records import RECORDS_NAME, read_records
@@ -124,13 +125,22 @@ def test_each_node_has_a_reader_of_its_own(bench: Bench, run_folder: Path) -> No
 def test_ranks_that_get_the_pieces_of_each_other_fail_the_job(
     bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    piece = node_loader._Reader._piece
-    others = {(BATCH, 2 * BATCH): (2 * BATCH, 3 * BATCH), (2 * BATCH, 3 * BATCH): (BATCH, 2 * BATCH)}
+    send = Line.send
+    held: list[tuple[Line, Any]] = []
 
-    def swapped(self: Any, batch: LoadedBatch, start: int, stop: int) -> Any:
-        return piece(self, batch, *others.get((start, stop), (start, stop)))
+    def swapped(self: Line, message: Any) -> None:
+        if not isinstance(message, node_loader._Piece):
+            send(self, message)
+            return
+        held.append((self, message))
+        if len(held) == RANKS - 1:
+            (first, one), (second, other) = held
+            held.clear()
+            full = len(one.indices) == len(other.indices)
+            send(first, other if full else one)
+            send(second, one if full else other)
 
-    monkeypatch.setattr(node_loader._Reader, "_piece", swapped)
+    monkeypatch.setattr(Line, "send", swapped)
     found = run_ranks(small("lmdb", share="node"), bench, run_folder)
     assert found.record.coverage is not None
     assert found.record.coverage.complete, "each sample was served once, to the wrong rank"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from storebench.formats.origin import code_facts
-from storebench.loading.batch import BatchRequest, LoadedBatch
+from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch
 from storebench.loading.producer import Producer
 from storebench.ranks import node_loader
 from storebench.ranks.group import Group
@@ -41,16 +42,16 @@ SMALL_JOB: dict[str, Any] = {"synthetic": True, "limit": 32, "batch_size": 8, "r
 def rank(group: Group, *, job: CellJob, faulty: int | None) -> list[Record]:
     """Run a rank; on one of them, batches of the timed pass have the pixels of one sample throughout."""
     if group.membership.rank == faulty:
-        produce, batch_of = Producer.produce, node_loader._Guest._batch
+        produce, epoch = Producer.produce, node_loader._Guest.epoch
 
         def wrong(self: Producer, request: BatchRequest) -> LoadedBatch:
             return spoiled(produce(self, request))
 
-        def wrong_piece(self: Any, piece: Any) -> LoadedBatch:
-            return spoiled(batch_of(self, piece))
+        def wrong_epoch(self: Any, plan: EpochPlan) -> Iterator[LoadedBatch]:
+            return map(spoiled, epoch(self, plan))
 
         setattr(Producer, "produce", wrong)  # noqa: B010 - this process is a copy that ends with its job
-        setattr(node_loader._Guest, "_batch", wrong_piece)  # noqa: B010
+        setattr(node_loader._Guest, "epoch", wrong_epoch)  # noqa: B010
     return run_replicate(Setup.of(job, group=group))
 
 

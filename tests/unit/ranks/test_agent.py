@@ -20,7 +20,15 @@ import psutil
 import pytest
 
 from storebench.ranks import agent
-from storebench.ranks.launch import JobEnding, RankWatch, Team, Tell, collect_output, tell_nobody
+from storebench.ranks.launch import (
+    JobEnding,
+    RankWatch,
+    Team,
+    Tell,
+    agent_command,
+    collect_output,
+    tell_nobody,
+)
 from storebench.ranks.progress import Position
 from tests.support.quick_cli import RANKS, import_now
 
@@ -100,8 +108,8 @@ def started(folder: Path, fault: str, ranks: int = 2) -> Iterator[Started]:
     """Start a job of small ranks; end what is left of it."""
     program = folder.parent / "rank $$.py"
     program.write_text(RANK)
-    arguments = [Team(ranks=ranks).text(), str(folder), str(program), str(folder), fault]
-    process = multiprocessing.get_context("fork").Process(target=run_agent, args=(arguments, folder))
+    command = agent_command(Team(ranks=ranks), folder, [str(program), str(folder), fault])
+    process = multiprocessing.get_context("fork").Process(target=run_agent, args=(command[4:], folder))
     with warnings.catch_warnings():
         # From Python 3.12 on: this process may have threads, which the agent does not need.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -77,7 +77,7 @@ def test_a_rank_and_its_node_are_named() -> None:
         (TORCHRUN | {"LOCAL_RANK": "4"}, "local rank 4 of 4"),
         (SLURM | {"SLURM_TASKS_PER_NODE": "3(x2"}, "SLURM_TASKS_PER_NODE is not a list of tasks"),
         (SLURM | {"SLURM_TASKS_PER_NODE": "1(x999999999)"}, "SLURM_TASKS_PER_NODE is not a list of tasks"),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "has not set OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "has not set OMPI_COMM_WORLD_SIZE"),
     ],
 )
 def test_variables_that_do_not_fit_are_refused(variables: dict[str, str], words: str) -> None:
