@@ -179,7 +179,7 @@ class Evidence:
 def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeasurement, Evidence]:
     """Train on every batch of an epoch, and return its figures and the evidence for its proof."""
     from_memory = setup.from_memory
-    batches = setup.batches(number)
+    batches = setup.sampling.batches(number)
     setup.progress.begin(f"epoch {number}", len(batches))
     with setup.outside_limit():
         keeper = SampleKeeper(
@@ -200,12 +200,12 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
         gc.collect()
         if cache.applies_to == "epoch" and setup.membership.leads_node:
             setup.pages.drop()
-        setup.step.begin(setup.global_sizes())
+        setup.step.begin(setup.sampling.global_sizes())
         probe.start()
         watch.begin()
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
-        plan = setup.plan(number, batches)
+        plan = setup.sampling.plan(number, batches)
         with games, AfterStep(keeper, setup.loader.paused, games if games.due else None) as after_step:
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)

@@ -86,7 +86,7 @@ class Proof:
 def prove(setup: Setup, number: int, evidence: Evidence) -> Proof:
     """Compare the kept samples with the store's digests, and count the served samples."""
     # Draw the batches again: readers get the arrays of a plan and could write to them.
-    planned = setup.batches(number)
+    planned = setup.sampling.batches(number)
     proof = _proof(
         planned,
         evidence.served,
@@ -113,7 +113,7 @@ def joined_proof(setup: Setup, number: int, proofs: Sequence[Proof], losses: Seq
         first_wrong=next((proof.timed.first_wrong for proof in proofs if proof.timed.wrong), None),
     )
     proof_s = sum(proof.coverage.proof_s for proof in proofs)
-    proof = _proof(setup.expected(number), served, timed, losses, proof_s)
+    proof = _proof(setup.sampling.expected(number), served, timed, losses, proof_s)
     out_of_order = next((proof.out_of_order for proof in proofs if proof.out_of_order is not None), None)
     return dataclasses.replace(proof, out_of_order=out_of_order)
 

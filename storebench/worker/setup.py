@@ -2,30 +2,27 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import numpy as np
 import torch
 
 from storebench.codecs import any_size
-from storebench.formats.base import Indices, Traits
+from storebench.formats.base import Traits
 from storebench.formats.origin import code_facts
 from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import Loader, get_loader
-from storebench.loading.order import pass_orders
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
-from storebench.ranks.membership import Membership, dealt, global_sizes, shard_of
+from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import shared_loader
-from storebench.ranks.trainers import Trainer, TrainerSamples, parts_of, seed_of
+from storebench.ranks.trainers import Trainer, seed_of
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind, Fill, LoaderKind, Share, Sync
@@ -33,6 +30,7 @@ from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
 from storebench.worker.job import CellJob
+from storebench.worker.sampling import Sampling
 
 if TYPE_CHECKING:  # a single process does not import it
     from torch.distributed import ProcessGroup
@@ -40,7 +38,7 @@ if TYPE_CHECKING:  # a single process does not import it
 
 @dataclass(kw_only=True)
 class Setup:
-    """The parts of one replicate, made from its job."""
+    """What one replicate loads with, computes with, and is measured by, made from its job."""
 
     job: CellJob
     code: CodeFacts
@@ -52,10 +50,10 @@ class Setup:
     step: Step
     loader: Loader
     limit: LimitedCache | None
+    sampling: Sampling
     opened: list[ReaderReport] = field(default_factory=list)
     group: Group = ALONE
     progress: RankProgress = NO_PROGRESS
-    trainer: Trainer = field(default_factory=Trainer)
     trainer_group: "ProcessGroup | None" = None
 
     @classmethod
@@ -104,7 +102,13 @@ class Setup:
             limit=limit,
             group=group,
             progress=progress,
-            trainer=trainer,
+            sampling=Sampling(
+                cell=cell,
+                count=manifest.count,
+                replicate=job.replicate,
+                ranks=group.membership.ranks,
+                trainer=trainer,
+            ),
             trainer_group=together,
         )
 
@@ -112,6 +116,11 @@ class Setup:
     def cell(self) -> Cell:
         """The cell of the replicate."""
         return self.job.cell
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer of this process."""
+        return self.sampling.trainer
 
     @property
     def membership(self) -> Membership:
@@ -122,73 +131,6 @@ class Setup:
     def pids(self) -> set[int]:
         """Process ids of the loop and of its workers."""
         return {os.getpid(), *(producer.pid for producer in self.opened)}
-
-    def batches(self, epoch: int) -> list[Indices]:
-        """Return this rank's batches of an epoch."""
-        rank, ranks = self.trainer.rank, self.trainer.ranks
-        shards = (shard_of(order, rank=rank, ranks=ranks, **self._dealing) for order in self._orders(epoch))
-        return [batch for shard in shards for batch in shard]
-
-    def plan(self, epoch: int, batches: list[Indices]) -> EpochPlan:
-        """Return the plan of an epoch for this rank's `batches` of it."""
-        everyone = (
-            pieces
-            for order in self._orders(epoch)
-            for pieces in dealt(order, ranks=self.membership.ranks, **self._dealing)
-        )
-        shares = self.cell.share is Share.STORE
-        return EpochPlan(epoch=epoch, batches=batches, everyone=everyone if shares else None)
-
-    def expected(self, epoch: int) -> list[Indices]:
-        """Return the samples that all ranks together should serve in an epoch, int64, one array per trainer and pass."""
-        cell, ranks, count = self.cell, self.trainer.ranks, self.samples
-        most = None if cell.max_steps is None else cell.max_steps * cell.batch_size * ranks
-        whole = -(-count // ranks) * ranks if cell.pad else count
-        orders = (order for number in range(cell.trainers) for order in self._orders(epoch, number))
-        return [np.resize(order, whole)[:most] for order in orders]
-
-    def global_sizes(self) -> list[int]:
-        """Return the number of samples in each step of an epoch, over all ranks of the trainer."""
-        sizes = global_sizes(self.samples, ranks=self.trainer.ranks, **self._dealing)
-        return sizes * (self.cell.passes or 1)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples that a trainer serves in one pass; equal for all trainers."""
-        return len(self.parts[0].training) if self.parts else self.manifest.count
-
-    @functools.cached_property
-    def parts(self) -> list[TrainerSamples]:
-        """The samples of each trainer of the job; empty if all ranks train one network."""
-        cell = self.cell
-        if cell.trainers == 1:
-            return []
-        return parts_of(self.manifest.count, trainers=cell.trainers, data=cell.trainer_data, seed=cell.seed)
-
-    def _orders(self, epoch: int, trainer: int | None = None) -> Iterator[Indices]:
-        """Yield the order of each pass of a trainer; None stands for this rank's trainer."""
-        cell = self.cell
-        number = self.trainer.number if trainer is None else trainer
-        seed = seed_of(cell.seed, number) if self.parts else cell.seed
-        orders = pass_orders(
-            self.samples,
-            seed=seed,
-            epoch=epoch,
-            passes=cell.passes or 1,
-            replicate=self.job.replicate,
-            shuffle=cell.shuffle,
-        )
-        for order in orders:
-            yield self.parts[number].training[order] if self.parts else order
-
-    @property
-    def _dealing(self) -> dict[str, Any]:
-        """How an epoch is dealt to ranks."""
-        return {
-            "batch_size": self.cell.batch_size,
-            "pad": self.cell.pad,
-            "max_steps": self.cell.max_steps,
-        }
 
     def served(self, plan: EpochPlan) -> Iterator[LoadedBatch]:
         """Return the batches of a plan as the loader serves them; those without samples are made here."""

@@ -35,7 +35,7 @@ class HeldOut:
 
     def __init__(self, setup: Setup) -> None:
         trainer = setup.trainer
-        held_out = setup.parts[trainer.number].held_out
+        held_out = setup.sampling.parts[trainer.number].held_out
         self._setup = setup
         self._reader: Reader | None = None
         self.samples, self.read = len(held_out), 0
@@ -68,7 +68,7 @@ class Tournament:
     def __init__(self, setup: Setup, epoch: int) -> None:
         self._setup, self._epoch = setup, epoch
         every = setup.cell.tournament_steps if isinstance(setup.step, CpuStep) else 0
-        steps = len(setup.global_sizes())
+        steps = len(setup.sampling.global_sizes())
         # Step of the epoch -> the tournament after it.
         self.due = {
             (number + 1) * every - epoch * steps: number for number in tournaments_in(epoch, steps, every)
@@ -167,9 +167,9 @@ def trainer_part(
     setup: Setup, played: Played, held_out_score: float | None, test_accuracy: float | None
 ) -> TrainerPart | None:
     """Return this rank's part in an epoch of its trainer; None if all ranks train one network."""
-    if not setup.parts:
+    if not setup.sampling.parts:
         return None
-    part = setup.parts[setup.trainer.number]
+    part = setup.sampling.parts[setup.trainer.number]
     facts = TrainerFacts(
         training_samples=len(part.training),
         held_out_samples=len(part.held_out),

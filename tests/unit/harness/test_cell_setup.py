@@ -17,6 +17,7 @@ from storebench.ranks.membership import Membership
 from storebench.ranks.trainers import Trainer
 from storebench.settings.words import Share, TrainerData
 from storebench.training.models import get_model
+from storebench.worker.sampling import Sampling
 from storebench.worker.setup import Setup, augment_of, device_of
 from tests.support.harness_tools import Bench, cell_job, scenario
 
@@ -29,17 +30,12 @@ def setup_of(bench: Bench, run: Path, **asked: Any) -> Setup:
     return Setup.of(cell_job(cell, bench.stores, run))
 
 
-def as_rank(setup: Setup, rank: int, ranks: int, trainers: int = 1, **changes: Any) -> Setup:
-    """Return the same set-up as a rank of a job has it, without the job."""
+def as_rank(setup: Setup, rank: int, ranks: int, trainers: int = 1, **changes: Any) -> Sampling:
+    """Return the sampling of one rank of a job, without the job."""
     membership = Membership(rank=rank, ranks=ranks, local_rank=rank, local_ranks=ranks)
-    group: Any = SimpleNamespace(membership=membership)
     cell = dataclasses.replace(setup.cell, ranks=ranks, trainers=trainers, **changes)
-    return dataclasses.replace(
-        setup,
-        job=dataclasses.replace(setup.job, cell=cell),
-        group=group,
-        trainer=Trainer.of(membership, trainers),
-    )
+    trainer = Trainer.of(membership, trainers)
+    return dataclasses.replace(setup.sampling, cell=cell, ranks=ranks, trainer=trainer)
 
 
 def counted(batches: list[Any]) -> Counter[int]:
@@ -95,15 +91,17 @@ def test_a_data_store_is_told_the_batches_of_all_ranks_step_by_step(
 
 
 def test_a_rank_without_a_sample_in_a_step_is_served_an_empty_batch(bench: Bench, run_folder: Path) -> None:
-    setup = as_rank(setup_of(bench, run_folder), 2, 3)
-    batches = setup.batches(0)
+    setup = setup_of(bench, run_folder)
+    setup.sampling = as_rank(setup, 2, 3)
+    batches = setup.sampling.batches(0)
     sizes = [len(batch) for batch in batches]
     assert sizes[-1] == 0, "50 samples in steps of 12 leave 2 for the last one"
     setup.opened = setup.loader.open()
     with contextlib.closing(setup.loader):
         assert setup.pids == {os.getpid(), *(producer.pid for producer in setup.opened)}
         served = [
-            (batch.pixels.shape, batch.indices.tolist()) for batch in setup.served(setup.plan(0, batches))
+            (batch.pixels.shape, batch.indices.tolist())
+            for batch in setup.served(setup.sampling.plan(0, batches))
         ]
     assert [indices for _, indices in served] == [batch.tolist() for batch in batches]
     assert [tuple(shape) for shape, _ in served] == [(size, 28, 28, 1) for size in sizes]
