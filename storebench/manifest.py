@@ -25,7 +25,7 @@ MOST_IMAGE_BYTES = 1 << 31
 """Most bytes of a decoded image."""
 
 _MOST_BYTES = 1 << 62
-CONVERT_AGAIN = "Convert the dataset again."
+CONVERT_AGAIN = "Convert the dataset again, with --force."
 """The advice for a damaged store."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storebench.codecs import any_size
+from storebench.datasets.catalog import any_image_size
 from storebench.errors import UsageError
 from storebench.filesystem import nearest_folder
 from storebench.manifest import Manifest
@@ -137,7 +138,8 @@ def check_network(cell: Cell, manifest: Manifest) -> None:
         raise UsageError(
             f"{cell.model} needs images of {crop} x {crop}, and these are {shape[1]} x {shape[0]}",
             where=cell.data.name,
-            hint=f"Name another network with --model, or a size with --image-size, such as {crop}.",
+            hint="Name another network with --model"
+            + (f", or a size with --image-size, such as {crop}." if any_image_size(cell.data.name) else "."),
         )
 
 

@@ -244,6 +244,8 @@ def _claimed(
                 where=folder,
                 hint="Name another --out.",
             )
+        if run.scenario.cells() != scenario.cells():
+            say(f"{folder}: the scenario was edited since; the run goes on as it was begun")
         yield run if replicates is None else run.extended(replicates)
 
 

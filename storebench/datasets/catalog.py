@@ -140,6 +140,11 @@ def unknown_dataset(name: str) -> UnknownNameError:
     return UnknownNameError(f"{error.what}, and there is no such folder", hint=error.hint)
 
 
+def any_image_size(name: str) -> bool:
+    """Return whether a dataset has image files, which are resized to the size that is asked for."""
+    return name not in _ENTRIES or _ENTRIES[name].image_files
+
+
 def _check(spec: DatasetSpec) -> None:
     if not known_dataset(spec.name):
         raise unknown_dataset(spec.name)
@@ -148,8 +153,7 @@ def _check(spec: DatasetSpec) -> None:
             raise UsageError(
                 f"a {option} of {value} samples", hint=f"Name a count from 1 to {MOST_SAMPLES:,}."
             )
-    no_files = spec.name in _ENTRIES and not _ENTRIES[spec.name].image_files
-    if spec.image_size is not None and no_files:
+    if spec.image_size is not None and not any_image_size(spec.name):
         raise UsageError(
             f"the images of {spec.name} have one size, so none can be asked for",
             hint="Leave out --image-size; it is for folders and ImageNet.",
@@ -159,7 +163,7 @@ def _check(spec: DatasetSpec) -> None:
             f"no image size is {spec.image_size}",
             hint=f"Name a side from {LEAST_IMAGE_SIZE} to {MOST_IMAGE_SIZE} pixels.",
         )
-    if spec.skip_unreadable and no_files:
+    if spec.skip_unreadable and not any_image_size(spec.name):
         raise UsageError(
             f"the samples of {spec.name} are no image files, of which some could be unreadable",
             hint="Leave out --skip-unreadable; it is for folders, lists and ImageNet.",

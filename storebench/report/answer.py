@@ -59,7 +59,7 @@ def answer(
     chosen = best if ratio is not None and ratio.verdict is Verdict.FASTER else base
     return Answer(
         sentence=_sentence(panel, base, best, ratio),
-        conditions=_conditions(panel),
+        conditions=_conditions(panel, ratio),
         changes=tuple(changes[:_MOST_CHANGES]),
         panel=panel,
         choice=chosen,
@@ -75,7 +75,7 @@ def _sentence(panel: Panel, base: CellSummary | None, best: CellSummary | None, 
     if panel.speaker.cold_start:
         return "A cold start ranks no store: measure in memory, or with a memory limit."
     if len(panel.stored) < 2:
-        return f"{name}: {rate} images/s; no other store was measured beside it."
+        return f"{name}: {rate} images/s; no other store could be compared with it."
     if best is None:
         return "No store can be ranked: the rates are not steady, or too short."
     label = backend_label(best.backend)
@@ -99,13 +99,13 @@ def _sentence(panel: Panel, base: CellSummary | None, best: CellSummary | None, 
     return f"Undecided: {label} {verb}s {number(ratio.mid, 3)} times as fast as {name}{more}."
 
 
-def _conditions(panel: Panel) -> str:
-    cell = panel.first.cell
-    workers = number_of(cell.workers, "worker") if cell.workers else "no workers"
-    rounds = max(len(summary.values("samples_per_s")) for summary in panel.measured)
-    ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
+def _conditions(panel: Panel, ratio: Ratio | None) -> str:
+    own = panel.first.cell
+    workers = number_of(own.workers, "worker") if own.workers else "no workers"
+    rounds = ratio.rounds if ratio else max(len(cell.values("samples_per_s")) for cell in panel.measured)
+    ranks = f", {own.ranks} ranks" if own.ranks > 1 else ""
     return (
-        f"{dataset_label(panel.first)}, {condition_label(panel.speaker)}, {workers}, batches of {cell.batch_size}{ranks};"
+        f"{dataset_label(panel.first)}, {condition_label(panel.speaker)}, {workers}, batches of {own.batch_size}{ranks};"
         f" {number_of(rounds, 'round')}."
     )
 
@@ -144,7 +144,7 @@ def _feeding_change(panel: Panel, roofs: Sequence[Roofline]) -> list[str]:
         curve = None if panel.base is None else roofline.curve(panel.base.backend)
         if curve is not None and curve.decided and curve.loader.dataset_key == panel.first.dataset_key:
             rate = number(curve.starving.low or curve.starving.mid, 2)
-            return [f"An accelerator below {rate} images/s: {backend_label(curve.backend)} are enough."]
+            return [f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."]
     return []
 
 
@@ -168,7 +168,7 @@ def _shares(roofline: Roofline, accelerator: Accelerator) -> str:
         busy = percent(min(1.0, curve.delivered(rate) / rate))
         most = "at most " if curve.at_most else ""
         unsure = "" if curve.decided else " (undecided)"
-        parts.append(f"{backend_label(curve.backend)} keeps it {most}{busy} busy{unsure}")
+        parts.append(f"{most}{busy} busy with {backend_label(curve.backend)}{unsure}")
     return ", ".join(parts)
 
 

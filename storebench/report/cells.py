@@ -266,6 +266,9 @@ class CellSummary:
         """Why its rate ranks nothing, in a few words; "" if it does."""
         if self.invalid:
             return "invalid"
+        figures = ("coverage_timed_wrong", "coverage_missing", "coverage_duplicates")
+        if any(row[name] for row in self.rows if row["status"] != "ok" for name in figures):
+            return "wrong samples"
         if self.cold_start:
             return "cold start"
         if self.unsteady:

@@ -88,8 +88,9 @@ def _command(content: Content) -> str:
 def _evidence(content: Content) -> list[str]:
     """Return what the records prove, one line each."""
     rows = [row for cell in content.cells for row in cell.usable]
-    checked = sum(int(row["coverage_timed_checked"] or 0) for row in rows)
-    wrong = sum(int(row["coverage_timed_wrong"] or 0) for row in rows)
+    served = [row for cell in content.cells for row in cell.rows]  # failed ones, too
+    checked = sum(int(row["coverage_timed_checked"] or 0) for row in served)
+    wrong = sum(int(row["coverage_timed_wrong"] or 0) for row in served)
     verified = sum(row["cache_verdict"] == "verified" for row in rows)
     rounds = len({(row["run_id"], row["replicate"]) for row in rows})
     return [

@@ -549,9 +549,18 @@ def matrix(panels: Sequence[Panel]) -> Table:
     backends = {cell.backend for panel in panels for cell in panel.stored}
     several = len({panel.first.dataset_key for panel in panels}) > 1
     columns = [{cell.backend: _matrix_cell(panel, cell) for cell in panel.stored} for panel in panels]
+    short = [_matrix_head(panel, named=several) for panel in panels]
+    varying = varying_fields(panel.first for panel in panels)
+    words = [setting_label(panel.speaker, varying).split(", ") for panel in panels]
+    heads = []
+    for head, own in zip(
+        short, words, strict=True
+    ):  # equal ones get the words in which their settings differ
+        alike = [others for other, others in zip(short, words, strict=True) if other == head]
+        heads.append(", ".join([head, *(w for w in own if not all(w in others for others in alike))]))
     return Table(
         caption="Samples/s of every store, and times the base: + faster, - slower, = within 10%, ? undecided",
-        head=("store", *(_matrix_head(panel, named=several) for panel in panels)),
+        head=("store", *heads),
         rows=tuple(
             (backend_label(name), *(column.get(name, "") for column in columns))
             for name in sorted(backends, key=backend_rank)

@@ -13,7 +13,7 @@ import numpy as np
 from storebench.codecs import any_size
 from storebench.datasets.base import Dataset, DatasetSpec, Image
 from storebench.datasets.images import checked
-from storebench.datasets.sources import check_index
+from storebench.datasets.sources import check_index, fingerprint
 from storebench.digests import DIGEST_BYTES, DigestTable, set_digest
 from storebench.errors import CorruptStoreError, SchemaVersionError, UsageError
 from storebench.fileio.reading import kind_of
@@ -115,6 +115,11 @@ class StoreSamples(Dataset):
         self.path = path
         self.manifest: Manifest = open_store(path).manifest
         self._info = self.manifest.dataset
+        if not self.manifest.lossless and not any_size(
+            self.manifest.codec
+        ):  # its pixels are not the dataset's
+            own = fingerprint("copied", self._info.fingerprint, self.manifest.codec)
+            self._info = dataclasses.replace(self._info, fingerprint=own)
         get_format(self.manifest.format).check_structure(path)
         self._reader: Reader | None = None
         self.original_info = self.manifest.dataset if any_size(self.manifest.codec) else None

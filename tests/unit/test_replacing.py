@@ -24,7 +24,7 @@ from storebench.formats import parse_backend
 from storebench.manifest import MANIFEST_NAME
 from storebench.stores.convert import BuildOptions, Replace, convert
 from storebench.stores.devices import ensure_image
-from storebench.stores.find import Store, open_store
+from storebench.stores.find import Store, StoreSamples, open_store
 from storebench.stores.verify import verify_store
 from tests.support.small_datasets import SPEC, Gradients
 
@@ -210,6 +210,13 @@ def test_convert_from_finds_a_store_without_its_name(old: Path, cli: Cli) -> Non
     assert done.returncode == 0, done.stderr
     assert f"put {old} back" in done.stderr
     assert age(old.with_name("memory+raw")) == "old"
+
+
+def test_a_copy_of_a_lossy_store_is_no_store_of_its_dataset(tmp_path: Path) -> None:
+    lossy = convert(OLD, SPEC, parse_backend("lmdb+jpeg"), tmp_path / "lossy")
+    convert(StoreSamples(lossy.path), SPEC, HDF5, tmp_path / "stores")
+    with pytest.raises(OutputError, match="the existing store has other samples"):
+        convert(OLD, SPEC, HDF5, tmp_path / "stores", options=BuildOptions(replace=Replace.NEVER))
 
 
 @pytest.mark.parametrize("change", [{"schema_version": 99}, {"format": "fancy"}], ids=["newer", "unknown"])

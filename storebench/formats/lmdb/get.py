@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.codecs import Payload
-from storebench.errors import OutputError, UsageError
+from storebench.errors import OutputError, StorebenchError, UsageError
 from storebench.formats.base import Fetched, Writer
 from storebench.formats.common import damaged, sync_folder, write_errors
 from storebench.formats.keyvalue import LABEL_KEY, KeyValueReader, StoredValue, make_key, pack_labels
@@ -190,6 +190,12 @@ class LmdbGetReader(KeyValueReader):
         self._close()
         self._get = self._open()
         return labels
+
+    def _explain(self, numbers: list[int], error: Exception) -> IndexError | StorebenchError:
+        if isinstance(error, lmdb.Error):  # a transaction that failed answers nothing more
+            self._close()
+            self._get = self._open()
+        return super()._explain(numbers, error)
 
     def _close(self) -> None:
         if self._txn is not None:

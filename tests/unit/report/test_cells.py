@@ -12,6 +12,7 @@ from storebench.report.cells import CellSummary, ceiling_key, summarise, varying
 from storebench.report.frame import to_frame
 from storebench.report.labels import dataset_label, dataset_slug
 from storebench.report.panels import Panel, ordered, panels, rate_ratio
+from storebench.report.tables import matrix
 from storebench.results import CodeFacts, Record, Status
 from tests.support.planted import ENVIRONMENT, cold_start, make_record, paper_records, portion_of, replicates
 
@@ -117,6 +118,21 @@ def test_a_late_replicate_makes_the_rate_an_upper_bound() -> None:
     assert turned.verdict is Verdict.SLOWER
 
 
+def test_a_cell_that_served_wrong_samples_once_ranks_nothing() -> None:
+    good = replicates("lmdb", [wait / 4 for wait in WAITS], **NONE)
+    coverage = good[0].coverage
+    assert coverage is not None
+    wrong = dataclasses.replace(
+        good[0],
+        replicate=5,
+        status=Status.FAILED,
+        failure="wrong samples",
+        coverage=dataclasses.replace(coverage, timed_wrong=1),
+    )
+    assert cell_of(*good).doubt == ""
+    assert cell_of(*good, wrong).doubt == "wrong samples"
+
+
 def test_panels_hold_what_differs_in_the_backend_only() -> None:
     cells = cells_of(*paper_records("warm"), *paper_records("cold"), *replicates("lmdb", WAITS, workers=2))
     made = panels(cells)
@@ -191,3 +207,15 @@ def test_samples_of_one_name_are_told_apart_by_the_fewest_words() -> None:
         "CIFAR-10",
     }
     assert len({dataset_slug(cell) for cell in cells}) == 3
+
+
+def test_columns_of_the_matrix_have_different_heads() -> None:
+    records = [
+        make_record(name, batch_size=size, workers=workers, **NONE)
+        for name in ("png", "lmdb")
+        for size in (8, 256)
+        for workers in (0, 8)
+    ]
+    heads = matrix(panels(cells_of(*records))).head
+    assert len(set(heads)) == len(heads) == 5
+    assert sum("batch 256" in head for head in heads) == 2
