@@ -28,7 +28,7 @@ def test_a_long_epoch_tells_its_steps_its_rate_and_what_is_left(
     assert {(epoch, steps) for epoch, _, steps, *_ in lines} == {(0, STEPS), (1, STEPS)}
     assert [epoch for epoch, *_ in lines].count(0) >= 2, said
     most = BATCH / STEP_S
-    assert all(most / 2 < rate < most * 1.3 for *_, rate, _ in lines), lines
+    assert all(most / 10 < rate < most * 1.5 for *_, rate, _ in lines), lines
     epochs_s = 2 * 2 * STEPS * STEP_S
     left = [seconds for *_, seconds in lines]
     assert epochs_s / 2 < left[0] < 4 * epochs_s
