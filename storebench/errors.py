@@ -155,7 +155,7 @@ def from_os_error(error: OSError, where: str | PathLike[str]) -> StorebenchError
         return _disk_full("a file may not grow as large as it needs to", own, place, hint)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         reason = "the filesystem is read-only" if error.errno == errno.EROFS else "no permission to write"
-        return OutputError(reason, where=place, hint="Name a folder that you may write.")
+        return OutputError(reason, where=place, hint="Name a folder that you may write with --out.")
     if error.errno == errno.ENOTDIR:
         return OutputError(
             "a part of this path is a file, not a folder", where=place, hint="Name another path."

@@ -13,7 +13,7 @@ from storebench.plain_text import plain
 from storebench.report.cells import EPOCHS, SETTING_COLUMNS, CellSummary, LoopWork, work_of
 from storebench.results import Cell
 from storebench.settings.loop import SETTINGS
-from storebench.settings.words import CacheState, Compute, ComputeKind, Split
+from storebench.settings.words import CacheState, ComputeKind, Split
 from storebench.units import number_of
 
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
@@ -157,23 +157,13 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
     if name == "memory_bytes":
         return f"limited to {size(cell.memory_bytes)}" if cell.memory_bytes else ""
     if name == "compute":
-        return compute_label(cell.compute) or work_label(cell)
+        if cell.compute.kind is ComputeKind.EMULATED:
+            return f"compute EMULATED by a sleep of {plain(cell.compute.duration)} ms"
+        if work_of(cell) is LoopWork.AUGMENTING:
+            return f"loader only, with {MODELS.get(cell.model, cell.model)}'s crop and mirror"
+        return "reader and decoder alone" if work_of(cell) is LoopWork.READING else ""
     words = "" if value is None else _SETTINGS[name].label.format(value)
     return words if value != 1 else re.sub("|".join(_SINGULAR), lambda match: _SINGULAR[match[0]], words)
-
-
-def work_label(cell: Cell) -> str:
-    """Return words for the measured work if nothing is computed; "" otherwise."""
-    work = work_of(cell)
-    if work is LoopWork.AUGMENTING:
-        return f"loader only, with {MODELS.get(cell.model, cell.model)}'s crop and mirror"
-    return "reader and decoder alone" if work is LoopWork.READING else ""
-
-
-def compute_label(compute: Compute) -> str:
-    """Return emulated compute in words; "" if compute is real or none."""
-    emulated = compute.kind is ComputeKind.EMULATED
-    return f"compute EMULATED by a sleep of {plain(compute.duration)} ms" if emulated else ""
 
 
 def caveats(cells: Iterable[CellSummary]) -> list[str]:

@@ -193,10 +193,11 @@ def rooflines(cells: Iterable[CellSummary]) -> list[Roofline]:
     fed: dict[tuple[Any, ...], list[CellSummary]] = {}
     handing: dict[tuple[Any, ...], list[CellSummary]] = {}
     for cell in (cell for cell in every if not cell.is_null):
-        if _is_fed(cell):
+        real = cell.cell.compute.kind is ComputeKind.REAL
+        # A network on the CPU takes the producers' cores: it is no accelerator.
+        if _emulates(cell) or (real and cell.cell.device != "cpu"):
             # A GPU that crops tests two supply rates: one that includes it, and one to which it is added.
-            trains = cell.cell.compute.kind is ComputeKind.REAL and cell.cell.model in MODEL_CROPS
-            for crops in (True, False) if trains else (True,):
+            for crops in (True, False) if real and cell.cell.model in MODEL_CROPS else (True,):
                 fed.setdefault((*_key(cell, crops=crops), cell.backend), []).append(cell)
                 handing.setdefault(_key(cell, any_state=True, crops=crops), []).append(cell)
         elif cell.cell.compute.kind is ComputeKind.NONE and cell.median("samples_per_s"):
@@ -239,12 +240,6 @@ def point_keys(roofs: Iterable[Roofline], every: Iterable[Panel]) -> frozenset[t
 
 def _emulates(cell: CellSummary) -> bool:
     return cell.cell.compute.kind is ComputeKind.EMULATED
-
-
-def _is_fed(cell: CellSummary) -> bool:
-    """Whether a cell has an accelerator; a network on the CPU takes the producers' cores and is none."""
-    trains_elsewhere = cell.cell.compute.kind is ComputeKind.REAL and cell.cell.device != "cpu"
-    return _emulates(cell) or trains_elsewhere
 
 
 def ingestion_rate(cell: CellSummary) -> Estimate | None:

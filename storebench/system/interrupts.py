@@ -1,6 +1,7 @@
 """Interrupts (Ctrl-C, SIGTERM, a closed terminal) from the program's first line to its last: one line, exit code 130."""
 
 import _signal  # type: ignore[import-not-found]  # `signal` adds enumerations to it, which take two milliseconds
+import _thread
 import atexit
 import os
 import sys
@@ -19,9 +20,9 @@ _SAME_S = 1.0
 
 
 class _State:
-    """Whether `install` ran, an interrupt was raised and its line written; `Held` blocks, and the signal that waits for them."""
+    """Whether `install` ran, an interrupt was raised, its line written, and it was dropped; `Held` blocks, and their signal."""
 
-    installed = seen = announced = False
+    installed = seen = announced = again = False
     held = waiting = 0
 
 
@@ -74,7 +75,8 @@ class Raised:
     def _raise(self, number: int, _frame: object) -> None:
         if _State.held:
             _State.waiting = number
-        elif self._first_s is None or time.monotonic() - self._first_s > _SAME_S:
+        elif _State.again or self._first_s is None or time.monotonic() - self._first_s > _SAME_S:
+            _State.again = False
             self._first_s = time.monotonic()
             _State.seen = True
             raise KeyboardInterrupt
@@ -107,9 +109,17 @@ def _handle(handler: "Any") -> "dict[int, Any]":
 
 
 def _not_raised(dropped: "sys.UnraisableHookArgs") -> None:
-    """Print an exception that Python drops only for debugging: destructors repeat reported errors, such as a full disk."""
+    """Print what Python drops in destructors and callbacks only for debugging; an interrupt there is sent again."""
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        _State.again = True
+        _thread.start_new_thread(_send_again, ())  # a signal within this call would be dropped like the first
     if os.environ.get("STOREBENCH_DEBUG", "0") not in ("", "0"):
         sys.__unraisablehook__(dropped)
+
+
+def _send_again() -> None:
+    time.sleep(0.02)
+    os.kill(os.getpid(), _signal.SIGTERM)
 
 
 def _leave(_number: int, _frame: object) -> None:

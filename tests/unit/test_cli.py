@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written_is_refused(cli: Cli, tmp_path: Path) ->
     said = refused(
         cli("run", "lmdb", "--dataset", "mnist", "--synthetic", "--limit", "8", "--out", str(locked))
     )
-    assert f"{locked}: no permission to write. Name a folder that you may write." in said
+    assert f"{locked}: no permission to write. Name a folder that you may write with --out." in said
 
 
 def test_a_dataset_without_files_is_refused_where_real_ones_are_asked_for(cli: Cli, tmp_path: Path) -> None:

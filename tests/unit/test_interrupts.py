@@ -240,3 +240,27 @@ def test_what_destructors_complain_of_is_no_traceback(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=shown, capture_output=True, text=True, timeout=60, check=False
     )
     assert "Exception ignored" in loud.stderr
+
+
+DROPPED = """
+import os, signal, sys, time
+from storebench.system import interrupts
+
+class Interrupting:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupts.install()
+with interrupts.Raised():
+    Interrupting()
+    time.sleep(5)
+    sys.exit("the interrupt was lost")
+"""
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False)
+    assert "the interrupt was lost" not in done.stderr
+    assert "KeyboardInterrupt" in done.stderr

@@ -24,8 +24,7 @@ from storebench.results import CacheVerdict, Cell, LinkKind, Record
 from storebench.settings.words import Sync
 from storebench.training.step_table import step_ends
 from storebench.training.steps import CpuStep
-from storebench.worker import replicate
-from storebench.worker import setup as worker_setup
+from storebench.worker import replicate, sampling
 from storebench.worker.job import CellJob
 from storebench.worker.record import RankEpoch, part_of
 from storebench.worker.replicate import run as run_replicate
@@ -317,7 +316,7 @@ def test_shards_that_overlap_fail_the_job(
     def first_shard(order: Indices, *, rank: int, **more: Any) -> list[Indices]:
         return shard_of(order, rank=0, **more)
 
-    monkeypatch.setattr(worker_setup, "shard_of", first_shard)
+    monkeypatch.setattr(sampling, "shard_of", first_shard)
     found = trained(cell_of("lmdb"), bench, run_folder)
     assert found.record.failed
     assert found.record.failure is not None
