@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime as dt
-import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -391,8 +390,8 @@ def _finish(
 def new_run_folder(name: str) -> Path:
     """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME, with a number if that is there."""
     first = runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
-    numbered = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
-    return next(folder for folder in (first, *itertools.islice(numbered, 99)) if not folder.exists())
+    folders = (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, 100)))
+    return next((folder for folder in folders if not folder.exists()), first)
 
 
 def leave(records: list["Record"], *, hint: str | None = None) -> None:
