@@ -1,4 +1,4 @@
-"""Run cells in fresh processes, interleaved in a seeded random order, into one folder of records; resumable."""
+"""Run each cell in a process of its own, interleaved in a seeded random order, into one folder of records; resumable."""
 
 import dataclasses
 import datetime as dt
@@ -32,6 +32,7 @@ from storebench.stores.convert import BuildOptions, Replace, ensure_store
 from storebench.stores.devices import StoreImage, ensure_image
 from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
+from storebench.worker.forks import ForkServer
 from storebench.worker.job import CellJob
 from storebench.worker.launch import answer_of
 from storebench.worker.leading import Leader
@@ -109,14 +110,17 @@ def execute(
         if leader is not None:
             leader.wait_for_nodes(run.scenario.timeout_s)
         made: list[Record] = []
-        for position, pending in enumerate(work):
-            if not _fits(run, pending.replicate, work):
-                run = run.ended(pending.replicate)
-                watcher.ended(pending.replicate)
-                break
-            watcher.started(pending, position, len(work))
-            attempts = _Attempts(run=run, watcher=watcher, leader=leader, drop_caches=drop_caches)
-            made += attempts.records(pending, prepared[pending.cell], recorded.get(pending.key, ()))
+        with ForkServer() as server:
+            for position, pending in enumerate(work):
+                if not _fits(run, pending.replicate, work):
+                    run = run.ended(pending.replicate)
+                    watcher.ended(pending.replicate)
+                    break
+                watcher.started(pending, position, len(work))
+                attempts = _Attempts(
+                    run=run, watcher=watcher, leader=leader, drop_caches=drop_caches, server=server
+                )
+                made += attempts.records(pending, prepared[pending.cell], recorded.get(pending.key, ()))
         run.finish()
     return made
 
@@ -224,6 +228,7 @@ class _Attempts:
     watcher: Watcher
     leader: Leader | None
     drop_caches: bool
+    server: ForkServer
 
     def records(self, work: PendingReplicate, prepared: Prepared, before: Sequence[Record]) -> list[Record]:
         """Run and record a replicate, once more if the scenario repeats it because other work disturbed it."""
@@ -262,7 +267,9 @@ class _Attempts:
             )
             log = run.folder / LOGS_DIR / f"{work.cell.cell_id}-r{work.replicate}.log"
             job = job if leader is None else leader.announced(job)
-            answer = answer_of(job, scratch, log, around, run.scenario.timeout_s, self.watcher.ranks)
+            answer = answer_of(
+                job, scratch, log, around, run.scenario.timeout_s, self.watcher.ranks, self.server
+            )
             answer = answer if leader is None else leader.blamed(job, answer)
         if "records" in answer:
             if log.is_file() and not log.stat().st_size:

@@ -32,6 +32,7 @@ from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_processes, expend, marked, signal_name, started_here
 from storebench.system.scratch import sweep_segments
+from storebench.worker.forks import Fork, ForkServer
 from storebench.worker.job import CellJob, job_text
 
 GRACE_S = 3.0
@@ -75,7 +76,7 @@ def started(
 
 
 def exit_code(
-    process: subprocess.Popen[bytes],
+    process: subprocess.Popen[bytes] | Fork,
     timeout_s: float,
     each_second: Callable[[], None] | None = None,
 ) -> int | None:
@@ -124,11 +125,12 @@ def answer_of(
     around: Surroundings,
     timeout_s: float,
     tell: Tell = tell_nobody,
+    server: ForkServer | None = None,
 ) -> dict[str, Any]:
-    """Run a job in a fresh process and return its answer: "records" and "package", or "failure" in one line."""
+    """Run a job in a process of its own and return its answer: "records" and "package", or "failure" in one line."""
     (scratch / "job.json").write_text(job_text(job), encoding="utf-8")
     memory = OomWatch(job.memory_group)
-    ending = _ending(job, scratch, log, around, timeout_s, tell)
+    ending = _ending(job, scratch, log, around, timeout_s, tell, server)
     answer: dict[str, Any] = json.loads(job.out.read_text(encoding="utf-8")) if job.out.is_file() else {}
     if "records" in answer:
         return answer
@@ -158,11 +160,19 @@ def _ending(
     around: Surroundings,
     timeout_s: float,
     tell: Tell,
+    server: ForkServer | None,
 ) -> JobEnding:
     """Run a job in one process, or in as many as it has ranks, and return how that ended; they never outlive us."""
     path = scratch / "job.json"
     if not job.by_torchrun:
-        code = _fresh_process(path, log, around, timeout_s, lambda: tell([Position.of(scratch, 0)]))
+        command = [sys.executable, *program(str(path))]
+        alone = (
+            started(command, scratch, log, around)
+            if server is None
+            else _forked(server, job, scratch, log, around)
+        )
+        with alone as process:
+            code = exit_code(process, timeout_s, lambda: tell([Position.of(scratch, 0)]))
         return JobEnding(code=code)
     folder = scratch / RANKS_DIR
     team = Team(ranks=job.cell.ranks, nodes=job.nodes, node=job.node, rendezvous=job.rendezvous)
@@ -193,12 +203,25 @@ class OomWatch:
         return int(of_machine[1]) if of_machine else 0
 
 
-def _fresh_process(
-    job: Path, log: Path, around: Surroundings, timeout_s: float, told: Callable[[], None]
-) -> int | None:
-    """Run one job in a fresh interpreter and return its exit code, None if it ran out of time; it never outlives us."""
-    with started([sys.executable, *program(str(job))], job.parent, log, around) as process:
-        return exit_code(process, timeout_s, told)
+@contextlib.contextmanager
+def _forked(
+    server: ForkServer, job: CellJob, scratch: Path, log: Path, around: Surroundings
+) -> Iterator[Fork]:
+    """Start a job as a fork. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
+    namespace = around.image is not None
+    process = server.fork(
+        scratch / "job.json", log, variables_of(scratch), number=job.replicate, namespace=namespace
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() != 0:
+            with Held():
+                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGCONT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
+                server.close()
 
 
 def _no_answer(code: int | None, scratch: Path, log: Path, timeout_s: float) -> str:

@@ -8,15 +8,12 @@ what kills a cell, and of limited memory start interpreters (`storebench.worker.
 
 import contextlib
 import functools
-import multiprocessing
+import json
 import os
 import subprocess
 import sys
-import tempfile
 import types
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.context import ForkProcess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,57 +27,37 @@ from storebench.surroundings import Surroundings
 from storebench.system.interrupts import Held
 from storebench.system.processes import expend, fork_when_settled
 from storebench.worker import launch, replicate
-from storebench.worker.launch import GRACE_S, end, started, variables_of
+from storebench.worker.forks import Fork, ForkServer
+from storebench.worker.launch import end, started, variables_of
 from tests.support.copies import Copy, become
 from tests.support.short_yardsticks import shorten
 
-_fresh = launch._fresh_process
+_fork = ForkServer.fork
 
 
-def warm_process(
-    job: Path, log: Path, around: Surroundings, timeout_s: float, told: Callable[[], None]
-) -> int | None:
-    """Run one job in a copy of this process and return its exit code, None if it ran out of time.
+def warm_fork(
+    server: ForkServer, job: Path, log: Path, variables: dict[str, str], *, number: int, namespace: bool
+) -> Copy | Fork:
+    """Start a job as a copy of this process.
 
-    A cell with a memory limit or a device of its own gets a fresh process: its memory and its mounts are counted.
+    A cell with a memory limit or a device of its own gets a copy of a fresh one: its memory and its mounts are counted.
     """
-    if around.group is not None or around.image is not None:
-        return _fresh(job, log, around, timeout_s, told)
-    variables = _variables(job.parent)  # here: they name the process that starts the cell
+    if namespace or json.loads(job.read_text(encoding="utf-8"))["memory_group"] is not None:
+        return _fork(server, job, log, variables, number=number, namespace=namespace)
     with log.open("ab") as output:
-        arguments = (job, variables, output.fileno())
-        process = multiprocessing.get_context("fork").Process(target=_cell, args=arguments)
-        _start(process)
-    try:
-        expend(process.pid)
-        process.join(timeout_s)
-        return process.exitcode
-    finally:
-        with Held():
-            while process.exitcode is None:
-                process.terminate()
-                process.join(GRACE_S)
-                process.kill()
+        process = Copy(functools.partial(_cell, job, {**cell_environment(), **variables}, output.fileno()))
+    expend(process.pid)
+    return process
 
 
 def _variables(scratch: Path) -> dict[str, str]:
     return {**cell_environment(), **variables_of(scratch)}
 
 
-def _start(process: ForkProcess) -> None:
-    with warnings.catch_warnings():
-        # From Python 3.12 on: this process has threads, of pytest-xdist or of a progress bar, which no cell needs.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-
-
-def _cell(job: Path, variables: Mapping[str, str], output: int) -> None:
-    os.environ.update(variables)
-    tempfile.tempdir = None
-    for standard in (1, 2):
-        os.dup2(output, standard)
+def _cell(job: Path, variables: Mapping[str, str], output: int) -> int:
+    become(variables, out=output, error=output)
     shorten()
-    sys.exit(replicate.main([str(job)]))
+    return replicate.main([str(job)])
 
 
 @contextlib.contextmanager
@@ -163,7 +140,7 @@ def warm_cells() -> Iterator[None]:
     """Let every cell of a run in this process run in a copy of it, and so every rank."""
     copying = types.SimpleNamespace(**vars(subprocess) | {"Popen": BoardProcess})
     with (
-        mock.patch.object(launch, "_fresh_process", warm_process),
+        mock.patch.object(ForkServer, "fork", warm_fork),
         mock.patch.object(launch, "started", warm_agent),
         mock.patch.object(nodes, "subprocess", copying),
     ):

@@ -318,7 +318,7 @@ def _inside(runner: int) -> int:
     found: list[int] = []
 
     def entered() -> bool:
-        for child in psutil.Process(runner).children():
+        for child in psutil.Process(runner).children(recursive=True):
             try:
                 groups_of_it = Path("/proc", str(child.pid), "cgroup").read_text()
             except OSError:
