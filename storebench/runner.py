@@ -236,7 +236,7 @@ class _Attempts:
         while True:
             earlier = before[0].conditions if before and run.repeats(before) else None
             with run.attempt() as tables:
-                others = OtherWork()
+                others = OtherWork(self.server.cpu_s)
                 records = self._answered(work, prepared, tables)
                 conditions = others.conditions(1 if earlier is None else earlier.attempt + 1)
                 records = [dataclasses.replace(record, conditions=conditions) for record in records]

@@ -7,7 +7,7 @@ import os
 import re
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -232,16 +232,20 @@ _Totals = dict[str, float]
 
 
 class OtherWork:
-    """Count the work of others from the moment it is made until `conditions`; children must have been waited for by then."""
+    """Count the work of others from the moment it is made until `conditions`.
 
-    def __init__(self) -> None:
+    Children must have been waited for by then; `running_s` returns the CPU seconds of one that goes on.
+    """
+
+    def __init__(self, running_s: Callable[[], float] = float) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))
         self._load = os.getloadavg()[0]
-        self._before = _totals(self._cpus)
+        self._running_s = running_s
+        self._before = _totals(self._cpus, running_s())
 
     def conditions(self, attempt: int = 1) -> Conditions:
         """Return the other work since this probe was made, with the verdict of the rule for disturbed replicates."""
-        before, after = self._before, _totals(self._cpus)
+        before, after = self._before, _totals(self._cpus, self._running_s())
         grown = {name: max(0.0, after[name] - before[name]) for name in before.keys() & after.keys()}
         throttles = grown.get("clock_throttles")
         conditions = Conditions(
@@ -258,9 +262,9 @@ class OtherWork:
         return dataclasses.replace(conditions, disturbed=disturbance(conditions))
 
 
-def _totals(cpus: list[int]) -> _Totals:
-    own = _own_usage()
-    totals = {"wall": time.monotonic(), "own": sum(usage.ru_utime + usage.ru_stime for usage in own)}
+def _totals(cpus: list[int], running_s: float) -> _Totals:
+    own_s = running_s + sum(usage.ru_utime + usage.ru_stime for usage in _own_usage())
+    totals = {"wall": time.monotonic(), "own": own_s}
     lines = dict(re.findall(r"^cpu(\d+) (.*)$", read_text("/proc/stat") or "", re.MULTILINE))
     if all(str(cpu) in lines for cpu in cpus):
         ticks = [[int(field) for field in lines[str(cpu)].split()] for cpu in cpus]
