@@ -41,7 +41,7 @@ _PLAIN = {
     "failure": "why it failed, in one line",
     "started_utc": "when the epoch began",
     "timed_steps": "steps that are not flagged as warm-up",
-    "payload_bytes": "bytes of payload that the epoch asked for",
+    "payload_bytes": "bytes that the codec made, without the container's own",
     "au_kind": "what the utilization is of",
     "test_samples": "test images that the accuracy is taken over",
     "reader_notes": "notes on how the store was read",
