@@ -1,6 +1,6 @@
 """Simulate the comparison of paired rounds: what it finds, and how often a page holds a false claim.
 
-A page has 8 tables of 5 stores, so 32 comparisons. docs/statistics.md shows the table.
+A page has 8 tables of 5 stores, so 32 comparisons. docs/reports.md shows some rows.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 A ratio is the geometric mean of the rounds' ratios, with Student's interval on their logarithms: 95%, or 99% where
 the rounds' ratios spread by more than 15%, because five such rounds mislead a 95% interval too often. Nothing else
-is corrected: a difference counts only if the whole interval lies beyond 10% (docs/statistics.md has the simulation).
+is corrected: a difference counts only if the whole interval lies beyond 10% (docs/reports.md has a simulation).
 """
 
 import bisect

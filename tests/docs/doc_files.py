@@ -8,9 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
-    path
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-    if path.is_file()
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "results" / "README.md",
 ]
 PLUGIN_GUIDE = "adding-a-format.md"
 """Its blocks are the files of a plugin, and its commands need that: test_adding_a_format.py runs both."""

@@ -1,16 +1,28 @@
-"""Draw the plots of the README and of docs/ from the reference results: ``make docs``."""
+"""Draw the plots and fill the tables of docs/ from the reference results: ``make docs``.
 
-from collections.abc import Callable
+A table of docs/results.md is filled if the comment above it says from what: runs, a query of their records, the
+field of the rows, and the field of the columns with its values.
+"""
+
+import re
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 import storebench
+from storebench.report.cells import CellSummary, summarise
+from storebench.report.labels import backend_label, number
+from storebench.report.panels import paired
 from storebench.report.plots.style import saved
+from storebench.results import BACKEND_FIELDS
 from tests.docs.doc_files import ROOT
 
 REFERENCE = ROOT / "results" / "reference"
 FIGURES = ROOT / "docs" / "figures"
+RESULTS = ROOT / "docs" / "results.md"
+
+_FILLED = re.compile(r"(<!-- rates: (.+) -->\n\n\|.*\n\|.*\n)(?:\|.*\n)*")
 
 
 def _of(*runs: str) -> pd.DataFrame:
@@ -38,8 +50,38 @@ DRAWN: dict[str, Callable[[], Axes]] = {
 """File name without its ending -> what draws it."""
 
 
+def filled(text: str) -> str:
+    """Return a document with the rows of its tables of rates as the reference results have them."""
+    return _FILLED.sub(lambda found: found[1] + "".join(_rows(*found[2].split("; "))), text)
+
+
+def _rows(runs: str, query: str, row: str, column: str, values: str) -> Iterator[str]:
+    cells = [cell for cell in summarise(_of(*runs.split()).query(query)) if not cell.is_null]
+    base = None if column in BACKEND_FIELDS else "png"
+    for name in dict.fromkeys(cell.fields[row] for cell in cells):
+        texts = [
+            _text([cell for cell in cells if str(cell.fields[column]) == value], row, name, base)
+            for value in values.split()
+        ]
+        yield f"| {name if name == 'files' else backend_label(name)} | {' | '.join(texts)} |\n"
+
+
+def _text(column: list[CellSummary], row: str, name: str, base: str | None) -> str:
+    """Return the rate of the cell in a row, and how many times that of the base in its column it is."""
+    cell = next((one for one in column if one.fields[row] == name), None)
+    if cell is None:
+        return ""
+    below = next((one for one in column if one.backend == base), None)
+    ratio = below and paired(cell.values("samples_per_s"), below.values("samples_per_s"))
+    notes = [number(ratio.mid, 2)] if ratio and cell is not below else []
+    notes += [cell.doubt] if cell.doubt else []
+    rate = number(cell.median("samples_per_s"))
+    return f"{rate} ({', '.join(notes)})" if notes else rate
+
+
 def main() -> None:
-    """Write every plot."""
+    """Write every plot, and the tables."""
+    RESULTS.write_text(filled(RESULTS.read_text(encoding="utf-8")), encoding="utf-8")
     FIGURES.mkdir(exist_ok=True)
     for name, draw in DRAWN.items():
         path = FIGURES / f"{name}.svg"

@@ -4,80 +4,75 @@ import ast
 import dataclasses
 import enum
 import inspect
+import re
 import textwrap
 import types
 import typing
 from typing import Any
 
+from storebench.matrix import Matrix
 from storebench.results import SCHEMA_VERSION, Cell, CellFields, Record
 from storebench.units import METRICS
 
 _HEAD = f"""# What a result holds
 
-Made from the code by `make docs`; a test compares this page with it.
-
-A run's folder only grows. Nothing that is recorded is overwritten:
+Made from the code by `make docs`. Which files does a run have, and what is each field of a record and each column of its steps? This is
+schema version {SCHEMA_VERSION}.
 
 | file | what |
 | --- | --- |
-| `run.json` | the run's id, the resolved scenario, the versions; `whole`, the size of the whole dataset and whether it fits into memory, if `storebench run` chose what to measure |
-| `against.json` | in each side of a comparison with a revision (`bench --against`): what pairs it with the other side |
-| `records.jsonl` | one record per line. All records of a replicate are appended and synced at once, after their step tables; a half-written line or replicate at the end is what a killed run leaves, and is dropped |
-| `superseded.jsonl` | records that were replaced: those of failed replicates that `--retry-failed` ran again, of disturbed replicates that were repeated (`repeat_disturbed`), and of parts of replicates that a killed process left; also the damaged last line of a finished run that was resumed. Nothing counts them |
-| `steps.parquet` | one row per step of every record of a finished run: [below](#one-row-of-stepsparquet) |
-| `steps/*.parquet` | the same while the run goes on: one file per record. When the last replicate is recorded, they move into `steps.parquet`. |
-| `logs/` | what a failed cell printed |
-| `probes/` | what one cell measured for others of the same run: the device's rates |
+| `run.json` | the run's id, the resolved scenario, the versions |
+| `records.jsonl` | one record per line, one per epoch of a replicate |
+| `steps.parquet` | one row per step of every record; while the run goes on, `steps/` has one file per record |
+| `superseded.jsonl` | records that were replaced, which nothing counts |
+| `against.json` | what pairs the run with the other side of `bench --against` |
+| `logs/`, `probes/` | what failed cells printed; the device's rates |
 
-This is schema version {SCHEMA_VERSION}. Units stand in names: `_ns`, `_s`, `_bytes`, `_per_s`, `_frac` (a share from 0 to 1).
-`null` means that something was not measured, never that it was zero.
+A share goes from 0 to 1. `null` means that something was not measured, or that there is none; never zero. Times are sums over the timed
+steps, those of producers over all workers. Of a job of ranks, samples, bytes and counters are sums over the ranks, and times are means.
 """
 
 _PLAIN = {
-    "schema_version": "2; another one is refused",
+    "schema_version": f"{SCHEMA_VERSION}",
     "storebench_version": "the version that measured",
-    "run_id": "the run; one folder",
+    "run_id": "the run",
     "epoch": "from 0, in one process",
     "status": "whether the record may be used",
     "failure": "why it failed, in one line",
     "started_utc": "when the epoch began",
     "timed_steps": "steps that are not flagged as warm-up",
-    "payload_bytes": "bytes of payload that the epoch asked for",
+    "payload_bytes": "bytes that the codec made, without the container's own",
     "au_kind": "what the utilization is of",
     "test_samples": "test images that the accuracy is taken over",
-    "reader_notes": "what a reader of the figures should know of how the store was read",
-    "steps_file": "name of the record's step table: a file below the run's folder, or the rows of `steps.parquet` with this name",
+    "reader_notes": "notes on how the store was read",
+    "steps_file": "its rows of `steps.parquet`",
     "format": "the container",
     "codec": "how one image becomes bytes",
     "reader": "the way in to the format",
     "reader_options": "the reader's options, as pairs",
     "p50": "the median",
-    "p95": "19 of 20 steps are below",
-    "p99": "99 of 100 steps are below",
+    "p95": "the 95th percentile",
+    "p99": "the 99th percentile",
     "max": "the longest",
     "expected": "samples that the epoch should serve",
     "served": "samples that came",
     "unique": "different samples among them",
-    "duplicates": "samples that came again",
-    "missing": "samples that never came",
     "first": "of the first step",
     "last": "of the last step",
     "count": "samples in the store",
     "image_shape": "height, width, channels",
     "file_bytes": "sizes of the store's data files added up",
-    "samples_digest": "digest of all decoded samples and labels; equal for every lossless store of the dataset",
+    "samples_digest": "digest of all decoded samples and labels, equal for every lossless store",
     "lossless": "whether the codec gives back every pixel",
     "origin": '"real", "derived" or "synthetic"',
     "source": "the layout that was read, in words",
     "derived_frac": "share of samples that are not images of the source as they are",
-    "provenance_note": "what a reader of a figure should know of the data",
+    "provenance_note": "notes on the data",
     "requested": '"cold", "warm", "limited" or "any"',
     "first_step": "number of the portion's first step",
     "steps": "steps of the portion",
     "samples": "samples of the portion",
     "seconds": "wall time of the portion",
-    "digest": "of the package's Python files",
-    "commit": "git commit of the checkout that the package was imported from",
     "verdict": "whether the state was measured to be the one asked for",
     "voluntary_switches": "context switches while waiting for something",
     "involuntary_switches": "context switches because others wanted the processor",
@@ -86,56 +81,54 @@ _PLAIN = {
     "reasons": "why a figure is null, by its name",
 }
 
-STEP_COLUMNS: dict[str, tuple[str, str]] = {
-    "step": ("int", "number of the step in its epoch, from 0"),
-    "warmup": ("bool", "recorded, but left out of rates on both sides"),
-    "samples": ("int", "samples in the batch"),
-    "payload_bytes": (
-        "int",
-        "bytes of payload that the rank requested for the batch; with one reader per node, the bytes of all ranks there",
-    ),
-    "start_ns": ("int", "when the loop began to ask for the batch; one clock for all processes"),
-    "data_wait_ns": ("int", "how long the loop was blocked on the loader"),
-    "h2d_ns": ("int", "copy to the device; 0 on a CPU"),
-    "compute_ns": ("int", "forward, backward and optimizer, the device synchronised"),
-    "paused_ns": (
-        "int",
-        "how long the loop then paused to keep samples for the proof and to read the counters; in no sum and no rate",
-    ),
-    "worker": ("int", "which producer made the batch; -1 is the loop's own process"),
-    "fetch_start_ns": ("int", "when the producer began to fetch"),
-    "fetch_ns": ("int", "bytes from the store into private memory"),
-    "decode_ns": ("int", "bytes into pixels"),
-    "prep_ns": ("int", "augment and collate"),
-    "ready_ns": ("int", "when the producer had finished the batch"),
-    "device_read_bytes": (
-        "int",
-        "bytes that block devices delivered for the process that made the batch, since its previous one (/proc/PID/io read_bytes)",
-    ),
-    "read_calls": ("int", "its system calls that read, likewise (/proc/PID/io syscr)"),
-    "major_faults": ("int", "its page faults with I/O, likewise"),
-    "minor_faults": ("int", "its page faults without I/O, likewise"),
-    "queue_depth": ("int", "batches that lay ready when the loop asked"),
-    "loss": ("float32", "the step's loss; null where nothing was computed"),
-    "rank": (
-        "int",
-        "the rank whose step it is: tables of jobs have one row per step and rank, with the loss over the samples of all ranks; null in others",
-    ),
-}
-"""Column of a step table -> type and meaning."""
+_COLUMNS = ("| field | unit | meaning |", "| --- | --- | --- |")
 
-RECORD_COLUMNS: dict[str, tuple[str, str]] = {
-    "steps_file": ("string", "the record that has this `steps_file`"),
-    "cell_id": ("string", "its cell"),
-    "replicate": ("int", "its replicate"),
-    "epoch": ("int", "its epoch"),
+_UNITS = {
+    "samples_per_s": "samples/s",
+    "bytes_per_s": "bytes/s",
+    "bytes": "bytes",
+    "kib": "KiB",
+    "frac": "share",
+    "ns": "ns",
+    "s": "s",
+    "seconds": "s",
+    **dict.fromkeys(("p50", "p95", "p99", "max"), "ns"),
 }
-"""Column of ``steps.parquet`` that says which record a row belongs to -> type and meaning."""
+"""Part of a name -> its unit; the first that fits."""
+
+_STEP_COLUMNS = {
+    "steps_file": "the record that has this `steps_file`",
+    "cell_id": "its cell",
+    "replicate": "its replicate",
+    "epoch": "its epoch",
+    "step": "number of the step in its epoch, from 0",
+    "warmup": "left out of rates",
+    "samples": "samples in the batch",
+    "payload_bytes": "payload that the rank requested; with one reader per node, that of all ranks there",
+    "start_ns": "when the loop began to ask for the batch; one clock for all processes",
+    "data_wait_ns": "how long the loop was blocked on the loader",
+    "h2d_ns": "copy to the device",
+    "compute_ns": "forward, backward and optimizer, the device synchronised",
+    "paused_ns": "how long the loop then paused for proofs and counters; in no rate",
+    "worker": "producer of the batch; -1 is the loop's own process",
+    "fetch_start_ns": "when the producer began to fetch",
+    "fetch_ns": "bytes from the store into private memory",
+    "decode_ns": "bytes into pixels",
+    "prep_ns": "augment and collate",
+    "ready_ns": "when the producer had finished the batch",
+    "device_read_bytes": "bytes that block devices delivered",
+    "read_calls": "system calls that read",
+    "major_faults": "page faults with I/O",
+    "minor_faults": "page faults without I/O",
+    "queue_depth": "batches that were ready when the loop asked",
+    "loss": "the step's loss, over the samples of all ranks",
+    "rank": "the rank whose step it is; null outside of jobs",
+}
+_STEP_TYPES = {"warmup": "bool", "loss": "number", "steps_file": "text", "cell_id": "text"}
 
 _STEPS_LEAD = """## One row of `steps.parquet`
 
-Each row group holds the steps of one record, so a filter on `steps_file` reads only those. Replicates that were replaced
-are in the file, too: `superseded.jsonl` names them.
+Each row group holds the steps of one record, so a filter reads only those. `storebench.load_steps` also reads runs that are not finished.
 
 ```python
 import pandas as pd
@@ -145,15 +138,11 @@ mine = [("steps_file", "==", records["steps_file"][0])]
 steps = pd.read_parquet("results/reference/paper/steps.parquet", filters=mine)
 ```
 
-`pyarrow.parquet.read_table` takes the same filters, and `storebench.load_steps` also reads runs that are not finished. A
-file in `steps/` lacks the first four columns. A column that the table of a record lacks is null in all rows of a
-record, and so is a counter that could not be read.
-
-The counters are those of the process that made the batch, since its previous batch. In the process of the loop they
-include computing, and threads that make batches at the same time share them. The record's totals also hold what the
-process of the loop read and touched beside worker processes. Reading the counters takes a few microseconds per batch and is
-in no span (`python -m benchmarks.overhead --only counters`).
+Counters are those of the process that made the batch, since its previous batch.
 """
+
+_CELL_LEAD = """The settings of the cell. Further fields are keys of [a scenario's matrix](scenarios.md#each-matrix), with the
+same name and meaning:"""
 
 
 def schema_markdown() -> str:
@@ -173,31 +162,37 @@ def _classes(kind: type) -> list[type]:
     return found
 
 
-def is_part(hint: Any) -> bool:
-    """Return whether a type has a section of its own."""
-    return dataclasses.is_dataclass(hint)
-
-
 def _class_part(kind: type) -> str:
-    told = meanings(kind)
-    hints = typing.get_type_hints(kind)
-    rows = []
-    for field in dataclasses.fields(kind):
-        held = [one for one in (hints[field.name], *typing.get_args(hints[field.name])) if is_part(one)]
-        other = (inspect.getdoc(held[0]) or "").partition("\n")[0] if held else _PLAIN.get(field.name, "")
-        meaning = told.get(field.name) or (METRICS[field.name].meaning if field.name in METRICS else other)
-        rows.append(f"| `{field.name}` | {type_words(hints[field.name])} | {meaning} |")
-    lead = (inspect.getdoc(kind) or "").partition("Attributes\n---")[0].strip()
-    name = "One record" if kind is Record else f"`{kind.__name__}`"
-    return "\n".join(
-        [f"## {name}", "", lead, "", "| field | type | meaning |", "| --- | --- | --- |", *rows, ""]
-    )
+    if kind is Record:
+        lead, name = "One epoch of one replicate of one cell.", "One record"
+    else:
+        lead, name = (inspect.getdoc(kind) or "").partition("\n")[0], f"`{kind.__name__}`"
+    told, hints = meanings(kind), typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    if kind is CellFields:
+        shared = [name for name in names if name in Matrix.model_fields]
+        lead = f"{_CELL_LEAD} {', '.join(f'`{name}`' for name in shared)}."
+        names = [name for name in names if name not in shared]
+    rows = [
+        f"| `{name}` | {unit(name, hints[name])} | {_meaning(name, told, hints[name])} |" for name in names
+    ]
+    return "\n".join([f"## {name}", "", lead, "", *_COLUMNS, *rows, ""])
+
+
+def _meaning(name: str, told: dict[str, str], hint: Any) -> str:
+    """Return the first sentence that is said of a field."""
+    held = [one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one)]
+    other = (inspect.getdoc(held[0]) or "").partition("\n")[0] if held else _PLAIN.get(name, "")
+    text = told.get(name) or (METRICS[name].meaning if name in METRICS else other)
+    return re.split(r"\.(?: |$)|;|, or null| \(/proc", text)[0]
 
 
 def _steps_part() -> str:
-    columns = (RECORD_COLUMNS | STEP_COLUMNS).items()
-    rows = [f"| `{name}` | {kind} | {meaning} |" for name, (kind, meaning) in columns]
-    return "\n".join([_STEPS_LEAD, "| column | type | meaning |", "| --- | --- | --- |", *rows, ""])
+    rows = [
+        f"| `{name}` | {_STEP_TYPES.get(name) or _unit_in(name) or 'count'} | {meaning} |"
+        for name, meaning in _STEP_COLUMNS.items()
+    ]
+    return "\n".join([_STEPS_LEAD, *_COLUMNS, *rows, ""])
 
 
 def meanings(kind: type) -> dict[str, str]:
@@ -233,18 +228,22 @@ def _section(doc: str) -> dict[str, str]:
     return found
 
 
-def type_words(hint: Any) -> str:
-    """Return a field's type in words."""
+def unit(name: str, hint: Any) -> str:
+    """Return the unit of a field, or the type of one that has none; whether it may be null is in the JSON schema."""
     if isinstance(hint, types.UnionType):
-        return " or ".join(type_words(part) for part in typing.get_args(hint))
-    if hint is types.NoneType:
-        return "null"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return " or ".join(f'"{one.value}"' for one in hint)
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return f"[`{hint.__name__}`](#{hint.__name__.lower()})"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return ", ".join(one.value for one in hint)
     origin = typing.get_origin(hint)
     if origin is not None:
         return "object" if origin is dict else "array"
-    text = isinstance(hint, type) and issubclass(hint, str)
-    return "string" if text else {Any: "any"}.get(hint, getattr(hint, "__name__", str(hint)))
+    if hint is int or hint is float:
+        return _unit_in(name) or ("count" if hint is int else "number")
+    return {str: "text", bool: "bool"}.get(hint, "text")
+
+
+def _unit_in(name: str) -> str:
+    """Return the unit that stands in a name."""
+    return next((unit for part, unit in _UNITS.items() if f"_{part}_" in f"_{name}_"), "")

@@ -5,12 +5,17 @@ from pathlib import Path
 import pytest
 
 from storebench.report.checks.records import validate
-from tests.docs.doc_files import ROOT
+from tests.docs.figures import REFERENCE, RESULTS, filled
 
-REFERENCE = ROOT / "results" / "reference"
 RUNS = sorted(path.parent for path in REFERENCE.glob("*/run.json"))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_a_reference_run_is_valid(run: Path) -> None:
     assert validate(run) == []
+
+
+def test_tables_of_rates_are_up_to_date() -> None:
+    text = RESULTS.read_text(encoding="utf-8")
+    assert "<!-- rates: " in text
+    assert text == filled(text), "run 'make docs'"

@@ -1,4 +1,4 @@
-"""The model behind docs/lmdbio.md: each bound binds where it should."""
+"""The model behind docs/ranks.md: each bound binds where it should."""
 
 import dataclasses
 import subprocess
