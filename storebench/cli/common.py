@@ -203,11 +203,11 @@ def _bar() -> Iterator[Show]:
         transient=True,
         expand=True,
     )
-    task, drawn_s = bar.add_task("", total=None, note=""), -math.inf
+    task, drawn_s = bar.add_task("", total=None, note="", visible=False), -math.inf
 
     def show(title: str, done: float, total: int | None, note: str = "") -> None:
         nonlocal drawn_s
-        bar.update(task, description=plain(title), completed=done, total=total, note=note)
+        bar.update(task, description=plain(title), completed=done, total=total, note=note, visible=True)
         if time.monotonic() - drawn_s >= DRAW_EVERY_S:
             drawn_s = time.monotonic()
             with interrupts.Held(), suppress(OSError):  # the terminal has gone

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _TELLING = 0.1
-"""Replicates after which the pace tells something; before, it is that of starting a process."""
+"""Part of the first replicate after which its pace tells something; before, it is that of starting a process."""
 
 
 def print_plan(
@@ -109,7 +109,7 @@ class StderrWatcher:
         self._budget_s, self._verbose = budget_s, verbose
         self._open = contextlib.ExitStack()
         self._show: Show | None = None
-        self._began_s = 0.0
+        self._began_s = self._started_s = 0.0
         self._work: PendingReplicate | None = None
         self._position, self._total = 0, 0
         self._disturbed: dict[ReplicateKey, bool] = {}
@@ -134,6 +134,8 @@ class StderrWatcher:
     def started(self, work: "PendingReplicate", position: int, total: int) -> None:
         """Show which replicate starts."""
         self._work, self._position, self._total = work, position, total
+        self._started_s = time.monotonic()
+        self._began_s = self._began_s or self._started_s
         if self._verbose:
             say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}")
         self._tell("the start", 0.0)
@@ -150,7 +152,6 @@ class StderrWatcher:
     def _tell(self, phase: str, epochs: float) -> None:
         if self._show is None:
             self._show = self._open.enter_context(shown("replicates"))
-            self._began_s = time.monotonic()
         if self._work is None:  # on another node than the first
             self._show(phase, 0.0, None)
             return
@@ -161,10 +162,13 @@ class StderrWatcher:
 
     def _left(self, done: float) -> str:
         """Return words for the time that is left at the pace so far, at most the budget's; "" while it is unknown."""
-        took_s = time.monotonic() - self._began_s
-        left_s = took_s * (self._total - done) / done if done > _TELLING else 0.0
+        now_s = time.monotonic()
+        mean_s = (self._started_s - self._began_s) / max(self._position, 1)
+        left_s = mean_s * (self._total - self._position) - min(now_s - self._started_s, mean_s)
+        if self._position == 0 and done > _TELLING:
+            left_s = (now_s - self._began_s) * (self._total - done) / done
         if self._budget_s is not None:
-            left_s = min(left_s, self._budget_s - took_s)
+            left_s = min(left_s, self._began_s + self._budget_s - now_s)
         return f"about {format_duration(left_s)} left" if left_s > 0 else ""
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
