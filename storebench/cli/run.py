@@ -197,7 +197,7 @@ def run(
     could become, in about four minutes. It ends with whether converting is worth it.
 
     Options such as --workers 0,2,4 take several values: every combination with every BACKEND is a cell. The run ends
-    with the tables, limits, advice and answer of its report.
+    with an answer, and a matrix of stores by settings.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
         from storebench.runs.manifest import NAMED_BACKENDS

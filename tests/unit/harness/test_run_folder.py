@@ -311,6 +311,7 @@ def test_failed_cells_run_again_and_their_records_are_kept_aside(bench: Bench, t
     done = bench.cli(*shlex.split(again)[1:])
     assert done.returncode == 0, done.stderr
     assert "1 replicate done" in done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("LMDB  ")]  # of the matrix
     assert lines(run / SUPERSEDED_NAME) == failed
     assert {record.status for record in read_records(run)} == {Status.OK}
     assert len(read_records(run)) == len(before)
