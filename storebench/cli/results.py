@@ -63,7 +63,7 @@ def put_content(content: "Content") -> None:
     table = content.overview or next(iter(content.tables), None)
     if table is not None:
         put("")
-        put_table(table)
+        write_out(drawn(table))
     if told.changes:
         put("", "What would change this:", *(f"- {text}" for text in told.changes))
     put(*content.feeding, *content.caveats)
@@ -107,12 +107,11 @@ def as_dict(written: "Report") -> dict[str, Any]:
     }
 
 
-def put_table(table: "Table") -> None:
-    """Print a table as wide as the terminal; a log has 100 columns."""
+def drawn(table: "Table") -> str:
+    """Return a table as text that is as wide as the terminal; a log has 100 columns."""
     from storebench.report.text import text
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
-    write_out(text(table, width))
+    return text(table, shutil.get_terminal_size().columns if sys.stdout.isatty() else 100)
 
 
 def export(

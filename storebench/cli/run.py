@@ -20,6 +20,7 @@ from storebench.cli.common import (
     runs_dir,
     say,
     stores_dir,
+    write_out,
     writes_into,
 )
 from storebench.cli.options import (
@@ -46,7 +47,7 @@ from storebench.cli.options import (
     with_loop_options,
 )
 from storebench.cli.progress import StderrWatcher, loop_line, print_plan, rounds_words, total_line
-from storebench.cli.results import print_summary, put_table
+from storebench.cli.results import drawn, print_summary
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind
 from storebench.units import format_duration, number_of
@@ -90,7 +91,7 @@ def _print_first_answer(
     if first is None:
         print_summary(folder, named)
         return
-    put_table(first.table)
+    write_out(drawn(first.table))
     put(*filter(None, (first.disturbed,)), *first.incomplete, *first.worth.sentences)
     put(
         "Intervals describe this one run; another run may differ by more. --workers N measures another number of workers,"

@@ -21,7 +21,7 @@ def text(table: Table, width: int) -> str:
     heads = [plain(head).split(", ") for head in table.head[1:]]
     shared = [word for word in heads[0] if len(heads) > 1 and all(word in other for other in heads)]
     short = [", ".join(word for word in head if word not in shared) for head in heads]
-    cells = zip(*[map(plain, row) for row in table.rows], strict=True)
+    cells = [[plain(row[number]) for row in table.rows] for number in range(len(table.head))]
     columns = list(zip((plain(table.head[0]), *short), cells, strict=True))
     least = [_least_width(*column) for column in columns]
     for count in range(1, len(columns)):
