@@ -15,11 +15,12 @@ from storebench.cli.options import (
     RecordsAsJsonOption,
     RunFolderOption,
     StoresOption,
+    VerboseOption,
     require_devices,
     timeout_option,
 )
 from storebench.cli.progress import StderrWatcher, print_plan
-from storebench.cli.run import begun, continued_by, executed, leave, new_run_folder
+from storebench.cli.run import begun, continued_by, executed, finish, new_run_folder
 from storebench.errors import UsageError
 from storebench.units import number_of, parse_duration
 
@@ -42,21 +43,6 @@ def bench(
             help="Name of a scenario that 'storebench scenarios' lists, or path of a scenario file (.toml).",
         ),
     ],
-    dry_run: DryRunOption = False,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue the interrupted run in --out; with --replicates, add rounds to it.",
-        ),
-    ] = False,
-    retry_failed: Annotated[
-        bool,
-        typer.Option(
-            "--retry-failed",
-            help="With --resume: also repeat failed replicates; new records replace the failed ones.",
-        ),
-    ] = False,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", help="Run only cells of this backend, format or dataset; may be repeated."),
@@ -89,7 +75,6 @@ def bench(
         ),
     ] = None,
     drop_caches: DropCachesOption = False,
-    timeout: Annotated[float | None, timeout_option("the scenario's; 6 hours")] = None,
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -108,14 +93,36 @@ def bench(
             help="For --nodes: number of this node. [default: as the launcher numbers them]",
         ),
     ] = None,
+    timeout: Annotated[float | None, timeout_option("the scenario's; 6 hours")] = None,
     out: RunFolderOption = None,
     stores: StoresOption = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the interrupted run in --out; with --replicates, add rounds to it.",
+        ),
+    ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="With --resume: also repeat failed replicates; new records replace the failed ones.",
+        ),
+    ] = False,
+    dry_run: DryRunOption = False,
+    verbose: VerboseOption = False,
     as_json: RecordsAsJsonOption = False,
 ) -> None:
     """Run all cells of a scenario in fresh processes, interleaved.
 
+    \b
+      storebench bench smoke
+      storebench bench paper --only imagenet --out runs/paper
+      storebench bench gate --against main
+
     The records of a run are one folder, which 'storebench report' reads.
-    """
+    """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
         from storebench.scenario import find_scenario, load_scenario
 
@@ -190,7 +197,9 @@ def bench(
             timeout_s = loaded.timeout_s if timeout is None else timeout
             limits = {"timeout_s": timeout_s, "stall_s": loaded.stall_s}
             limited = dataclasses.replace(run, scenario=run.scenario.model_copy(update=limits))
-            records = executed(limited, place, address, drop_caches=drop_caches, retry_failed=retry_failed)
+            records = executed(
+                limited, place, address, drop_caches=drop_caches, verbose=verbose, retry_failed=retry_failed
+            )
         _finish(records, folder, loaded.name, beginning, as_json=as_json)
 
 
@@ -250,20 +259,14 @@ def _claimed(
 
 
 def _finish(records: list["Record"], folder: Path, name: str, beginning: "Begun", *, as_json: bool) -> None:
-    """Print where the records are, and end with the exit code of the run."""
+    """Print what a finished run says, and end with the exit code of its records."""
     from storebench.results.record import ran_out_of_time
     from storebench.runs.manifest import resume_command
-    from storebench.runs.records import record_to_dict
 
-    if as_json:
-        put_json([record_to_dict(record) for record in records])
-    else:
-        put(str(folder))
-    say(f"{number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them")
     again = resume_command(folder, name, beginning, retry_failed=True)
     late = any(ran_out_of_time(record.failure or "") for record in records)
     more = "; --timeout SECONDS gives them more time" if late else ""
-    leave(records, hint=f"Once fixed, '{again}' runs the failed ones again{more}.")
+    finish(folder, records, as_json=as_json, hint=f"Once fixed, '{again}' runs the failed ones again{more}.")
 
 
 def _follow(
@@ -275,9 +278,9 @@ def _follow(
     from storebench.surroundings import sweep
 
     sweep(stores)
-    with Board(place) as board:
+    with Board(place) as board, StderrWatcher() as watcher:
         say(f"node {place.node} of {place.nodes}: waiting for what node 0 starts")
-        failures = follow(scenario, cells, folder, stores, place, board, StderrWatcher())
+        failures = follow(scenario, cells, folder, stores, place, board, watcher)
     if failures:
         raise CellFailedError(
             f"{number_of(len(failures), 'job')} failed; the first: {failures[0]}", where=f"node {place.node}"

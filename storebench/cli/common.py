@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -9,10 +10,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from storebench import errors
 from storebench.errors import UsageError
@@ -25,13 +26,8 @@ from storebench.system.unexpected import debugging, unexpected_line
 
 def say(line: str) -> None:
     """Write one message to standard error; on a full disk, only the exit code remains."""
-    rewrite(line, "", "\n")
-
-
-def rewrite(line: str, before: str = "\r\x1b[2K", after: str = "") -> None:
-    """Replace the current line of a terminal with a message; "" clears it."""
     try:
-        sys.stderr.write(f"{before}{plain(line)}{after}")
+        sys.stderr.write(f"{plain(line)}\n")
         sys.stderr.flush()
     except BrokenPipeError:
         raise
@@ -69,7 +65,8 @@ def _to_nowhere(stream: TextIO) -> None:
 
 STORES_ENV = "STOREBENCH_STORES"
 
-PLAIN_LINE_EVERY_S = 10.0
+LOG_EVERY_S, DRAW_EVERY_S = 30.0, 1.0
+"""How often progress is shown in a log, and on a terminal."""
 
 
 def stores_dir() -> Path:
@@ -158,52 +155,115 @@ class _OutputFolder:
     folder: Path | None = None
 
 
+class Show(Protocol):
+    """Shows how far work is, and what of it runs now."""
+
+    def __call__(self, title: str, done: float, total: int | None, note: str = "") -> None:
+        """Show it, if it was not shown just now."""
+
+
 @contextmanager
-def progress(title: str, unit: str = "images") -> Iterator[Advance]:
-    """Show progress with rate and remaining time: a bar on a terminal, plain lines otherwise."""
-    if sys.stderr.isatty():
-        with _bar(title, unit) as bar:
+def shown(unit: str) -> Iterator[Show]:
+    """Yield what shows the progress of some work: in one live bar on a terminal, as a line every 30 s otherwise."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with _bar() as bar:
             yield bar
         return
-    started = last = time.monotonic()
+    last_s = time.monotonic()
 
-    def advance(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done < total and now - last < PLAIN_LINE_EVERY_S:
+    def show(title: str, done: float, total: int | None, note: str = "") -> None:
+        nonlocal last_s
+        if done != total and time.monotonic() - last_s < LOG_EVERY_S:
             return
-        last = now
-        rate = done / max(now - started, 1e-9)
-        left = (total - done) / rate if rate else 0.0
-        say(f"{title}: {done:,} of {total:,} {unit}, {rate:,.0f} {unit}/s, {left:.0f} s left")
+        last_s = time.monotonic()
+        count = "" if total is None else f"{int(done):,} of {total:,} {unit}"
+        say(f"{title}: {', '.join(filter(None, (count, note)))}")
 
-    yield advance
+    yield show
 
 
 @contextmanager
-def _bar(title: str, unit: str) -> Iterator[Advance]:
+def _bar() -> Iterator[Show]:
+    """Yield what draws a bar. Nothing else does: a thread that draws would disturb what is measured."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Column
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+        BarColumn(12),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(plain(title), total=None, rate="")
+    bar = Progress(
+        *columns,
+        console=Console(stderr=True),
+        auto_refresh=False,
+        redirect_stdout=False,
+        transient=True,
+        expand=True,
+    )
+    task, drawn_s = bar.add_task("", total=None, note="", visible=False), -math.inf
+
+    def show(title: str, done: float, total: int | None, note: str = "") -> None:
+        nonlocal drawn_s
+        bar.update(task, description=plain(title), completed=done, total=total, note=note, visible=True)
+        if time.monotonic() - drawn_s >= DRAW_EVERY_S:
+            drawn_s = time.monotonic()
+            with interrupts.Held(), suppress(OSError):  # the terminal has gone
+                bar.refresh()
+
+    try:
+        with interrupts.Held(), suppress(OSError):
+            bar.start()
+        yield show
+    finally:
+        with interrupts.Held(), suppress(OSError):
+            bar.stop()
+
+
+@contextmanager
+def progress(title: str, unit: str = "images") -> Iterator[Advance]:
+    """Show the progress of work on many items, with its rate and the time that is left."""
+    began_s = time.monotonic()
+    with shown(unit) as show:
 
         def advance(done: int, total: int) -> None:
-            speed = bar.tasks[0].speed
-            bar.update(task, completed=done, total=total, rate=f"{speed:,.0f} {unit}/s" if speed else "")
+            rate = done / max(time.monotonic() - began_s, 1e-9)
+            left_s = (total - done) / rate if rate else 0.0
+            show(title, done, total, f"{rate:,.0f} {unit}/s, {left_s:.0f} s left")
 
         yield advance
 
 
 _UNPARSABLE: type[Any] = typer.BadParameter.__mro__[1]
 """The error for an invalid command line. Its module differs between releases of typer."""
+
+
+_GROUPS = {
+    "What is measured": "dataset listed split size limit image_size skip_unreadable synthetic replicates only against repository"
+    " budget",
+    "How it is loaded": "loader workers batch_size model compute device seed epochs max_steps threads",
+    "Page cache": "cache memory readahead drop_caches",
+    "Jobs of several ranks": "ranks global_batch_size pad sync share store_fill store_memory trainers trainer_data"
+    " tournament_steps nodes rendezvous node",
+}
+_GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.split()}
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options by group. With typer's own boxes, they would take twice as many lines."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, and each group of options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            other = "Arguments" if param.param_type_name == "argument" else "Output and limits"
+            records = groups.setdefault(_GROUP_OF.get(param.name or "", other), [])
+            records += filter(None, [param.get_help_record(ctx)])
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 class OneLineGroup(TyperGroup):

@@ -11,7 +11,7 @@ import typer
 
 from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
-from storebench.cli.common import STORES_ENV, OneLineGroup, exit_codes, say
+from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
 from storebench.cli.listing import accelerators, data, doctor, formats
 from storebench.cli.results import check, export, report, trace, validate
 from storebench.cli.run import run
@@ -75,7 +75,7 @@ _VERBS: tuple[Callable[..., None], ...] = (
     *(formats, accelerators, doctor, validate, verify, inspect),
 )
 for verb in _VERBS:
-    app.command(verb.__name__)(verb)
+    app.command(verb.__name__, cls=GroupedCommand if verb in (run, bench) else None)(verb)
 app.add_typer(data, name="data")
 
 

@@ -1,14 +1,13 @@
-"""What a run will do, and its progress on standard error: stores first, then each replicate."""
+"""What a run will do, and its progress on standard error."""
 
-import shutil
-import sys
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from storebench.cli.common import PLAIN_LINE_EVERY_S, progress, put, put_json, rewrite, say
+from storebench.cli.common import Show, progress, put, put_json, say, shown
 from storebench.settings.words import CacheState, ComputeKind, LoaderKind, Share, Sync
 from storebench.units import format_bytes, format_duration, number_of
 
@@ -16,9 +15,13 @@ if TYPE_CHECKING:
     from storebench.plan import RunPlan
     from storebench.ranks.progress import Position
     from storebench.results import Cell, Record
-    from storebench.runs.schedule import PendingReplicate
+    from storebench.runs.schedule import PendingReplicate, ReplicateKey
     from storebench.scenario import Scenario
     from storebench.stores.convert import BuildOptions
+
+
+_TELLING = 0.1
+"""Part of the first replicate after which its pace tells something; before, it is that of starting a process."""
 
 
 def print_plan(
@@ -99,123 +102,28 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
-_REWRITE_EVERY_S = 1.0
-
-
-class ProgressLines:
-    """The progress of a running replicate: one rewritten line on a terminal, plain lines otherwise."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._shown = ""
-        self._said_s = 0.0
-
-    def began(self) -> None:
-        self._said_s = time.monotonic()
-
-    def show(self, text: str) -> None:
-        """Show its progress, at a limited rate."""
-        now_s = time.monotonic()
-        if now_s - self._said_s < (_REWRITE_EVERY_S if self._terminal else PLAIN_LINE_EVERY_S):
-            return
-        self._said_s, line = now_s, f"    {text}"
-        if not self._terminal:
-            say(line)
-        elif line != self._shown:
-            rewrite(line[: shutil.get_terminal_size().columns - 1])
-            self._shown = line
-
-    def clear(self) -> None:
-        if self._shown:
-            rewrite("")
-            self._shown = ""
-
-
-def progress_line(positions: "Sequence[Position]") -> str:
-    """Return the progress of a job's ranks in one line, the ranks that are furthest behind first."""
-    if len(positions) == 1:
-        [alone] = positions
-        return alone.name + (f": {alone.batches:,} of {alone.total:,} batches" if alone.total else "")
-    phases: defaultdict[int, list[Position]] = defaultdict(list)
-    for position in sorted(positions, key=lambda position: (position.phase, position.rank)):
-        phases[position.phase].append(position)
-    return "; ".join(map(_together, phases.values()))
-
-
-def _together(group: "Sequence[Position]") -> str:
-    """Return the progress of the ranks in one phase: "ranks 0, 1, 2: epoch 0, 118 to 121 batches (fewest: rank 2)"."""
-    least = min(group, key=lambda position: position.batches)
-    most = max(position.batches for position in group)
-    ranks = [position.rank for position in group]
-    named = f"ranks {ranks[0]} to {ranks[-1]}" if ranks[-1] - ranks[0] == len(ranks) - 1 > 0 else ""
-    named = named or f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-    line = f"{named}: {group[0].name}"
-    if least.batches == most:
-        return line + f", {most:,} {'batch' if most == 1 else 'batches'}" * bool(most)
-    return f"{line}, {least.batches:,} to {most:,} batches (fewest: rank {least.rank})"
-
-
-def job_line(record: "Record") -> str:
-    """Return the rates and waits of a job's ranks in an epoch, in one line; "" for one process, or without steps."""
-    job = record.job
-    if job is None or not record.timed_steps:
-        return ""
-    parts = [
-        f"{job.ranks} ranks: {job.samples_per_s_min:,.0f} to {job.samples_per_s_max:,.0f} samples/s each",
-        f"skew {job.skew:.1%}",
-    ]
-    if job.wait_for_slowest_s is not None:
-        parts.append(
-            f"wait for the slowest {1000 * job.wait_for_slowest_s / record.timed_steps:.2f} ms per step"
-        )
-    if job.exposed_communication_s is not None:
-        ring = "" if job.ring_bound_s is None else f" (ideal ring {1000 * job.ring_bound_s:.2f} ms)"
-        parts.append(f"exposed communication {1000 * job.exposed_communication_s:.2f} ms per step{ring}")
-    return ", ".join(parts)
-
-
-class Pace:
-    """What the replicates of a run took so far, and from that how long the others will take, at most for its budget."""
-
-    def __init__(self, budget_s: float | None = None) -> None:
-        self._budget_s = budget_s
-        self._took: dict[str, list[float]] = {}
-        self._began_s = 0.0
-
-    def began(self) -> None:
-        self._began_s = time.monotonic()
-
-    def ended(self, cell_id: str) -> None:
-        now_s = time.monotonic()
-        self._took.setdefault(cell_id, []).append(now_s - self._began_s)
-        self._began_s = now_s
-
-    def left(self, count: int, rest_s: float | None = None) -> str:
-        """Return words for the time of `count` further replicates, the first with `rest_s` to go; "" if nothing is known."""
-        so_far_s = 0.0 if rest_s is None else time.monotonic() - self._began_s
-        means = [sum(took) / len(took) for took in self._took.values()]
-        if not means:
-            if rest_s is None:
-                return ""
-            means = [so_far_s + rest_s]
-        mean_s = sum(means) / len(means)
-        left_s = (mean_s if rest_s is None else rest_s) + (count - 1) * mean_s
-        if self._budget_s is not None:
-            within_s = self._budget_s - sum(map(sum, self._took.values())) - so_far_s
-            if within_s <= 0:
-                return ""  # how many rounds run in any case is the runner's business
-            left_s = min(left_s, within_s)
-        return f"; about {format_duration(left_s)} left"
-
-
 class StderrWatcher:
-    """A watcher (see `storebench.runner.Watcher`) that writes lines to standard error."""
+    """A watcher (see `storebench.runner.Watcher`) that shows a run on standard error, and ends with one line on it."""
 
-    def __init__(self, budget_s: float | None = None) -> None:
-        self._pace = Pace(budget_s)
-        self._lines = ProgressLines()
+    def __init__(self, budget_s: float | None = None, *, verbose: bool = False) -> None:
+        self._budget_s, self._verbose = budget_s, verbose
+        self._open = contextlib.ExitStack()
+        self._show: Show | None = None
+        self._began_s = self._started_s = 0.0
         self._work: PendingReplicate | None = None
-        self._left = 0
+        self._position, self._total = 0, 0
+        self._disturbed: dict[ReplicateKey, bool] = {}
+        self._failed: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._open.close()
+        if error is None and self._disturbed:
+            disturbed = sum(self._disturbed.values())
+            more = f", {disturbed} of them while other work took the cores" * bool(disturbed)
+            say(f"{number_of(len(self._disturbed), 'replicate')} done{more}")
 
     def store(self, cell: "Cell") -> "BuildOptions":  # noqa: ARG002 - one way to build for all
         """Build with progress; a store of other samples is replaced, and a line says so."""
@@ -224,34 +132,58 @@ class StderrWatcher:
         return BuildOptions(replace=Replace.STALE, progress=progress, say=say)
 
     def started(self, work: "PendingReplicate", position: int, total: int) -> None:
-        """Print which replicate starts, and how long it and the others will take."""
-        left = self._pace.left(total - position)
-        say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}{left}")
-        self._pace.began()
-        self._lines.began()
-        self._work, self._left = work, total - position
+        """Show which replicate starts."""
+        self._work, self._position, self._total = work, position, total
+        self._started_s = time.monotonic()
+        self._began_s = self._began_s or self._started_s
+        if self._verbose:
+            say(f"[{position + 1}/{total}] {describe(work.cell)}, replicate {work.replicate}")
+        self._tell("the start", 0.0)
 
     def ranks(self, positions: Sequence["Position"]) -> None:
-        """Show the progress of the replicate; in an epoch also its rate so far, and the time that is left for the run."""
-        line, last = progress_line(positions), min(positions, key=lambda position: position.order)
-        if self._work is not None and last.total and last.batches:
-            cell, step_s = self._work.cell, (time.monotonic_ns() - last.begun_ns) / 1e9 / last.batches
-            steps = last.total * (cell.epochs - int(last.name.split()[-1])) - last.batches
-            line += f", {cell.batch_size * cell.ranks / step_s:,.0f} samples/s"
-            line += self._pace.left(self._left, steps * step_s)
-        self._lines.show(line)
+        """Show the progress of the replicate, which is that of the rank furthest behind."""
+        last = min(positions, key=lambda position: position.order)
+        phase, epochs = last.name, 0.0
+        if last.total:
+            phase += f": {last.batches:,} of {last.total:,} batches"
+            epochs = int(last.name.split()[-1]) + last.batches / last.total
+        self._tell(phase if len(positions) == 1 else f"rank {last.rank}, {phase}", epochs)
+
+    def _tell(self, phase: str, epochs: float) -> None:
+        if self._show is None:
+            self._show = self._open.enter_context(shown("replicates"))
+        if self._work is None:  # on another node than the first
+            self._show(phase, 0.0, None)
+            return
+        cell = self._work.cell
+        done = self._position + min(epochs / cell.epochs, 0.99)
+        title = f"{Path(cell.data.name).name} from {cell.backend.name}, {cell.cache}: {phase}"
+        self._show(title, done, self._total, self._left(done))
+
+    def _left(self, done: float) -> str:
+        """Return words for the time that is left at the pace so far, at most the budget's; "" while it is unknown."""
+        now_s = time.monotonic()
+        mean_s = (self._started_s - self._began_s) / max(self._position, 1)
+        left_s = mean_s * (self._total - self._position) - min(now_s - self._started_s, mean_s)
+        if self._position == 0 and done > _TELLING:
+            left_s = (now_s - self._began_s) * (self._total - done) / done
+        if self._budget_s is not None:
+            left_s = min(left_s, self._began_s + self._budget_s - now_s)
+        return f"about {format_duration(left_s)} left" if left_s > 0 else ""
 
     def finished(self, work: "PendingReplicate", records: Sequence["Record"]) -> None:
-        """Print the outcome of each epoch."""
-        self._pace.ended(work.cell.cell_id)
-        self._lines.clear()
-        for record in records:
-            lines = (outcome(record), job_line(record))
-            for line in filter(None, lines):
-                say(f"    {line}")
+        """Count the replicate; print the first failure of a cell, or the outcome of each epoch."""
         conditions = records[0].conditions
-        if conditions is not None and conditions.disturbed:
-            say(f"    {conditions.disturbed}")
+        disturbed = conditions.disturbed if conditions is not None else ""
+        self._disturbed[work.key] = bool(disturbed)
+        for record in records:
+            if self._verbose:
+                say(f"    {outcome(record)}")
+            elif record.failed and work.cell.cell_id not in self._failed:
+                self._failed.add(work.cell.cell_id)
+                say(f"{describe(work.cell)}, replicate {work.replicate}: FAILED: {record.failure}")
+        if self._verbose and disturbed:
+            say(f"    {disturbed}")
 
     def ended(self, rounds: int) -> None:
         say(f"no further round after {rounds}: another one would not fit into the time")

@@ -4,6 +4,8 @@ import dataclasses
 import enum
 import io
 import json
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,20 +56,19 @@ def report(
         say(f"page: {written.files[0]}")
 
 
-def put_content(content: "Content", *, most_tables: int = 1) -> None:
-    """Print the matrix or the first tables of a report and, last, its answer."""
-    put(*content.incomplete)
-    tables = [content.matrix] if content.matrix is not None else content.tables[:most_tables]
-    for table in tables:
+def put_content(content: "Content") -> None:
+    """Print the answer of a report, its matrix of stores by settings, and what would change the answer."""
+    told = content.answer
+    put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)
+    table = content.overview or next(iter(content.tables), None)
+    if table is not None:
+        put("")
         write_out(drawn(table))
-    put(*content.caveats, *content.incomplete, content.answer.sentence)
-    put(*filter(None, (content.answer.conditions, *content.answer.changes)))
-    if content.accelerators:
-        put(*content.feeding)
-        if not content.feeding:
-            say(
-                "--accelerator: no cell only loads, so nothing is known about it; run cells with compute none"
-            )
+    if told.changes:
+        put("", "What would change this:", *(f"- {text}" for text in told.changes))
+    put(*content.feeding, *content.caveats)
+    if content.accelerators and not content.feeding:
+        say("--accelerator: no cell only loads, so nothing is known about it; run cells with compute none")
     for count, kind in (
         (len(content.failed), "failed"),
         (sum(bool(c.invalid) for c in content.cells), "did not validate"),
@@ -78,11 +79,10 @@ def put_content(content: "Content", *, most_tables: int = 1) -> None:
 
 def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
     from storebench.report.build import summarise_results
-    from storebench.report.tables import MOST_TABLES
     from storebench.runs.records import RECORDS_NAME
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
-    put_content(content, most_tables=MOST_TABLES)
+    put_content(content)
     if content.findings:
         findings = number_of(len(content.findings), "finding")
         say(f"attention: {findings}; 'storebench validate {run}' lists them")
@@ -107,26 +107,11 @@ def as_dict(written: "Report") -> dict[str, Any]:
     }
 
 
-_LOG_COLUMNS = 100
-"""Width of tables in a log."""
-
-
 def drawn(table: "Table") -> str:
-    """Return a table as printable text, coloured on a terminal."""
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
+    """Return a table as text that is as wide as the terminal; a log has 100 columns."""
+    from storebench.report.text import text
 
-    lines = RichTable(title=Text(plain(table.caption)), title_justify="left", title_style="bold")
-    for number, head in enumerate(table.head):
-        lines.add_column(Text(plain(head)), justify="left" if number == 0 else "right")
-    for row in table.rows:
-        lines.add_row(*(Text(plain(cell)) for cell in row))
-    console = Console()
-    console.width = console.width if console.is_terminal else _LOG_COLUMNS
-    with console.capture() as captured:
-        console.print(lines)
-    return captured.get()
+    return text(table, shutil.get_terminal_size().columns if sys.stdout.isatty() else 100)
 
 
 def export(

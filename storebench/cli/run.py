@@ -36,6 +36,7 @@ from storebench.cli.options import (
     SplitOption,
     StoresOption,
     SyntheticOption,
+    VerboseOption,
     accelerator_option,
     given_options,
     loop_values,
@@ -132,7 +133,7 @@ def convert_command(matrix: "Matrix", worth: "Worth", stores: Path | None) -> st
     return shlex.join(["storebench", "convert", worth.store, *given, *flags])
 
 
-_WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "as_json"}
+_WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "verbose", "as_json"}
 """Options that a continued run takes; everything else is in its folder."""
 
 
@@ -182,17 +183,23 @@ def run(
         accelerator_option("Say which backends feed this accelerator; with BACKENDs, needs --compute none"),
     ] = None,
     dry_run: DryRunOption = False,
+    verbose: VerboseOption = False,
     as_json: RecordsAsJsonOption = False,
     **loop: Any,
 ) -> None:
     """Train from each BACKEND, or see whether converting pays.
 
+    \b
+      storebench run --dataset ~/photos --accelerator a100
+      storebench run png lmdb hdf5 --dataset mnist --replicates 5
+      storebench run png lmdb -d ~/photos --compute none --workers 0,2,4
+
     Without a BACKEND, it measures how fast the image files can be loaded as they are and from the stores that they
     could become, in about four minutes. It ends with whether converting is worth it.
 
     Options such as --workers 0,2,4 take several values: every combination with every BACKEND is a cell. The run ends
-    with the tables, limits, advice and answer of its report.
-    """
+    with an answer, and a matrix of stores by settings.
+    """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
         from storebench.runs.manifest import NAMED_BACKENDS
         from storebench.scenario import make_scenario
@@ -202,9 +209,8 @@ def run(
         folder, place = out or new_run_folder("run"), stores or stores_dir()
         if resume:
             _refuse_beside_resume(given, out)
-            _finish(
-                folder, _continued(folder, place, drop_caches=drop_caches), stores, named, as_json=as_json
-            )
+            records = _continued(folder, place, drop_caches=drop_caches, verbose=verbose)
+            finish(folder, records, as_json=as_json, stores=stores, named=named)
             return
         refuse_places(backends or ())
         samples = {
@@ -244,13 +250,8 @@ def run(
                 say(line)
             print_plan(scenario, scenario.cells(), place, as_json=as_json)
             return
-        _finish(
-            folder,
-            _run(scenario, folder, place, first, drop_caches=drop_caches),
-            stores,
-            named,
-            as_json=as_json,
-        )
+        records = _run(scenario, folder, place, first, drop_caches=drop_caches, verbose=verbose)
+        finish(folder, records, as_json=as_json, stores=stores, named=named)
 
 
 def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
@@ -267,7 +268,13 @@ def _refuse_beside_resume(given: set[str], out: Path | None) -> None:
 
 
 def _run(
-    scenario: "Scenario", folder: Path, stores: Path, first: "FirstRun | None", *, drop_caches: bool
+    scenario: "Scenario",
+    folder: Path,
+    stores: Path,
+    first: "FirstRun | None",
+    *,
+    drop_caches: bool,
+    verbose: bool,
 ) -> list["Record"]:
     from storebench.first_run.choice import BUDGET_S
     from storebench.plan import plan_run, require_space
@@ -294,10 +301,10 @@ def _run(
             note_whole(folder, first.whole)
         for line in (*notes, loop_line(cells), total):
             say(line)
-        return executed(made, stores, drop_caches=drop_caches)
+        return executed(made, stores, drop_caches=drop_caches, verbose=verbose)
 
 
-def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record"]:
+def _continued(folder: Path, stores: Path, *, drop_caches: bool, verbose: bool) -> list["Record"]:
     """Run what is left of an interrupted run; return all of its records."""
     from storebench.runs.folder import Run
     from storebench.runs.lock import claimed
@@ -307,7 +314,7 @@ def _continued(folder: Path, stores: Path, *, drop_caches: bool) -> list["Record
     with claimed(folder), continued_by(folder, name, begun(stores, drop_caches=drop_caches)):
         run = Run.resume(folder)
         require_devices(run.cells)
-        return executed(run, stores, drop_caches=drop_caches)
+        return executed(run, stores, drop_caches=drop_caches, verbose=verbose)
 
 
 def executed(
@@ -316,6 +323,7 @@ def executed(
     address: "NodeAddress | None" = None,
     *,
     drop_caches: bool,
+    verbose: bool = False,
     retry_failed: bool = False,
 ) -> list["Record"]:
     """Execute a run, perhaps as the first of several nodes, and return all of its records."""
@@ -325,14 +333,12 @@ def executed(
     from storebench.worker.leading import leading
 
     sweep(stores)
-    with contextlib.nullcontext() if address is None else leading(address) as leader:
+    with (
+        contextlib.nullcontext() if address is None else leading(address) as leader,
+        StderrWatcher(run.scenario.budget_s, verbose=verbose) as watcher,
+    ):
         execute(
-            run,
-            stores,
-            drop_caches=drop_caches,
-            retry_failed=retry_failed,
-            watcher=StderrWatcher(run.scenario.budget_s),
-            leader=leader,
+            run, stores, drop_caches=drop_caches, retry_failed=retry_failed, watcher=watcher, leader=leader
         )
     return read_records(run.folder)
 
@@ -360,13 +366,14 @@ def continued_by(folder: Path, scenario: str, how: "Begun") -> Iterator[None]:
         raise
 
 
-def _finish(
+def finish(
     folder: Path,
     records: list["Record"],
-    stores: Path | None,
-    named: list[Accelerator],
     *,
     as_json: bool,
+    stores: Path | None = None,
+    named: Sequence[Accelerator] = (),
+    hint: str | None = None,
 ) -> None:
     """Print what a finished run says, and end with the exit code of its records."""
     from storebench.first_run.choice import NAME
@@ -379,23 +386,11 @@ def _finish(
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
         _print_first_answer(folder, scenario, stores, named)
-    else:
+    elif records:
         print_summary(folder, named)
     say(
         f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
     )
-    leave(records)
-
-
-def new_run_folder(name: str) -> Path:
-    """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME, with a number if that is there."""
-    first = runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
-    folders = (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, 100)))
-    return next((folder for folder in folders if not folder.exists()), first)
-
-
-def leave(records: list["Record"], *, hint: str | None = None) -> None:
-    """End with exit code 5 and a hint if a cell failed or nothing was measured."""
     failed = [record for record in records if record.failed]
     if not records:
         raise errors.IntegrityError("nothing was measured", hint="Name at least one backend.")
@@ -405,3 +400,10 @@ def leave(records: list["Record"], *, hint: str | None = None) -> None:
             where=failed[0].cell.backend.name,
             hint=hint,
         )
+
+
+def new_run_folder(name: str) -> Path:
+    """Return the folder for a run that starts now: runs/YYYYMMDD-HHMMSS-NAME, with a number if that is there."""
+    first = runs_dir() / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}"
+    folders = (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, 100)))
+    return next((folder for folder in folders if not folder.exists()), first)

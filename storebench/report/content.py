@@ -45,7 +45,7 @@ MOST_PLOTS = 3
 """Plots of one kind per dataset; the tables hold every setting."""
 
 _MOST_COLUMNS = 5
-"""Settings in the matrix of the terminal, whose lines have 100 columns; the page has all."""
+"""Settings in the matrix of a page without JavaScript."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +77,12 @@ class Content:
     caveats: tuple[str, ...] = ()
     environments: tuple[Environment, ...] = ()
     accelerators: tuple[Accelerator, ...] = ()
+
+    @property
+    def overview(self) -> Table | None:
+        """Stores by settings, all of them; None if there is no rate."""
+        measured = self.panels or ordered(panels(self.cells))
+        return matrix(measured) if measured else None
 
     @property
     def tables(self) -> tuple[Table, ...]:

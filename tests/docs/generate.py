@@ -95,7 +95,7 @@ def _section(name: str, verb: Any) -> list[str]:
     arguments = [param for param in verb.params if param.param_type_name == "argument"]
     options = [param for param in verb.params if param.param_type_name == "option" and param.name != "help"]
     words = [_word(argument) for argument in arguments] + (["[OPTIONS]"] if options else [])
-    lines = [f"## storebench {name}", "", inspect.cleandoc(verb.help or ""), ""]
+    lines = [f"## storebench {name}", "", _description(verb.help or ""), ""]
     lines += ["```text", " ".join(["storebench", name, *words]), "```"]
     kinds = typing.get_type_hints(verb.callback)
     if arguments:
@@ -105,6 +105,11 @@ def _section(name: str, verb: Any) -> list[str]:
         lines += ["", "| option | meaning |", "|---|---|"]
         lines += [f"| `{_cell(_usage(option, kinds))}` | {_meaning(option)} |" for option in options]
     return lines
+
+
+def _description(text: str) -> str:
+    """Return the text of a help, its examples as a block of code."""
+    return re.sub(r"\x08\n((?: +.*\n)+)", r"```bash\n\1```\n", inspect.cleandoc(text)).replace("\n  ", "\n")
 
 
 def _word(argument: Any) -> str:

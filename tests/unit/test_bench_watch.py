@@ -1,13 +1,11 @@
 """What a run says of each replicate while it goes on."""
 
 import dataclasses
-import time
 
 import pytest
 
-from storebench.cli.progress import Pace, StderrWatcher, outcome
+from storebench.cli.progress import StderrWatcher, outcome
 from storebench.results import CacheFacts, CacheVerdict, Cell, Portion, Record
-from storebench.runs.schedule import PendingReplicate
 from storebench.settings.words import CacheState
 
 CELL = Cell.of_fields(
@@ -41,40 +39,6 @@ STEADY = Portion(
 )
 def test_a_rate_is_that_of_a_cold_start_or_of_the_steady_steps(portion: Portion | None, said: str) -> None:
     assert outcome(dataclasses.replace(RECORD, portion=portion)).startswith(said)
-
-
-def lines_of(watcher: StderrWatcher, capsys: pytest.CaptureFixture[str], rounds: int) -> list[str]:
-    """Return what is said at the start of each replicate of two cells."""
-    said = []
-    other = dataclasses.replace(CELL, seed=1)
-    works = [
-        PendingReplicate(cell=cell, replicate=replicate)
-        for replicate in range(rounds)
-        for cell in (CELL, other)
-    ]
-    for position, work in enumerate(works):
-        watcher.started(work, position, len(works))
-        said.append(capsys.readouterr().err.strip())
-        time.sleep(0.02)
-        watcher.finished(work, [RECORD])
-        capsys.readouterr()
-    return said
-
-
-def test_each_replicate_says_how_long_the_others_will_take(capsys: pytest.CaptureFixture[str]) -> None:
-    first, *others = lines_of(StderrWatcher(), capsys, rounds=2)
-    assert first.endswith("replicate 0")
-    assert all(line.endswith(" s left") for line in others)
-
-
-def test_the_time_left_is_that_of_the_replicates_so_far() -> None:
-    pace = Pace()
-    assert pace.left(3) == ""
-    for cell, seconds in (("slow", 0.2), ("fast", 0.0), ("fast", 0.0)):
-        pace.began()
-        time.sleep(seconds)
-        pace.ended(cell)
-    assert pace.left(30) == "; about 3 s left"
 
 
 def test_the_end_of_the_time_budget_is_told(capsys: pytest.CaptureFixture[str]) -> None:

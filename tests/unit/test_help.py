@@ -65,6 +65,19 @@ def test_help_fits_80_columns_and_cuts_no_description(name: str, cli: Cli) -> No
         assert line.startswith("Usage:") or not line.rstrip().endswith("..."), line
 
 
+GROUPS = ["What is measured", "How it is loaded", "Page cache", "Jobs of several ranks", "Output and limits"]
+
+
+@pytest.mark.parametrize(("verb", "groups"), [("run", GROUPS), ("bench", [GROUPS[0], *GROUPS[2:]])])
+def test_options_stand_in_groups_below_three_examples(verb: str, groups: list[str], cli: Cli) -> None:
+    lines = cli(verb, "--help").stdout.splitlines()
+    assert [line[:-1] for line in lines if line.endswith(":") and line[0] != " "] == ["Arguments", *groups]
+    examples = [line.split()[1:] for line in lines if line.startswith("    storebench ")]
+    assert len(examples) == 3
+    for words in examples:
+        parse(words)
+
+
 def test_a_bare_command_says_where_to_begin(cli: Cli, tmp_path: Path) -> None:
     done = cli()
     assert (done.returncode, done.stdout) == (2, "")

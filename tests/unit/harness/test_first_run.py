@@ -91,7 +91,7 @@ def test_an_interrupted_one_is_continued_and_answers_the_same_question(
     (out / RECORDS_NAME).write_text("".join(kept[:-2]))
     done = bench.cli("run", "--resume", "--out", out, "--stores", bench.stores)
     assert done.returncode == 0, done.stderr
-    assert "[1/2]" in done.stderr
+    assert "2 replicates done" in done.stderr
     assert len(records_of(out)) >= len(kept)
     assert "starves above" in done.stdout
 

@@ -25,7 +25,7 @@ def run(bench: Bench, out: Path, *words: str) -> Result:
 @pytest.fixture(scope="module")
 def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     out = tmp_path_factory.mktemp("answer")
-    return out, run(bench, out, "lmdb", "png", "--workers", "0,1", "--replicates", "1")
+    return out, run(bench, out, "lmdb", "png", "--workers", "0,1", "--replicates", "1", "--verbose")
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,9 @@ def test_records_as_json_stand_alone_on_standard_output(bench: Bench, tmp_path: 
 def test_a_run_whose_cells_failed_still_shows_its_table(plugged: None, bench: Bench, tmp_path: Path) -> None:
     result = run(bench, tmp_path, "planted:broken")
     assert result.exit_code == 5
-    assert " failed " in result.stdout
-    assert result.stdout.rstrip().splitlines()[-1] == "Nothing was measured that could be compared."
+    assert " failed" in result.stdout
+    assert result.stdout.splitlines()[0] == "Nothing was measured that could be compared."
+    assert result.stderr.count("FAILED: ") == 1
     assert "1 of 1 record failed" in result.stderr
 
 

@@ -1,0 +1,72 @@
+"""A table as plain text, for a terminal or a log."""
+
+import textwrap
+from collections.abc import Sequence
+
+from storebench.plain_text import plain
+from storebench.report.tables import Table
+
+_MOST_LINES = 30
+"""Lines of a table; the page has the columns that do not fit."""
+
+_LONGEST = 40
+"""Longer names and cells may be broken into lines."""
+
+_Column = tuple[str, Sequence[str]]
+"""Head and cells."""
+
+
+def text(table: Table, width: int) -> str:
+    """Return a table as text: blocks of columns that fit the width, under a title with the words that all heads share."""
+    heads = [plain(head).split(", ") for head in table.head[1:]]
+    shared = [word for word in heads[0] if len(heads) > 1 and all(word in other for other in heads)]
+    short = [", ".join(word for word in head if word not in shared) for head in heads]
+    cells = [[plain(row[number]) for row in table.rows] for number in range(len(table.head))]
+    columns = list(zip((plain(table.head[0]), *short), cells, strict=True))
+    least = [_least_width(*column) for column in columns]
+    for count in range(1, len(columns)):
+        size = -(-len(short) // count)
+        starts = range(1, len(columns), size)
+        if all(least[0] + sum(one + 2 for one in least[start : start + size]) <= width for start in starts):
+            break
+    title = [", ".join(shared)] if shared else []
+    lines = [*title, plain(table.caption)]
+    for start in starts:
+        block = [0, *range(start, min(start + size, len(columns)))]
+        made = _block([columns[n] for n in block], [least[n] for n in block], width)
+        if start > 1 and len(lines) + len(made) > _MOST_LINES:
+            lines.append(f"The page has {len(columns) - start} more columns.")
+            break
+        lines += ["", *made] if start > 1 else made
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _least_width(head: str, cells: Sequence[str]) -> int:
+    """Return the least width of a column that cuts no word of its head, and no cell of usual length."""
+    return max(1, *map(len, head.split()), *(min(len(cell), _LONGEST) for cell in cells))
+
+
+def _block(columns: Sequence[_Column], least: Sequence[int], width: int) -> list[str]:
+    """Return some columns as lines, without rows that are empty but for their name; heads get the room that is left."""
+    more = max(0, width - sum(least) - 2 * (len(least) - 1)) // len(least)
+    widths = [max(one, min(one + more, len(head))) for one, (head, _) in zip(least, columns, strict=True)]
+    heads = _row([head for head, _ in columns], widths, last=True)
+    rows = [row for row in zip(*(cells for _, cells in columns), strict=True) if any(row[1:])]
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    return [*heads, rule, *(line for row in rows for line in _row(row, widths))]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], *, last: bool = False) -> list[str]:
+    """Return the lines of one row; shorter cells stand on its first lines, or on its last."""
+    wrapped = [
+        textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(cells, widths, strict=True)
+    ]
+    height = max(map(len, wrapped))
+    filled = [
+        [""] * (height - len(own)) + own if last else own + [""] * (height - len(own)) for own in wrapped
+    ]
+    first, others = widths[0], widths[1:]
+    return [
+        "  ".join([name.ljust(first), *map(str.rjust, texts, others)]).rstrip()
+        for name, *texts in zip(*filled, strict=True)
+    ]
