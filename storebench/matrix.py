@@ -74,8 +74,12 @@ FILLING_EPOCHS = 2
 """Default number of epochs if the first one fills a page cache or a data store; the second is in the steady state."""
 
 _PAGE_KIB = 4
-MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64, "none": 64}
+MODEL_BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 256, "resnet50": 64, "tiny": 64}
+MODEL_BATCHES |= {"mlp": 64, "mlp_ekf": 64, "mlp_gekf": 64, "none": 64}
 """Caffe's training batch of each network, the default of `batch_size`."""
+
+FILTERED_MODELS = ("mlp_ekf", "mlp_gekf")
+"""Networks whose weights a Kalman filter trains, in the process of the loop."""
 
 MODEL_CROPS = {"caffenet": 227, "resnet50": 224}
 """Side of the square that a network crops of each image; the other networks take images of any size."""
@@ -293,6 +297,8 @@ class MatrixWithoutLoop(Strict):
             raise ValueError(
                 f"later passes read what the first one made warm, so with passes the cache cannot be {states}"
             )
+        if self.model in FILTERED_MODELS and (max(self.ranks) > 1 or self.device != "cpu"):
+            raise ValueError(f"{self.model} is trained by one process on the CPU: leave out ranks and device")
         if max(self.ranks) > 1 and ":" in self.device:
             raise ValueError(
                 f"each rank has its own GPU, so with ranks the device is 'cuda', not {self.device!r}"

@@ -1,4 +1,4 @@
-"""The networks: Caffe's LeNet, cifar10_quick and CaffeNet, ResNet-50, and a tiny one."""
+"""The networks: Caffe's LeNet, cifar10_quick and CaffeNet, ResNet-50, a multilayer perceptron, and a tiny one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +26,8 @@ class ModelSpec:
     weight_decay: float = 5e-4
     gamma: float = 0.0
     power: float = 0.75
+    optimizer: str = "sgd"
+    """"sgd" by Caffe's rule; "ekf" or "gekf", the node-decoupled or global filter of `storebench.training.ekf`, for perceptrons."""
 
 
 class Network(nn.Module):
@@ -42,9 +44,18 @@ class Network(nn.Module):
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the logits, float32 [n, classes], of uint8 [n, H, W, C]."""
-        images = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        logits: torch.Tensor = self.body((images - self.mean) * self.scale)
+        logits: torch.Tensor = self.body(self._scaled(pixels))
         return logits
+
+    def features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of a perceptron's first layer, float32 [n, inputs]."""
+        assert isinstance(self.body, nn.Sequential)
+        inputs: torch.Tensor = self.body[0](self._scaled(pixels))
+        return inputs
+
+    def _scaled(self, pixels: torch.Tensor) -> torch.Tensor:
+        images = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        return (images - self.mean) * self.scale
 
 
 def lenet(shape: ImageShape, classes: int) -> nn.Module:
@@ -152,6 +163,12 @@ def resnet50(shape: ImageShape, classes: int) -> nn.Module:
     return body
 
 
+def mlp(shape: ImageShape, classes: int) -> nn.Module:
+    """A perceptron with 20 tanh nodes on the means of 7 x 7 parts of the image."""
+    inputs = nn.Sequential(nn.AdaptiveAvgPool2d(7), nn.Flatten())
+    return nn.Sequential(inputs, nn.Linear(49 * shape[2], 20), nn.Tanh(), nn.Linear(20, classes))
+
+
 def tiny(shape: ImageShape, classes: int) -> nn.Module:
     """Return a CNN so small that it is faster than almost any storage, for loader-bound training."""
     stride = max(1, shape[0] // 16)
@@ -191,6 +208,10 @@ MODELS = {
             scale=1 / 58,
             lr=0.1,
             weight_decay=1e-4,
+        ),
+        *(
+            ModelSpec(name=name, build=mlp, batch_size=64, mean=(33.3,), scale=1 / 78.6, optimizer=optimizer)
+            for name, optimizer in (("mlp", "sgd"), ("mlp_ekf", "ekf"), ("mlp_gekf", "gekf"))
         ),
         ModelSpec(name="tiny", build=tiny, batch_size=64, mean=(120.0,), scale=1 / 64),
     )

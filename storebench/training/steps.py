@@ -140,8 +140,12 @@ def make_step(
     if compute.kind is ComputeKind.EMULATED:
         return EmulatedStep(compute.milliseconds)
     spec, target = trained_on(spec, device)
-    kind = CudaStep if target.type == "cuda" else CpuStep
-    return kind(spec, Network(spec, shape, classes), target)
+    network = Network(spec, shape, classes)
+    if spec.optimizer != "sgd":
+        from storebench.training.ekf import EkfStep
+
+        return EkfStep(spec, network, target)
+    return (CudaStep if target.type == "cuda" else CpuStep)(spec, network, target)
 
 
 def trained_on(spec: ModelSpec | None, device: str) -> tuple[ModelSpec, torch.device]:
