@@ -23,6 +23,7 @@ from storebench.report.labels import (
     dataset_label,
     duration,
     number,
+    percent,
     size,
 )
 from storebench.report.panels import BASES, rate_ratio, state_rank
@@ -297,19 +298,17 @@ def _table(rows: Sequence[_Row], accelerators: Sequence[Accelerator]) -> Table:
 def _lines(row: _Row, named: Sequence[Accelerator], handoff_s: float) -> Iterable[str]:
     """Yield the lines below the table: cores, workers, memory, and the first batch."""
     cell, cpu_s, files = row.cell, row.cpu_s, row.choice.label
-    cores = cell.fact("conditions_cores")
-    here = f"; this machine has {cores}." if cores else "."
+    cores = int(cell.fact("conditions_cores") or 1)
     if cpu_s and len(named) == 1:
-        needed = cores_for(named[0], cpu_s)
+        needed, busy_frac = cores_for(named[0], cpu_s), 1 / (1 + named[0].images_per_s * handoff_s)
         yield f"Cost: {files} take {duration(cpu_s)} of one core each, so {named[0].title} needs {number_of(needed, 'core')}."
-        yield f"Workers: {needed:,} are enough, each on a core of its own{here}"
+        yield f"Workers: {needed:,} are enough, each on a core of its own; this machine has {number_of(cores, 'core')}."
+        if cell.cell.workers and busy_frac < BUSY_FRAC:
+            yield f"Handoff: moving batches leaves it at most {percent(busy_frac)} busy, whatever the workers."
     elif cpu_s:
+        enough = min(cores, math.ceil(cpu_s / handoff_s)) if handoff_s else cores
         yield f"Cost: {files} take {duration(cpu_s)} of one core each: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
-        yield f"Workers: one per core is enough{here}"
-    idle_frac = 1 / BUSY_FRAC - 1
-    if cell.cell.workers and any(one.images_per_s * handoff_s > idle_frac for one in named):
-        most = number(idle_frac / handoff_s, 2)
-        yield f"Handing batches over takes too long for it: above {most} images/s no number of workers helps."
+        yield f"Workers: {enough} are enough on this machine, which has {number_of(cores, 'core')}."
     if cell.whole is not None:
         held = f"Memory: {size(cell.whole.total_bytes)} hold all files; this machine has {size(cell.whole.memory_bytes)}"
         yield held + (

@@ -10,7 +10,7 @@ from storebench.report.tables import Table
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
-REQUESTS = "Requests are system calls that read and page faults that wait for the device."
+REQUESTS = "Requests are calls that read, pipes between processes included, and page faults that wait for the device."
 TOO_SHORT = "too short: too few steps in the requested state; use --size {size}."
 FAILED = "failed: 'storebench validate' and the log of the run say why."
 UNSOUND = "invalid: the figures do not validate; 'storebench validate' says why."

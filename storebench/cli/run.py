@@ -223,6 +223,8 @@ def run(
             work = {key: value for key, value in values.items() if value is not None}
             if "model" not in work and str(ComputeKind.REAL) not in work["compute"]:
                 work["model"] = NO_MODEL
+            if work.get("model") == NO_MODEL and "compute" not in given:
+                work["compute"] = [str(ComputeKind.NONE)]
             rule = {"name": NAMED_BACKENDS, "replicates": replicates, **settings}
             # Before libraries are imported, so that wrong settings are refused at once.
             scenario = make_scenario({**rule, "matrix": [matrix | work | {"backends": backends}]})
