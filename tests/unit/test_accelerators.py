@@ -39,6 +39,7 @@ def test_a_name_alone_means_the_first_network_of_its_device() -> None:
         ("4090", "rtx4090:resnet50"),
         ("3090:vit_b16", "rtx3090:vit_b16"),
         ("h100", "h100:resnet50"),
+        ("H100 80GB", "h100:resnet50"),
         ("H100 PCIe", "h100-pcie:resnet50"),
         ("Tesla V100", "v100:resnet50"),
     ],

@@ -106,6 +106,7 @@ def test_a_row_per_choice_with_the_cores_that_it_needs() -> None:
     [
         (224, (), ["cores for rtx4090 / a100 / h100"]),
         (224, ("a10",), ["cores for a10"]),
+        (64, (), []),
         (None, (), []),
         (None, ("a10",), ["cores for a10"]),
     ],
@@ -123,14 +124,14 @@ def test_published_rates_are_told_of_photographs_or_if_asked_for(
 
 def test_each_number_of_workers_has_a_column_and_the_most_decide() -> None:
     parts = [
-        loaded(backend, rate * (1 + workers), workers=workers)
+        loaded(backend, rate * (1 + workers), 1.0 + workers, workers=workers)
         for backend, rate in (("original", 100.0), ("lmdb", 400.0))
         for workers in (0, 2)
     ]
     advice = advised(*parts)
     assert advice.table is not None
     assert advice.table.head[1:3] == ("images/s, no workers", "images/s, 2 workers")
-    assert [row[1:3] for row in advice.table.rows] == [("100", "300"), ("400", "1,200")]
+    assert [row[1:4] for row in advice.table.rows] == [("100", "300", "3.00"), ("400", "1,200", "3.00")]
 
 
 def test_an_accelerator_that_the_files_feed_keeps_them() -> None:
