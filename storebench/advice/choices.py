@@ -83,11 +83,16 @@ class Advice:
 
 
 def decide(
-    base: Choice, others: Sequence[Choice], *, rounds: int, accelerator: str = ""
+    base: Choice, others: Sequence[Choice], *, rounds: int, accelerator: str = "", workers: int | None = None
 ) -> tuple[str, Choice | None]:
-    """Return what to do, with converting at equal augmentation first, and the choice that it recommends."""
+    """Return what to do, with converting at equal augmentation first, and the choice that it recommends.
+
+    `workers` are those by which the files feed the accelerator on this machine, if they can.
+    """
     if accelerator and base.feeds:
         return f"Keep {base.label}: they feed {accelerator}.", None
+    if accelerator and workers:
+        return f"Keep {base.label}: with {workers} workers, one per core, they feed {accelerator}.", None
     if not others:
         return f"Nothing to compare {base.label} with was measured.", None
     if rounds < MIN_ROUNDS:
@@ -109,8 +114,8 @@ def decide(
             f"Converting at equal augmentation {gain}; {best.label}: {number(best.times, 2)} times as fast, but {best.changes}.",
             best,
         )
-    if unsure:
-        return f"Keep {base.label} for now: whether converting helps is undecided.", None
+    if any(choice.verdict is Verdict.UNDECIDED for choice in others):
+        return f"Keep {base.label} for now: whether another choice is faster is undecided.", None
     return f"Keep {base.label}: no choice loads more than 10% faster.", None
 
 
@@ -151,7 +156,7 @@ def advice_of(cells: Sequence[CellSummary], named: Sequence[Accelerator] = ()) -
     handoff_s = min(
         (
             curve.constant_s
-            for roof in rooflines(cells)
+            for roof in rooflines([cell for cell in cells if not cell.invalid])
             for curve in roof.curves
             if curve.loader.setting == base.setting
         ),
@@ -179,6 +184,7 @@ def advice_of(cells: Sequence[CellSummary], named: Sequence[Accelerator] = ()) -
         [row.choice for row in rows[1:]],
         rounds=len(base.values("samples_per_s")),
         accelerator=named[0].title if len(named) == 1 else "",
+        workers=_workers_here(rows[0], named[0], handoff_s) if len(named) == 1 else None,
     )
     chosen = next((row.cell for row in rows if row.choice is best), None)
     advice = Advice(
@@ -262,6 +268,18 @@ def cores_for(accelerator: Accelerator, cpu_s: float) -> int:
     return math.ceil(accelerator.images_per_s * cpu_s)
 
 
+def _busy_frac(accelerator: Accelerator, handoff_s: float) -> float:
+    """Return the most that an accelerator can be busy while batches are handed over to it."""
+    return 1 / (1 + accelerator.images_per_s * handoff_s)
+
+
+def _workers_here(row: _Row, accelerator: Accelerator, handoff_s: float) -> int | None:
+    """Return the workers that feed an accelerator, if this machine has a core for each and fewer were measured."""
+    needed = math.inf if row.cpu_s is None else cores_for(accelerator, row.cpu_s)
+    possible = row.cell.cell.workers < needed <= int(row.cell.fact("conditions_cores") or 1)
+    return int(needed) if possible and _busy_frac(accelerator, handoff_s) >= BUSY_FRAC else None
+
+
 def _table(rows: Sequence[_Row], accelerators: Sequence[Accelerator]) -> Table:
     base = rows[0].cell
     state = CacheState(base.cell.cache)
@@ -300,7 +318,7 @@ def _lines(row: _Row, named: Sequence[Accelerator], handoff_s: float) -> Iterabl
     cell, cpu_s, files = row.cell, row.cpu_s, row.choice.label
     cores = int(cell.fact("conditions_cores") or 1)
     if cpu_s and len(named) == 1:
-        needed, busy_frac = cores_for(named[0], cpu_s), 1 / (1 + named[0].images_per_s * handoff_s)
+        needed, busy_frac = cores_for(named[0], cpu_s), _busy_frac(named[0], handoff_s)
         yield f"Cost: {files} take {duration(cpu_s)} of one core each, so {named[0].title} needs {number_of(needed, 'core')}."
         yield f"Workers: {needed:,} are enough, each on a core of its own; this machine has {number_of(cores, 'core')}."
         if cell.cell.workers and busy_frac < BUSY_FRAC:

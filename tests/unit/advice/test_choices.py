@@ -11,7 +11,7 @@ from storebench.advice.choices import Advice, Change, Choice, advice_of, advise,
 from storebench.comparison import Ratio, Verdict
 from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
-from storebench.results import Counters, Record
+from storebench.results import Conditions, Counters, Record
 from tests.support.planted import make_record, replicates, write_run
 from tests.support.planted_roofline import loader_records
 
@@ -138,6 +138,15 @@ def test_an_accelerator_that_the_files_feed_keeps_them() -> None:
     parts = loaded("original", 300.0), loaded("lmdb+original", 900.0)
     assert advised(*parts, accelerators=("slow=200",)).store == ""
     assert advised(*parts, accelerators=("fast=2000",)).store == "lmdb+original"
+
+
+@pytest.mark.parametrize(("cores", "store"), [(4, "lmdb+original"), (8, "")])
+def test_more_workers_come_before_converting_where_there_are_cores(cores: int, store: str) -> None:
+    parts = [
+        [dataclasses.replace(record, conditions=Conditions(cores=cores, wall_s=1.0)) for record in records]
+        for records in (loaded("original", 300.0, 6.0), loaded("lmdb+original", 900.0, 2.0))
+    ]
+    assert advised(*parts, accelerators=("fast=1000",)).store == store
 
 
 def test_a_cold_start_and_invalid_files_give_no_answer() -> None:
