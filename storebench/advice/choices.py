@@ -320,13 +320,13 @@ def _lines(row: _Row, named: Sequence[Accelerator], handoff_s: float) -> Iterabl
     if cpu_s and len(named) == 1:
         needed, busy_frac = cores_for(named[0], cpu_s), _busy_frac(named[0], handoff_s)
         yield f"Cost: {files} take {duration(cpu_s)} of one core each, so {named[0].title} needs {number_of(needed, 'core')}."
-        yield f"Workers: {needed:,} are enough, each on a core of its own; this machine has {number_of(cores, 'core')}."
+        yield f"Workers: enough with {needed:,}, each on a core of its own; this machine has {number_of(cores, 'core')}."
         if cell.cell.workers and busy_frac < BUSY_FRAC:
             yield f"Handoff: moving batches leaves it at most {percent(busy_frac)} busy, whatever the workers."
     elif cpu_s:
         enough = min(cores, math.ceil(cpu_s / handoff_s)) if handoff_s else cores
         yield f"Cost: {files} take {duration(cpu_s)} of one core each: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
-        yield f"Workers: {enough} are enough on this machine, which has {number_of(cores, 'core')}."
+        yield f"Workers: enough with {enough} on this machine, which has {number_of(cores, 'core')}."
     if cell.whole is not None:
         held = f"Memory: {size(cell.whole.total_bytes)} hold all files; this machine has {size(cell.whole.memory_bytes)}"
         yield held + (
