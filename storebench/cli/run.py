@@ -53,10 +53,10 @@ from storebench.settings.words import ComputeKind
 from storebench.units import format_duration, number_of
 
 if TYPE_CHECKING:
+    from storebench.advice.choices import Advice
     from storebench.first_run.choice import FirstRun
     from storebench.matrix import Matrix
     from storebench.ranks.nodes import NodeAddress
-    from storebench.report.answer import Worth
     from storebench.results import Record
     from storebench.runs.folder import Run
     from storebench.runs.manifest import Begun
@@ -81,43 +81,42 @@ def chosen_run(
     return first, make_scenario(without_missing_libraries(first.scenario | dict(settings), say))
 
 
-def _print_first_answer(
+def _print_advice(
     folder: Path, scenario: "Scenario", stores: Path | None, named: Sequence[Accelerator]
 ) -> None:
-    """Print which accelerators each store feeds, whether converting is worth it, and the command that converts."""
-    from storebench.report.build import first_answer
+    """Print what to do with the images, what each choice costs, and the command that converts."""
+    from storebench.advice.choices import advise
 
-    first = first_answer(folder, named)
-    if first is None:
+    advice = advise(folder, named)
+    if advice is None:
         print_summary(folder, named)
         return
-    write_out(drawn(first.table))
-    put(*filter(None, (first.disturbed,)), *first.incomplete, *first.worth.sentences)
-    put(
-        "Intervals describe this one run; another run may differ by more. --workers N measures another number of workers,"
-        " such as that of your training."
-    )
-    if first.worth.store:
-        put("To convert all images:", f"  {convert_command(scenario.matrix[0], first.worth, stores)}")
-        put(*reading_lines(first.worth))
-    if first.findings:
-        say(f"attention: {number_of(first.findings, 'finding')}; 'storebench validate {folder}' lists them")
+    put(advice.sentence)
+    if advice.table is not None:
+        write_out(drawn(advice.table))
+    put(*advice.lines)
+    if advice.store:
+        took = f", about {format_duration(advice.convert_s)}" if advice.convert_s else ""
+        command = convert_command(scenario.matrix[0], advice, stores)
+        put(f"To convert all images{took}:", f"  {command}", *reading_lines(advice))
+    if advice.findings:
+        say(f"attention: {number_of(advice.findings, 'finding')}; 'storebench validate {folder}' lists them")
 
 
-def reading_lines(worth: "Worth") -> list[str]:
+def reading_lines(advice: "Advice") -> list[str]:
     """Return the line that names the reader of the recommended store; none if it is the default reader of its format."""
     from storebench.formats.registry import parse_backend
 
-    backend = parse_backend(worth.backend)
-    if backend.reader == parse_backend(worth.store).reader:
+    backend = parse_backend(advice.backend)
+    if backend.reader == parse_backend(advice.store).reader:
         return []
     options = f", options={dict(backend.options)!r}" if backend.options else ""
     python = f"storebench.StoreDataset(STORE, {backend.reader!r}{options})"
-    return [f"Read it with {worth.backend}; in Python: {python}"]
+    return [f"Read it with {advice.backend}; in Python: {python}"]
 
 
-def convert_command(matrix: "Matrix", worth: "Worth", stores: Path | None) -> str:
-    """Return the command that converts the whole dataset into the store that the answer names."""
+def convert_command(matrix: "Matrix", advice: "Advice", stores: Path | None) -> str:
+    """Return the command that converts the whole dataset into the store that the advice names."""
     from storebench.datasets.base import FOLDER_PREFIX
 
     path = matrix.dataset.removeprefix(FOLDER_PREFIX)
@@ -125,12 +124,12 @@ def convert_command(matrix: "Matrix", worth: "Worth", stores: Path | None) -> st
         "--dataset": path if "/" in path else matrix.dataset,
         "--split": None if matrix.split == "train" else matrix.split,
         "--size": matrix.size,
-        "--image-size": worth.side,
+        "--image-size": advice.side,
         "--out": stores,
     }
     given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     flags = ["--skip-unreadable"] if matrix.skip_unreadable else []
-    return shlex.join(["storebench", "convert", worth.store, *given, *flags])
+    return shlex.join(["storebench", "convert", advice.store, *given, *flags])
 
 
 _WITH_RESUME = {"resume", "out", "stores", "drop_caches", "accelerators", "verbose", "as_json"}
@@ -195,7 +194,7 @@ def run(
       storebench run png lmdb -d ~/photos --compute none --workers 0,2,4
 
     Without a BACKEND, it measures how fast the image files can be loaded as they are and from the stores that they
-    could become, in about four minutes. It ends with whether converting is worth it.
+    could become, in about four minutes. It ends with what to do, and a table of the choices.
 
     Options such as --workers 0,2,4 take several values: every combination with every BACKEND is a cell. The run ends
     with an answer, and a matrix of stores by settings.
@@ -230,6 +229,8 @@ def run(
             work = {key: value for key, value in values.items() if value is not None}
             if "model" not in work and str(ComputeKind.REAL) not in work["compute"]:
                 work["model"] = NO_MODEL
+            if work.get("model") == NO_MODEL and "compute" not in given:
+                work["compute"] = [str(ComputeKind.NONE)]
             rule = {"name": NAMED_BACKENDS, "replicates": replicates, **settings}
             # Before libraries are imported, so that wrong settings are refused at once.
             scenario = make_scenario({**rule, "matrix": [matrix | work | {"backends": backends}]})
@@ -385,7 +386,7 @@ def finish(
 
         put_json([record_to_dict(record) for record in records])
     elif scenario.name == NAME:
-        _print_first_answer(folder, scenario, stores, named)
+        _print_advice(folder, scenario, stores, named)
     elif records:
         print_summary(folder, named)
     say(

@@ -219,10 +219,15 @@ def decoder_list(kind: str | None = None) -> str:
     able = (candidate for candidate in DECODERS.values() if kind is None or kind in candidate.kinds)
     return ", ".join(
         candidate.name
-        if not candidate.library or importlib.util.find_spec(candidate.library)
+        if is_installed(candidate)
         else f"{candidate.name} (not installed: {_install_line(candidate)})"
         for candidate in able
     )
+
+
+def is_installed(decoder: type[Decoder]) -> bool:
+    """Return whether the library of a decoder can be imported."""
+    return not decoder.library or importlib.util.find_spec(decoder.library) is not None
 
 
 def _install_line(decoder: type[Decoder]) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storebench.codecs.decoders import DECODERS
+from storebench.datasets.images import JPEG
 from storebench.errors import DiskFullError
 from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, Machine, Samples
 from storebench.runs.manifest import CHOSEN_BACKENDS, Whole
@@ -82,6 +84,9 @@ SCALES = (1.0, 0.5, 0.25)
 
 FEWEST_STORES = 3
 
+SHRUNK = "lmdb+jpeg"
+"""JPEGs of the smallest squares from which a network still crops its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRun:
@@ -109,7 +114,8 @@ def choose(
 ) -> FirstRun:
     """Return the richest run that fits into `BUDGET_S`, or the shortest one; `matrix` and `rounds` replace what is chosen."""
     no_raw = _raw_refusal(samples, machine)
-    count = _count(samples, machine, raw_stores=0 if no_raw else 2)
+    backends = _backends(samples, machine, raw=not no_raw)
+    count = _count(samples, machine, _decoded(backends))
     wanted = [CacheState(word) for word in matrix.get("cache", ())]
     size, no_cold = round(count * samples.file_bytes), ""
     if not wanted and not machine.evicts:
@@ -120,11 +126,6 @@ def choose(
             f"it needs {rounded_bytes(COLD_LEAST_BYTES)} of images"
         )
     states = wanted or [CacheState.WARM, *([] if no_cold else [CacheState.COLD])]
-    codec = "original" if samples.are_files else "png"
-    if no_raw:  # the most important ones first
-        backends = [codec, f"lmdb+{codec}", f"hdf5+{codec}", f"lmdb+{codec}:direct"]
-    else:
-        backends = [codec, f"lmdb+{codec}", "lmdb", "lmdb:direct", "hdf5:direct"]
     options = [
         _Option(
             samples=samples,
@@ -145,6 +146,7 @@ def choose(
     notes = [
         part if count < samples.count else "",
         no_raw,
+        _decoder_note(samples, machine),
         no_cold or (too_long if option.states != states else ""),
     ]
     return FirstRun(
@@ -160,6 +162,40 @@ def choose(
     )
 
 
+def _backends(samples: Samples, machine: Machine, *, raw: bool) -> list[str]:
+    """Return the choices to measure, the most important ones first: files, the same files in LMDB, raw pixels, ..."""
+    codec = "original" if samples.are_files else "png"
+    raw_bytes = samples.count * samples.raw_bytes
+    backends = [
+        codec,
+        f"lmdb+{codec}{_reader(machine, samples.total_bytes)}",
+        *([f"lmdb{_reader(machine, raw_bytes)}"] if raw else []),
+        *([SHRUNK] if 0 < samples.crop_side < samples.short_side else []),
+        *filter(None, [_decoding(samples, machine)]),
+    ]
+    return backends if len(backends) >= FEWEST_STORES else [*backends, f"hdf5+{codec}"]
+
+
+def _reader(machine: Machine, size: float) -> str:
+    """Return the reader of an LMDB store: planned reads where the page cache cannot hold it."""
+    return "" if machine.fits(size) else ":direct"
+
+
+def _decoding(samples: Samples, machine: Machine) -> str:
+    """Return the backend that reads the files by the fastest decoder here; "" if none is faster than the default."""
+    able = next((name for name in machine.decoders if samples.kind in DECODERS[name].kinds), "")
+    halved = samples.kind == JPEG and 0 < 2 * samples.crop_side <= samples.short_side
+    if not able and not halved:
+        return ""
+    return "original" + (f":{able}" if able else "") + ("?scale=dct" if halved else "")
+
+
+def _decoder_note(samples: Samples, machine: Machine) -> str:
+    if samples.kind != JPEG or any(JPEG in DECODERS[name].kinds for name in machine.decoders):
+        return ""
+    return "no other decoder of JPEG is installed: pip install 'storebench[simplejpeg]' to have it measured"
+
+
 def _raw_refusal(samples: Samples, machine: Machine) -> str:
     """Return why raw pixels are not measured; "" if they fit on the disk, and into memory whenever the files do."""
     whole = samples.count * samples.raw_bytes
@@ -173,11 +209,11 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
     return ""
 
 
-def _count(samples: Samples, machine: Machine, *, raw_stores: int) -> int:
+def _count(samples: Samples, machine: Machine, decoded: int) -> int:
     """Return the number of samples to convert and measure."""
     wanted = min(max(ENOUGH_SAMPLES, WANTED_BYTES // samples.raw_bytes), MOST_SAMPLES)
-    in_time = int(CONVERT_S / _convert_s(samples, machine, raw_stores))
-    stored = 2 * samples.file_bytes + raw_stores * samples.raw_bytes
+    in_time = int(CONVERT_S / _convert_s(samples, machine, decoded))
+    stored = 2 * samples.file_bytes + decoded * samples.raw_bytes
     on_disk = int(FREE_FRAC * machine.free_bytes / stored)
     if on_disk < FEWEST_SAMPLES:
         raise DiskFullError(
@@ -188,12 +224,12 @@ def _count(samples: Samples, machine: Machine, *, raw_stores: int) -> int:
     return min(samples.count, wanted, on_disk, max(FEWEST_SAMPLES, in_time))
 
 
-def _convert_s(samples: Samples, machine: Machine, raw_stores: int) -> float:
-    """Return the seconds per sample for all stores: encoding, writing and reading back."""
+def _convert_s(samples: Samples, machine: Machine, decoded: int) -> float:
+    """Return the seconds per sample for all stores: encoding, writing and reading back; `decoded` hold no image files."""
     decode_s = samples.read_s / machine.cores  # every image is decoded once, whatever is stored of it
     files_s = FILE_S + 2 * decode_s + 4 * samples.file_bytes / WRITE_BYTES_PER_S
     raw_s = decode_s + samples.raw_bytes * (1 / WRITE_BYTES_PER_S + 1 / PIXELS_BYTES_PER_S)
-    return files_s + raw_stores * raw_s
+    return files_s + decoded * raw_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +267,7 @@ class _Option:
     @property
     def handing_store(self) -> str:
         """The store of those cells: raw pixels where there are any."""
-        return "lmdb" if "lmdb" in self.backends else self.backends[1]
+        return next((name for name in self.backends if not _is_encoded(name)), self.backends[1])
 
     @property
     def in_flight(self) -> int:
@@ -317,8 +353,7 @@ class _Option:
 
     @property
     def convert_s(self) -> float:
-        raw = {name.partition(":")[0] for name in self.backends if "+" not in name} - {"original", "png"}
-        return self.count * _convert_s(self.samples, self.machine, len(raw))
+        return self.count * _convert_s(self.samples, self.machine, _decoded(self.backends))
 
     def scenario(self) -> dict[str, Any]:
         """Return the table of the scenario, with what was asked for in place of what was chosen."""
@@ -331,7 +366,11 @@ class _Option:
             "question": "Is it worth converting these images?",
             "test_limit": 0,
             **rule,
-            "matrix": [*map(self._matrix, self.states), *([self._handing_matrix()] if self.handing else [])],
+            "matrix": [
+                *map(self._matrix, self.states),
+                *(self._shrunk_matrix(state) for state in self.states if SHRUNK in self.backends),
+                *([self._handing_matrix()] if self.handing else []),
+            ],
         }
 
     def _matrix(self, state: CacheState) -> dict[str, Any]:
@@ -339,7 +378,7 @@ class _Option:
             "threads": 1,
             "workers": self.workers,
             "batch_size": [self.batch],
-            "backends": list(self.backends),
+            "backends": [name for name in self.backends if name != SHRUNK],
         }
         part = {"limit": self.count} if self.count < self.samples.count else {}
         side = {} if self.samples.side is None else {"image_size": self.samples.side}
@@ -348,6 +387,9 @@ class _Option:
             length = {"max_steps": self.steps_per_pass, "warmup_steps": WARMUP_STEPS, "passes": self.passes}
         length = {} if "max_steps" in self.asked else length
         return chosen | length | dict(self.asked) | {"cache": [str(state)]} | side | part
+
+    def _shrunk_matrix(self, state: CacheState) -> dict[str, Any]:
+        return self._matrix(state) | {"backends": [SHRUNK], "image_size": self.samples.crop_side}
 
     def _handing_matrix(self) -> dict[str, Any]:
         length = {"max_steps": min(self.handing_steps, self.most_steps), "warmup_steps": self.in_flight}
@@ -371,7 +413,12 @@ def _steps_with_rate(warmup_steps: int, in_flight: int) -> int:
 
 def _is_encoded(backend: str) -> bool:
     """Whether a store holds image files, which producers decode."""
-    return "original" in backend or "png" in backend
+    return "original" in backend or "png" in backend or backend == SHRUNK
+
+
+def _decoded(backends: Sequence[str]) -> int:
+    """Return for how many stores the images are decoded: raw pixels, and those that are shrunken."""
+    return sum(name == SHRUNK or not _is_encoded(name) for name in backends)
 
 
 _SEVERAL_PASSES = (CacheState.WARM, CacheState.ANY)

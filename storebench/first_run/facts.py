@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, is_installed
 from storebench.datasets import DatasetSpec, open_dataset
-from storebench.datasets.base import LEAST_IMAGE_SIZE
-from storebench.datasets.images import SIDE, read_header
+from storebench.datasets.base import LEAST_IMAGE_SIZE, Dataset
+from storebench.datasets.images import SIDE, Header, read_header
 from storebench.datasets.listing import listings_in
 from storebench.errors import UsageError
 from storebench.filesystem import nearest_folder
@@ -48,6 +49,15 @@ class Samples:
     """Bytes of an image file, the mean of a few; of a PNG where the samples are no files."""
     read_s: float
     """Seconds in one thread to make a sample of such a file."""
+    kind: str = ""
+    """Format of the image files, such as "JPEG"; "" for several, and where the samples are no files."""
+    short_side: int = 0
+    """Shorter side of the image files, the median of a few; 0 where the samples are no files."""
+
+    @property
+    def crop_side(self) -> int:
+        """Side of squares from which a network still crops its own: 256 pixels for 224."""
+        return (self.side or 0) * 8 // 7
 
     @property
     def total_bytes(self) -> int:
@@ -63,6 +73,8 @@ class Machine:
     free_bytes: int
     evicts: bool
     """Whether that file system keeps files outside memory, so that there is a cold state."""
+    decoders: tuple[str, ...] = ()
+    """Installed decoders beside the default."""
 
     def fits(self, size: float) -> bool:
         """Return whether so many bytes stay in the page cache."""
@@ -81,12 +93,12 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         )
     files, side = dataset.original_info, spec.image_size
     height, width, _ = dataset.info.image_shape if files is None else files.image_shape
+    headers = [] if files is None else _headers(dataset)
+    kinds = {header.kind for header in headers}
+    shorter = int(median(min(header.width, header.height) for header in headers)) if headers else 0
     if side is None and files is not None and (height != width or height >= SIDE):
         # That of a network, or of the images where they are smaller; small squares of one size keep theirs.
-        probed = min(len(dataset), FILES_LOOKED_AT)
-        sample_files = (dataset.original(at * len(dataset) // probed)[0] for at in range(probed))
-        shorter = median(min(header.width, header.height) for header in map(read_header, sample_files))
-        side = max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, int(shorter)))
+        side = max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, shorter))
     base = parse_backend("files+png" if files is None else "files+original")
     costs = sample_costs(dataset, base, side, limit_s=LOOK_S)
     return Samples(
@@ -96,7 +108,14 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         raw_bytes=dataset.info.image_bytes if side is None else side * side * 3,
         file_bytes=costs.payload_bytes,
         read_s=costs.decode_s,
+        kind=kinds.pop() if len(kinds) == 1 else "",
+        short_side=shorter,
     )
+
+
+def _headers(dataset: Dataset) -> list[Header]:
+    probed = min(len(dataset), FILES_LOOKED_AT)
+    return [read_header(dataset.original(at * len(dataset) // probed)[0]) for at in range(probed)]
 
 
 def machine_for(stores: Path) -> Machine:
@@ -108,4 +127,7 @@ def machine_for(stores: Path) -> Machine:
         memory_bytes=min(known, default=0),
         free_bytes=shutil.disk_usage(folder).free,
         evicts=mount_of(folder).fstype not in IN_MEMORY,
+        decoders=tuple(
+            name for name, able in DECODERS.items() if name != DEFAULT_DECODER and is_installed(able)
+        ),
     )

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
-from storebench.comparison import MIN_ROUNDS, PRACTICAL_FRAC, Ratio, Verdict, rounds_needed
-from storebench.formats.registry import parse_backend, store_name_of
+from storebench.comparison import MIN_ROUNDS, Ratio, Verdict, rounds_needed
 from storebench.report.bottleneck import Bottleneck
 from storebench.report.cells import CellSummary, LoopWork, work_key, work_of
 from storebench.report.labels import (
@@ -14,14 +13,11 @@ from storebench.report.labels import (
     dataset_label,
     number,
     percent,
-    size,
 )
-from storebench.report.panels import BASES, Panel, rate_ratio, state_rank
-from storebench.report.roofline import Curve, Roofline
+from storebench.report.panels import Panel
+from storebench.report.roofline import Roofline
 from storebench.results import OTHERS_MOST_FRAC
-from storebench.runs.manifest import Whole
-from storebench.settings.words import CacheState, ComputeKind
-from storebench.units import format_duration, number_of
+from storebench.units import number_of
 
 MANY_DISTURBED_FRAC = 0.25
 """If other work disturbed more than this share of the replicates, the answer begins with a warning."""
@@ -139,10 +135,15 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | No
 
 
 def _feeding_change(panel: Panel, roofs: Sequence[Roofline]) -> list[str]:
-    """Return up to which accelerator the base is fast enough."""
+    """Return up to which accelerator the base is fast enough; nothing where no network was trained."""
     for roofline in roofs:
         curve = None if panel.base is None else roofline.curve(panel.base.backend)
-        if curve is not None and curve.decided and curve.loader.dataset_key == panel.first.dataset_key:
+        if (
+            curve is not None
+            and curve.decided
+            and roofline.trained
+            and curve.loader.dataset_key == panel.first.dataset_key
+        ):
             rate = number(curve.starving.low or curve.starving.mid, 2)
             return [f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."]
     return []
@@ -170,119 +171,6 @@ def _shares(roofline: Roofline, accelerator: Accelerator) -> str:
         unsure = "" if curve.decided else " (undecided)"
         parts.append(f"{most}{busy} busy with {backend_label(curve.backend)}{unsure}")
     return ", ".join(parts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Worth:
-    """Whether to convert image files: sentences, the verdict first, and what to convert into, if anything."""
-
-    sentences: tuple[str, ...]
-    store: str = ""
-    backend: str = ""
-    side: int | None = None
-
-
-def worth(
-    roofs: Sequence[Roofline],
-    unsound: Sequence[CellSummary] = (),
-    accelerators: Sequence[Accelerator] = (),
-) -> Worth | None:
-    """Return whether converting is worth it, from cells of one dataset that only load; None if there are none."""
-    names = ", ".join(dict.fromkeys(backend_label(cell.backend) for cell in unsound))
-    lead = next(
-        (roof for roof in sorted(roofs, key=_rank) if not roof.augmented and roof.curve(*BASES)), None
-    )
-    base = None if lead is None else lead.curve(*BASES)
-    if lead is None or base is None:
-        if any(c.backend in BASES and c.cell.compute.kind is ComputeKind.NONE for c in unsound):
-            return Worth(sentences=(f"It cannot be told: the figures of {names} do not validate.",))
-        return None
-    caution = (f"{names}: the figures do not validate, and are left out.",) if names else ()
-    named = feeding_sentences([lead], accelerators)
-    helping = {
-        curve: found
-        for curve in lead.stored
-        if curve is not base
-        and (found := rate_ratio(curve.loader, base.loader)) is not None
-        and found.verdict is Verdict.FASTER
-        and curve.starving.mid > base.starving.mid
-    }
-    files = "your files" if base.backend == "original" else backend_label(base.backend)
-    where = condition_label(lead.first)
-    memory = _memory_sentence(lead)
-    if not helping:
-        return Worth(sentences=(_keep(lead, base, files, where), *named, *caution, *memory))
-    most = max(curve.starving.mid for curve in helping)
-    alike = [curve for curve in helping if curve.starving.mid * (1 + PRACTICAL_FRAC) >= most]
-    best = max(alike, key=lambda curve: curve.supply.mid)  # a slow handoff makes fast stores alike
-    cell = best.loader
-    store = parse_backend(store_name_of(cell.cell.backend))
-    label, times = backend_label(best.backend), number(helping[best].mid, 2)
-    enough = number(base.starving.low or base.starving.mid, 2)
-    side = cell.cell.data.image_size if store.codec == "raw" else None
-    fixed = f"It holds squares of {side} pixels a side: crops of larger images are no longer possible."
-    return Worth(
-        sentences=(
-            f"Convert to {label} for training above {enough} images/s: it loads {times} times as fast as {files} ({where}).",
-            f"Below that rate {files} keep the accelerator busy, and converting gains nothing.",
-            *named,
-            *_price(cell),
-            *([fixed] if side else []),
-            *memory,
-            *caution,
-        ),
-        store=store.name,
-        backend=cell.cell.backend.name,
-        side=side,
-    )
-
-
-def _rank(roof: Roofline) -> tuple[int, int, int]:
-    cell = roof.first.cell
-    return -state_rank(roof.first), cell.ranks, -cell.workers
-
-
-def _keep(lead: Roofline, base: Curve, files: str, where: str) -> str:
-    others = [curve for curve in lead.stored if curve is not base]
-    if base.loader.cold_start:
-        return "It cannot be told from a cold start, which ranks no store."
-    if base.at_most:
-        late = number_of(base.loader.cut_off, "replicate")
-        return f"It cannot be told: {late} of {files} ran out of time. A longer time limit would decide it."
-    if not others:
-        return f"Nothing to compare {files} with was measured."
-    found = [rate_ratio(curve.loader, base.loader) for curve in others]
-    if all(one is not None and one.verdict is not Verdict.UNDECIDED for one in found):
-        if any(one is not None and one.verdict is Verdict.FASTER for one in found):
-            return f"Keep {files}: other stores read faster, but handing batches over takes longer ({where})."
-        return f"Keep {files}: no other store loads more than 10% faster ({where})."
-    rate = number(base.starving.low or base.starving.mid, 2)
-    return (
-        f"Keep {files} below {rate} images/s; above, it is undecided whether another store helps ({where})."
-    )
-
-
-def _memory_sentence(lead: Roofline) -> tuple[str, ...]:
-    whole: Whole | None = lead.first.whole
-    if whole is None:
-        return ()
-    held = f"All {whole.count:,} images, {size(whole.total_bytes)},"
-    memory = f"this machine's memory ({size(whole.memory_bytes)})"
-    if whole.fits:
-        return (f"{held} fit into {memory}: from the second epoch on they are read from there.",)
-    measured = lead.first.cell.cache == CacheState.LIMITED
-    return (f"{held} do not fit into {memory}" + ("." if measured else "; --cache limited measures that."),)
-
-
-def _price(cell: CellSummary) -> tuple[str, ...]:
-    """Return seconds and bytes that converting all samples takes, from the store that was measured."""
-    count, build_s, stored = (cell.fact(name) for name in ("store_count", "build_s", "bytes_on_disk"))
-    if not count or not build_s or not stored:
-        return ()
-    factor = (cell.whole.count if cell.whole else count) / count
-    return (
-        f"Converting takes about {format_duration(build_s * factor)} and {size(stored * factor)} of disk.",
-    )
 
 
 def disturbed(cells: Sequence[CellSummary]) -> str:

@@ -8,13 +8,11 @@ from storebench.accelerators import Accelerator
 from storebench.errors import IntegrityError, from_os_error
 from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import RunFolders
-from storebench.report.answer import Worth, disturbed, worth
 from storebench.report.checks.records import nothing_to_read, read_all, validate_records
-from storebench.report.content import Content, cells_of, content_of, incomplete
+from storebench.report.content import Content, content_of
 from storebench.report.page import html, markdown
 from storebench.report.plots.style import saved
-from storebench.report.roofline import rooflines
-from storebench.report.tables import Table, feeding_table, to_csv
+from storebench.report.tables import Table, to_csv
 from storebench.units import number_of
 
 
@@ -74,32 +72,3 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
     for name, ax in drawn.items():
         yield f"{name}.svg", images[name]
         yield f"{name}.png", saved(ax, "png")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstAnswer:
-    """The answer of a run that chose its backends itself."""
-
-    table: Table
-    worth: Worth
-    incomplete: tuple[str, ...]
-    disturbed: str
-    findings: int
-
-
-def first_answer(results: RunFolders, accelerators: Sequence[Accelerator] = ()) -> FirstAnswer | None:
-    """Return whether converting is worth it, from the records of one dataset; None if no cell only loads."""
-    records, findings = read_all(results)
-    findings = [*findings, *validate_records(records)]
-    cells = cells_of(records, findings)
-    roofs = rooflines([cell for cell in cells if not cell.invalid])
-    told = worth(roofs, [cell for cell in cells if cell.invalid], accelerators)
-    if told is None:
-        return None
-    return FirstAnswer(
-        table=feeding_table(roofs or rooflines(cells), accelerators),
-        worth=told,
-        incomplete=tuple(incomplete(records)),
-        disturbed=disturbed(cells),
-        findings=len(findings),
-    )

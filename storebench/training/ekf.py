@@ -11,11 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
-
-from storebench.training.models import ModelSpec, Network
-from storebench.training.steps import CpuStep
 
 Floats = npt.NDArray[Any]
 
@@ -103,26 +98,3 @@ class Ekf:
 def _move(weights: Floats, biases: Floats, step: Floats) -> None:
     weights += step[:, :-1]
     biases += step[:, -1]
-
-
-class EkfStep(CpuStep):
-    """Forward and a Kalman update on the CPU, sample by sample; the loss of a step is that of its outputs before the updates."""
-
-    def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
-        super().__init__(spec, network, device)
-        linear = [layer for layer in network.body.modules() if isinstance(layer, nn.Linear)]
-        arrays = [(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in linear]
-        self._filter = Ekf(arrays, decoupled=spec.optimizer == "ekf")
-
-    def compute(self) -> None:
-        """Train on one batch."""
-        with torch.no_grad():
-            samples, labels = self.network.features(self._pixels).numpy(), self._labels.numpy()
-        wanted = np.eye(len(self._filter.layers[-1][1]), dtype=samples.dtype)
-        logits = [self._filter.learn(one, wanted[label]) for one, label in zip(samples, labels, strict=True)]
-        self._losses.append(self._criterion(torch.from_numpy(np.stack(logits)), self._labels))
-
-    def state(self) -> list[torch.Tensor]:
-        """Return weights and covariances."""
-        weights = (parameter.detach() for parameter in self.network.parameters())
-        return [*weights, *map(torch.from_numpy, self._filter.covariances)]

@@ -10,6 +10,7 @@ from torch import nn
 from storebench.errors import UsageError
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch, Spans
 from storebench.settings.words import Compute, ComputeKind
+from storebench.training.ekf import Ekf
 from storebench.training.models import ModelSpec, Network
 from storebench.training.sgd import CaffeSgd
 
@@ -107,6 +108,29 @@ class CpuStep(Step):
         return [float(value) for value in values]
 
 
+class EkfStep(CpuStep):
+    """Forward and a Kalman update on the CPU, sample by sample; the loss of a step is that of its outputs before the updates."""
+
+    def __init__(self, spec: ModelSpec, network: Network, device: torch.device) -> None:
+        super().__init__(spec, network, device)
+        linear = [layer for layer in network.body.modules() if isinstance(layer, nn.Linear)]
+        arrays = [(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in linear]
+        self._filter = Ekf(arrays, decoupled=spec.optimizer == "ekf")
+
+    def compute(self) -> None:
+        """Train on one batch."""
+        with torch.no_grad():
+            samples, labels = self.network.features(self._pixels).numpy(), self._labels.numpy()
+        wanted = np.eye(len(self._filter.layers[-1][1]), dtype=samples.dtype)
+        logits = [self._filter.learn(one, wanted[label]) for one, label in zip(samples, labels, strict=True)]
+        self._losses.append(self._criterion(torch.from_numpy(np.stack(logits)), self._labels))
+
+    def state(self) -> list[torch.Tensor]:
+        """Return weights and covariances."""
+        weights = (parameter.detach() for parameter in self.network.parameters())
+        return [*weights, *map(torch.from_numpy, self._filter.covariances)]
+
+
 class CudaStep(CpuStep):
     """The same on a GPU: a non-blocking copy from pinned memory, timed by events, one synchronisation per step."""
 
@@ -142,8 +166,6 @@ def make_step(
     spec, target = trained_on(spec, device)
     network = Network(spec, shape, classes)
     if spec.optimizer != "sgd":
-        from storebench.training.ekf import EkfStep
-
         return EkfStep(spec, network, target)
     return (CudaStep if target.type == "cuda" else CpuStep)(spec, network, target)
 

@@ -56,7 +56,7 @@ def refused_here(*words: str) -> str:
         (["lmdb", "hdf6"], "Did you mean 'hdf5'?"),
         (["lmdb?readahed=off"], "readahead"),
         (["lmdb", "--model", "lenett"], "Did you mean 'lenet'?"),
-        (["lmdb", "--model", "none"], "compute 'real' needs a model"),
+        (["lmdb", "--model", "none", "--compute", "real"], "compute 'real' needs a model"),
         (["lmdb", "--loader", "prosesses"], "--loader: must be 'processes', 'threads' or 'ring'"),
         (["lmdb", "--cache", "icy"], "--cache: must be 'cold', 'warm', 'limited' or 'any'"),
         (["lmdb", "--compute", "fast"], "emulated:MILLISECONDS"),

@@ -16,7 +16,14 @@ from storebench.settings.words import CacheState, ComputeKind
 
 GIB = 2**30
 PHOTOS = Samples(
-    count=100_000, are_files=True, side=224, raw_bytes=224 * 224 * 3, file_bytes=137_000, read_s=0.0019
+    count=100_000,
+    are_files=True,
+    side=224,
+    raw_bytes=224 * 224 * 3,
+    file_bytes=137_000,
+    read_s=0.0019,
+    kind="JPEG",
+    short_side=375,
 )
 TINY = Samples(count=5_000, are_files=True, side=None, raw_bytes=32 * 32 * 3, file_bytes=900, read_s=0.00008)
 DIGITS = Samples(count=60_000, are_files=False, side=None, raw_bytes=28 * 28, file_bytes=300, read_s=0.00005)
@@ -47,13 +54,42 @@ def backends(first: FirstRun, cache: str = "warm") -> list[str]:
 
 def test_photographs_are_measured_as_files_and_pixels_warm_and_cold() -> None:
     first = chosen()
-    stores = ["original", "lmdb+original", "lmdb", "lmdb:direct", "hdf5:direct"]
+    stores = ["original", "lmdb+original", "lmdb", "lmdb+jpeg"]
     assert backends(first) == backends(first, "cold") == stores
     cells = scenario_of(first).cells()
     assert {cell.compute.kind for cell in loading(first)} == {ComputeKind.NONE}
     assert {cell.model for cell in cells} == {"none"}
     assert {cell.workers for cell in cells} == {LAPTOP.cores}
-    assert {cell.data.image_size for cell in cells} == {224}
+    assert {cell.data.image_size for cell in cells if cell.backend.codec != "jpeg"} == {224}
+    assert {cell.data.image_size for cell in cells if cell.backend.codec == "jpeg"} == {256}
+
+
+@pytest.mark.parametrize(
+    ("kind", "short_side", "decoders", "more"),
+    [
+        ("JPEG", 375, ("opencv",), ["lmdb+jpeg", "original:opencv"]),
+        ("JPEG", 600, ("simplejpeg", "opencv"), ["lmdb+jpeg", "original:simplejpeg?scale=dct"]),
+        ("JPEG", 600, (), ["lmdb+jpeg", "original?scale=dct"]),
+        ("JPEG", 256, (), []),
+        ("PNG", 600, ("simplejpeg",), ["lmdb+jpeg"]),
+        ("PNG", 600, ("simplejpeg", "opencv"), ["lmdb+jpeg", "original:opencv"]),
+        ("", 375, ("simplejpeg",), ["lmdb+jpeg"]),
+    ],
+)
+def test_smaller_jpegs_and_faster_decoders_are_measured_where_they_make_sense(
+    kind: str, short_side: int, decoders: tuple[str, ...], more: list[str]
+) -> None:
+    samples = dataclasses.replace(PHOTOS, kind=kind, short_side=short_side)
+    first = chosen(samples, dataclasses.replace(LAPTOP, decoders=decoders))
+    asked = [name for matrix in first.scenario["matrix"] for name in matrix["backends"]]
+    assert {*asked} == {"original", "lmdb+original", "lmdb", *more}
+    missing = kind == "JPEG" and not decoders
+    assert any("storebench[simplejpeg]" in note for note in first.notes) is missing
+
+
+@pytest.mark.parametrize("samples", [TINY, DIGITS])
+def test_small_squares_are_neither_shrunken_nor_decoded_otherwise(samples: Samples) -> None:
+    assert len(backends(chosen(samples, dataclasses.replace(LAPTOP, decoders=("simplejpeg",))))) == 3
 
 
 def test_one_cell_in_memory_measures_the_handoff_beside_an_accelerator() -> None:
@@ -114,8 +150,8 @@ def test_a_small_folder_is_measured_whole_and_never_cold() -> None:
     first = chosen(dataclasses.replace(PHOTOS, count=200))
     assert {cell.data.limit for cell in scenario_of(first).cells()} == {None}
     assert not backends(first, "cold")
-    assert first.notes == (
-        "cold is left out: read-ahead would cache all 26 MiB within a few steps; it needs 64 MiB of images",
+    assert first.notes[-1] == (
+        "cold is left out: read-ahead would cache all 26 MiB within a few steps; it needs 64 MiB of images"
     )
 
 
@@ -134,13 +170,13 @@ def test_a_disk_in_memory_has_no_cold_cells() -> None:
 )
 def test_raw_pixels_that_do_not_fit_are_left_out_and_it_is_said(machine: Machine, words: str) -> None:
     first = chosen(machine=machine)
-    assert backends(first) == ["original", "lmdb+original", "hdf5+original", "lmdb+original:direct"]
+    assert backends(first) == ["original", "lmdb+original", "lmdb+jpeg"]
     assert any(words in note for note in first.notes), first.notes
 
 
-def test_files_beyond_memory_leave_raw_pixels_a_chance() -> None:
+def test_what_memory_cannot_hold_is_read_as_planned() -> None:
     first = chosen(machine=dataclasses.replace(LAPTOP, memory_bytes=8 * GIB))
-    assert "lmdb" in backends(first, "cold")
+    assert backends(first, "cold")[:3] == ["original", "lmdb+original:direct", "lmdb:direct"]
     assert not first.whole.fits
 
 

@@ -40,6 +40,15 @@ def test_it_says_first_what_it_will_do(finished: tuple[Path, Result]) -> None:
     assert said < begun
 
 
+def test_a_run_that_only_loads_ends_with_a_column_per_number_of_readers(
+    finished: tuple[Path, Result],
+) -> None:
+    lines = finished[1].stdout.splitlines()
+    head = max(n for n, line in enumerate(lines) if "no workers" in line and "1 worker" in line)
+    assert sum("MiB/s of payload" in line for line in lines[head:]) == 2, "one per store"
+    assert "accelerator" not in finished[1].stdout
+
+
 def test_records_as_json_stand_alone_on_standard_output(bench: Bench, tmp_path: Path) -> None:
     result = run(bench, tmp_path, "lmdb", "--json")
     assert result.exit_code == 0, result.output

@@ -1,6 +1,5 @@
 """The answer: which store it names, on which figures, and that it stays one short sentence."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from storebench.accelerators import find_accelerator
 from storebench.comparison import Verdict
-from storebench.report.answer import Answer, answer, disturbed, feeding_sentences, worth
+from storebench.report.answer import Answer, answer, disturbed, feeding_sentences
 from storebench.report.bottleneck import bottlenecks
 from storebench.report.cells import summarise
 from storebench.report.frame import to_frame
@@ -95,35 +94,6 @@ def test_named_accelerators_get_a_sentence_each() -> None:
     roofs = rooflines(cells_of(*loader_records("lmdb", 1000.0, workers=2, spread=FIVE)))
     told = feeding_sentences(roofs, [find_accelerator("fast=4000"), find_accelerator("slow=100")])
     assert [("25%" in text, "100%" in text) for text in told] == [(True, False), (False, True)]
-
-
-WORTH: dict[str, tuple[dict[str, float], str]] = {
-    "a faster store is worth it": ({"original": 100.0, "lmdb": 1000.0}, "lmdb"),
-    "the fastest of two": ({"original": 100.0, "lmdb": 1000.0, "hdf5": 500.0}, "lmdb"),
-    "an equal store is not": ({"original": 100.0, "lmdb": 101.0}, ""),
-    "a slower store is not": ({"original": 100.0, "lmdb": 50.0}, ""),
-    "nothing to compare": ({"original": 100.0}, ""),
-}
-
-
-@pytest.mark.parametrize("name", WORTH)
-def test_converting_is_worth_it_where_a_store_feeds_more(name: str) -> None:
-    rates, store = WORTH[name]
-    records = [
-        r for backend, rate in rates.items() for r in loader_records(backend, rate, workers=2, spread=FIVE)
-    ]
-    found = worth(rooflines(cells_of(*records)))
-    assert found is not None
-    assert found.store == store
-    assert found.sentences
-
-
-def test_files_that_do_not_validate_give_no_answer() -> None:
-    (png,) = cells_of(make_record("png", **NONE))
-    found = worth([], [dataclasses.replace(png, invalid="x")])
-    assert found is not None
-    assert found.store == ""
-    assert worth([]) is None
 
 
 @pytest.mark.parametrize(("count", "warned"), [(1, False), (2, True)])

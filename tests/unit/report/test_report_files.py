@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from storebench.cli.main import app
 from storebench.errors import IntegrityError, OutputError
-from storebench.report.build import first_answer, summarise_results, write_report
+from storebench.report.build import summarise_results, write_report
 from storebench.results import Record, Status
 from storebench.runs.records import RECORDS_NAME
 from tests.support.planted import cold_start, make_record, paper_records, replicates, write_run
-from tests.support.planted_roofline import curve_records, loader_records
+from tests.support.planted_roofline import curve_records
 
 NONE: dict[str, Any] = {"compute": "none", "model": "none", "compute_ms": 0.0}
 FIVE = (0.99, 1.0, 1.01, 1.0, 1.0)
@@ -143,18 +143,6 @@ def test_the_command_prints_a_table_and_the_answer(run: Path, tmp_path: Path) ->
     assert told["answer"] == answer.sentence
     assert told["failed_cells"] >= 1
     assert {"caption", "rows"} == set(told["tables"][0])
-
-
-def test_a_first_run_is_answered_with_its_table(tmp_path: Path) -> None:
-    records = [
-        r
-        for name, rate in (("original", 100.0), ("lmdb", 900.0))
-        for r in loader_records(name, rate, workers=2, spread=FIVE)
-    ]
-    found = first_answer(write_run(tmp_path / "run", records))
-    assert found is not None
-    assert (found.worth.store, len(found.table.rows), found.findings) == ("lmdb", 2, 0)
-    assert first_answer(write_run(tmp_path / "trains", replicates("png", [3.0]))) is None
 
 
 @pytest.mark.parametrize("recorded", [5, 2])
