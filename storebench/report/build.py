@@ -10,11 +10,12 @@ from storebench.fileio.whole_files import write_all
 from storebench.report.analysis import RunFolders
 from storebench.report.answer import Worth, disturbed, worth
 from storebench.report.checks.records import nothing_to_read, read_all, validate_records
-from storebench.report.content import Content, cells_of, content_of, incomplete
+from storebench.report.content import Content, cells_of, content_of
 from storebench.report.page import html, markdown
 from storebench.report.plots.style import saved
 from storebench.report.roofline import rooflines
 from storebench.report.tables import Table, feeding_table, to_csv
+from storebench.runs.promised import incomplete
 from storebench.units import number_of
 
 
@@ -66,11 +67,10 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
     yield "report.md", markdown(content)
     for section in content.sections:
         kinds: dict[str, list[Table]] = {}
-        for table in (*section.tables, *section.more):
+        for table in (*section.tables, *section.io, *section.more):
             kinds.setdefault(table.kind, []).append(table)
         for kind, tables in kinds.items():
             yield f"{kind}-{section.slug}.csv", to_csv(tables)
-        yield f"table-{section.slug}.md", "\n".join(table.to_markdown() for table in section.tables)
     for name, ax in drawn.items():
         yield f"{name}.svg", images[name]
         yield f"{name}.png", saved(ax, "png")

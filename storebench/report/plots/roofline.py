@@ -80,7 +80,7 @@ def draw_roofline(
         for place, (name, rate) in enumerate(sorted(marks[:_MOST_MARKS], key=lambda mark: mark[1])):
             ax.axvline(rate, color="#777777", linewidth=0.8, linestyle=(0, (4, 3)))
             where = ax.get_xaxis_transform()
-            ax.text(rate, 0.02 + 0.055 * (place % 3), f" {plain(name)}", fontsize=7, transform=where)
+            ax.text(rate, 0.02 + 0.055 * (place % 3), f" {plain(name)}", fontsize=8.5, transform=where)
         plain_numbers(ax.xaxis)
         plain_numbers(ax.yaxis)
         note = "Upright bar: the fastest accelerator kept busy 90% of its time. Points: measured"

@@ -54,8 +54,9 @@ def _lines(cells: Sequence[CellSummary], field: str, axis: str, question: str, a
     with styled():
         ax, _ = new_axes(3.6, ax)
         styles = looks([group[0] for group in lines.values()])
-        for (key, group), look in list(zip(lines.items(), styles, strict=True))[:MOST_LINES]:
-            group.sort(key=lambda cell: int(cell.fields[field]))
+        for (key, same), look in list(zip(lines.items(), styles, strict=True))[:MOST_LINES]:
+            by_count = {int(cell.fields[field]): cell for cell in reversed(same)}
+            group = [by_count[count] for count in sorted(by_count)]
             rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in group]
             own = [int(cell.fields[field]) for cell in group]
             words = [word for word, varies in zip(key[1:], varying[1:], strict=True) if varies and word]
@@ -82,7 +83,7 @@ def _line_key(cell: CellSummary, field: str) -> tuple[str, ...]:
         "global batch" if own.global_batch_size else "",
         "" if own.sync == "overlapped" else own.sync,
     ]
-    loader = own.loader if field == "workers" else ", ".join(way for way in ways if way)
+    loader = own.loader.removeprefix("none") if field == "workers" else ", ".join(way for way in ways if way)
     model = "" if own.compute.kind == "none" else str(own.model)
     return cell.backend, state_label(cell), loader, model
 

@@ -22,6 +22,7 @@ from storebench.report.plots.style import (
 from storebench.report.ranks import job_name, step_parts
 
 QUESTION = "Where does a step's time go?"
+RANKS = "What do ranks wait for?"
 
 _LOOP = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
 _PRODUCERS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "handoff": "handover_s"}
@@ -70,8 +71,8 @@ def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
             names = list(parts)
             end = _stack(ax, parts, position, 0.6)
             waits = parts["data wait"] * 1000 / (end or 1.0)
-            beside(ax, end, position, f"{duration(end / 1000)}, {percent(waits)} waiting for data")
-        _finish(ax, [job_name(cell) for cell in cells], names, cells, "")
+            beside(ax, end, position, f"{duration(end / 1000)}, {percent(waits)} waiting")
+        _finish(ax, [job_name(cell) for cell in cells], names, cells, "", RANKS)
     return ax
 
 
@@ -86,7 +87,12 @@ def _stack(ax: Axes, parts: Mapping[str, float], position: float, height: float)
 
 
 def _finish(
-    ax: Axes, rows: Sequence[str], parts: Sequence[str], cells: Sequence[CellSummary], note: str
+    ax: Axes,
+    rows: Sequence[str],
+    parts: Sequence[str],
+    cells: Sequence[CellSummary],
+    note: str,
+    question: str = QUESTION,
 ) -> None:
     drawn = {to_hex(patch.get_facecolor()) for patch in ax.patches}
     for name in parts:
@@ -94,6 +100,6 @@ def _finish(
             ax.barh([0], [0], color=PART_COLOURS[name], label=name)
     name_rows(ax, rows)
     ax.set_xlabel("time per step (ms)")
-    ax.set_xlim(0, 1.5 * ax.get_xlim()[1])
+    ax.set_xlim(0, 1.8 * ax.get_xlim()[1])
     plain_numbers(ax.xaxis)
-    finish(ax, QUESTION, cells, note)
+    finish(ax, question, cells, note)

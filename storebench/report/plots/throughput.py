@@ -61,7 +61,7 @@ def plot_throughput(
                 ax.axvline(value, color="#9a4b00", linestyle=line, label=f"{name}: {number(value)}")
         name_rows(ax, row_names(shown))
         ax.set_xlabel("samples/s")
-        ax.set_xlim(0, 1.45 * highest)
+        ax.set_xlim(0, 2.15 * highest)
         plain_numbers(ax.xaxis)
         finish(ax, QUESTION, shown)
     return ax
