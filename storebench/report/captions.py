@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from storebench.report.bottleneck import Bottleneck
 from storebench.report.cells import CellSummary
 from storebench.report.labels import backend_label, duration, number, percent
-from storebench.report.ladder import Ladder
 from storebench.report.panels import Panel
 from storebench.report.ranks import job_name, step_parts
 from storebench.report.roofline import Roofline
@@ -40,13 +39,6 @@ def feeding(roof: Roofline) -> str:
         return "No store was measured in enough sound rounds to tell."
     best = max(decided, key=lambda curve: curve.starving.mid)
     return f"{backend_label(best.backend)} feeds the most: accelerators of up to {number(best.starving.mid)} images/s."
-
-
-def climbing(ladder: Ladder) -> str:
-    top = ladder.steps[-1]
-    return (
-        f"{top.rung.label}: {number(top.over_plain.mid, 2)} times LMDB's own map." if top.over_plain else ""
-    )
 
 
 def scaling(cells: Sequence[CellSummary], field: str) -> str:

@@ -19,7 +19,7 @@ from storebench.report.checks.records import Sourced
 from storebench.report.explorer import matrix
 from storebench.report.frame import to_frame
 from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug
-from storebench.report.ladder import Ladder, ladders
+from storebench.report.ladder import ladders
 from storebench.report.panels import Panel, ordered, panels
 from storebench.report.plots import roofline, scaling, step_time, throughput, waits
 from storebench.report.plots.style import MOST_LINES, Plot
@@ -42,9 +42,6 @@ from storebench.settings.words import ComputeKind
 _FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps")
 """Plots of the first dataset that the page shows; all others are collapsed."""
 
-MOST_PLOTS = 3
-"""Plots of one kind per dataset; the tables hold every setting."""
-
 _MOST_COLUMNS = 5
 """Settings in the matrix of the terminal, whose lines have 100 columns; the page has all."""
 
@@ -63,11 +60,6 @@ class Section:
     """Those of its plots that the page shows at once."""
     io: tuple[Table, ...] = ()
     """What the storage delivers, in the order of `tables`."""
-
-    @property
-    def collapsed(self) -> list[Plot]:
-        """The plots that the page shows on request."""
-        return [plot for plot in self.plots if plot not in self.first]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,7 +184,6 @@ def _section(
     leads: bool,
 ) -> Section:
     varying = varying_fields(cells)
-    climbed = ladders(listed)
     tables = [
         table
         for panel in listed
@@ -203,9 +194,9 @@ def _section(
         tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
     more = [feeding_table(roofs, accelerators)] if roofs else []
     more += [table for table in [point_table(roofs)] if table]
-    more += [*map(ladder_table, climbed), *rank_tables(cells)]
+    more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     slug = dataset_slug(cells[0])
-    plots = list(_plots(cells, listed, roofs, limits, climbed, accelerators))
+    plots = list(_plots(cells, listed, roofs, limits, accelerators))
     named = [dataclasses.replace(plot, name=f"{plot.name}-{slug}") for plot in plots]
     first = [new for plot, new in zip(plots, named, strict=True) if leads and plot.name in _FIRST_PLOTS]
     return Section(
@@ -224,7 +215,6 @@ def _plots(
     listed: Sequence[Panel],
     roofs: Sequence[Roofline],
     limits: Mapping[tuple[str, str], Bottleneck],
-    climbed: Sequence[Ladder],
     accelerators: Sequence[Accelerator],
 ) -> Iterator[Plot]:
     """Yield the plots that the cells of one dataset can make, the most telling one first."""
@@ -239,14 +229,10 @@ def _plots(
         if len({cell.fact("bytes_on_disk") for cell in main.stored}) > 1:
             disk = captions.space(main)
             yield _plot("size", throughput.SIZE_QUESTION, throughput.plot_size, main.stored, disk)
-    for number, roof in enumerate(_distinct(roofs)[:MOST_PLOTS]):
-        draw = functools.partial(roofline.draw_roofline, roof, accelerators)
-        name = _numbered("roofline", number)
-        yield Plot(name=name, question=roofline.QUESTION, draw=draw, answer=captions.feeding(roof))
-    for number, ladder in enumerate(climbed[:MOST_PLOTS]):
-        draw = functools.partial(scaling.plot_ladder, ladder)
-        name = _numbered("ladder", number)
-        yield Plot(name=name, question=scaling.LADDER, draw=draw, answer=captions.climbing(ladder))
+    if roofs:
+        draw = functools.partial(roofline.draw_roofline, roofs[0], accelerators)
+        told = captions.feeding(roofs[0])
+        yield Plot(name="roofline", question=roofline.QUESTION, draw=draw, answer=told)
     rated = [c for c in cells if c.median("samples_per_s") and not c.is_null]
     real = [c for c in rated if c.cell.compute.kind is not ComputeKind.EMULATED]
     for field, question, plot, alike in (
@@ -285,19 +271,6 @@ def _step_plots(listed: Sequence[Panel]) -> Iterator[Plot]:
 
 def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary], told: str) -> Plot:
     return Plot(name=name, question=question, draw=functools.partial(plot, list(cells)), answer=told)
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 0 else f"{name}-{number + 1}"
-
-
-def _distinct(roofs: Sequence[Roofline]) -> list[Roofline]:
-    """Return the rooflines of several stores first, one for each state and number of workers."""
-    found: dict[object, Roofline] = {}
-    for roof in sorted(roofs, key=lambda roof: len(roof.stored) < 2):
-        own = roof.first.cell
-        found.setdefault((own.cache, own.workers > 0, own.readahead_kib), roof)
-    return list(found.values())
 
 
 def _has_steps(cell: CellSummary) -> bool:

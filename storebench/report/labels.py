@@ -43,8 +43,6 @@ ORIGINAL = "original"
 
 _SETTINGS = {row.name: row for row in SETTINGS}
 _SINGULAR = {"epochs": "epoch", "steps": "step", "passes": "pass", "threads": "thread"}
-_LATE_SLEEP = 1.25
-"""By what factor sleeps may exceed what was asked for before a caveat says so."""
 
 
 def backend_label(backend: str) -> str:
@@ -183,9 +181,6 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if cell.held_elsewhere:
             noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
-        asked_ms, took_ms = cell.cell.compute.milliseconds, 1000 * cell.per_step("compute_s")
-        if asked_ms and cell.cell.ranks == 1 and took_ms > _LATE_SLEEP * asked_ms:
-            noted[f"LATE: sleeps of {plain(cell.cell.compute.duration)} ms took {number(took_ms)} ms"] = None
     return list(noted)
 
 

@@ -160,21 +160,18 @@ def html(content: Content, images: Mapping[str, bytes]) -> str:
         name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in images.items()
     }
     dates = [str(row["started_utc"])[:10] for cell in content.cells for row in cell.rows]
-    return (
-        _templates("html")
-        .get_template("report.html.j2")
-        .render(
-            **_context(content),
-            images=sources,
-            metrics=METRICS.values(),
-            bars=_bars(content),
-            columns=columns,
-            stores=stores,
-            data=Markup(data),  # noqa: S704 - JSON without "<"
-            date=max(dates),
-            number=number,
-            size=size,
-        )
+    template = _templates("html").get_template("report.html.j2")
+    return template.render(
+        **_context(content),
+        images=sources,
+        metrics=METRICS.values(),
+        bars=_bars(content),
+        columns=columns,
+        stores=stores,
+        data=Markup(data),  # noqa: S704 - JSON without "<"
+        date=max(dates),
+        number=number,
+        size=size,
     )
 
 

@@ -56,10 +56,6 @@ _FED_NOTE = (
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
 )
 _IO_NOTE = "Requests are read calls and page faults that waited for the device; their size is the device's bytes over their number."
-_RING_NOTE = (
-    "Exposed is what the exchange adds to a step, from pairs of steps on the same batch after the last epoch. The ideal ring is"
-    " 2 (R - 1) (bytes / R / bandwidth + latency) at the measured link. The link loopback is memory and cores of one machine."
-)
 _WARMED = 0.1
 """A rate is no cold one if the resident share of the store exceeded the requested one by more."""
 
@@ -494,7 +490,7 @@ def _communication_table(jobs: Sequence[CellSummary]) -> Table:
     ]
     caption = f"{dataset_label(jobs[0])}: what the exchange of gradients costs"
     marks = tuple(map(mark, jobs))
-    return _table("ranks-communication", caption, columns, jobs, marks=marks, notes=(_RING_NOTE,))
+    return _table("ranks-communication", caption, columns, jobs, marks=marks)
 
 
 def _milliseconds(found: Estimate | None) -> str:

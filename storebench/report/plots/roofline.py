@@ -42,7 +42,7 @@ def draw_roofline(
 ) -> Axes:
     """Draw one roofline, with the networks that were trained here and named accelerators as marks."""
     with styled():
-        ax, _ = new_axes(4.2, ax)
+        ax = new_axes(4.2, ax)
         ax.set_xlabel("rate of the accelerator without waits (images/s)")
         ax.set_ylabel("delivered training rate (images/s)")
         if roofline is None:

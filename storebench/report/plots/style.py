@@ -155,14 +155,13 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_axes(height_in: float, ax: Axes | None, *, rows: Sequence[float] = (1,)) -> tuple[Axes, Axes | None]:
-    """Return the axes to draw on: the caller's, or those of a new figure; with two `rows` also those below."""
+def new_axes(height_in: float, ax: Axes | None) -> Axes:
+    """Return the axes to draw on: the caller's, or those of a new figure."""
     if ax is not None:
-        return ax, None
+        return ax
     figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained", label=_OWN)
     FigureCanvasAgg(figure)
-    axes = figure.subplots(len(rows), 1, sharex=True, height_ratios=list(rows), squeeze=False)
-    return axes[0, 0], axes[1, 0] if len(rows) > 1 else None
+    return figure.subplots()
 
 
 def finish(ax: Axes, question: str, cells: Sequence[CellSummary] = (), note: str = "") -> None:
