@@ -192,7 +192,7 @@ def _section(
     ]
     if not tables:
         tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
-    more = [feeding_table(roofs, accelerators)] if roofs else []
+    more = [feeding_table(part, accelerators) for part in (roofs[:1], roofs[1:]) if part]
     more += [table for table in [point_table(roofs)] if table]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     slug = dataset_slug(cells[0])

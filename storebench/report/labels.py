@@ -39,6 +39,11 @@ BACKENDS = {
 }
 """Labels of backends; any other backend has its own name as its label."""
 
+_STATES = {
+    CacheState.WARM: "in memory",
+    CacheState.COLD: "from a cold start",
+    CacheState.LIMITED: "larger than memory",
+}
 ORIGINAL = "original"
 
 _SETTINGS = {row.name: row for row in SETTINGS}
@@ -115,24 +120,17 @@ def network_label(cell: CellSummary) -> str:
 
 
 def state_label(cell: Cell | CellSummary) -> str:
-    """Return the state of the page cache in words: "cold start", "warm", "limited to 400 MiB", "cache as found"."""
+    """Return the state of the page cache in words: "in memory", "larger than memory (400 MiB)"."""
     fields = _fields(cell)
     whole = isinstance(cell, CellSummary) and cell.whole_only
-    if fields.cache == CacheState.COLD:
-        return "cold start"
-    if fields.cache == CacheState.LIMITED:
-        return f"limited to {size(fields.memory_bytes)}" + (", not shown to be steady" if whole else "")
-    return "cache as found" if fields.cache == CacheState.ANY else plain(fields.cache)
+    words = _STATES.get(CacheState(fields.cache), "cache as found")
+    limit = f" ({size(fields.memory_bytes)})" if fields.cache == CacheState.LIMITED else ""
+    return words + limit + (", not shown to be steady" if whole else "")
 
 
 def condition_label(cell: CellSummary) -> str:
     """Return the state of the store as a person would say it: "in memory", "larger than memory, read-ahead 128 KiB"."""
-    states = {
-        CacheState.WARM: "in memory",
-        CacheState.COLD: "from a cold start",
-        CacheState.LIMITED: "larger than memory",
-    }
-    words = states.get(CacheState(cell.cell.cache), "cache as found")
+    words = _STATES.get(CacheState(cell.cell.cache), "cache as found")
     kib = cell.cell.readahead_kib
     if kib is None:
         return words
