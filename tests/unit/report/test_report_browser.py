@@ -147,7 +147,6 @@ def clicked(text: str, folder: Path, steps: str, view: str = "", width: int = 12
         ("state", "in memory", 3),
         ("state", "from a cold start", 1),
         ("workers", "2", 1),
-        ("work", "training", 4),
     ],
 )
 def test_a_filter_leaves_its_columns(name: str, value: str, columns: int, text: str, tmp_path: Path) -> None:
@@ -194,7 +193,7 @@ def test_a_cell_opens_its_tables_and_closes_again(text: str, tmp_path: Path) -> 
 
 def test_a_cell_without_a_rate_says_why(text: str, tmp_path: Path) -> None:
     failed = """const cell = shown("#matrix tr[data-store=hdf5] a").find((one) => one.innerText.includes("failed"));
-    cell.click(); tell({ told: document.getElementById("opened").innerText });"""
+    cell.click(); tell({ told: shown("#opened")[0]?.innerText ?? "" });"""
     found = looked_at(text, 1280, tmp_path, f"{TOOLS}<script>{failed}</script>")
     assert "no space" in found["told"]
 
