@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from storebench.formats.registry import open_reader
     from storebench.loading.torch_dataset import StoreDataset
     from storebench.report.analysis import compare, load_results, load_steps
-    from storebench.report.plots.curves import plot_cold_curve, plot_steady_state
     from storebench.report.plots.roofline import plot_roofline
     from storebench.report.plots.scaling import plot_ranks, plot_workers
     from storebench.report.plots.step_time import plot_rank_steps, plot_step_time
@@ -28,13 +27,11 @@ __all__ = [
     "load_results",
     "load_steps",
     "open_reader",
-    "plot_cold_curve",
     "plot_loss",
     "plot_rank_steps",
     "plot_ranks",
     "plot_roofline",
     "plot_size",
-    "plot_steady_state",
     "plot_step_time",
     "plot_throughput",
     "plot_wait_distribution",
@@ -48,13 +45,11 @@ _HOMES = {
     "load_results": "storebench.report.analysis",
     "load_steps": "storebench.report.analysis",
     "open_reader": "storebench.formats.registry",
-    "plot_cold_curve": "storebench.report.plots.curves",
     "plot_loss": "storebench.report.plots.waits",
     "plot_rank_steps": "storebench.report.plots.step_time",
     "plot_ranks": "storebench.report.plots.scaling",
     "plot_roofline": "storebench.report.plots.roofline",
     "plot_size": "storebench.report.plots.throughput",
-    "plot_steady_state": "storebench.report.plots.curves",
     "plot_step_time": "storebench.report.plots.step_time",
     "plot_throughput": "storebench.report.plots.throughput",
     "plot_wait_distribution": "storebench.report.plots.waits",

@@ -48,7 +48,7 @@ def answer(
         return Answer(sentence="Nothing was measured that could be compared.")
     base, best = panel.base, panel.fastest()
     ratio = None if best is None else panel.ratio(best)
-    changes = [*_other_settings(panel, panels, best), *_feeding_change(panel, roofs)]
+    changes = [*_unranked(panel, best), *_other_settings(panel, panels, best), *_feeding_change(panel, roofs)]
     limit = limits.get(best.key) if best is not None else None
     if best is not None and limit is not None and limit.gain > 1.0:
         changes.append(f"What limits {backend_label(best.backend)} is {limit.bound}: {limit.remedy}.")
@@ -106,6 +106,16 @@ def _conditions(panel: Panel, ratio: Ratio | None) -> str:
     )
 
 
+def _unranked(panel: Panel, best: CellSummary | None) -> list[str]:
+    """Return a sentence for each store that looks faster than the best one, but may not be ranked."""
+    rate = 0.0 if best is None else best.median("samples_per_s") or 0.0
+    return [
+        f"{backend_label(cell.backend)} may be faster: {number(cell.median('samples_per_s'))} images/s, but {cell.doubt}."
+        for cell in panel.stored
+        if best is not None and cell.doubt and (cell.median("samples_per_s") or 0.0) > rate
+    ]
+
+
 def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | None) -> list[str]:
     """Return a sentence for each other state of the same work and dataset in which another store comes first."""
     told, seen = [], set()
@@ -124,11 +134,11 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | No
                 f" {number(found.mid, 2)} times {backend_label(panel.base.backend)}."
             )
         elif best is not None:
-            own = next((cell for cell in panel.measured if cell.backend == best.backend), panel.base)
+            own = next((cell for cell in panel.measured if cell.backend == best.backend), panel.stored[-1])
             ratio = panel.ratio(own)
             if ratio is not None and ratio.verdict is not Verdict.UNDECIDED:
                 told.append(
-                    f"{words[0].upper()}{words[1:]}: {backend_label(best.backend)} is {ratio.verdict},"
+                    f"{words[0].upper()}{words[1:]}: {backend_label(own.backend)} is {ratio.verdict},"
                     f" {number(ratio.mid, 2)} times {backend_label(panel.base.backend)}."
                 )
     return told

@@ -64,11 +64,10 @@ def _made(content: Content) -> Iterator[tuple[str, str | bytes]]:
     yield "report.md", markdown(content)
     for section in content.sections:
         kinds: dict[str, list[Table]] = {}
-        for table in (*section.tables, *section.more):
+        for table in (*section.tables, *section.io, *section.more):
             kinds.setdefault(table.kind, []).append(table)
         for kind, tables in kinds.items():
             yield f"{kind}-{section.slug}.csv", to_csv(tables)
-        yield f"table-{section.slug}.md", "\n".join(table.to_markdown() for table in section.tables)
     for name, ax in drawn.items():
         yield f"{name}.svg", images[name]
         yield f"{name}.png", saved(ax, "png")

@@ -1,26 +1,27 @@
 """Everything that a report says of some records: the answer, sections of tables and plots, and the evidence."""
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from storebench.accelerators import Accelerator
-from storebench.errors import CorruptDataError
+from storebench.report import captions
 from storebench.report.analysis import load_steps
 from storebench.report.answer import Answer, answer, disturbed, feeding_sentences
 from storebench.report.bottleneck import Bottleneck, bottlenecks
 from storebench.report.cells import CellSummary, summarise, varying_fields
 from storebench.report.checks.findings import Finding
 from storebench.report.checks.records import Sourced
+from storebench.report.explorer import matrix
 from storebench.report.frame import to_frame
 from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug
-from storebench.report.ladder import Ladder, ladders
+from storebench.report.ladder import ladders
 from storebench.report.panels import Panel, ordered, panels
-from storebench.report.plots import curves, roofline, scaling, step_time, throughput, waits
+from storebench.report.plots import roofline, scaling, step_time, throughput, waits
 from storebench.report.plots.style import MOST_LINES, Plot
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.tables import (
@@ -28,21 +29,18 @@ from storebench.report.tables import (
     cold_table,
     every_cell,
     feeding_table,
+    io_table,
     ladder_table,
-    matrix,
     panel_table,
     point_table,
     rank_tables,
 )
 from storebench.results import Environment
-from storebench.runs.manifest import fewer_replicates, read_about, resume_command, rounds_within_budget
-from storebench.runs.records import PAIRING_NAME, RECORDS_NAME, RUN_NAME
-from storebench.runs.schedule import replicate_key
-from storebench.settings.words import CacheState, ComputeKind
-from storebench.units import number_of
+from storebench.runs.promised import incomplete, left_out
+from storebench.settings.words import ComputeKind
 
-MOST_PLOTS = 3
-"""Plots of one kind per dataset; the tables hold every setting."""
+_FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps")
+"""Plots of the first dataset that the page shows; all others are collapsed."""
 
 _MOST_COLUMNS = 5
 """Settings in the matrix of a page without JavaScript."""
@@ -58,6 +56,10 @@ class Section:
     more: tuple[Table, ...]
     """Roofline, ladder, and ranks."""
     plots: tuple[Plot, ...]
+    first: tuple[Plot, ...] = ()
+    """Those of its plots that the page shows at once."""
+    io: tuple[Table, ...] = ()
+    """What the storage delivers, in the order of `tables`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +70,8 @@ class Content:
     sections: tuple[Section, ...]
     matrix: Table | None
     panels: tuple[Panel, ...]
-    """Panels of several stores, in the order of importance."""
+    """In the order of importance; the page's table of one has its anchor."""
+    anchors: tuple[str, ...]
     cells: tuple[CellSummary, ...]
     roofs: tuple[Roofline, ...]
     limits: Mapping[tuple[str, str], Bottleneck]
@@ -128,7 +131,7 @@ def content_of(
     for cell in sorted(cells, key=lambda cell: cell.dataset_key != lead):
         groups.setdefault(cell.dataset_key, []).append(cell)
     shown = [panel for panel in listed if len(panel.stored) > 1]
-    anchors = {panel.cells: f"panel-{number}" for number, panel in enumerate(shown)}
+    anchors = {panel.cells: f"panel-{number}" for number, panel in enumerate(listed)}
     return Content(
         answer=told,
         sections=tuple(
@@ -139,17 +142,19 @@ def content_of(
                 limits,
                 accelerators,
                 anchors,
+                leads=key == lead,
             )
             for key, group in groups.items()
         ),
         matrix=matrix(shown[:_MOST_COLUMNS]) if len(shown) > 1 else None,
-        panels=tuple(shown),
+        panels=tuple(listed),
+        anchors=tuple(anchors.values()),
         cells=tuple(cells),
         roofs=tuple(roofs),
         limits=limits,
         findings=tuple(findings),
         incomplete=tuple(incomplete(records)),
-        caveats=(*filter(None, (disturbed(cells),)), *_caveats(groups.values()), *left_out(records)),
+        caveats=(*filter(None, (disturbed(cells),)), *_caveats(groups.values()), *_left_out(records)),
         environments=tuple(machines.values()),
         accelerators=tuple(accelerators),
     )
@@ -169,6 +174,11 @@ def _caveats(groups: Iterable[Sequence[CellSummary]]) -> list[str]:
     return [f"{'; '.join(titles)}: {text}" for text, titles in where.items()]
 
 
+def _left_out(records: Sequence[Sourced]) -> Iterator[str]:
+    for reason, names in left_out(records).items():
+        yield f"Left out ({', '.join(map(backend_label, names))}): {reason}."
+
+
 def _section(
     cells: Sequence[CellSummary],
     listed: Sequence[Panel],
@@ -176,9 +186,10 @@ def _section(
     limits: Mapping[tuple[str, str], Bottleneck],
     accelerators: Sequence[Accelerator],
     anchors: Mapping[tuple[CellSummary, ...], str],
+    *,
+    leads: bool,
 ) -> Section:
     varying = varying_fields(cells)
-    climbed = ladders(listed)
     tables = [
         table
         for panel in listed
@@ -187,19 +198,21 @@ def _section(
     ]
     if not tables:
         tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
-    more = [feeding_table(roofs, accelerators)] if roofs else []
+    more = [feeding_table(part, accelerators) for part in (roofs[:1], roofs[1:]) if part]
     more += [table for table in [point_table(roofs)] if table]
-    more += [*map(ladder_table, climbed), *rank_tables(cells)]
+    more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     slug = dataset_slug(cells[0])
+    plots = list(_plots(cells, listed, roofs, limits, accelerators))
+    named = [dataclasses.replace(plot, name=f"{plot.name}-{slug}") for plot in plots]
+    first = [new for plot, new in zip(plots, named, strict=True) if leads and plot.name in _FIRST_PLOTS]
     return Section(
         title=dataset_label(cells[0]),
         slug=slug,
         tables=tuple(tables),
         more=tuple(more),
-        plots=tuple(
-            Plot(name=f"{plot.name}-{slug}", question=plot.question, draw=plot.draw)
-            for plot in _plots(cells, listed, roofs, climbed, accelerators)
-        ),
+        plots=tuple(named),
+        first=tuple(first),
+        io=tuple(io_table(panel, f"{anchors[panel.cells]}-io") for panel in listed),
     )
 
 
@@ -207,48 +220,38 @@ def _plots(
     cells: Sequence[CellSummary],
     listed: Sequence[Panel],
     roofs: Sequence[Roofline],
-    climbed: Sequence[Ladder],
+    limits: Mapping[tuple[str, str], Bottleneck],
     accelerators: Sequence[Accelerator],
 ) -> Iterator[Plot]:
     """Yield the plots that the cells of one dataset can make, the most telling one first."""
     if listed:
         main = listed[0]
-        null = [main.null] if main.null is not None else []
-        yield _plot(
-            "throughput",
-            throughput.QUESTION,
-            throughput.plot_throughput,
-            [*main.measured, *null],
-            accelerators=tuple(accelerators),
-        )
-        yield _plot("step-time", step_time.QUESTION, step_time.plot_step_time, [*main.measured, *null])
+        everything = [*main.measured, *([main.null] if main.null is not None else [])]
+        over = captions.speed(main)
+        rates = functools.partial(throughput.plot_throughput, accelerators=tuple(accelerators))
+        yield _plot("throughput", throughput.QUESTION, rates, everything, over)
+        parts = captions.limit(main, limits)
+        yield _plot("step-time", step_time.QUESTION, step_time.plot_step_time, everything, parts)
         if len({cell.fact("bytes_on_disk") for cell in main.stored}) > 1:
-            yield _plot("size", throughput.SIZE_QUESTION, throughput.plot_size, main.stored)
-    for number, roof in enumerate(_distinct(roofs)[:MOST_PLOTS]):
-        draw = functools.partial(roofline.draw_roofline, roof, accelerators)
-        yield Plot(name=_numbered("roofline", number), question=roofline.QUESTION, draw=draw)
-    for number, ladder in enumerate(climbed[:MOST_PLOTS]):
-        draw = functools.partial(scaling.plot_ladder, ladder)
-        yield Plot(name=_numbered("ladder", number), question=scaling.LADDER, draw=draw)
-    for field, question, plot in (
-        ("workers", scaling.WORKERS, scaling.plot_workers),
-        ("ranks", scaling.RANKS, scaling.plot_ranks),
+            disk = captions.space(main)
+            yield _plot("size", throughput.SIZE_QUESTION, throughput.plot_size, main.stored, disk)
+    if roofs:
+        draw = functools.partial(roofline.draw_roofline, roofs[0], accelerators)
+        told = captions.feeding(roofs[0])
+        yield Plot(name="roofline", question=roofline.QUESTION, draw=draw, answer=told)
+    rated = [c for c in cells if c.median("samples_per_s") and not c.is_null]
+    real = [c for c in rated if c.cell.compute.kind is not ComputeKind.EMULATED]
+    for field, question, plot, alike in (
+        ("workers", scaling.WORKERS, scaling.plot_workers, real),
+        ("ranks", scaling.RANKS, scaling.plot_ranks, rated),
     ):
-        several = [
-            c for c in cells if c.median("samples_per_s") and not c.is_null and _alike(c, cells, field)
-        ]
+        several = [cell for cell in alike if _alike(cell, alike, field)]
         if several:
-            yield _plot(field, question, plot, several)
+            yield _plot(field, question, plot, several, captions.scaling(several, field))
     jobs = [c for c in cells if c.usable and c.cell.compute.kind is not ComputeKind.NONE]
     if any(job.cell.ranks > 1 for job in jobs):
-        yield _plot("rank-steps", step_time.QUESTION, step_time.plot_rank_steps, jobs)
-    for state, name, question, plot in (
-        (CacheState.COLD, "cold-curve", curves.COLD, curves.plot_cold_curve),
-        (CacheState.LIMITED, "steady-state", curves.STEADY, curves.plot_steady_state),
-    ):
-        stepped = [panel for panel in listed if any(map(_has_steps, curves.reading(panel.cells, state)))]
-        for number, panel in enumerate(stepped[:MOST_PLOTS]):
-            yield _plot(_numbered(name, number), question, plot, panel.cells)
+        most = captions.waiting(jobs)
+        yield _plot("rank-steps", step_time.RANKS, step_time.plot_rank_steps, jobs, most)
     yield from _step_plots(listed)
 
 
@@ -261,33 +264,19 @@ def _step_plots(listed: Sequence[Panel]) -> Iterator[Plot]:
     def steps() -> pd.DataFrame:
         return load_steps(pd.DataFrame([dict(cell.usable[0]) for cell in chosen]))
 
-    yield Plot(
-        name="wait-over-epoch", question=waits.OVER_EPOCH, draw=lambda: waits.plot_wait_over_epoch(steps())
-    )
-    yield Plot(
-        name="wait-distribution",
-        question=waits.DISTRIBUTION,
-        draw=lambda: waits.plot_wait_distribution(steps()),
-    )
-    if any(cell.fact("loss_digest") for cell in chosen):
-        yield Plot(name="loss", question=waits.LOSS, draw=lambda: waits.plot_loss(steps()))
+    told = captions.waits(chosen)
+    for name, question, plot, answered in (
+        ("wait-over-epoch", waits.OVER_EPOCH, waits.plot_wait_over_epoch, told),
+        ("wait-distribution", waits.DISTRIBUTION, waits.plot_wait_distribution, told),
+        ("loss", waits.LOSS, waits.plot_loss, captions.losses(chosen)),
+    ):
+        if name != "loss" or any(cell.fact("loss_digest") for cell in chosen):
+            draw = functools.partial(lambda plot: plot(steps()), plot)
+            yield Plot(name=name, question=question, draw=draw, answer=answered)
 
 
-def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary], **options: Any) -> Plot:
-    return Plot(name=name, question=question, draw=functools.partial(plot, list(cells), **options))
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 0 else f"{name}-{number + 1}"
-
-
-def _distinct(roofs: Sequence[Roofline]) -> list[Roofline]:
-    """Return the rooflines of several stores first, one for each state and number of workers."""
-    found: dict[object, Roofline] = {}
-    for roof in sorted(roofs, key=lambda roof: len(roof.stored) < 2):
-        own = roof.first.cell
-        found.setdefault((own.cache, own.workers > 0, own.readahead_kib), roof)
-    return list(found.values())
+def _plot(name: str, question: str, plot: Any, cells: Sequence[CellSummary], told: str) -> Plot:
+    return Plot(name=name, question=question, draw=functools.partial(plot, list(cells)), answer=told)
 
 
 def _has_steps(cell: CellSummary) -> bool:
@@ -299,49 +288,10 @@ def _alike(cell: CellSummary, cells: Sequence[CellSummary], field: str) -> bool:
     own = {
         name: value
         for name, value in cell.fields.items()
-        if name not in (field, "epochs", "global_batch_size")
+        if name not in (field, "epochs", "passes", "max_steps", "warmup_steps", "global_batch_size")
     }
     return any(
         other.fields[field] != cell.fields[field]
         and all(other.fields[name] == value for name, value in own.items())
         for other in cells
     )
-
-
-def incomplete(records: Sequence[Sourced]) -> Iterator[str]:
-    """Yield a sentence on each run that lacks replicates which its ``run.json`` promises."""
-    by_folder: dict[Path, set[tuple[str, int]]] = {}
-    for record, file in records:
-        if file.name == RECORDS_NAME:
-            by_folder.setdefault(file.parent, set()).add(replicate_key(record))
-    for folder, done in by_folder.items():
-        try:
-            about = read_about(folder / RUN_NAME)
-            asked = about.get("scenario", {}).get("replicates")
-            fewer = fewer_replicates(about)
-        except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
-            continue  # validation reports a file that cannot be read
-        if fewer is None or not isinstance(asked, int) or (folder / PAIRING_NAME).is_file():
-            continue
-        cells = [str(cell["cell_id"]) for cell in about["cells"]]
-        rounds = range(rounds_within_budget(about, asked))
-        wanted = {(cell, number) for cell in cells for number in rounds if number < fewer.get(cell, asked)}
-        if missing := wanted - done:
-            name = str(about.get("scenario", {}).get("name", ""))
-            yield (
-                f"INCOMPLETE: {len(wanted) - len(missing)} of {number_of(len(wanted), 'replicate')} of run"
-                f" {about['run_id']} are recorded. Finish it with '{resume_command(folder, name)}'."
-            )
-
-
-def left_out(records: Sequence[Sourced]) -> Iterator[str]:
-    """Yield a sentence on the cells of optional matrices that the machine did not permit, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for folder in dict.fromkeys(file.parent for _, file in records if file.name == RECORDS_NAME):
-        try:
-            for entry in read_about(folder / RUN_NAME).get("left_out", ()):
-                reasons.setdefault(str(entry["reason"]), []).append(backend_label(str(entry["backend"])))
-        except (OSError, CorruptDataError, TypeError, AttributeError, KeyError):
-            continue
-    for reason, names in reasons.items():
-        yield f"Left out ({', '.join(dict.fromkeys(names))}): {reason}."

@@ -39,12 +39,15 @@ BACKENDS = {
 }
 """Labels of backends; any other backend has its own name as its label."""
 
+_STATES = {
+    CacheState.WARM: "in memory",
+    CacheState.COLD: "from a cold start",
+    CacheState.LIMITED: "larger than memory",
+}
 ORIGINAL = "original"
 
 _SETTINGS = {row.name: row for row in SETTINGS}
 _SINGULAR = {"epochs": "epoch", "steps": "step", "passes": "pass", "threads": "thread"}
-_LATE_SLEEP = 1.25
-"""By what factor sleeps may exceed what was asked for before a caveat says so."""
 
 
 def backend_label(backend: str) -> str:
@@ -117,24 +120,17 @@ def network_label(cell: CellSummary) -> str:
 
 
 def state_label(cell: Cell | CellSummary) -> str:
-    """Return the state of the page cache in words: "cold start", "warm", "limited to 400 MiB", "cache as found"."""
+    """Return the state of the page cache in words: "in memory", "larger than memory (400 MiB)"."""
     fields = _fields(cell)
     whole = isinstance(cell, CellSummary) and cell.whole_only
-    if fields.cache == CacheState.COLD:
-        return "cold start"
-    if fields.cache == CacheState.LIMITED:
-        return f"limited to {size(fields.memory_bytes)}" + (", not shown to be steady" if whole else "")
-    return "cache as found" if fields.cache == CacheState.ANY else plain(fields.cache)
+    words = _STATES.get(CacheState(fields.cache), "cache as found")
+    limit = f" ({size(fields.memory_bytes)})" if fields.cache == CacheState.LIMITED else ""
+    return words + limit + (", not shown to be steady" if whole else "")
 
 
 def condition_label(cell: CellSummary) -> str:
     """Return the state of the store as a person would say it: "in memory", "larger than memory, read-ahead 128 KiB"."""
-    states = {
-        CacheState.WARM: "in memory",
-        CacheState.COLD: "from a cold start",
-        CacheState.LIMITED: "larger than memory",
-    }
-    words = states.get(CacheState(cell.cell.cache), "cache as found")
+    words = _STATES.get(CacheState(cell.cell.cache), "cache as found")
     kib = cell.cell.readahead_kib
     if kib is None:
         return words
@@ -183,9 +179,6 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if cell.held_elsewhere:
             noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
-        asked_ms, took_ms = cell.cell.compute.milliseconds, 1000 * cell.per_step("compute_s")
-        if asked_ms and cell.cell.ranks == 1 and took_ms > _LATE_SLEEP * asked_ms:
-            noted[f"LATE: sleeps of {plain(cell.cell.compute.duration)} ms took {number(took_ms)} ms"] = None
     return list(noted)
 
 

@@ -3,7 +3,7 @@
 import base64
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
@@ -12,22 +12,19 @@ from markupsafe import Markup
 from storebench._version import __version__
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
-from storebench.report.cells import CellSummary, LoopWork, backend_rank, work_of
+from storebench.report.cells import backend_rank
 from storebench.report.content import Content
-from storebench.report.labels import (
-    backend_label,
-    condition_label,
-    dataset_label,
-    duration,
-    number,
-    percent,
-    size,
-)
-from storebench.report.panels import rate_ratio
+from storebench.report.explorer import explored
+from storebench.report.labels import backend_label, duration, number, percent, size
+from storebench.report.plots.style import colour_of
 from storebench.report.tables import BRACKETS, MOST_TABLES
+from storebench.settings.words import CacheState
 from storebench.units import METRICS
 
 _MOST_FINDINGS = 100
+_MOST_BARS = 10
+_NEAR = 2.5
+"""Accelerators up to this multiple of the highest rate are drawn beside the bars."""
 
 
 @functools.cache
@@ -62,17 +59,51 @@ def _tiles(content: Content) -> list[tuple[str, str]]:
     told = content.answer
     if told.panel is None or told.panel.base is None:
         return []
-    base, best = told.panel.base, told.panel.fastest() or told.panel.base
-    tiles = [(f"{number(best.median('samples_per_s'))}/s", f"fastest: {backend_label(best.backend)}")]
-    if best is not base:
-        limit = content.limits.get(base.key)
-        part = "" if limit is None else f"; {percent(limit.share)} {limit.bound}"
-        tiles.append((f"{number(base.median('samples_per_s'))}/s", f"{backend_label(base.backend)}{part}"))
+    base, best = told.panel.base, told.panel.fastest()
+    tiles = []
+    if best is not None and best is not base:
+        tiles.append((f"{number(best.median('samples_per_s'))}/s", f"fastest: {backend_label(best.backend)}"))
+    limit = content.limits.get(base.key)
+    part = "" if limit is None else f"; {percent(limit.share)} {limit.bound}"
+    tiles.append((f"{number(base.median('samples_per_s'))}/s", f"{backend_label(base.backend)}{part}"))
+    best = best or base
     own, other = best.fact("bytes_on_disk"), base.fact("bytes_on_disk")
     if own and other:
-        built = duration(best.fact("build_s"))
-        tiles.append((size(own), f"{number(own / other, 2)} times the disk; {built} to convert"))
+        beside = "" if best is base else f"{number(own / other, 2)} times the disk; "
+        tiles.append((size(own), f"{beside}{duration(best.fact('build_s'))} to convert"))
     return tiles
+
+
+def _bars(content: Content) -> dict[str, Any]:
+    """Return the stores of the answer as bars, and accelerators as lines, in percent of the longest."""
+    panel = content.answer.panel
+    rated = [] if panel is None else [(cell, cell.interval("samples_per_s")) for cell in panel.measured]
+    shown = sorted(((cell, rate) for cell, rate in rated if rate), key=lambda pair: -pair[1].mid)[:_MOST_BARS]
+    if not shown:
+        return {}
+    highest = max(rate.high or rate.mid for _, rate in shown)
+    named = [(one.title, one.images_per_s) for one in content.accelerators]
+    full = max(highest, *(rate for _, rate in named if rate < _NEAR * highest), 0.0)
+    return {
+        "rows": [
+            {
+                "label": backend_label(cell.backend),
+                "colour": colour_of(cell.backend, cell.cell.backend.format),
+                "codec": cell.cell.backend.codec,
+                "width": 100 * rate.mid / full,
+                "low": 100 * (rate.low or rate.mid) / full,
+                "high": 100 * (rate.high or rate.mid) / full,
+                "text": ("at most " if cell.at_most else "") + number(rate.mid),
+                "doubt": cell.doubt,
+            }
+            for cell, rate in shown
+        ],
+        "lines": [
+            {"label": f"{name}: {number(rate)} images/s", "at": 100 * rate / full if rate <= full else None}
+            for name, rate in named
+        ],
+        "left_out": len(rated) - len(shown),
+    }
 
 
 def _command(content: Content) -> str:
@@ -85,60 +116,63 @@ def _command(content: Content) -> str:
     return f"storebench convert {name} --dataset {own.data.name}"
 
 
-def _evidence(content: Content) -> list[str]:
-    """Return what the records prove, one line each."""
+def _evidence(content: Content) -> list[tuple[str, str]]:
+    """Return each check of the records with its result."""
     rows = [row for cell in content.cells for row in cell.usable]
     served = [row for cell in content.cells for row in cell.rows]  # failed ones, too
-    checked = sum(int(row["coverage_timed_checked"] or 0) for row in served)
-    wrong = sum(int(row["coverage_timed_wrong"] or 0) for row in served)
-    verified = sum(row["cache_verdict"] == "verified" for row in rows)
+
+    def total(*names: str) -> int:
+        return sum(int(row[name] or 0) for row in served for name in names)
+
+    states = [row for row in rows if row["cache_requested"] != CacheState.ANY]
+    verified = sum(row["cache_verdict"] == "verified" for row in states)
+    moving, of = (sum(counts) for counts in zip(*(c.unsteady_replicates for c in content.cells), strict=True))
     rounds = len({(row["run_id"], row["replicate"]) for row in rows})
+    compared = f"{total('coverage_timed_checked'):,} compared, {total('coverage_timed_wrong')} wrong"
     return [
-        f"{len(content.findings)} findings of validation in {len(rows)} records.",
-        f"{checked:,} samples of timed batches were compared with the store's digests; {wrong} were wrong.",
-        f"The cache state was verified in {verified} of {len(rows)} records.",
-        f"{rounds} rounds; within each, all cells run in a random order, each in a process of its own.",
-        BRACKETS + " A verdict needs five rounds and an interval wholly beyond 10%, or wholly within it.",
+        ("Records hold what validation expects", f"{len(content.findings)} findings in {len(rows)} records"),
+        ("Samples of timed batches equal the store's digests", compared),
+        (
+            "An epoch serves each sample once",
+            f"{total('coverage_missing')} missing, {total('coverage_duplicates')} twice",
+        ),
+        ("The cache was in the requested state", f"{verified} of {len(states)} records"),
+        ("Rates larger than memory are steady", f"{of - moving} of {of} replicates"),
+        ("Cells run in random order, each in its own process", f"{rounds} rounds"),
     ]
-
-
-def _explored(content: Content) -> str:
-    """Return what the page's matrix is made of, as JSON: rates of each panel, and ratios of each store to each other."""
-    panels = [
-        {
-            "anchor": f"panel-{number}",
-            "dataset": dataset_label(panel.first),
-            "state": condition_label(panel.speaker),
-            "workers": panel.first.cell.workers,
-            "work": "training" if work_of(panel.first.cell) is LoopWork.TRAINING else "loading",
-            "base": panel.base.backend if panel.base else "",
-            "stores": {cell.backend: _explored_cell(cell, panel.measured) for cell in panel.measured},
-        }
-        for number, panel in enumerate(content.panels)
-    ]
-    names = sorted({cell.backend for panel in content.panels for cell in panel.measured}, key=backend_rank)
-    labels = {name: backend_label(name) for name in names}
-    text = json.dumps({"panels": panels, "labels": labels}, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
-def _explored_cell(cell: CellSummary, others: Sequence[CellSummary]) -> dict[str, Any]:
-    ratios = {
-        base.backend: [float(f"{found.mid:.4g}"), str(found.verdict)]
-        for base in others
-        if base is not cell and (found := rate_ratio(cell, base)) is not None and found.mid is not None
-    }
-    return {"rate": number(cell.median("samples_per_s")), "ratios": ratios}
 
 
 def html(content: Content, images: Mapping[str, bytes]) -> str:
     """Return the page with its images, style and script embedded; it fetches nothing."""
+    columns = explored(content.panels, content.anchors)
+    backends = {cell.backend: cell.cell.backend for panel in content.panels for cell in panel.cells}
+    stores = [
+        {
+            "name": name,
+            "label": backend_label(name),
+            "colour": colour_of(name, own.format),
+            "codec": own.codec,
+        }
+        for name, own in sorted(backends.items(), key=lambda item: backend_rank(item[0]))
+    ]
+    data = json.dumps({"columns": columns, "stores": stores}, separators=(",", ":")).replace("<", "\\u003c")
     sources = {
         name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in images.items()
     }
+    dates = [str(row["started_utc"])[:10] for cell in content.cells for row in cell.rows]
     template = _templates("html").get_template("report.html.j2")
-    explored = Markup(_explored(content))  # noqa: S704 - JSON without "<"
-    return template.render(**_context(content), images=sources, metrics=METRICS.values(), explored=explored)
+    return template.render(
+        **_context(content),
+        images=sources,
+        metrics=METRICS.values(),
+        bars=_bars(content),
+        columns=columns,
+        stores=stores,
+        data=Markup(data),  # noqa: S704 - JSON without "<"
+        date=max(dates),
+        number=number,
+        size=size,
+    )
 
 
 def markdown(content: Content) -> str:

@@ -10,11 +10,10 @@ from storebench.accelerators import Accelerator
 from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.plain_text import csv_cell, markdown
 from storebench.report.bottleneck import Bottleneck, inflation
-from storebench.report.cells import CellSummary, LoopWork, backend_rank, varying_fields, work_of
+from storebench.report.cells import CellSummary, varying_fields
 from storebench.report.labels import (
     backend_label,
     common_setting,
-    condition_label,
     dataset_label,
     duration,
     mark,
@@ -42,17 +41,12 @@ from storebench.report.ranks import (
 from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
-from storebench.units import number_of
 
 MOST_TABLES = 40
 """Tables of one dataset on the page or the terminal; a matrix of hundreds of settings is read from the CSV files."""
 
 BRACKETS = "Brackets are 95% intervals; ratios are paired by round."
 
-WARM = (
-    "In memory: the files were read in a row beforehand. The first epoch of a training leaves single pages, and reading"
-    " a mapped file from those takes longer."
-)
 _COLD_NOTE = (
     "A resident share beside a rate means that more of the store was in memory than had been requested, by read-ahead or"
     " because samples share pages: it is no cold rate. A cold start ranks nothing."
@@ -61,10 +55,7 @@ _FED_NOTE = (
     "An accelerator starves if it is busy less than 90% of its time. With workers the delivered rate is min(F, 1 / (1/G + c)),"
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
 )
-_RING_NOTE = (
-    "Exposed is what the exchange adds to a step, from pairs of steps on the same batch after the last epoch. The ideal ring is"
-    " 2 (R - 1) (bytes / R / bandwidth + latency) at the measured link. The link loopback is memory and cores of one machine."
-)
+_IO_NOTE = "Requests are read calls and page faults that waited for the device; their size is the device's bytes over their number."
 _WARMED = 0.1
 """A rate is no cold one if the resident share of the store exceeded the requested one by more."""
 
@@ -173,16 +164,55 @@ class _Listed:
             return "base"
         return "" if base is None or self.cell.is_null else verdict_words(self.ratio, self.cell, base)
 
-    @property
-    def rate(self) -> str:
-        text = with_interval(self.cell.interval("samples_per_s"))
-        if text:
-            return f"at most {text}" if self.cell.at_most else text
-        return "failed" if not self.cell.usable else "not steady" if self.cell.whole_only else "too short"
-
     def stored(self, name: str) -> Any:
         """Return a fact of its store; the null cell has none."""
         return None if self.cell.is_null else self.cell.fact(name)
+
+
+def rate_words(cell: CellSummary, shown: Callable[[Estimate], str] = lambda rate: number(rate.mid)) -> str:
+    """Return a cell's rate as text, or in a few words why it has none."""
+    rate = cell.interval("samples_per_s")
+    if rate is not None:
+        return f"at most {shown(rate)}" if cell.at_most else shown(rate)
+    return "failed" if not cell.usable else "not steady" if cell.whole_only else "too short"
+
+
+def io_table(panel: Panel, anchor: str = "") -> Table:
+    """Return what the storage delivers to the stores of one panel."""
+    column: type[_Column[CellSummary]] = _Column
+
+    def median(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
+        return lambda cell: None if (value := cell.median(name)) is None else value * factor
+
+    def requests(cell: CellSummary) -> float | None:
+        calls, faults = cell.median("read_calls"), cell.median("major_faults")
+        return None if calls is None else calls + (faults or 0.0)
+
+    def over(top: float | None, bottom: float | None) -> float | None:
+        return top / bottom if top is not None and bottom else None
+
+    columns = [
+        column("store", "", lambda c: backend_label(c.backend)),
+        column("", "setting", setting_label),
+        column("", "backend", lambda c: c.backend),
+        column("samples, MiB/s", "", median("payload_bytes_per_s", 2.0**-20)),
+        column("", "payload_bytes_per_s", median("payload_bytes_per_s")),
+        column(
+            "device, MiB/s", "", lambda c: over(median("device_read_bytes", 2.0**-20)(c), c.median("epoch_s"))
+        ),
+        column("", "device_read_bytes", median("device_read_bytes")),
+        column("requests/s", "requests_per_s", lambda c: over(requests(c), c.median("epoch_s"))),
+        column(
+            "request size", "request_bytes", lambda c: over(c.median("device_read_bytes"), requests(c)), size
+        ),
+        column("amplification", "read_amplification", median("read_amplification")),
+        column("wait p50", "data_wait_p50_s", median("data_wait_p50_ns", 1e-9), duration),
+        column("wait p99", "data_wait_p99_s", median("data_wait_p99_ns", 1e-9), duration),
+        *_identity(lambda c: c),
+    ]
+    caption = f"{dataset_label(panel.first)}: {setting_label(panel.speaker)}. What the storage delivers"
+    marks = tuple(map(mark, panel.measured))
+    return _table("io", caption, columns, panel.measured, anchor=anchor, marks=marks, notes=(_IO_NOTE,))
 
 
 def panel_table(
@@ -208,19 +238,18 @@ def panel_table(
             str(r.verdict) if (r := item.ratio) and r.verdict is not Verdict.UNDECIDED else ""
             for item in items
         ),
-        notes=(WARM,) if panel.first.cell.cache == CacheState.WARM else (),
     )
 
 
 def _panel_columns(setting: str, base: str, *, limited: bool, inflated: bool) -> list[_Column[_Listed]]:
     column: type[_Column[_Listed]] = _Column
     return [
-        column("backend", "", lambda i: backend_label(i.cell.backend)),
+        column("store", "", lambda i: backend_label(i.cell.backend)),
         column("", "setting", lambda _: setting),
         column("", "cache", lambda i: i.cell.cell.cache),
         column("", "workers", lambda i: i.cell.cell.workers),
         column("", "backend", lambda i: i.cell.backend),
-        column("samples/s", "", lambda i: i.rate),
+        column("images/s", "", lambda i: rate_words(i.cell, with_interval)),
         column("", "samples_per_s", lambda i: i.cell.interval("samples_per_s"), interval=True),
         column("", "base", lambda i: i.panel.base.backend if i.panel.base else None),
         column(f"times {base}", "", lambda i: "1" if i.cell is i.panel.base else with_interval(i.ratio)),
@@ -461,7 +490,7 @@ def _communication_table(jobs: Sequence[CellSummary]) -> Table:
     ]
     caption = f"{dataset_label(jobs[0])}: what the exchange of gradients costs"
     marks = tuple(map(mark, jobs))
-    return _table("ranks-communication", caption, columns, jobs, marks=marks, notes=(_RING_NOTE,))
+    return _table("ranks-communication", caption, columns, jobs, marks=marks)
 
 
 def _milliseconds(found: Estimate | None) -> str:
@@ -542,45 +571,3 @@ def every_cell(cells: Sequence[CellSummary]) -> Table:
     ]
     marks = tuple(map(mark, cells))
     return _table("cells", f"{len(cells)} cells, medians over replicates", columns, cells, marks=marks)
-
-
-def matrix(panels: Sequence[Panel]) -> Table:
-    """Return stores by settings: the rate of each store in each panel, and in brackets times the base."""
-    backends = {cell.backend for panel in panels for cell in panel.stored}
-    several = len({panel.first.dataset_key for panel in panels}) > 1
-    columns = [{cell.backend: _matrix_cell(panel, cell) for cell in panel.stored} for panel in panels]
-    short = [_matrix_head(panel, named=several) for panel in panels]
-    varying = varying_fields(panel.first for panel in panels)
-    words = [setting_label(panel.speaker, varying).split(", ") for panel in panels]
-    heads = []
-    for head, own in zip(
-        short, words, strict=True
-    ):  # equal ones get the words in which their settings differ
-        alike = [others for other, others in zip(short, words, strict=True) if other == head]
-        heads.append(", ".join([head, *(w for w in own if not all(w in others for others in alike))]))
-    return Table(
-        caption="Samples/s of every store, and times the base: + faster, - slower, = within 10%, ? undecided",
-        head=("store", *heads),
-        rows=tuple(
-            (backend_label(name), *(column.get(name, "") for column in columns))
-            for name in sorted(backends, key=backend_rank)
-        ),
-    )
-
-
-def _matrix_head(panel: Panel, *, named: bool) -> str:
-    cell = panel.first.cell
-    words = [dataset_label(panel.first).partition(",")[0]] if named else []
-    words += [condition_label(panel.speaker)]
-    words += ["training" if work_of(cell) is LoopWork.TRAINING else "loading"]
-    words += [number_of(cell.workers, "worker")] if cell.workers else []
-    words += [number_of(cell.ranks, "rank")] if cell.ranks > 1 else []
-    return ", ".join(words)
-
-
-def _matrix_cell(panel: Panel, cell: CellSummary) -> str:
-    rate, found = number(cell.median("samples_per_s")), panel.ratio(cell)
-    if found is None or found.mid is None:
-        return rate
-    sign = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.EQUAL: "="}.get(found.verdict, "?")
-    return f"{rate} ({number(found.mid, 2)}{sign})"

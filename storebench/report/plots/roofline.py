@@ -42,7 +42,7 @@ def draw_roofline(
 ) -> Axes:
     """Draw one roofline, with the networks that were trained here and named accelerators as marks."""
     with styled():
-        ax, _ = new_axes(4.2, ax)
+        ax = new_axes(4.2, ax)
         ax.set_xlabel("rate of the accelerator without waits (images/s)")
         ax.set_ylabel("delivered training rate (images/s)")
         if roofline is None:
@@ -80,7 +80,7 @@ def draw_roofline(
         for place, (name, rate) in enumerate(sorted(marks[:_MOST_MARKS], key=lambda mark: mark[1])):
             ax.axvline(rate, color="#777777", linewidth=0.8, linestyle=(0, (4, 3)))
             where = ax.get_xaxis_transform()
-            ax.text(rate, 0.02 + 0.055 * (place % 3), f" {plain(name)}", fontsize=7, transform=where)
+            ax.text(rate, 0.02 + 0.055 * (place % 3), f" {plain(name)}", fontsize=8.5, transform=where)
         plain_numbers(ax.xaxis)
         plain_numbers(ax.yaxis)
         note = "Upright bar: the fastest accelerator kept busy 90% of its time. Points: measured"

@@ -1,4 +1,4 @@
-"""Samples per second against the number of workers and of ranks, and over LMDBIO's ladder."""
+"""Samples per second against the number of workers and of ranks."""
 
 from collections.abc import Sequence
 
@@ -7,26 +7,20 @@ from matplotlib.axes import Axes
 
 from storebench.comparison import Estimate
 from storebench.report.cells import CellSummary, as_cells
-from storebench.report.labels import backend_label, number, state_label
-from storebench.report.ladder import Ladder
+from storebench.report.labels import backend_label, state_label
 from storebench.report.plots.style import (
     MOST_LINES,
-    beside,
     finish,
     looks,
-    looks_of,
-    name_rows,
     new_axes,
     plain_numbers,
     plain_ticks,
     styled,
     whiskers,
 )
-from storebench.report.ranks import job_name
 
 WORKERS = "Do more workers help?"
 RANKS = "What do more ranks deliver?"
-LADDER = "What does each rung of LMDBIO's ladder gain?"
 
 
 def plot_workers(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None = None) -> Axes:
@@ -52,10 +46,11 @@ def _lines(cells: Sequence[CellSummary], field: str, axis: str, question: str, a
     varying = [len({key[place] for key in lines}) > 1 for place in range(4)]
     counts = sorted({int(cell.fields[field]) for group in lines.values() for cell in group})
     with styled():
-        ax, _ = new_axes(3.6, ax)
+        ax = new_axes(3.6, ax)
         styles = looks([group[0] for group in lines.values()])
-        for (key, group), look in list(zip(lines.items(), styles, strict=True))[:MOST_LINES]:
-            group.sort(key=lambda cell: int(cell.fields[field]))
+        for (key, same), look in list(zip(lines.items(), styles, strict=True))[:MOST_LINES]:
+            by_count = {int(cell.fields[field]): cell for cell in reversed(same)}
+            group = [by_count[count] for count in sorted(by_count)]
             rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in group]
             own = [int(cell.fields[field]) for cell in group]
             words = [word for word, varies in zip(key[1:], varying[1:], strict=True) if varies and word]
@@ -82,27 +77,6 @@ def _line_key(cell: CellSummary, field: str) -> tuple[str, ...]:
         "global batch" if own.global_batch_size else "",
         "" if own.sync == "overlapped" else own.sync,
     ]
-    loader = own.loader if field == "workers" else ", ".join(way for way in ways if way)
+    loader = own.loader.removeprefix("none") if field == "workers" else ", ".join(way for way in ways if way)
     model = "" if own.compute.kind == "none" else str(own.model)
     return cell.backend, state_label(cell), loader, model
-
-
-def plot_ladder(ladder: Ladder, *, ax: Axes | None = None) -> Axes:
-    """Draw the rate of each rung of a ladder, with what it gained over the rung below."""
-    steps = ladder.steps
-    with styled():
-        ax, _ = new_axes(1.6 + 0.32 * len(steps), ax)
-        (look,) = looks_of([("lmdb", "lmdb", "raw")])
-        for position, step in enumerate(steps):
-            ax.barh(position, step.rate.mid, height=0.6, color=look.colour)
-            ax.errorbar(
-                step.rate.mid, position, xerr=whiskers([step.rate]), color="black", capsize=3, linewidth=1
-            )
-            gain = "" if step.gain is None else f", {number(step.gain.mid)} times the rung below"
-            beside(ax, step.rate.high or step.rate.mid, position, number(step.rate.mid) + gain)
-        name_rows(ax, [step.rung.label for step in steps])
-        ax.set_xlabel("samples/s")
-        ax.set_xlim(0, 1.9 * max((step.rate.high or step.rate.mid) for step in steps))
-        plain_numbers(ax.xaxis)
-        finish(ax, LADDER, [step.cell for step in steps], f"First rung: {job_name(ladder.first)}")
-    return ax

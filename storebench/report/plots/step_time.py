@@ -22,6 +22,7 @@ from storebench.report.plots.style import (
 from storebench.report.ranks import job_name, step_parts
 
 QUESTION = "Where does a step's time go?"
+RANKS = "What do ranks wait for?"
 
 _LOOP = {"data wait": "data_wait_s", "copy": "h2d_s", "compute": "compute_s"}
 _PRODUCERS = {"fetch": "fetch_s", "decode": "decode_s", "prep": "prep_s", "handoff": "handover_s"}
@@ -44,7 +45,7 @@ def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | 
     null = [cell for cell in usable if cell.is_null][:1]  # null reads no store: one of its states is enough
     cells = [*(cell for cell in usable if not cell.is_null), *null][:MOST_CELLS]
     with styled():
-        ax, _ = new_axes(1.4 + 0.46 * len(cells), ax)
+        ax = new_axes(1.4 + 0.46 * len(cells), ax)
         for position, cell in enumerate(cells):
             loop = {name: cell.per_step(metric) for name, metric in _LOOP.items()}
             workers = max(cell.cell.workers, 1)
@@ -53,9 +54,7 @@ def plot_step_time(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | 
             _stack(ax, producers, position + 0.19, 0.34)
             waits = percent(cell.median("data_wait_frac"))
             beside(ax, end, position - 0.19, f"{duration(end / 1000)}, {waits} waiting")
-        _finish(
-            ax, row_names(cells), [*_LOOP, *_PRODUCERS], cells, "Upper bar: the loop. Lower: the producers"
-        )
+        _finish(ax, row_names(cells), cells, QUESTION, "Upper bar: the loop. Lower: the producers")
     return ax
 
 
@@ -63,15 +62,13 @@ def plot_rank_steps(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes |
     """Draw the parts of a step, one bar per backend, number of ranks and moment of the exchange."""
     cells = [cell for cell in as_cells(results) if cell.usable][:MOST_CELLS]
     with styled():
-        ax, _ = new_axes(1.4 + 0.36 * len(cells), ax)
-        names: list[str] = []
+        ax = new_axes(1.4 + 0.36 * len(cells), ax)
         for position, cell in enumerate(cells):
             parts = step_parts(cell)
-            names = list(parts)
             end = _stack(ax, parts, position, 0.6)
             waits = parts["data wait"] * 1000 / (end or 1.0)
-            beside(ax, end, position, f"{duration(end / 1000)}, {percent(waits)} waiting for data")
-        _finish(ax, [job_name(cell) for cell in cells], names, cells, "")
+            beside(ax, end, position, f"{duration(end / 1000)}, {percent(waits)} waiting")
+        _finish(ax, [job_name(cell) for cell in cells], cells, RANKS)
     return ax
 
 
@@ -86,14 +83,14 @@ def _stack(ax: Axes, parts: Mapping[str, float], position: float, height: float)
 
 
 def _finish(
-    ax: Axes, rows: Sequence[str], parts: Sequence[str], cells: Sequence[CellSummary], note: str
+    ax: Axes, rows: Sequence[str], cells: Sequence[CellSummary], question: str, note: str = ""
 ) -> None:
     drawn = {to_hex(patch.get_facecolor()) for patch in ax.patches}
-    for name in parts:
-        if to_hex(PART_COLOURS[name]) in drawn:
-            ax.barh([0], [0], color=PART_COLOURS[name], label=name)
+    for name, colour in PART_COLOURS.items():
+        if to_hex(colour) in drawn:
+            ax.barh([0], [0], color=colour, label=name)
     name_rows(ax, rows)
     ax.set_xlabel("time per step (ms)")
-    ax.set_xlim(0, 1.5 * ax.get_xlim()[1])
+    ax.set_xlim(0, 1.8 * ax.get_xlim()[1])
     plain_numbers(ax.xaxis)
-    finish(ax, QUESTION, cells, note)
+    finish(ax, question, cells, note)

@@ -1,12 +1,14 @@
 """The style of every plot: one colour per format, one pattern per codec, a question as title."""
 
 import io
+import math
 import textwrap
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import matplotlib as mpl
@@ -22,10 +24,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from storebench.comparison import Estimate
 from storebench.plain_text import plain
 from storebench.report.cells import CellSummary
-from storebench.report.labels import backend_label, caveats, common_setting, state_label
+from storebench.report.labels import backend_label, common_setting, state_label
 
 # Okabe and Ito's palette, which is distinguishable with any kind of colour blindness.
-_BACKEND_COLOURS = {"memory:python": "#56B4E9", "null": "#000000"}
+_BACKEND_COLOURS = {"memory:python": "#56B4E9", "memory:native": "#0072B2", "null": "#000000"}
 _FORMAT_COLOURS = {
     "files": "#D55E00",
     "hdf5": "#E69F00",
@@ -33,7 +35,9 @@ _FORMAT_COLOURS = {
     "leveldb": "#CC79A7",
     "lmdb": "#009E73",
 }
-_OTHER_COLOUR = "#666666"
+_OTHER_COLOURS = ("#666666", "#8C564B", "#7F7F00", "#AA4499", "#994F00")
+_SHADES = {"direct": 0.55, "readahead=off": 1.5}
+_OTHER_SHADES = (0.75, 0.4, 1.25, 1.65)
 
 # Paul Tol's muted palette: not the backends' colours, because these mean parts of a step.
 PART_COLOURS = {
@@ -49,7 +53,7 @@ PART_COLOURS = {
 }
 
 _STYLE = {
-    "font.size": 9.5,
+    "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -58,14 +62,16 @@ _STYLE = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
+    "legend.title_fontsize": 8.5,
+    "legend.borderpad": 0.2,
     "hatch.linewidth": 0.7,
     "svg.hashsalt": "storebench",
     "svg.fonttype": "none",  # glyphs as paths would double the page
     "text.parse_math": False,  # a name with two dollar signs is not a formula
     "figure.facecolor": "white",
 }
-_WIDTH_IN = 6.0
-_WRAP = 84
+_WIDTH_IN = 4.6  # a phone shows it at 1.1 pixels per point
+_WRAP = 62
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "D", "^", "s", "v", "P", "X")
 _CODECS = {"raw": ("", "o"), "png": ("//", "s"), "jpeg": ("..", "^"), "original": ("oo", "v")}
@@ -99,35 +105,45 @@ class Plot:
     name: str
     question: str
     draw: Callable[[], Axes]
+    answer: str = ""
+    """What it shows, in one sentence."""
+
+
+def colour_of(backend: str, container: str) -> str:
+    """Return the one colour of a backend: the hue of its format, its shade from the reader and its options."""
+    if backend in _BACKEND_COLOURS:
+        return _BACKEND_COLOURS[backend]
+    other = _OTHER_COLOURS[zlib.crc32(container.encode()) % len(_OTHER_COLOURS)]
+    hue = _FORMAT_COLOURS.get(container, other)
+    _, split, variant = backend.replace("?", ":", 1).partition(":")
+    if not split:
+        return hue
+    factor = _SHADES.get(variant, _OTHER_SHADES[zlib.crc32(variant.encode()) % len(_OTHER_SHADES)])
+    red, green, blue = (p * factor if factor < 1 else 1 - (1 - p) * (2 - factor) for p in to_rgb(hue))
+    return to_hex((red, green, blue))
 
 
 def looks_of(backends: Sequence[tuple[str, str, str]]) -> list[Look]:
-    """Return a look for each (backend, format, codec) of one plot; those that share a colour are told apart."""
+    """Return a look for each (backend, format, codec) of one plot; those of one format differ in line and marker."""
     places: Counter[str] = Counter()
     found: dict[tuple[str, str, str], Look] = {}
     for name, container, codec in dict.fromkeys(backends):
-        colour = _BACKEND_COLOURS.get(name) or _FORMAT_COLOURS.get(container, _OTHER_COLOUR)
         hatch, marker = _CODECS.get(codec, ("xx", "D"))
         if container == "files" and codec in ("png", "raw"):  # files usually hold PNG
             hatch = "" if codec == "png" else "//"
-        place = places[colour]
-        places[colour] += 1
-        own = Look(colour=_shade(colour, place), hatch=hatch, marker=marker, line=_LINES[place % len(_LINES)])
-        found[name, container, codec] = replace(own, marker=_MARKERS[place]) if 0 < place < 7 else own
+        place = places[container]
+        places[container] += 1
+        marker = _MARKERS[place] if 0 < place < len(_MARKERS) else marker
+        line = _LINES[place % len(_LINES)]
+        found[name, container, codec] = Look(
+            colour=colour_of(name, container), hatch=hatch, marker=marker, line=line
+        )
     return [found[backend] for backend in backends]
 
 
 def looks(cells: Sequence[CellSummary]) -> list[Look]:
     """Return a look for each cell of one plot."""
     return looks_of([(c.backend, c.cell.backend.format, c.cell.backend.codec) for c in cells])
-
-
-def _shade(colour: str, place: int) -> str:
-    factor = (1.0, 0.55, 1.5)[place % 3]
-    if factor == 1.0:
-        return colour
-    red, green, blue = (p * factor if factor < 1 else 1 - (1 - p) * (2 - factor) for p in to_rgb(colour))
-    return to_hex((red, green, blue))
 
 
 @contextmanager
@@ -139,19 +155,18 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_axes(height_in: float, ax: Axes | None, *, rows: Sequence[float] = (1,)) -> tuple[Axes, Axes | None]:
-    """Return the axes to draw on: the caller's, or those of a new figure; with two `rows` also those below."""
+def new_axes(height_in: float, ax: Axes | None) -> Axes:
+    """Return the axes to draw on: the caller's, or those of a new figure."""
     if ax is not None:
-        return ax, None
+        return ax
     figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained", label=_OWN)
     FigureCanvasAgg(figure)
-    axes = figure.subplots(len(rows), 1, sharex=True, height_ratios=list(rows), squeeze=False)
-    return axes[0, 0], axes[1, 0] if len(rows) > 1 else None
+    return figure.subplots()
 
 
 def finish(ax: Axes, question: str, cells: Sequence[CellSummary] = (), note: str = "") -> None:
-    """Write the question above a plot, below it the conditions and what is not real, and the legend beneath."""
-    words = [common_setting(cells), note, *caveats(cells)]
+    """Write the question above a plot, and the conditions and the legend beneath."""
+    words = [common_setting(cells), note]
     small = textwrap.fill(plain(". ".join(word for word in words if word)), _WRAP)
     figure = ax.get_figure(root=True)
     handles, labels = ax.get_legend_handles_labels()
@@ -160,19 +175,20 @@ def finish(ax: Axes, question: str, cells: Sequence[CellSummary] = (), note: str
         if handles:
             ax.legend()
         return
-    figure.suptitle(textwrap.fill(plain(question), 58), x=0.01, ha="left", fontweight="bold")
-    figure.axes[0].set_title(small, loc="left", fontsize=8, color="#444444", x=0)
-    if handles:
-        wrapped = [textwrap.fill(label, 60) for label in labels]
-        figure.legend(
-            handles, wrapped, loc="outside lower left", ncols=1 if len(max(wrapped, key=len)) > 30 else 2
-        )
-        figure.set_figheight(figure.get_figheight() + 0.12 * len(handles) + 0.1)
+    figure.suptitle(textwrap.fill(plain(question), 44), x=0.01, ha="left", fontweight="bold")
+    wrapped = [textwrap.fill(label, 46) for label in labels]
+    ncols = 1 if len(max(wrapped, key=len, default="")) > 22 else 2
+    legend = figure.legend(
+        handles, wrapped, loc="outside lower left", ncols=ncols, alignment="left", title=small
+    )
+    legend.get_title().set_color("#444444")
+    lines = small.count("\n") + 1 + math.ceil(len(handles) / ncols)
+    figure.set_figheight(figure.get_figheight() + 0.14 * lines)
 
 
 def name_rows(ax: Axes, names: Sequence[str]) -> None:
     """Name horizontal bars, from the top."""
-    ax.set_yticks(range(len(names)), [textwrap.fill(plain(name), 36) for name in names])
+    ax.set_yticks(range(len(names)), [textwrap.fill(plain(name), 22) for name in names])
     ax.set_ylim(len(names) - 0.45, -0.55)
     ax.grid(visible=False, axis="y")
 
@@ -201,7 +217,7 @@ def beside(ax: Axes, end: float, position: float, text: str) -> None:
         xytext=(5, 0),
         textcoords="offset points",
         va="center",
-        fontsize=8,
+        fontsize=8.5,
         bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
     )
 

@@ -47,7 +47,7 @@ def plot_throughput(
     shown = [cell for cell in cells if not cell.is_null][:MOST_CELLS]
     rates = [cell.interval("samples_per_s") or Estimate(mid=0.0) for cell in shown]
     with styled():
-        ax, _ = new_axes(1.5 + 0.34 * len(shown), ax)
+        ax = new_axes(1.5 + 0.34 * len(shown), ax)
         highest = max((rate.high or rate.mid for rate in rates), default=1.0) or 1.0
         for position, (cell, rate, look) in enumerate(zip(shown, rates, looks(shown), strict=True)):
             ax.barh(position, rate.mid, height=0.62, color=look.colour, hatch=look.hatch, edgecolor="white")
@@ -61,7 +61,7 @@ def plot_throughput(
                 ax.axvline(value, color="#9a4b00", linestyle=line, label=f"{name}: {number(value)}")
         name_rows(ax, row_names(shown))
         ax.set_xlabel("samples/s")
-        ax.set_xlim(0, 1.45 * highest)
+        ax.set_xlim(0, 2.15 * highest)
         plain_numbers(ax.xaxis)
         finish(ax, QUESTION, shown)
     return ax
@@ -72,7 +72,7 @@ def plot_size(results: pd.DataFrame | Sequence[CellSummary], *, ax: Axes | None 
     stored = [cell for cell in as_cells(results) if cell.usable and not cell.is_null]
     cells = [cell for cell in stored if cell.fact("bytes_on_disk")][:MOST_CELLS]
     with styled():
-        ax, _ = new_axes(3.4, ax)
+        ax = new_axes(3.4, ax)
         for cell, look in zip(cells, looks(cells), strict=True):
             rate = cell.interval("samples_per_s") or Estimate(mid=0.0)
             ax.errorbar(

@@ -33,7 +33,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes
         Axes to draw on; None makes a new figure.
     """
     with styled():
-        ax, _ = new_axes(3.6, ax)
+        ax = new_axes(3.6, ax)
         for label, look, waits in _waits(steps):
             places = np.unique(np.linspace(0, len(waits), _MOST_POINTS, endpoint=False).astype(np.int64))
             ax.plot(places, np.maximum.reduceat(waits, places), **look.stroke, linewidth=0.9, label=label)
@@ -49,7 +49,7 @@ def plot_wait_over_epoch(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes
 def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw the share of steps that waited at most a given time (ECDF, logarithmic), without warm-up steps."""
     with styled():
-        ax, _ = new_axes(3.6, ax)
+        ax = new_axes(3.6, ax)
         for label, look, waits in _waits(steps[~steps["warmup"].astype(bool)]):
             ordered = np.sort(waits)
             kept = _spread(len(ordered))
@@ -66,7 +66,7 @@ def plot_wait_distribution(steps: pd.DataFrame, *, ax: Axes | None = None) -> Ax
 def plot_loss(steps: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw the loss of every step, thick lines below thin ones, so that equal curves remain visible."""
     with styled():
-        ax, _ = new_axes(3.6, ax)
+        ax = new_axes(3.6, ax)
         trained = steps[(steps["format"] != NULL_FORMAT) & steps["loss"].notna()]
         lines = list(_lines(trained))
         for place, (label, look, own) in enumerate(lines):

@@ -23,106 +23,151 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 
 // Say where a table is wider than the screen; whether it is changes with the window.
-const regions = [...document.querySelectorAll(".scroll")];
 function markCut() {
-  for (const region of regions) region.classList.toggle("cut", region.scrollWidth > region.clientWidth + 1);
+  for (const region of document.querySelectorAll(".scroll")) {
+    region.classList.toggle("cut", region.scrollWidth > region.clientWidth + 1);
+  }
 }
-markCut();
 addEventListener("resize", markCut);
 addEventListener("toggle", markCut, true);
 
-// The matrix of everything: filters, a base to compare with, columns to sort by, and cells that open their table.
-// The address keeps the view; without this script, the page shows the first settings.
+// The matrix: filters, a base to compare with, columns to sort by, and cells that open their tables below it.
+// The address keeps the view. Without this script the page shows all columns, and cells are links to their tables.
 function explore() {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { columns, stores } = JSON.parse(document.getElementById("data").textContent);
   const form = document.getElementById("filters");
-  const place = document.getElementById("matrix");
-  const view = new URLSearchParams(location.hash.slice(1));
-  const choices = {
-    dataset: ["all", ...new Set(data.panels.map((p) => p.dataset))],
-    state: ["all", ...new Set(data.panels.map((p) => p.state))],
-    workers: ["all", ...new Set(data.panels.map((p) => String(p.workers)))],
-    work: ["all", ...new Set(data.panels.map((p) => p.work))],
-    base: ["usual", ...Object.keys(data.labels)],
-  };
+  const table = document.getElementById("matrix");
+  const told = document.getElementById("told");
+  const opened = document.getElementById("opened");
+  const labels = Object.fromEntries(stores.map((store) => [store.name, store.label]));
+  const rows = new Map([...table.tBodies[0].rows].map((row) => [row.dataset.store, row]));
+  const heads = [...table.tHead.rows[0].cells];
+  const filters = ["dataset", "state", "workers", "work"];
+  const choices = { base: stores.map((store) => store.name) };
+  for (const name of filters) choices[name] = [...new Set(columns.map((column) => column[name]))];
+  let view = {}; // dataset, state, workers, work, base, sort (column, from 1; 0: the store), down, open (cell)
+
   for (const [name, options] of Object.entries(choices)) {
-    for (const option of options) form.elements[name].add(new Option(data.labels[option] ?? option, option));
-    if (options.includes(view.get(name))) form.elements[name].value = view.get(name);
-  }
-  form.hidden = false;
-  let sorted = Number(view.get("sort") ?? -1);
-
-  const element = (name, text, kind) => {
-    const made = document.createElement(name);
-    made.textContent = text;
-    if (kind) made.className = kind;
-    return made;
-  };
-
-  function cellOf(panel, store) {
-    const own = panel.stores[store];
-    const cell = document.createElement("td");
-    if (!own) return cell;
-    const base = form.elements.base.value === "usual" ? panel.base : form.elements.base.value;
-    const [ratio, verdict] = own.ratios[base] ?? [null, store === base ? "base" : ""];
-    const button = element("button", ratio === null ? own.rate : `${own.rate} (${ratio.toPrecision(2)}x)`, verdict);
-    button.type = "button";
-    button.title = ratio === null ? verdict : `${verdict}: ${ratio} times ${data.labels[base]}`;
-    button.addEventListener("click", () => open(panel.anchor));
-    cell.append(button);
-    return cell;
+    for (const option of options) form.elements[name].add(new Option(labels[option] ?? option, option));
+    form.elements[name].closest("label").hidden = options.length < 2;
   }
 
-  function open(anchor) {
-    const table = document.getElementById(anchor);
-    for (let up = table; up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
-    table?.scrollIntoView({ block: "center" });
-    table?.focus();
-  }
-
-  function draw() {
-    const wanted = (panel) => ["dataset", "state", "workers", "work"].every(
-      (name) => form.elements[name].value === "all" || form.elements[name].value === String(panel[name]));
-    const panels = data.panels.filter(wanted);
-    const rate = (panel, store) => Number((panel.stores[store]?.rate ?? "-1").replaceAll(",", ""));
-    let stores = Object.keys(data.labels).filter((store) => panels.some((panel) => panel.stores[store]));
-    if (panels[sorted]) stores = stores.sort((a, b) => rate(panels[sorted], b) - rate(panels[sorted], a));
-    const table = document.createElement("table");
-    const head = table.createTHead().insertRow();
-    head.append(element("th", "store"));
-    panels.forEach((panel, number) => {
-      const words = [panel.dataset, panel.state, panel.work, panel.workers ? `${panel.workers} workers` : ""];
-      const button = element("button", words.filter(Boolean).join(", "));
-      button.type = "button";
-      button.addEventListener("click", () => { sorted = sorted === number ? -1 : number; draw(); });
-      const title = document.createElement("th");
-      if (sorted === number) title.setAttribute("aria-sort", "descending");
-      title.append(button);
-      head.append(title);
-    });
-    const body = table.createTBody();
-    for (const store of stores) {
-      const row = body.insertRow();
-      const name = element("th", data.labels[store]);
-      name.scope = "row";
-      row.append(name, ...panels.map((panel) => cellOf(panel, store)));
+  function read() {
+    view = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+    for (const [name, options] of Object.entries(choices)) {
+      if (!options.includes(view[name])) delete view[name];
+      form.elements[name].value = view[name] ?? "";
     }
-    const scroll = element("div", "", "scroll");
-    scroll.tabIndex = 0;
-    scroll.setAttribute("role", "region");
-    scroll.setAttribute("aria-label", "Every store in every setting");
-    scroll.append(table);
-    const told = element("p", `${panels.length} of ${data.panels.length} settings; samples/s, and times the base.`, "notes");
-    place.replaceChildren(scroll, told);
-    const kept = new URLSearchParams();
-    for (const name of Object.keys(choices)) {
-      if (!["all", "usual"].includes(form.elements[name].value)) kept.set(name, form.elements[name].value);
-    }
-    if (sorted >= 0) kept.set("sort", sorted);
+    if (!heads[view.sort]) delete view.sort;
+  }
+
+  function write() {
+    const kept = new URLSearchParams(Object.entries(view).filter(([, value]) => value !== undefined && value !== ""));
     history.replaceState(null, "", kept.size ? `#${kept}` : location.pathname + location.search);
   }
 
-  form.addEventListener("change", () => { sorted = -1; draw(); });
+  const short = (ratio) => (ratio >= 100 ? String(Math.round(Number(ratio.toPrecision(2)))) : ratio.toPrecision(2));
+
+  function compare(link, own, base) {
+    const [ratio, verdict] = own.ratios[base] ?? [];
+    const words = link.querySelector("small");
+    link.className = ratio === undefined ? "" : verdict;
+    words.textContent = ratio === undefined ? "" : `${short(ratio)}×${verdict === "undecided" ? "?" : ""}`;
+    link.title = ratio === undefined ? "" : `${verdict}: ${short(ratio)} times ${labels[base]}`;
+    link.style.setProperty("--strength", `${Math.min(55, 12 + 14 * Math.abs(Math.log2(ratio || 1)))}%`);
+  }
+
+  function order() {
+    if (view.sort === undefined) return stores.map((store) => store.name);
+    const sign = view.down ? -1 : 1;
+    if (view.sort === "0") {
+      return Object.keys(labels).sort((a, b) => sign * labels[a].localeCompare(labels[b]));
+    }
+    const rates = columns[view.sort - 1].stores;
+    const rate = (name) => rates[name]?.rate ?? null;
+    return Object.keys(labels).sort((a, b) => {
+      if (rate(a) === null || rate(b) === null) return (rate(a) === null) - (rate(b) === null);
+      return sign * (rate(a) - rate(b));
+    });
+  }
+
+  function draw() {
+    const shown = columns.map((column) => filters.every((name) => !view[name] || view[name] === column[name]));
+    heads.forEach((head, place) => {
+      if (place) head.hidden = !shown[place - 1];
+      if (String(place) === view.sort) head.setAttribute("aria-sort", view.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    for (const [name, row] of rows) {
+      columns.forEach((column, place) => {
+        const cell = row.cells[place + 1];
+        cell.hidden = !shown[place];
+        if (column.stores[name]) compare(cell.firstElementChild, column.stores[name], view.base ?? column.base);
+      });
+      row.hidden = !columns.some((column, place) => shown[place] && column.stores[name]);
+    }
+    table.tBodies[0].append(...order().map((name) => rows.get(name)));
+    const count = shown.filter(Boolean).length;
+    told.textContent = count ? `${count} of ${columns.length} settings.` : "No setting has all of these: choose “all” again.";
+    open();
+    markCut();
+  }
+
+  function open() {
+    for (const link of table.querySelectorAll("[aria-expanded]")) link.setAttribute("aria-expanded", "false");
+    const [anchor, store] = (view.open ?? "").split(" ");
+    const tables = [anchor, `${anchor}-io`].map((id) => document.getElementById(id)).filter(Boolean);
+    opened.hidden = !tables.length;
+    opened.querySelector("div").replaceChildren(...tables.map((one) => {
+      const copy = one.cloneNode(true);
+      copy.removeAttribute("id");
+      for (const row of copy.querySelectorAll("tbody tr")) {
+        row.classList.toggle("chosen", row.dataset.store === labels[store]);
+      }
+      return copy;
+    }));
+    const link = [...rows.get(store)?.querySelectorAll("a") ?? []].find((one) => one.hash === `#${anchor}`);
+    if (tables.length) link?.setAttribute("aria-expanded", "true");
+  }
+
+  form.addEventListener("change", () => {
+    for (const name of Object.keys(choices)) view[name] = form.elements[name].value || undefined;
+    draw();
+    write();
+  });
+  heads.forEach((head, place) => head.querySelector("button").addEventListener("click", () => {
+    // The first press sorts with the highest rate on top, the second turns it round, the third gives the first order.
+    const own = view.sort === String(place);
+    const first = place ? "1" : undefined;
+    const again = own && (view.down || undefined) !== first;
+    view.sort = again ? undefined : String(place);
+    view.down = again ? undefined : own ? (first ? undefined : "1") : first;
+    draw();
+    write();
+  }));
+  table.tBodies[0].addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    if (!link) return;
+    event.preventDefault();
+    const wanted = `${link.hash.slice(1)} ${link.closest("tr").dataset.store}`;
+    view.open = view.open === wanted ? undefined : wanted;
+    open();
+    write();
+    if (view.open) opened.focus({ preventScroll: true });
+    if (view.open) opened.scrollIntoView({ block: "nearest" });
+  });
+  opened.querySelector("button").addEventListener("click", () => {
+    const link = table.querySelector("[aria-expanded=true]");
+    view.open = undefined;
+    open();
+    write();
+    link?.focus();
+  });
+  addEventListener("hashchange", () => { read(); draw(); });
+  for (const link of table.querySelectorAll("td a")) link.setAttribute("aria-expanded", "false");
+  form.hidden = false;
+  read();
   draw();
 }
 if (document.getElementById("data")) explore();
+markCut();

@@ -9,10 +9,10 @@ import pytest
 from storebench.comparison import Verdict
 from storebench.errors import NotComparableError
 from storebench.report.cells import CellSummary, ceiling_key, summarise, varying_fields, work_key
+from storebench.report.explorer import matrix
 from storebench.report.frame import to_frame
 from storebench.report.labels import dataset_label, dataset_slug
 from storebench.report.panels import Panel, ordered, panels, rate_ratio
-from storebench.report.tables import matrix
 from storebench.results import CodeFacts, Record, Status
 from tests.support.planted import ENVIRONMENT, cold_start, make_record, paper_records, portion_of, replicates
 

@@ -7,11 +7,13 @@ import subprocess
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from storebench.report.build import write_report
-from tests.support.planted import paper_records, write_run
+from storebench.results import Status
+from tests.support.planted import make_record, paper_records, replicates, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), "")
@@ -23,29 +25,34 @@ pytestmark = [
 ]
 
 LISTEN = "<script>window.complaints = []; window.onerror = (text) => window.complaints.push(String(text));</script>"
-CLICKS = """<script>
+TOOLS = """<script>
 const form = document.getElementById("filters");
-const cells = () => [...document.querySelectorAll("#matrix td button")].map((one) => one.className);
-const before = cells();
-form.elements.base.value = "lmdb";
-form.dispatchEvent(new Event("change"));
-const against = cells();
-document.querySelector("#matrix th button").click();
-const first = document.querySelector("#matrix tbody th").textContent;
-form.elements.state.value = "from a cold start";
-form.dispatchEvent(new Event("change"));
-const columns = document.querySelectorAll("#matrix thead th").length;
-document.querySelector("#matrix td button").click();
-const opened = [...document.querySelectorAll("details")].filter((one) => one.open).length;
-const told = document.createElement("pre");
-told.id = "found";
-told.textContent = JSON.stringify({
-  before, against, first, columns, opened, hash: location.hash, complaints: window.complaints,
+const shown = (selector) => [...document.querySelectorAll(selector)].filter((one) => one.checkVisibility());
+const texts = (selector) => shown(selector).map((one) => one.innerText.replace(/\\s+/g, " ").trim());
+const choose = (name, value) => {
+  form.elements[name].value = value;
+  form.elements[name].dispatchEvent(new Event("change", { bubbles: true }));
+};
+const seen = () => ({
+  columns: texts("#matrix thead th").slice(1),
+  stores: texts("#matrix tbody th"),
+  verdicts: shown("#matrix td a").map((one) => one.className),
+  sorted: shown("#matrix th[aria-sort]").map((one) => one.getAttribute("aria-sort")),
+  opened: texts("#opened caption"),
+  chosen: texts("#opened tr.chosen th"),
+  hash: location.hash,
 });
-document.body.append(told);
+const tell = (found) => {
+  const told = document.createElement("pre");
+  told.id = "found";
+  told.textContent = JSON.stringify({ ...found, complaints: window.complaints });
+  document.body.append(told);
+};
 </script>"""
 LOOK = """<script>
-document.querySelector("table.sortable th button, table.sortable th")?.click();
+document.querySelector("#matrix td a")?.click();
+for (const one of document.querySelectorAll("details")) one.open = true;
+document.querySelector("table.sortable th button")?.click();
 const wide = [...document.querySelectorAll("body *")].filter((one) => {
   const box = one.getBoundingClientRect();
   return box.width && box.right > document.documentElement.clientWidth + 1 && !one.closest(".scroll");
@@ -68,14 +75,18 @@ document.body.append(told);
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("browser")
-    write_report(
-        write_run(folder / "run", paper_records("cold") + paper_records("warm"), with_steps=True),
-        folder / "report",
-    )
+    records = [
+        *paper_records("cold"),
+        *paper_records("warm"),
+        *paper_records("warm", workers=2),
+        make_record("hdf5", workers=4, status=Status.FAILED, failure="no space"),
+        *replicates("png", [50.0, 51.0], workers=4),
+    ]
+    write_report(write_run(folder / "run", records, with_steps=True), folder / "report")
     return (folder / "report" / "report.html").read_text(encoding="utf-8")
 
 
-def looked_at(text: str, width: int, folder: Path, script: str = LOOK) -> dict[str, Any]:
+def looked_at(text: str, width: int, folder: Path, script: str = LOOK, view: str = "") -> dict[str, Any]:
     """Open the page in a window of `width` pixels and return what the browser found."""
     page = folder / "page.html"
     watched = text.replace("<head>", f"<head>{LISTEN}", 1).replace("</body>", f"{script}</body>", 1)
@@ -83,7 +94,7 @@ def looked_at(text: str, width: int, folder: Path, script: str = LOOK) -> dict[s
     page.write_text(watched, encoding="utf-8")
     frame = folder / "frame.html"
     frame.write_text(
-        f'<!doctype html><body style="margin:0"><iframe id="f" src="page.html" width="{width}" height="900" '
+        f'<!doctype html><body style="margin:0"><iframe id="f" src="page.html{view}" width="{width}" height="900" '
         'style="border:0"></iframe><script>document.getElementById("f").onload = () => { const told = '
         'document.createElement("pre"); told.id = "found"; told.textContent = document.getElementById("f")'
         '.contentDocument.getElementById("found").textContent; document.body.append(told); };</script></body>',
@@ -99,7 +110,7 @@ def looked_at(text: str, width: int, folder: Path, script: str = LOOK) -> dict[s
     return told
 
 
-@pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desk"])
+@pytest.mark.parametrize("width", [400, 1280], ids=["phone", "desk"])
 def test_the_page_fits_and_nothing_is_missing(width: int, text: str, tmp_path: Path) -> None:
     found = looked_at(text, width, tmp_path)
     assert found["width"] == pytest.approx(width, abs=20)  # a scroll bar
@@ -117,18 +128,105 @@ def test_the_look_would_see_what_is_wrong(text: str, tmp_path: Path) -> None:
         1,
     )
     assert broken != text
-    found = looked_at(broken, 390, tmp_path)
+    found = looked_at(broken, 400, tmp_path)
     assert found["complaints"]
     assert found["wide"]
     assert found["lost"] == 1
 
 
-def test_the_matrix_filters_compares_sorts_and_opens(text: str, tmp_path: Path) -> None:
-    found = looked_at(text, 1280, tmp_path, CLICKS)
+def clicked(text: str, folder: Path, steps: str, view: str = "", width: int = 1280) -> dict[str, Any]:
+    """Open the page at a link, take steps in its matrix, and return what is seen."""
+    found = looked_at(text, width, folder, f"{TOOLS}<script>{steps}; tell(seen());</script>", view)
     assert found["complaints"] == []
-    assert {"faster", "base"} <= set(found["before"])
-    assert {"slower", "base"} <= set(found["against"])
-    assert found["first"] == "memory (native)"
-    assert found["columns"] == 2
-    assert found["opened"] >= 1
-    assert "base=lmdb" in found["hash"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "columns"),
+    [
+        ("state", "in memory", 3),
+        ("state", "from a cold start", 1),
+        ("workers", "2", 1),
+    ],
+)
+def test_a_filter_leaves_its_columns(name: str, value: str, columns: int, text: str, tmp_path: Path) -> None:
+    before = clicked(text, tmp_path, "")
+    found = clicked(text, tmp_path, f'choose("{name}", "{value}")')
+    assert len(before["columns"]) == len(set(before["columns"])) == 4
+    assert len(found["columns"]) == columns
+    assert found["hash"] == f"#{urlencode({name: value})}"
+
+
+def test_another_base_turns_the_verdicts(text: str, tmp_path: Path) -> None:
+    usual = clicked(text, tmp_path, 'choose("state", "in memory")')
+    against = clicked(text, tmp_path, 'choose("state", "in memory"); choose("base", "memory:native")')
+    assert "faster" in usual["verdicts"]
+    assert "slower" not in usual["verdicts"]
+    assert "slower" in against["verdicts"]
+    assert "faster" not in against["verdicts"]
+
+
+def test_a_head_sorts_down_then_up_then_as_before(text: str, tmp_path: Path) -> None:
+    press = 'document.querySelectorAll("#matrix th button")[1].click();'
+    first, down, up, again = (clicked(text, tmp_path, press * times) for times in range(4))
+    assert down["sorted"] == ["descending"]
+    assert down["stores"][0] == "memory (native)"
+    assert down["stores"] != first["stores"]
+    rated = len(down["stores"])
+    assert up["sorted"] == ["ascending"]
+    assert up["stores"][:rated] == down["stores"][::-1]
+    assert again["sorted"] == []
+    assert again["stores"] == first["stores"]
+    by_name = clicked(text, tmp_path, 'document.querySelector("#matrix th button").click()')
+    assert by_name["stores"] == sorted(by_name["stores"], key=str.lower)
+
+
+def test_a_cell_opens_its_tables_and_closes_again(text: str, tmp_path: Path) -> None:
+    press = 'document.querySelector("#matrix tr[data-store=lmdb] td a").click();'
+    opened = clicked(text, tmp_path, press)
+    assert len(opened["opened"]) == 2
+    assert set(opened["chosen"]) == {"LMDB"}
+    assert clicked(text, tmp_path, press + press)["opened"] == []
+    close = 'document.querySelector("#opened > button").click();'
+    assert clicked(text, tmp_path, press + close)["opened"] == []
+
+
+def test_a_cell_without_a_rate_says_why(text: str, tmp_path: Path) -> None:
+    failed = """const cell = shown("#matrix tr[data-store=hdf5] a").find((one) => one.innerText.includes("failed"));
+    cell.click(); tell({ told: shown("#opened")[0]?.innerText ?? "" });"""
+    found = looked_at(text, 1280, tmp_path, f"{TOOLS}<script>{failed}</script>")
+    assert "no space" in found["told"]
+
+
+def test_a_link_gives_the_same_view(text: str, tmp_path: Path) -> None:
+    steps = """choose("state", "in memory"); choose("base", "lmdb");
+    document.querySelectorAll("#matrix th button")[1].click();
+    shown("#matrix tr[data-store=png] td a")[0].click();"""
+    made = clicked(text, tmp_path, steps)
+    linked = clicked(text, tmp_path, "", made["hash"])
+    assert made["opened"]
+    assert linked == made
+    phone = clicked(text, tmp_path, "", made["hash"], width=400)
+    assert phone["stores"] == made["stores"]
+
+
+@pytest.mark.parametrize("view", ["#state=nowhere&base=gone&sort=99&open=panel-99+x", "#%", "#panel-0"])
+def test_a_link_to_nothing_shows_everything(view: str, text: str, tmp_path: Path) -> None:
+    assert len(clicked(text, tmp_path, "", view)["columns"]) == 4
+
+
+def test_every_table_can_be_read_without_a_script(text: str, tmp_path: Path) -> None:
+    bare = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    found = looked_at(
+        bare,
+        1280,
+        tmp_path,
+        TOOLS
+        + """<script>
+    const links = [...document.querySelectorAll("#matrix td a")];
+    tell({ ...seen(), lost: links.filter((one) => !document.querySelector(one.hash)).length, links: links.length });
+    </script>""",
+    )
+    assert found["links"] >= 12
+    assert found["lost"] == 0
+    assert "faster" in found["verdicts"]

@@ -1,0 +1,132 @@
+"""The matrix of every store in every setting: a table for the terminal, and all of its ratios for the page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storebench.comparison import Verdict
+from storebench.report.cells import CellSummary, LoopWork, backend_rank, varying_fields, work_key, work_of
+from storebench.report.labels import backend_label, condition_label, dataset_label, number, setting_label
+from storebench.report.panels import Panel, rate_ratio
+from storebench.report.tables import Table, rate_words
+from storebench.units import number_of
+
+_WORKS = {LoopWork.TRAINING: "training", LoopWork.EMULATED: "emulated training"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Column:
+    """One setting: its words, and the panels that were measured in it, which differ in their length at most."""
+
+    dataset: str
+    state: str
+    work: str
+    workers: str
+    words: tuple[str, ...]
+    """All but the dataset, as a head of a column; two columns differ in them."""
+    panels: tuple[Panel, ...]
+
+
+def columns(panels: Iterable[Panel]) -> list[Column]:
+    """Return one column per setting; panels of different stores share one if their work is the same."""
+    groups: dict[tuple[Any, ...], list[list[Panel]]] = {}
+    for panel in panels:
+        own = panel.first
+        same = groups.setdefault((*_heading(panel), work_key(own), own.cell.memory_bytes), [])
+        names = {cell.backend for cell in panel.cells}
+        free = (g for g in same if names.isdisjoint(cell.backend for other in g for cell in other.cells))
+        if (group := next(free, None)) is not None:
+            group.append(panel)
+        else:
+            same.append([panel])
+    kept = [group for same in groups.values() for group in same]
+    varying = varying_fields(group[0].first for group in kept)
+    heads = [_heading(group[0]) for group in kept]
+    words = [setting_label(group[0].speaker, varying).split(", ") for group in kept]
+    titles = {head[0] for head in heads}
+    made = []
+    for group, (dataset, *head), own_words in zip(kept, heads, words, strict=True):
+        alike = [others for other, others in zip(heads, words, strict=True) if other == (dataset, *head)]
+        more = [word for word in own_words if not all(word in others for others in alike)]
+        short = dataset.partition(",")[0]
+        unique = sum(title.partition(",")[0] == short for title in titles) == 1
+        made.append(
+            Column(
+                dataset=short if unique else dataset,
+                state=head[0],
+                work=head[1],
+                workers=str(group[0].first.cell.workers),
+                words=tuple(word for word in (*head, ", ".join(more)) if word),
+                panels=tuple(group),
+            )
+        )
+    return made
+
+
+def _heading(panel: Panel) -> tuple[str, ...]:
+    own = panel.first.cell
+    return (
+        dataset_label(panel.first),
+        condition_label(panel.speaker),
+        _WORKS.get(work_of(own), "loading"),
+        number_of(own.workers, "worker") if own.workers else "",
+        number_of(own.ranks, "rank") if own.ranks > 1 else "",
+    )
+
+
+def matrix(panels: Sequence[Panel]) -> Table:
+    """Return stores by settings: the rate of each store in each panel, and in brackets times the base."""
+    found = columns(panels)
+    several = len({column.dataset for column in found}) > 1
+    shown = [
+        {cell.backend: _with_ratio(panel, cell) for panel in column.panels for cell in panel.stored}
+        for column in found
+    ]
+    names = sorted({name for cells in shown for name in cells}, key=backend_rank)
+    return Table(
+        caption="Images/s of every store, and times the base: + faster, - slower, = within 10%, ? undecided",
+        head=("store", *(", ".join([c.dataset] * several + [*c.words]) for c in found)),
+        rows=tuple((backend_label(name), *(cells.get(name, "") for cells in shown)) for name in names),
+    )
+
+
+def _with_ratio(panel: Panel, cell: CellSummary) -> str:
+    rate, found = number(cell.median("samples_per_s")), panel.ratio(cell)
+    if found is None or found.mid is None:
+        return rate
+    sign = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.EQUAL: "="}.get(found.verdict, "?")
+    return f"{rate} ({number(found.mid, 2)}{sign})"
+
+
+def explored(panels: Sequence[Panel], anchors: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the columns of the page's matrix: rates of all stores, and the ratio of each to each other."""
+    places = dict(zip(panels, anchors, strict=True))
+    return [
+        {
+            "dataset": column.dataset,
+            "state": column.state,
+            "work": column.work,
+            "workers": column.workers,
+            "words": column.words,
+            "base": next((panel.base.backend for panel in column.panels if panel.base), ""),
+            "stores": {
+                cell.backend: {
+                    "text": rate_words(cell),
+                    "rate": cell.median("samples_per_s") if cell in panel.measured else None,
+                    "anchor": places[panel],
+                    "ratios": _ratios(cell, panel),
+                }
+                for panel in column.panels
+                for cell in panel.cells
+            },
+        }
+        for column in columns(panels)
+    ]
+
+
+def _ratios(cell: CellSummary, panel: Panel) -> dict[str, tuple[float, str]]:
+    return {
+        base.backend: (float(f"{found.mid:.4g}"), str(found.verdict))
+        for base in panel.measured
+        if base is not cell and (found := rate_ratio(cell, base)) is not None and found.mid is not None
+    }
