@@ -14,7 +14,7 @@ from storebench.report.analysis import RunFolders
 from storebench.report.answer import disturbed
 from storebench.report.cells import CellSummary
 from storebench.report.checks.records import read_all, validate_records
-from storebench.report.content import cells_of, incomplete
+from storebench.report.content import cells_of
 from storebench.report.labels import (
     FORMATS,
     ORIGINAL,
@@ -29,6 +29,7 @@ from storebench.report.labels import (
 from storebench.report.panels import BASES, rate_ratio, state_rank
 from storebench.report.roofline import BUSY_FRAC, Model, rooflines
 from storebench.report.tables import Table
+from storebench.runs.promised import incomplete
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.units import number_of
 
