@@ -17,9 +17,9 @@ export STOREBENCH_RUNS := $(RUNS)
 PAPER_DATASETS := mnist cifar10
 PER_FORMAT := --cache warm --max-steps 50
 
-# Exit code 5 with records means that replicates failed. The others are measured and reported all the same; the target fails in the end.
+# The report prints what bench would. Exit code 5 with records means that replicates failed. The others are measured and reported all the same; the target fails in the end.
 run = $(RUNS)/$(NOW)-$(1)
-bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) || { failed=$$?; [ $$failed -eq 5 ] && [ -s $(run)/records.jsonl ] || exit $$failed; }
+bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) >/dev/null || { failed=$$?; [ $$failed -eq 5 ] && [ -s $(run)/records.jsonl ] || exit $$failed; }
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data bench-all bench-paper bench-gpu bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \

@@ -74,28 +74,49 @@ def _heading(panel: Panel) -> tuple[str, ...]:
     )
 
 
+_MOST_COLUMNS = 4
+"""More settings than this are rows, with the ratios alone."""
+
+_SIGNS = "+ faster, - slower, = within 10%, ? undecided"
+
+
 def matrix(panels: Sequence[Panel]) -> Table:
-    """Return stores by settings: the rate of each store in each panel, and in brackets times the base."""
+    """Return stores by settings: the rate of each store in each setting, and in brackets times the base.
+
+    With many settings, these are the rows, and each store but the base is shown by its ratio.
+    """
     found = columns(panels)
     several = len({column.dataset for column in found}) > 1
+    settings = [", ".join([c.dataset] * several + [*c.words]) for c in found]
+    many = len(found) > _MOST_COLUMNS
     shown = [
-        {cell.backend: _with_ratio(panel, cell) for panel in column.panels for cell in panel.stored}
-        for column in found
+        {cell.backend: _rate_words(panel, cell, short=many) for panel in c.panels for cell in panel.measured}
+        for c in found
     ]
     names = sorted({name for cells in shown for name in cells}, key=backend_rank)
+    if many:
+        return Table(
+            caption=f"Images/s of the base; others as multiples of it: {_SIGNS}",
+            head=("setting", *map(backend_label, names)),
+            rows=tuple(
+                (setting, *(cells.get(name, "") for name in names))
+                for setting, cells in zip(settings, shown, strict=True)
+            ),
+        )
     return Table(
-        caption="Images/s of every store, and times the base: + faster, - slower, = within 10%, ? undecided",
-        head=("store", *(", ".join([c.dataset] * several + [*c.words]) for c in found)),
+        caption=f"Images/s of every store, and times the base: {_SIGNS}",
+        head=("store", *settings),
         rows=tuple((backend_label(name), *(cells.get(name, "") for cells in shown)) for name in names),
     )
 
 
-def _with_ratio(panel: Panel, cell: CellSummary) -> str:
+def _rate_words(panel: Panel, cell: CellSummary, *, short: bool) -> str:
     rate, found = number(cell.median("samples_per_s")), panel.ratio(cell)
     if found is None or found.mid is None:
-        return rate
+        return f"{rate}/s" if short else rate
     sign = {Verdict.FASTER: "+", Verdict.SLOWER: "-", Verdict.EQUAL: "="}.get(found.verdict, "?")
-    return f"{rate} ({number(found.mid, 2)}{sign})"
+    times = f"{number(found.mid, 2)}{sign}"
+    return times if short else f"{rate} ({times})"
 
 
 def explored(panels: Sequence[Panel], anchors: Sequence[str]) -> list[dict[str, Any]]:

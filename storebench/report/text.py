@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from storebench.plain_text import plain
 from storebench.report.tables import Table
 
-_MOST_LINES = 30
+_MOST_LINES = 45
 """Lines of a table; the page has the columns that do not fit."""
 
 _LONGEST = 40
-"""Longer names and cells may be broken into lines."""
+"""Longer cells may be broken into lines."""
+
+_LONGEST_NAME = 28
+"""So may longer cells of the first column."""
 
 _Column = tuple[str, Sequence[str]]
 """Head and cells."""
@@ -24,20 +27,20 @@ def text(table: Table, width: int) -> str:
     cells = [[plain(row[number]) for row in table.rows] for number in range(len(table.head))]
     columns = list(zip((plain(table.head[0]), *short), cells, strict=True))
     least = [_least_width(*column) for column in columns]
-    for count in range(1, len(columns)):
-        size = -(-len(short) // count)
-        starts = range(1, len(columns), size)
-        if all(least[0] + sum(one + 2 for one in least[start : start + size]) <= width for start in starts):
-            break
+    least[0] = min(least[0], max(_LONGEST_NAME, *(len(word) for cell in cells[0] for word in cell.split())))
     title = [", ".join(shared)] if shared else []
-    lines = [*title, plain(table.caption)]
-    for start in starts:
-        block = [0, *range(start, min(start + size, len(columns)))]
+    lines, start = [*title, plain(table.caption)], 1
+    while start < len(columns):
+        end = start + 1
+        while end < len(columns) and least[0] + sum(one + 2 for one in least[start : end + 1]) <= width:
+            end += 1
+        block = [0, *range(start, end)]
         made = _block([columns[n] for n in block], [least[n] for n in block], width)
         if start > 1 and len(lines) + len(made) > _MOST_LINES:
             lines.append(f"The page has {len(columns) - start} more columns.")
             break
         lines += ["", *made] if start > 1 else made
+        start = end
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -67,7 +67,7 @@ def test_a_make_target_is_listed_by_make_help(command: Command) -> None:
 @pytest.mark.parametrize("target", sorted(make_targets()))
 def test_what_a_make_target_runs_is_there(target: str, tmp_path: Path) -> None:
     for line in recipe(target, f"RUNS={tmp_path}"):
-        for found in re.finditer(r"bin/storebench ([^;|&\\]+)", line):
+        for found in re.finditer(r"bin/storebench ([^;|&>\\]+)", line):
             parse(shlex.split(found[1].replace("$dataset", "mnist")))
         for module in re.findall(r"-m ((?:tests|benchmarks)\.[\w.]+)", line):
             path = ROOT / module.replace(".", "/")

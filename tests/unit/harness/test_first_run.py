@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,8 @@ def test_it_ends_with_what_to_do_and_a_row_per_choice(answered: tuple[Path, Comp
     lines = done.stdout.splitlines()
     assert len(lines) <= 25
     assert lines[0].startswith("Undecided after 2 rounds")
-    rows = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
-    assert rows[0] == "your files"
-    assert any("raw pixels" in row for row in rows)
+    assert any(line.strip().startswith("your files ") for line in lines)
+    assert any("raw pixels" in line for line in lines)
     for label in ("Cost: ", "Workers: ", "Memory: ", "First batch: "):
         assert [line for line in lines if line.startswith(label)], done.stdout
 
@@ -128,11 +128,11 @@ def test_photographs_are_stored_as_they_are_and_as_squares(
     assert by["original"]["store"]["payload_bytes"] == sizes
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Undecided after 1 round")  # one round tells nothing
-    rows = [line.split("│") for line in lines if line.startswith("│ ")]
+    files = next(line for line in lines if line.strip().startswith("your files "))
     counted = by["original"]["counters"]
     cpu_s = (counted["cpu_user_s"] + counted["cpu_system_s"]) / by["original"]["samples"]
-    assert int(rows[0][5]) == math.ceil(2470 * cpu_s)
-    assert "cores for a100" in done.stdout
+    assert int(re.split(r"\s{2,}", files.strip())[4]) == math.ceil(2470 * cpu_s)
+    assert "a100" in done.stdout
     assert "rtx4090" not in done.stdout
 
 

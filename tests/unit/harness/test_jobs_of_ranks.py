@@ -101,7 +101,17 @@ def answer(job: CellJob, folder: Path) -> dict[str, Any]:
 
 def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Path) -> None:
     """Use fresh interpreters: the ranks of most other tests are copies of the process that started them."""
-    words = ("lmdb", *SMALL, *TWO_RANKS, "--stores", here.stores, "--out", tmp_path / "run", "--json")
+    words = (
+        "lmdb",
+        *SMALL,
+        *TWO_RANKS,
+        "--stores",
+        here.stores,
+        "--out",
+        tmp_path / "run",
+        "--json",
+        "--verbose",
+    )
     with started(here, "run", *words) as process:
         _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
@@ -110,8 +120,6 @@ def test_a_job_of_two_ranks_is_one_record(here: Bench, tidy: None, tmp_path: Pat
     assert record.coverage is not None
     assert record.coverage.complete
     assert "tiny, 2 ranks" in error
-    assert re.search(r"^    2 ranks: [\d,]+ to [\d,]+ samples/s each, skew ", error, re.MULTILINE)
-    assert "exposed communication" in error
     assert not list((tmp_path / "run" / LOGS_DIR).iterdir()), "a job that works prints nothing"
 
 
