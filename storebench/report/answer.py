@@ -14,7 +14,7 @@ from storebench.report.labels import (
     number,
     percent,
 )
-from storebench.report.panels import Panel
+from storebench.report.panels import Panel, rate_ratio
 from storebench.report.roofline import Roofline
 from storebench.results import OTHERS_MOST_FRAC
 from storebench.units import number_of
@@ -48,7 +48,16 @@ def answer(
         return Answer(sentence="Nothing was measured that could be compared.")
     base, best = panel.base, panel.fastest()
     ratio = None if best is None else panel.ratio(best)
-    changes = [*_unranked(panel, best), *_other_settings(panel, panels, best), *_feeding_change(panel, roofs)]
+    alike = [
+        backend_label(cell.backend)
+        for cell in panel.stored
+        if best is not None
+        and cell not in (best, base)
+        and (found := rate_ratio(cell, best)) is not None
+        and found.verdict is Verdict.EQUAL
+    ]
+    changes = [f"As fast: {', '.join(alike)}."] if alike else []
+    changes += [*_unranked(panel, best), *_other_settings(panel, panels, best), *_feeding_change(panel, roofs)]
     limit = limits.get(best.key) if best is not None else None
     if best is not None and limit is not None and limit.gain > 1.0:
         changes.append(f"What limits {backend_label(best.backend)} is {limit.bound}: {limit.remedy}.")
@@ -154,7 +163,7 @@ def _feeding_change(panel: Panel, roofs: Sequence[Roofline]) -> list[str]:
             and roofline.trained
             and curve.loader.dataset_key == panel.first.dataset_key
         ):
-            rate = number(curve.starving.low or curve.starving.mid, 2)
+            rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid), 2)
             return [f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."]
     return []
 

@@ -37,14 +37,14 @@ def gpu() -> Axes:
 
 def results() -> Axes:
     """Draw the rates of stores larger than memory, at Linux's own read-ahead."""
-    frame = _of("roofline")
-    limited = frame[(frame.cache == "limited") & (frame.readahead_kib == 128) & (frame.compute == "none")]
+    frame = _of("answer")
+    limited = frame[(frame.cache == "limited") & (frame.readahead_kib == 128)]
     return storebench.plot_throughput(limited)
 
 
 DRAWN: dict[str, Callable[[], Axes]] = {
     "results": results,
-    "roofline": lambda: storebench.plot_roofline(_of("answer", "roofline")),
+    "roofline": lambda: storebench.plot_roofline(_of("roofline")),
     "gpu": gpu,
 }
 """File name without its ending -> what draws it."""
