@@ -197,7 +197,7 @@ def worth(
         if any(c.backend in BASES and c.cell.compute.kind is ComputeKind.NONE for c in unsound):
             return Worth(sentences=(f"It cannot be told: the figures of {names} do not validate.",))
         return None
-    caution = (f"{names}: the figures do not validate, and are left out.",) if names else ()
+    caution: tuple[str, ...] = (f"{names}: the figures do not validate, and are left out.",) if names else ()
     named = feeding_sentences([lead], accelerators)
     helping = {
         curve: found
@@ -207,7 +207,11 @@ def worth(
         and found.verdict is Verdict.FASTER
         and curve.starving.mid > base.starving.mid
     }
+    packed = base.loader.cell.data.container is not None
     files = "your files" if base.backend == "original" else backend_label(base.backend)
+    if packed:
+        files = "single image files"
+        caution += ("The container itself was not measured, only the stores made of it.",)
     where = condition_label(lead.first)
     memory = _memory_sentence(lead)
     if not helping:
