@@ -127,7 +127,7 @@ def open_dataset(
     elif spec.file_list is not None:
         source = open_list(spec.file_list, spec.split, spec.image_size, listings)
     elif spec.container is not None:
-        source = open_container(spec.container, spec.split, spec.image_size)
+        source = open_container(spec.container, spec.split, spec.image_size, listings)
     elif not spec.synthetic and (files := find_files(spec.name, root)) is not None:
         source = files.open(spec.split, spec.image_size, listings)
     else:

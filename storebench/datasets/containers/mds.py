@@ -16,7 +16,7 @@ from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Asked, Classes, Container, Labels, Spans
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
-from storebench.errors import CorruptDataError
+from storebench.errors import CorruptDataError, UsageError
 from storebench.fileio.json_text import parse_json
 
 COMPRESSIONS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}  # as MDS and as pyarrow call them
@@ -42,18 +42,16 @@ class Shard:
 
 class MdsShards(Container):
     def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:
-        super().__init__(kind, files, asked)
+        index = files[0]
+        if len(files) > 1:
+            raise UsageError("several indexes, and one is read", where=index, hint="Name one index.json.")
+        self._shards = _shards(index)
+        super().__init__(kind, [index, *(shard.path for shard in self._shards)], asked)
         self._unpacked = threading.local()
 
     def scan(self) -> None:
-        index = self.files[0]
-        if len(self.files) > 1:
-            raise CorruptDataError(
-                "several indexes, and one is read", where=index, hint="Name one index.json."
-            )
-        self._shards = _shards(index)
-        paths = [shard.path for shard in self._shards]
-        self.files, self.spans = [index, *paths], Spans(paths)
+        index, *paths = self.files
+        self.spans = Spans(paths)
         labels = Labels(index)
         self._image = label = ""
         for number, shard in enumerate(self._shards):

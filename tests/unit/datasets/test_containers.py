@@ -1,6 +1,7 @@
 """Datasets that other programs packed: the samples are those of the files, and damage is one line."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
 from storebench.datasets.containers.crc32c import crc32c
 from storebench.datasets.containers.protobuf import signed, wire_fields
+from storebench.datasets.listing import Listings
 from storebench.errors import (
     CorruptDataError,
     DataNotFoundError,
@@ -91,6 +93,37 @@ def test_a_container_is_cut_grown_and_known_again_like_a_folder(
     shutil.rmtree(tmp_path / "data")
     other = opened(WRITERS[kind](tmp_path / "data", [*samples[1:], (samples[0][0], 1)])).info
     assert other.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_container_is_scanned_once(
+    kind: str, samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = WRITERS[kind](tmp_path / "data", samples)
+    (tmp_path / "stores").mkdir()
+    spec = DatasetSpec(name=text if text.startswith("hf:") else f"container:{text}")
+    first = open_dataset(spec, listings=Listings(tmp_path / "stores"))
+    with monkeypatch.context() as patch:
+        patch.setattr("storebench.datasets.containers.scan.run_isolated", None)
+        again = open_dataset(spec, listings=Listings(tmp_path / "stores"))
+    assert again.info == first.info
+    assert [again.original(index) for index in range(len(again))] == samples
+
+
+def test_a_kept_scan_calls_nothing_and_is_not_used_for_other_files(
+    samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DatasetSpec(name=f"container:{WRITERS['tar'](tmp_path / 'data', samples)}")
+    listings = Listings(tmp_path)
+    first = open_dataset(spec, listings=listings)
+    [kept] = (tmp_path / ".listings").iterdir()
+    for content in (b"", pickle.dumps(Path("/bin/sh")), b"cos\nsystem\n(S'touch called'\ntR."):
+        listings.keep(kept.name, content)
+        monkeypatch.chdir(tmp_path)
+        assert open_dataset(spec, listings=listings).info == first.info
+    assert not (tmp_path / "called").exists()
+    WRITERS["tar"](tmp_path / "data", samples[:-1])
+    assert len(open_dataset(spec, listings=listings)) == len(samples) - 1
 
 
 RAW = pixels(6, 20, 30, 3)
