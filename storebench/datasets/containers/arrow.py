@@ -179,7 +179,7 @@ class ParquetRows(Rows):
 class ArrowRows(Rows):
     def pieces(self, path: Path) -> Iterator[int]:
         rows = 0
-        for batch in _batches(path):
+        for batch in record_batches(path):
             batch.validate(full=True)  # the library itself trusts the offsets in a file
             rows += len(batch)
         yield rows
@@ -189,11 +189,12 @@ class ArrowRows(Rows):
             return _opened(source).schema
 
     def batches(self, path: Path, number: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        for batch in _batches(path):
+        for batch in record_batches(path):
             yield batch.select(list(columns))
 
 
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an Arrow file, whose values stay in the mapped file."""
     with pa.memory_map(str(path)) as source:
         reader = _opened(source)
         if isinstance(reader, pa.RecordBatchFileReader):

@@ -44,12 +44,18 @@ def _is_tar(start: bytes) -> bool:
     return True
 
 
+def _is_hdf5(start: bytes) -> bool:
+    return any(
+        start.startswith(b"\x89HDF\r\n\x1a\n", at) for at in (0, 512, 1024, 2048)
+    )  # behind a user's block
+
+
 KINDS = (
     Kind("tar shards", _is_tar, "tar:TarShards"),
     Kind("Parquet", lambda start: start.startswith(b"PAR1"), "arrow:ParquetRows"),
     Kind("Arrow", lambda start: start.startswith((b"ARROW1\0\0", b"\xff\xff\xff\xff")), "arrow:ArrowRows"),
     Kind("LMDB", lambda start: start[16:20] == b"\xde\xc0\xef\xbe", "lmdb:LmdbRecords"),
-    Kind("HDF5", lambda start: start.startswith(b"\x89HDF\r\n\x1a\n"), "hdf5:Hdf5Arrays"),
+    Kind("HDF5", _is_hdf5, "hdf5:Hdf5Arrays"),
     Kind("MDS", lambda start: start.lstrip().startswith(b"{") and b'"shards"' in start, "mds:MdsShards"),
     Kind(
         "TFRecord",
@@ -58,9 +64,9 @@ KINDS = (
     ),
 )
 
-START_BYTES = 512
-STATE = "state.json"
-_MARKS = ("data.mdb", "index.json", "train/index.json", STATE, "dataset_dict.json")
+START_BYTES = 4096
+STATE, INDEX = "state.json", "index.json"
+_MARKS = ("data.mdb", INDEX, f"train/{INDEX}", STATE, "dataset_dict.json")
 """Files by which a folder is known to be a container."""
 
 _LOOKED_AT = 64  # most files in a folder that are looked at to know it
@@ -98,7 +104,7 @@ def is_container(text: str) -> bool:
         for entry in itertools.islice(entries, _LOOKED_AT):
             if entry.name.lower().endswith(EXTENSIONS):
                 return False
-            if entry.is_file() and not is_left_out(entry.name) and _kind_of(Path(entry.path)) is not None:
+            if entry.is_file() and not is_left_out(entry.name) and kind_of(Path(entry.path)) is not None:
                 return True
     return False
 
@@ -111,7 +117,7 @@ def find_container(text: str, split: Split) -> Container:
         files = _in_folder(place, split)
         if not files:
             raise DataNotFoundError(
-                f"no file is {_kinds()} by its content", where=place, hint="Name a file of it."
+                f"no file is {known_kinds()} by its content", where=place, hint="Name a file of it."
             )
     elif place.exists() or not _PATTERN.search(path):
         files = _of_split([place], split, place)
@@ -119,13 +125,13 @@ def find_container(text: str, split: Split) -> Container:
         files = _of_split([Path(name) for name in sorted(glob.glob(path, recursive=True))], split, place)  # noqa: PTH207
         if not files:
             raise DataNotFoundError("no file has such a name", where=place, hint="Check the pattern.")
-    kinds = [_kind_of(file) for file in files]
+    kinds = [kind_of(file) for file in files]
     first = kinds[0]
     if first is None:
         packed = files[0].suffix in (".gz", ".tgz", ".zst", ".bz2", ".xz")
         advice = "Name such a file, a folder of images, or --list FILE for a list."
         hint = "Unpack it first." if packed else advice
-        raise CorruptDataError(f"not {_kinds()} by its content", where=files[0], hint=hint)
+        raise CorruptDataError(f"not {known_kinds()} by its content", where=files[0], hint=hint)
     for file, kind in zip(files, kinds, strict=True):
         if kind is not first:
             what = f"not {first.words} by its content, as {files[0].name} is"
@@ -137,11 +143,11 @@ def find_container(text: str, split: Split) -> Container:
     return container
 
 
-def _kinds() -> str:
+def known_kinds() -> str:
     return ", ".join(kind.words for kind in KINDS[:-1]) + f" or {KINDS[-1].words}"
 
 
-def _kind_of(path: Path) -> Kind | None:
+def kind_of(path: Path) -> Kind | None:
     with open_source(path) as stream:
         start = stream.read(START_BYTES)
     return next((kind for kind in KINDS if kind.begins(start)), None)
@@ -161,7 +167,7 @@ def _in_folder(folder: Path, split: Split) -> list[Path]:
             raise _no_split(folder, split)
         return _in_folder(folder / below[named.index(True)], Split.TRAIN)
     files = [folder / name for name in names if not name.lower().endswith(EXTENSIONS)]
-    return _of_split([file for file in files if file.is_file() and _kind_of(file) is not None], split, folder)
+    return _of_split([file for file in files if file.is_file() and kind_of(file) is not None], split, folder)
 
 
 def _saved(folder: Path) -> list[str]:

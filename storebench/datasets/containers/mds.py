@@ -49,6 +49,10 @@ class MdsShards(Container):
         super().__init__(kind, [index, *(shard.path for shard in self._shards)], asked)
         self._unpacked = threading.local()
 
+    @property
+    def compressed(self) -> bool:
+        return any(shard.compression for shard in self._shards)
+
     def scan(self) -> None:
         index, *paths = self.files
         self.spans = Spans(paths)
