@@ -55,43 +55,32 @@ class Rows(Container):
         """Yield the rows of piece `number` of a file in batches."""
 
     def scan(self) -> None:
-        self._owners, self._ends = (
-            array("q"),
-            array("q"),
-        )  # number of the file and of the row behind, by piece
         self._local = threading.local()
-        self._numbers = array("q")  # number of a piece within its file
-        schema: pa.Schema | None = None
+        self._pieces: list[tuple[int, int]] = []  # number of a piece's file, and its number within that
+        self._ends = array("q")  # rows of all pieces up to and with each
+        self._starts = array("q")  # rows of all files before each
+        labels, count, kinds = Labels(self.files[0]), 0, None
+        names: tuple[str, ...] = ()
         for place, path in enumerate(self.files):
+            self._starts.append(count)
             with _reading(path):
-                own = self.schema(path)
-                if schema is None:
-                    schema = own
+                schema = self.schema(path)
+                if not place:
                     self.image, self.label = self._fields(schema, path)
-                if [own.field(name).type for name in self._columns if name in own.names] != [
-                    schema.field(name).type for name in self._columns
-                ]:
+                    names = _class_names(schema, self.label)
+                columns = [name for name in (self.image, self.label) if name]
+                own = [schema.field(name).type if name in schema.names else None for name in columns]
+                if own != (kinds := kinds or own):
                     what = f"other columns than {self.files[0].name} has"
                     raise CorruptDataError(what, where=path, hint="Name files with the same columns.")
                 for number, rows in enumerate(self.pieces(path)):
-                    self._owners.append(place)
-                    self._numbers.append(number)
-                    self._ends.append((self._ends[-1] if self._ends else 0) + rows)
-        count = self._ends[-1] if self._ends else 0
-        labels = Labels(self.files[0])
-        for piece, owner in enumerate(self._owners if self.label else ()):
-            path = self.files[owner]
-            with _reading(path):
-                for batch in self.batches(path, self._numbers[piece], [self.label]):
-                    for value in batch.column(0).to_pylist():
-                        labels.add(value)
-        self.classes = (
-            labels.classes(self._class_names(schema)) if self.label and count else Classes.none(count)
-        )
-
-    @property
-    def _columns(self) -> list[str]:
-        return [self.image, self.label] if self.label else [self.image]
+                    count += rows
+                    self._pieces.append((place, number))
+                    self._ends.append(count)
+                    for batch in self.batches(path, number, [self.label]) if self.label else ():
+                        for value in batch.column(0).to_pylist():
+                            labels.add(value)
+        self.classes = labels.classes(names) if self.label and count else Classes.none(count)
 
     def _fields(self, schema: pa.Schema, path: Path) -> tuple[str, str]:
         """Return the columns of images and labels; an image is bytes, or a structure with bytes."""
@@ -108,20 +97,10 @@ class Rows(Container):
             )
         return image, self.label_field(schema.names, path)
 
-    def _class_names(self, schema: Any) -> Sequence[str]:
-        """Return the names of the classes that Hugging Face keeps in the metadata of a table."""
-        try:
-            about = json.loads(schema.metadata[b"huggingface"])
-            names = about["info"]["features"][self.label]["names"]
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return ()
-        return [str(name) for name in names] if isinstance(names, list) else ()
-
     def read(self, index: int) -> bytes | Image:
         piece = bisect_right(self._ends, index)
         row = index - (self._ends[piece - 1] if piece else 0)
-        path = self.files[self._owners[piece]]
-        with _reading(path):
+        with _reading(self.files[self._pieces[piece][0]]):
             cursor = self._cursor(piece, row)
             value = cursor.batch.column(0)[row - cursor.first].as_py()
         content = value.get(_BYTES) if isinstance(value, dict) else value
@@ -137,8 +116,8 @@ class Rows(Container):
         """Return this thread's cursor, moved to a row."""
         cursor: Cursor | None = getattr(self._local, "cursor", None)
         if cursor is None or cursor.piece != piece or row < cursor.first:
-            path = self.files[self._owners[piece]]
-            following = self.batches(path, self._numbers[piece], [self.image])
+            place, number = self._pieces[piece]
+            following = self.batches(self.files[place], number, [self.image])
             cursor = Cursor(piece, 0, next(following), following)
         while row >= cursor.first + len(cursor.batch):
             cursor.first += len(cursor.batch)
@@ -147,9 +126,17 @@ class Rows(Container):
         return cursor
 
     def locate(self, index: int) -> str:
-        owner = self._owners[bisect_right(self._ends, index)]
-        before = bisect_right(self._owners, owner - 1)
-        return f"{self.files[owner]}: row {index - (self._ends[before - 1] if before else 0):,}"
+        place, _ = self._pieces[bisect_right(self._ends, index)]
+        return f"{self.files[place]}: row {index - self._starts[place]:,}"
+
+
+def _class_names(schema: Any, label: str) -> tuple[str, ...]:
+    """Return the names of the classes that Hugging Face keeps in the metadata of a table."""
+    try:
+        about = json.loads(schema.metadata[b"huggingface"])
+        return tuple(map(str, about["info"]["features"][label]["names"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ()
 
 
 class ParquetRows(Rows):
@@ -219,7 +206,7 @@ def _holds_images(kind: pa.DataType) -> bool:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
+    except (pa.ArrowException, OSError, LookupError, ValueError, StopIteration) as error:
         first = " ".join(str(error).split())[:200] or "fewer rows than it says"
         raise CorruptDataError(
             f"cannot be read ({first})", where=path, hint="Copy the file again."

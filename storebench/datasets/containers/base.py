@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from storebench.datasets.base import Image
 from storebench.datasets.folder import MOST_LABEL, ONE_CLASS
-from storebench.datasets.sources import open_source, unreadable
+from storebench.datasets.images import MOST_FILE_BYTES
+from storebench.datasets.sources import fingerprint, open_source, unreadable
 from storebench.errors import CorruptDataError, UnknownNameError
 
 IMAGE_FIELDS = (
@@ -171,10 +172,13 @@ class Spans:
     def shard(self, index: int) -> int:
         return self._shards[index]
 
-    def read(self, index: int, *, before: int = 0, behind: int = 0) -> bytes:
-        """Return a range with some bytes before and behind it."""
+    def read(self, index: int, *, behind: int = 0, most_bytes: int = MOST_FILE_BYTES) -> bytes:
+        """Return a range, or the first bytes of it, with some bytes behind it."""
         path, offset, size = self.place(index)
-        return read_at(path, offset - before, before + size + behind)
+        return read_at(path, offset, min(size + behind, most_bytes))
+
+    def digest(self) -> str:
+        return fingerprint(*(column.tobytes() for column in (self._shards, self._offsets, self._sizes)))
 
     def __len__(self) -> int:
         return len(self._shards)

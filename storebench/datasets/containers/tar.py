@@ -3,6 +3,7 @@
 import itertools
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -32,24 +33,18 @@ class TarShards(Container):
         self.spans = Spans(self.files)
         labels, without, extensions = Labels(self.files[0]), 0, set[str]()
         labelled = True  # until the first sample has no label
-        for shard, path in enumerate(self.files):
-            with open_source(path) as stream:
-                named = ((*_split(member.name), member) for member in members(stream, str(path)))
-                visible = (item for item in named if not is_left_out(item[2].name))
-                for key, group in itertools.groupby(visible, key=lambda item: item[0]):
-                    where = f"{path}:{key}"
-                    fields = _fields(where, [(extension, member) for _, extension, member in group])
-                    extensions |= fields.keys()
-                    image = self._image(where, fields)
-                    if image is None:
-                        without += 1
-                        continue
-                    label = self._label(stream, where, fields) if labelled else None
-                    if label is None and not len(self.spans) and not self.asked.label:
-                        labelled = False
-                    if labelled:
-                        labels.add(label, where)
-                    self.spans.append(shard, image.offset, image.size)
+        for shard, stream, where, fields in self._samples():
+            extensions |= fields.keys()
+            image = self._image(where, fields)
+            if image is None:
+                without += 1
+                continue
+            label = self._label(stream, where, fields) if labelled else None
+            if label is None and not len(self.spans) and not self.asked.label:
+                labelled = False
+            if labelled:
+                labels.add(label, where)
+            self.spans.append(shard, image.offset, image.size)
         if not len(self.spans):
             raise CorruptDataError(
                 f"no sample has an image; its fields are {listed(sorted(extensions))}",
@@ -58,6 +53,16 @@ class TarShards(Container):
             )
         self.notes = [f"{number_of(without, 'sample')} without an image left out"] if without else []
         self.classes = labels.classes() if labelled else Classes.none(len(self.spans))
+
+    def _samples(self) -> Iterator[tuple[int, BinaryIO, str, dict[str, Member]]]:
+        """Yield the samples of all shards: the number of the shard and its stream, the place, the members by extension."""
+        for shard, path in enumerate(self.files):
+            with open_source(path) as stream:
+                named = ((*_split(member.name), member) for member in members(stream, str(path)))
+                visible = (item for item in named if not is_left_out(item[2].name))
+                for key, group in itertools.groupby(visible, key=lambda item: item[0]):
+                    where = f"{path}:{key}"
+                    yield shard, stream, where, _fields(where, [item[1:] for item in group])
 
     def read(self, index: int) -> bytes:
         return self.spans.read(index)
