@@ -322,6 +322,11 @@ def _pickles(folder: Path) -> str:
     return str(folder)
 
 
+def _a_text_among_images(folder: Path) -> str:
+    write_lmdb(folder, numbered([JPEG, b"text", JPEG]))
+    return str(folder)
+
+
 def _damaged_record(path: Path) -> str:
     content = bytearray(record(example({"image": JPEG, "label": 1})))
     content[200] ^= 1
@@ -356,6 +361,12 @@ REFUSED: dict[str, tuple[Callable[[Path], str], str, int, str]] = {
     "cut HDF5": (_cut("HDF5", "a.h5", 0.5), "", 5, "a.h5: HDF5 cannot read it"),
     "a damaged record": (_damaged_record, "", 5, "checksum is wrong"),
     "a pickle": (_pickles, "", 5, "key 00000000: its value is no image file, and pickled"),
+    "a text among images": (
+        _a_text_among_images,
+        "",
+        5,
+        "key 00000001: its value is no image file, and no Datum",
+    ),
     "another folder": (_in_other_files, "", 5, "outside of its folder"),
     "no container": (_bytes(b"PATH 1\n" * 100), "", 5, "by its content"),
     "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "", 5, "Unpack it first"),
