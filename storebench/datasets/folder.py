@@ -134,8 +134,8 @@ def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
 TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
 """Words for a test split; of several splits, the first one in this order is used."""
 
-_TRAIN_FOLDERS = ("train", "training")
-_WORDS = "|".join((*_TRAIN_FOLDERS, *TEST_FOLDERS))
+TRAIN_FOLDERS = ("train", "training")
+_WORDS = "|".join((*TRAIN_FOLDERS, *TEST_FOLDERS))
 _NAME = re.compile(rf"({_WORDS})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII)
 _ALIKE = re.compile(rf"({_WORDS}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII)
 _ENDING = re.compile(rf"[ _-]({_WORDS})$", re.IGNORECASE | re.ASCII)
@@ -211,7 +211,7 @@ def split_word(name: str) -> str:
 def split_of(name: str) -> Split | None:
     """Return the split that a folder's name stands for; None for every other name."""
     word = split_word(name)
-    return (Split.TRAIN if word in _TRAIN_FOLDERS else Split.TEST) if word else None
+    return (Split.TRAIN if word in TRAIN_FOLDERS else Split.TEST) if word else None
 
 
 def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:

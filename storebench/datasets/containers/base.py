@@ -1,6 +1,7 @@
 """What all containers share: the fields that hold images and labels, labels as classes, and samples at byte ranges."""
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -50,8 +51,9 @@ class Labels:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int | str):
+            kind = "missing" if value is None else f"a {type(value).__name__}"
             raise CorruptDataError(
-                f"the label of sample {len(self._codes)} is {_described(value)}, not one number or text",
+                f"the label of sample {len(self._codes)} is {kind}, not one whole number or text",
                 where=where or self._where,
                 hint="Name another field for the label with #IMAGE,LABEL.",
             )
@@ -90,12 +92,6 @@ class Classes:
     def none(cls, count: int) -> Self:
         """Return one class for samples without labels."""
         return cls(np.zeros(count, np.int64), (ONE_CLASS,))
-
-
-def _described(value: Any) -> str:
-    if value is None:
-        return "missing"
-    return f"a fraction, {value}" if isinstance(value, float) else f"a {type(value).__name__}"
 
 
 class Container(ABC):
@@ -206,12 +202,13 @@ class PerProcess:
     """A handle that each process opens when it first needs it, because none can be pickled."""
 
     def __init__(self, opener: Callable[[], Any]) -> None:
-        self._opener, self._handle = opener, None
+        self._opener, self._handle, self._lock = opener, None, threading.Lock()
 
     def __call__(self) -> Any:
-        if self._handle is None:
-            self._handle = self._opener()
-        return self._handle
+        with self._lock:
+            if self._handle is None:
+                self._handle = self._opener()
+            return self._handle
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerProcess, (self._opener,)

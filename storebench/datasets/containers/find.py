@@ -15,6 +15,7 @@ from storebench.datasets.containers.base import Asked, Container
 from storebench.datasets.containers.crc32c import crc32c, masked
 from storebench.datasets.folder import (
     TEST_FOLDERS,
+    TRAIN_FOLDERS,
     are_both,
     is_left_out,
     split_of,
@@ -72,7 +73,7 @@ _MARKS = ("data.mdb", INDEX, f"train/{INDEX}", STATE, "dataset_dict.json")
 _LOOKED_AT = 64  # most files in a folder that are looked at to know it
 
 _PATTERN = re.compile(r"[*?\[]")
-_SPLIT = re.compile(r"(?<![a-z])(train|training|val|valid|validation|test|testing)(?![a-z])", re.IGNORECASE)
+_SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
 
 
 def divided(text: str) -> tuple[str, Asked]:
@@ -139,7 +140,7 @@ def find_container(text: str, split: Split) -> Container:
     module, _, name = first.target.partition(":")
     # Imported here, because Parquet and Arrow need a large library.
     found = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
-    container: Container = found(first.words, files, asked)
+    container: Container = found(first.words, [file.absolute() for file in files], asked)
     return container
 
 

@@ -48,23 +48,22 @@ class LmdbRecords(Container):
                 self._keys += key
                 self._ends.append(len(self._keys))
         if not samples or samples & others.keys():
-            self._refuse(path, next((others[pattern] for pattern in samples & others.keys() or others), None))
+            wrong = next((others[pattern] for pattern in samples & others.keys() or others), None)
+            if wrong is None:
+                raise CorruptDataError("holds no records", where=path, hint="Name another database.")
+            pickled = is_pickle(self._value(wrong))
+            reason = "pickled, which could run any code" if pickled else "no Datum of Caffe either"
+            raise CorruptDataError(
+                f"its value is no image file, and {reason}",
+                where=f"{path}: key {_text(wrong)}",
+                hint="Write it again as an image file.",
+            )
         used = {pattern.replace(b"image", b"label") for pattern in samples}
         left = [_text(key) for pattern, key in others.items() if pattern not in used]
         self.notes = (
             [f"{number_of(len(left), 'kind')} of other records left out: {listed(left)}"] if left else []
         )
         self.classes = labels.classes() if labelled else Classes.none(len(self._ends) - 1)
-
-    def _refuse(self, path: Path, key: bytes | None) -> None:
-        """Refuse a database without samples, or with a record that has the key of a sample and is none."""
-        if key is None:
-            raise CorruptDataError("holds no records", where=path, hint="Name another database.")
-        value, where = self._value(key), f"{path}: key {_text(key)}"
-        reason = "pickled, which could run any code" if is_pickle(value) else "no Datum of Caffe either"
-        raise CorruptDataError(
-            f"its value is no image file, and {reason}", where=where, hint="Write it again."
-        )
 
     def read(self, index: int) -> bytes | Image:
         value = self._value(self._key(index))

@@ -60,12 +60,11 @@ class Scanned:
 
 def scanned(container: Container, listings: Listings | None) -> Scanned:
     digest = _digest(container)
-    name = f"container-{fingerprint(VERSION, container.kind, container.asked, digest)}"
+    name = f"container-{fingerprint(VERSION, container.kind, container.asked, digest, *container.files)}"
     if listings is not None and (content := listings.get(name)) is not None:
         with contextlib.suppress(Exception):  # a damaged one raises anything
-            known: Scanned = _Reader(io.BytesIO(content)).load()
-            known.container.files = container.files  # which may have been moved together
-            return known
+            if isinstance(known := _Reader(io.BytesIO(content)).load(), Scanned):
+                return known
     try:
         # Libraries may crash on a damaged file.
         found = run_isolated(

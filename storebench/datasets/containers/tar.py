@@ -58,11 +58,18 @@ class TarShards(Container):
         """Yield the samples of all shards: the number of the shard and its stream, the place, the members by extension."""
         for shard, path in enumerate(self.files):
             with open_source(path) as stream:
-                named = ((*_split(member.name), member) for member in members(stream, str(path)))
-                visible = (item for item in named if not is_left_out(item[2].name))
-                for key, group in itertools.groupby(visible, key=lambda item: item[0]):
-                    where = f"{path}:{key}"
-                    yield shard, stream, where, _fields(where, [item[1:] for item in group])
+                visible = (member for member in members(stream, str(path)) if not is_left_out(member.name))
+                for key, group in itertools.groupby(visible, key=lambda member: _split(member.name)[0]):
+                    fields: dict[str, Member] = {}
+                    for member in group:
+                        extension = _split(member.name)[1]
+                        if fields.setdefault(extension, member) is not member:
+                            raise CorruptDataError(
+                                f"two members {extension} of the sample {key}",
+                                where=path,
+                                hint="Give each sample its own key.",
+                            )
+                    yield shard, stream, f"{path}:{key}", fields
 
     def read(self, index: int) -> bytes:
         return self.spans.read(index)
@@ -96,15 +103,6 @@ class TarShards(Container):
         return (
             next((about[name] for name in names if name in about), None) if isinstance(about, dict) else None
         )
-
-
-def _fields(where: str, group: list[tuple[str, Member]]) -> dict[str, Member]:
-    fields = dict(group)
-    if len(fields) < len(group):
-        raise CorruptDataError(
-            "a field twice in one sample", where=where, hint="Give each sample its own key."
-        )
-    return fields
 
 
 def _split(name: str) -> tuple[str, str]:

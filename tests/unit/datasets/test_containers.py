@@ -122,6 +122,9 @@ def test_a_kept_scan_calls_nothing_and_is_not_used_for_other_files(
         monkeypatch.chdir(tmp_path)
         assert open_dataset(spec, listings=listings).info == first.info
     assert not (tmp_path / "called").exists()
+    moved = (tmp_path / "data").rename(tmp_path / "moved")
+    there = open_dataset(DatasetSpec(name=f"container:{moved}/*.tar"), listings=listings)
+    assert [there.original(index) for index in range(len(there))] == samples
     WRITERS["tar"](tmp_path / "data", samples[:-1])
     assert len(open_dataset(spec, listings=listings)) == len(samples) - 1
 
@@ -385,7 +388,7 @@ REFUSED: dict[str, tuple[Callable[[Path], str], str, int, str]] = {
         5,
         ":b: the label of sample 1 is missing",
     ),
-    "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "", 5, "a field twice"),
+    "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "", 5, "two members jpg of the sample a"),
     "no column": (_parquet({"image": [JPEG]}), "#imgae", 2, "Did you mean 'image'?"),
     "a path only": (
         _parquet(
@@ -400,7 +403,7 @@ REFUSED: dict[str, tuple[Callable[[Path], str], str, int, str]] = {
         _parquet({"image": [JPEG], "label": [[1, 2]]}),
         "",
         5,
-        "a list, not one number or text",
+        "a list, not one whole number or text",
     ),
     "too many fields": (_parquet({"image": [JPEG]}), "#a,b,c", 2, "more than two fields"),
     "no image": (_parquet({"image": [b"text"]}), "", 5, "4 bytes that are no image file"),
