@@ -90,7 +90,7 @@ DatasetOption = Annotated[
     typer.Option(
         "--dataset",
         "-d",
-        help="mnist, cifar10, imagenet, a folder of images, or files that hold them: tar, Parquet, LMDB ...",
+        help="mnist, cifar10, imagenet, a folder of images, or files that hold images, such as tar or Parquet.",
     ),
 ]
 ListOption = Annotated[
