@@ -16,7 +16,7 @@ from storebench.datasets.base import Image
 from storebench.datasets.folder import MOST_LABEL, ONE_CLASS
 from storebench.datasets.images import MOST_FILE_BYTES
 from storebench.datasets.sources import fingerprint, open_source, unreadable
-from storebench.errors import CorruptDataError, UnknownNameError
+from storebench.errors import CorruptDataError, DataNotFoundError, UnknownNameError
 
 IMAGE_FIELDS = (
     *("image", "images", "img", "jpg", "jpeg", "png", "webp", "image/encoded", "image_bytes", "image_raw"),
@@ -92,6 +92,18 @@ class Classes:
     def none(cls, count: int) -> Self:
         """Return one class for samples without labels."""
         return cls(np.zeros(count, np.int64), (ONE_CLASS,))
+
+    def among(self, names: tuple[str, ...], where: Path) -> "Classes":
+        """Return the same classes by their places among those of the train split."""
+        place = {name: number for number, name in enumerate(names)}
+        lacking = next((name for name in self.names if name not in place), None)
+        if lacking is not None:
+            raise DataNotFoundError(
+                f"the test split has a class {lacking!r}, which the train split lacks",
+                where=where,
+                hint="Use the train split only, or label both alike.",
+            )
+        return Classes(np.array([place[name] for name in self.names], np.int64)[self.labels], names)
 
 
 class Container(ABC):

@@ -17,7 +17,11 @@ def open_container(
 ) -> Dataset:
     """Open ``container:PATH``: its samples are in the order of its files, and of each file."""
     found = scanned(find_container(text, split), listings)
-    container, classes = found.container, found.container.classes
+    container = found.container
+    if split == Split.TEST:
+        train = scanned(find_container(text, Split.TRAIN), listings).container.classes.names
+        container.classes = container.classes.among(train, container.files[0])
+    classes = container.classes
     one_class = "one class only, so every label is 0" if len(classes.names) == 1 else ""
     source = f"{container.kind} ({number_of(len(container.files), 'file')})"
     identity = container.asked, fingerprint(classes.labels.tobytes()), classes.names, found.digest

@@ -286,6 +286,19 @@ def test_splits_are_told_by_names(
         assert len(opened(str(tmp_path), split=Split.TEST)) == test
 
 
+def test_a_test_split_has_the_classes_of_the_train_split(tmp_path: Path) -> None:
+    splits = {"train": ["cat", "dog", "eel"], "val": ["eel", "dog"]}
+    for split, labels in splits.items():
+        rows = pa.table({"image": [JPEG] * len(labels), "label": labels})
+        pq.write_table(rows, tmp_path / f"{split}.parquet")
+    served = opened(str(tmp_path), split=Split.TEST)
+    assert served.info.class_names == ("cat", "dog", "eel")
+    assert [served.original(index)[1] for index in range(2)] == [2, 1]
+    pq.write_table(pa.table({"image": [JPEG], "label": ["fox"]}), tmp_path / "val.parquet")
+    with pytest.raises(DataNotFoundError, match="a class 'fox', which the train split lacks"):
+        opened(str(tmp_path), split=Split.TEST)
+
+
 @pytest.mark.parametrize("kind", [name for name in WRITERS if name not in ("MDS, zstd", "LMDB, paired")])
 def test_a_file_is_known_by_its_content(kind: str, samples: list[Sample], cli: Cli, tmp_path: Path) -> None:
     WRITERS[kind](tmp_path / "data", samples)
