@@ -132,7 +132,7 @@ def find_container(text: str, split: Split) -> Container:
         packed = files[0].suffix in (".gz", ".tgz", ".zst", ".bz2", ".xz")
         advice = "Name such a file, a folder of images, or --list FILE for a list."
         hint = "Unpack it first." if packed else advice
-        raise CorruptDataError(f"not {known_kinds()} by its content", where=files[0], hint=hint)
+        raise DataNotFoundError(f"not {known_kinds()} by its content", where=files[0], hint=hint)
     for file, kind in zip(files, kinds, strict=True):
         if kind is not first:
             what = f"not {first.words} by its content, as {files[0].name} is"
