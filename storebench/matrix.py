@@ -127,7 +127,7 @@ class MatrixWithoutLoop(Strict):
         str, pydantic.BeforeValidator(lambda value: printable(value) if isinstance(value, str) else value)
     ]
     """The dataset. ``folder:PATH`` is a folder with one subfolder of images per class, ``list:FILE`` a list of image files
-    with their labels."""
+    with their labels, ``container:PATH`` and ``hf:FOLDER`` files of another program that hold images and labels."""
     split: Split = Split.TRAIN
     """The part of the dataset."""
     size: SampleCount | None = None

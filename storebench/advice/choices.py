@@ -209,6 +209,8 @@ def _described(cell: CellSummary, base: CellSummary) -> tuple[str, Change, str]:
     """Return the label and the kind of a choice, and what changes in training with it."""
     backend, side = cell.cell.backend, cell.cell.data.image_size
     files = "your files" if base.backend == ORIGINAL else backend_label(base.backend)
+    if base.cell.data.container is not None:
+        files = "single image files"
     store = FORMATS.get(backend.format, backend.format) + (" (direct)" if backend.reader == "direct" else "")
     if cell is base:
         return files, Change.FILES, NOTHING

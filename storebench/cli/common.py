@@ -81,8 +81,9 @@ def runs_dir() -> Path:
 
 def dataset_named(text: str | None, listed: Path | None) -> str:
     """Return the dataset that ``--dataset`` or ``--list`` means."""
-    from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
+    from storebench.datasets.base import CONTAINER_PREFIX, FOLDER_PREFIX, LIST_PREFIX
     from storebench.datasets.catalog import DATASETS, known_dataset
+    from storebench.datasets.containers import is_container
 
     if (text is None) == (listed is None):
         raise errors.UsageError(
@@ -94,7 +95,12 @@ def dataset_named(text: str | None, listed: Path | None) -> str:
     is_folder = os.path.isdir(text)  # noqa: PTH112 - Path raises where the text cannot be a path
     if text in DATASETS and is_folder:
         say(f"--dataset {text}: the dataset of that name; write folder:{text} for the folder")
-    if known_dataset(text) or not (is_folder or os.sep in text):
+    if known_dataset(text):
+        return text
+    if is_container(text):
+        say(plain(f"--dataset {text}: read as the container {CONTAINER_PREFIX}{text}"))
+        return CONTAINER_PREFIX + text
+    if not (is_folder or os.sep in text):
         return text
     say(plain(f"--dataset {text}: read as the folder of images folder:{text}"))
     return FOLDER_PREFIX + text

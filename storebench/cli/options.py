@@ -86,7 +86,12 @@ def require_writable(folder: Path, option: str) -> None:
 
 
 DatasetOption = Annotated[
-    str | None, typer.Option("--dataset", "-d", help="mnist, cifar10, imagenet, or a folder of images.")
+    str | None,
+    typer.Option(
+        "--dataset",
+        "-d",
+        help="mnist, cifar10, imagenet, a folder of images, or files that hold images, such as tar or Parquet.",
+    ),
 ]
 ListOption = Annotated[
     Path | None,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shlex
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -300,7 +301,7 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="An LMDB or HDF5 file, or the folder that holds data.mdb or data.h5.",
+            help="A file (LMDB, HDF5, Parquet, Arrow, tar, TFRecord), or a folder with data.mdb, data.h5 or index.json.",
         ),
     ],
     database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
@@ -315,7 +316,7 @@ def inspect(
     ] = 200,
     as_json: JsonOption = False,
 ) -> None:
-    """Report what random reads of LMDB or HDF5 cost.
+    """Report what random reads of a file cost.
 
     The file may be of any program. Random samples are read through the format's own library for a few seconds, first
     with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how
@@ -348,9 +349,13 @@ def _lines(inspection: "Inspection") -> list[str]:
     lines += [f"  {name}: {text}" for name, text in inspection.notes.items()]
     content = inspection.main.content if inspection.main else ""
     if any(kind in content for kind in ("JPEG", "PNG", "WebP")):
+        # HDF5 and LMDB have more layouts than those that become a dataset.
+        is_dataset = inspection.kind not in ("HDF5", "LMDB")
+        first = "" if is_dataset else "write them as files into a folder, one subfolder per class, and "
+        place = shlex.quote(str(inspection.path)) if is_dataset else "FOLDER"
         lines.append(
-            "  to compare formats on these images, write them as files into a folder, one subfolder per class, and run: "
-            "storebench run original lmdb+original lmdb -d FOLDER --compute none --replicates 5"
+            f"  to compare formats on these images, {first}run: storebench run original lmdb+original lmdb -d {place} "
+            "--compute none --replicates 5"
         )
     return [*lines, _summary(inspection)]
 

@@ -20,6 +20,10 @@ from storebench.settings.words import Split
 
 FOLDER_PREFIX = "folder:"
 LIST_PREFIX = "list:"
+CONTAINER_PREFIX, HF_PREFIX = "container:", "hf:"
+PATH_PREFIXES = (FOLDER_PREFIX, LIST_PREFIX, CONTAINER_PREFIX, HF_PREFIX)
+"""What begins the name of a dataset that is named by its path."""
+
 MOST_SAMPLES = 10**9  # largest size or limit: the digests alone of this many samples take 16 GB
 
 LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE = 8, 4096
@@ -97,6 +101,12 @@ class DatasetSpec:
         """The FILE of ``list:FILE``; None for every other dataset."""
         return self._path_after(LIST_PREFIX)
 
+    @property
+    def container(self) -> str | None:
+        """The PATH of ``container:PATH``, with its pattern and fields; ``hf:PATH`` means the same."""
+        path = self._path_after(CONTAINER_PREFIX) or self._path_after(HF_PREFIX)
+        return None if path is None else str(path)
+
     def _path_after(self, prefix: str) -> Path | None:
         if not self.name.startswith(prefix):
             return None
@@ -106,8 +116,9 @@ class DatasetSpec:
     def store_id(self) -> str:
         """The name of the folder that holds this dataset's stores ("imagenet-train-size4000")."""
         name = self.name
-        if (named := self.folder or self.file_list) is not None:
-            path, kind = named.resolve(), "folder" if self.folder else "list"
+        if (prefix := next(filter(name.startswith, PATH_PREFIXES), None)) is not None:
+            path = Path(name_of_text(name.removeprefix(prefix))).resolve()
+            kind = "container" if prefix == HF_PREFIX else prefix.removesuffix(":")
             tag = hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()
             name = f"{kind}-{re.sub(r'[^A-Za-z0-9_.-]', '_', path.name)}-{tag}"
         parts = [name, self.split]

@@ -9,14 +9,16 @@ from typing import Any
 
 from storebench.datasets import cifar10, imagenet, mnist
 from storebench.datasets.base import (
+    CONTAINER_PREFIX,
     FOLDER_PREFIX,
     LEAST_IMAGE_SIZE,
-    LIST_PREFIX,
     MOST_IMAGE_SIZE,
     MOST_SAMPLES,
+    PATH_PREFIXES,
     Dataset,
     DatasetSpec,
 )
+from storebench.datasets.containers import is_container, open_container
 from storebench.datasets.derived import select
 from storebench.datasets.folder import open_folder, open_list
 from storebench.datasets.listing import Listings
@@ -70,14 +72,20 @@ _ENTRIES = {
 }
 
 DATASETS = tuple(_ENTRIES)
-"""The names of the known datasets; ``folder:PATH`` and ``list:FILE`` are valid as well."""
+"""The names of the known datasets; ``folder:PATH`` and the like are valid as well."""
 
-KNOWN = (*DATASETS, "folder:PATH", "list:FILE")  # the datasets as messages list them
+KNOWN = (
+    *DATASETS,
+    "folder:PATH",
+    "list:FILE",
+    "container:PATH",
+    "hf:FOLDER",
+)  # the datasets as messages list them
 
 
 def known_dataset(name: str) -> bool:
-    """Return whether `name` is a known dataset, a folder or a list."""
-    return name in _ENTRIES or name.startswith((FOLDER_PREFIX, LIST_PREFIX))
+    """Return whether `name` is a known dataset, a folder, a list or a container."""
+    return name in _ENTRIES or name.startswith(PATH_PREFIXES)
 
 
 def data_root() -> Path:
@@ -118,6 +126,8 @@ def open_dataset(
         source = open_folder(spec.folder, spec.split, spec.image_size, listings)
     elif spec.file_list is not None:
         source = open_list(spec.file_list, spec.split, spec.image_size, listings)
+    elif spec.container is not None:
+        source = open_container(spec.container, spec.split, spec.image_size, listings)
     elif not spec.synthetic and (files := find_files(spec.name, root)) is not None:
         source = files.open(spec.split, spec.image_size, listings)
     else:
@@ -135,6 +145,8 @@ def open_dataset(
 def unknown_dataset(name: str) -> UnknownNameError:
     """Return the error for a name that no dataset has, with what was meant."""
     error = UnknownNameError.of("dataset", name, KNOWN)
+    if is_container(name):
+        return UnknownNameError(error.what, hint=f"Write {CONTAINER_PREFIX}{name} for the file or files.")
     if os.path.isdir(name):  # noqa: PTH112 - Path raises where the text cannot be a path
         return UnknownNameError(error.what, hint=f"Write {FOLDER_PREFIX}{name} for the folder of images.")
     return UnknownNameError(f"{error.what}, and there is no such folder", hint=error.hint)
@@ -156,7 +168,7 @@ def _check(spec: DatasetSpec) -> None:
     if spec.image_size is not None and not any_image_size(spec.name):
         raise UsageError(
             f"the images of {spec.name} have one size, so none can be asked for",
-            hint="Leave out --image-size; it is for folders and ImageNet.",
+            hint="Leave out --image-size; it is for folders, containers and ImageNet.",
         )
     if spec.image_size is not None and not LEAST_IMAGE_SIZE <= spec.image_size <= MOST_IMAGE_SIZE:
         raise UsageError(

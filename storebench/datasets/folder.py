@@ -134,8 +134,8 @@ def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
 TEST_FOLDERS = ("val", "valid", "test", "testing", "validation")
 """Words for a test split; of several splits, the first one in this order is used."""
 
-_TRAIN_FOLDERS = ("train", "training")
-_WORDS = "|".join((*_TRAIN_FOLDERS, *TEST_FOLDERS))
+TRAIN_FOLDERS = ("train", "training")
+_WORDS = "|".join((*TRAIN_FOLDERS, *TEST_FOLDERS))
 _NAME = re.compile(rf"({_WORDS})([ _-]?(set|images|data))?", re.IGNORECASE | re.ASCII)
 _ALIKE = re.compile(rf"({_WORDS}|eval|dev|unlabell?ed)(?![a-z])", re.IGNORECASE | re.ASCII)
 _ENDING = re.compile(rf"[ _-]({_WORDS})$", re.IGNORECASE | re.ASCII)
@@ -161,7 +161,7 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
         raise unreadable(path, error) from error
     # Links that lead nowhere are no folders.
     folders = [name for name in names if not is_left_out(name) and (path / name).is_dir()]
-    named = [name for name in folders if _word(name)]
+    named = [name for name in folders if split_word(name)]
     deep = [name for name in named if has_class_folders(path / name, seen)]
     if are_both(deep):
         return _chosen(path, deep, folders)
@@ -186,7 +186,7 @@ def find_splits(path: Path, seen: ScanSnapshot) -> Splits:
 
 def are_both(names: Iterable[str]) -> bool:
     """Return whether some names are those of a train split and others those of a test split."""
-    return {_is_train(name) for name in names if _word(name)} == {True, False}
+    return {Split.TRAIN, Split.TEST} <= {split_of(name) for name in names}
 
 
 def has_class_folders(root: Path, seen: ScanSnapshot | None = None) -> bool:
@@ -202,23 +202,25 @@ def _has_images(root: Path, seen: ScanSnapshot) -> bool:
     return has_class_folders(root, seen) or bool(ClassFolders(root, seen).loose())
 
 
-def _word(name: str) -> str:
+def split_word(name: str) -> str:
     """Return the word for a split that a folder's name stands for, in small letters; "" if there is none."""
     match = _NAME.fullmatch(name)
     return match[1].lower() if match else ""
 
 
-def _is_train(name: str) -> bool:
-    return _word(name) in _TRAIN_FOLDERS
+def split_of(name: str) -> Split | None:
+    """Return the split that a folder's name stands for; None for every other name."""
+    word = split_word(name)
+    return (Split.TRAIN if word in TRAIN_FOLDERS else Split.TEST) if word else None
 
 
 def _chosen(path: Path, names: Sequence[str], folders: Sequence[str]) -> Splits:
     """Return the splits among folders that can be nothing else."""
-    trains = [name for name in names if _is_train(name)]
-    tests = sorted(set(names) - set(trains), key=lambda name: (TEST_FOLDERS.index(_word(name)), name))
+    trains = [name for name in names if split_of(name) == Split.TRAIN]
+    tests = sorted(set(names) - set(trains), key=lambda name: (TEST_FOLDERS.index(split_word(name)), name))
     for title, several in (
         ("training", trains),
-        ("test", [name for name in tests if _word(name) == _word(tests[0])]),
+        ("test", [name for name in tests if split_word(name) == split_word(tests[0])]),
     ):
         if len(several) > 1:
             raise CorruptDataError(

@@ -1,15 +1,14 @@
 """ImageNet (ILSVRC2012): class folders, or the published archives, which are read without unpacking."""
 
-import os
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from storebench.datasets import images
 from storebench.datasets.base import Dataset, DatasetInfo, Origin, Provenance
+from storebench.datasets.containers.base import Spans
 from storebench.datasets.files import ImageFiles
 from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_out, open_class_folders
 from storebench.datasets.listing import Listings
@@ -20,7 +19,6 @@ from storebench.datasets.sources import (
     open_source,
     read_file,
     statuses,
-    unreadable,
 )
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.plain_text import text_of_name
@@ -166,11 +164,10 @@ class TarDataset(ImageFiles):
         names = [member.name.encode("utf-8", "surrogateescape") for member, _ in samples]
         self._names = b"".join(names)
         self._name_ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
-        self._spans = np.array(
-            [(member.offset, member.size) for member, _ in samples], dtype=np.int64
-        ).reshape(-1, 2)
+        self._spans = Spans([path])
+        for member, _ in samples:
+            self._spans.append(0, member.offset, member.size)
         self.labels = np.array([label for _, label in samples], dtype=np.int64)
-        self._stream: BinaryIO | None = None
         info = DatasetInfo(
             name=NAME,
             split=split,
@@ -184,21 +181,11 @@ class TarDataset(ImageFiles):
         digest, refused = names_digest(path.parent, [path.name], statuses([str(path)]))
         for error in refused.values():
             raise error
-        self.describe("tar", info, sizes, image_size, self._spans.tobytes(), self.labels.tobytes(), digest)
+        self.describe("tar", info, sizes, image_size, self._spans.digest(), self.labels.tobytes(), digest)
 
     def locate(self, index: int) -> str:
         start, end = self._name_ends[index : index + 2]
         return f"{self._path}:{self._names[start:end].decode('utf-8', 'surrogateescape')}"
 
     def _read(self, index: int, most_bytes: int = images.MOST_FILE_BYTES) -> bytes:
-        offset, size = map(int, self._spans[index])
-        if self._stream is None:
-            self._stream = open_source(self._path)
-            weakref.finalize(self, self._stream.close)
-        try:
-            return os.pread(self._stream.fileno(), min(size, most_bytes), offset)
-        except OSError as error:
-            raise unreadable(self._path, error) from error
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stream": None}
+        return self._spans.read(index, most_bytes=most_bytes)

@@ -57,7 +57,11 @@ def answer(
         and found.verdict is Verdict.EQUAL
     ]
     changes = [f"As fast: {', '.join(alike)}."] if alike else []
-    changes += [*_unranked(panel, best), *_other_settings(panel, panels, best), *_feeding_change(panel, roofs)]
+    changes += [
+        *_unranked(panel, best),
+        *_other_settings(panel, panels, best),
+        *_feeding_change(panel, roofs),
+    ]
     limit = limits.get(best.key) if best is not None else None
     if best is not None and limit is not None and limit.gain > 1.0:
         changes.append(f"What limits {backend_label(best.backend)} is {limit.bound}: {limit.remedy}.")

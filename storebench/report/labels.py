@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from storebench.comparison import Estimate, Ratio, Verdict
-from storebench.datasets.base import FOLDER_PREFIX, LIST_PREFIX
+from storebench.datasets.base import PATH_PREFIXES
 from storebench.datasets.images import resize_clause, served_note
 from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
@@ -68,7 +68,7 @@ def dataset_label(cell: Cell | CellSummary) -> str:
     """Return a dataset in words, "ImageNet, 4,000 images"; for a summary also where it was read, if that varies."""
     fields, place = _fields(cell), cell.place if isinstance(cell, CellSummary) else ""
     name = fields.data.name
-    title = Path(name).name if name.startswith((FOLDER_PREFIX, LIST_PREFIX)) else DATASETS.get(name, name)
+    title = Path(name).name if name.startswith(PATH_PREFIXES) else DATASETS.get(name, name)
     count = min((number for number in (fields.data.size, fields.data.limit) if number), default=None)
     if count and isinstance(cell, CellSummary):
         count = min(count, cell.fact("store_count") or count)  # a limit may be larger than the dataset

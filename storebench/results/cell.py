@@ -38,7 +38,7 @@ CELL_FIELDS = (*DATA_FIELDS, *BACKEND_FIELDS, *(row.name for row in SETTINGS))
 """The fields that a record has of its cell, in order."""
 
 _MEANINGS = {
-    "dataset": '"mnist", "cifar10", "imagenet" or "folder:PATH".',
+    "dataset": '"mnist", "cifar10", "imagenet", or a path such as "folder:PATH".',
     "split": "Part of the dataset.",
     "size, limit": "As in `storebench.datasets.base.DatasetSpec`.",
     "data_seed": "Seed of derived and synthetic samples.",

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from storebench.datasets.containers.find import INDEX, kind_of, known_kinds
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
-from storebench.formats.lmdb.index import data_file
-from storebench.formats.lmdb.pages import is_lmdb
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
 from storebench.stores.lmdb_files import find_lmdb
@@ -22,11 +21,12 @@ LIMIT_S = 120.0
 MEMORY_BYTES = 2 << 30
 
 _MOST_PARTS = 64
+_FORMATS = {"LMDB": "lmdb", "HDF5": "hdf5"}  # kind of file -> format whose library reads it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """Findings about one file, LMDB or HDF5; the parts with the most bytes come first."""
+    """Findings about one file; the parts with the most bytes come first."""
 
     path: Path
     kind: str
@@ -62,23 +62,20 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:
-    file = data_file(path)
-    if path.is_dir() and not file.exists():
-        file = path / "data.h5"
+    within = ("data.mdb", "data.h5", INDEX) if path.is_dir() else ("",)
+    file = next((file for file in map(path.joinpath, within) if file.is_file()), path)
     if not file.is_file():
         raise DataNotFoundError(
             "no file to inspect",
             where=path,
-            hint="Name an LMDB or HDF5 file, or the folder that holds it.",
+            hint="Name a file, or a folder with data.mdb, data.h5 or index.json.",
         )
-    if is_lmdb(file):
-        return file, "LMDB"
-    get_format("hdf5")  # its error says how to install a missing library
-    import h5py
-
-    if h5py.is_hdf5(file):
-        return file, "HDF5"
-    raise CorruptDataError("neither an LMDB database nor an HDF5 file", where=file)
+    kind = kind_of(file)
+    if kind is None:
+        raise CorruptDataError(f"not {known_kinds()} by its content", where=file)
+    if kind.words in _FORMATS:
+        get_format(_FORMATS[kind.words])  # its error says how to install a missing library
+    return file, kind.words
 
 
 def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspection:
@@ -99,10 +96,14 @@ def _findings(path: Path, kind: str, database: str | None, samples: int) -> Insp
     frac = resident([path]).frac
     if kind == "LMDB":
         content = find_lmdb(path, database=database, samples=samples)
-    else:
+    elif kind == "HDF5":
         from storebench.stores.hdf5_files import find_hdf5
 
         content = find_hdf5(path, samples=samples)
+    else:
+        from storebench.stores.container_files import find_samples
+
+        content = find_samples(path, samples=samples)
     ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
     chosen = [candidate for candidate in ranked if candidate.source is not None][:3]
     # What was read to find the parts is evicted first, with the rest of the file.

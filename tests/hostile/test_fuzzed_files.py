@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.hostile.mutations import RAW, as_json, cut_or_flipped, mutated
+from tests.support.container_files import WRITERS
 from tests.support.foreign_files import jpegs, numbered, write_lmdb, write_vlen
 from tests.support.thinning import some
 
@@ -133,6 +134,21 @@ def test_a_file_of_another_program_that_is_inspected(here: Here, in_memory: Path
         change, damaged = cut_or_flipped(content, random_)
         path.write_bytes(damaged)
         here(f"{path.name}: {change}", "inspect", place, "--samples", "20")
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_container_that_is_converted(here: Here, in_memory: Path, kind: str) -> None:
+    samples = [(content, number % 3) for number, content in enumerate(jpegs(12))]
+    text, random_ = WRITERS[kind](in_memory / "data", samples), random.Random(kind)
+    files = [path for path in sorted((in_memory / "data").iterdir()) if path.stat().st_size]
+    asked = ("convert", "memory", "--dataset", text if "data.mdb" not in text else in_memory / "data")
+    for number in range(ROUNDS):
+        path = random_.choice(files)
+        content = path.read_bytes()
+        change, damaged = cut_or_flipped(content, random_)
+        path.write_bytes(damaged)
+        here(f"{path.name}: {change}", *asked, "--out", in_memory / f"stores{number}")
         path.write_bytes(content)
 
 

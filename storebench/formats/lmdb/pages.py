@@ -78,13 +78,6 @@ class Meta:
     main: Tree
 
 
-def is_lmdb(path: Path) -> bool:
-    """Return whether a file begins as LMDB's do, damaged or not."""
-    with path.open("rb") as file:
-        file.seek(HEADER_BYTES)
-        return file.read(4) == _MAGIC.to_bytes(4, "little")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
     """Nodes of some pages, in the order of their keys; positions count from the start of `data`."""

@@ -203,7 +203,7 @@ def test_a_damaged_image_is_named_before_anything_is_converted(bench: Bench, tmp
         ),
         (("run",), "'--dataset PATH' names a folder of images."),
         (("run", "-d", "{tiny}/nothing"), "no such folder"),
-        (("run", "-d", __file__), "a file, not a folder. Name the folder of the images, or --list FILE"),
+        (("run", "-d", __file__), "Name such a file, a folder of images, or --list FILE"),
         (("run", "-d", "{tiny}", "--cache", "icy"), "--cache: must be"),
     ],
 )

@@ -1,0 +1,226 @@
+"""What all containers share: the fields that hold images and labels, labels as classes, and samples at byte ranges."""
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.datasets.base import Image
+from storebench.datasets.folder import MOST_LABEL, ONE_CLASS
+from storebench.datasets.images import MOST_FILE_BYTES
+from storebench.datasets.sources import fingerprint, open_source, unreadable
+from storebench.errors import CorruptDataError, DataNotFoundError, UnknownNameError
+
+IMAGE_FIELDS = (
+    *("image", "images", "img", "jpg", "jpeg", "png", "webp", "image/encoded", "image_bytes", "image_raw"),
+    *("data", "x", "X"),
+)
+LABEL_FIELDS = ("label", "labels", "cls", "class", "target", "targets", "image/class/label", "y", "Y")
+"""The usual names of the fields of a sample, in the order in which they are tried."""
+
+MOST_NAMED = 12  # most fields that a message lists
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The fields that ``PATH#IMAGE,LABEL`` names; "" for one that is found by its usual name."""
+
+    image: str = ""
+    label: str = ""
+
+
+class Labels:
+    """Collect the labels of samples, numbers or texts, and make classes of them."""
+
+    def __init__(self, where: str | Path) -> None:
+        self._where = where
+        self._codes = array("q")
+        self._words: dict[str, int] = {}
+
+    def add(self, value: Any, where: str | Path | None = None) -> None:
+        """Append the label of the next sample; `where` is the place of that sample."""
+        if isinstance(value, bytes | memoryview):
+            value = bytes(value).decode("utf-8", "replace")
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int | str):
+            kind = "missing" if value is None else f"a {type(value).__name__}"
+            raise CorruptDataError(
+                f"the label of sample {len(self._codes)} is {kind}, not one whole number or text",
+                where=where or self._where,
+                hint="Name another field for the label with #IMAGE,LABEL.",
+            )
+        word = value.strip() if isinstance(value, str) else str(int(value))
+        self._codes.append(self._words.setdefault(word, len(self._words)))
+
+    def classes(self, names: Sequence[str] = ()) -> "Classes":
+        """Return a class per sample: small numbers as they are, if need be with `names`; others in ascending order."""
+        words = list(self._words)
+        numbers = [int(word) for word in words if word.removeprefix("-").isdecimal()]
+        whole = len(numbers) == len(words)
+        if whole and 0 <= min(numbers) <= max(numbers) <= MOST_LABEL:
+            known = tuple(names) or tuple(map(str, range(max(numbers) + 1)))
+            if max(numbers) >= len(known):
+                what = f"label {max(numbers)}, but there are names of {len(known)} classes"
+                raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
+            return Classes(np.array(numbers, np.int64)[np.array(self._codes)], known)
+        order = sorted(words, key=int) if whole else sorted(words)
+        if len(order) > MOST_LABEL + 1:
+            raise CorruptDataError(
+                f"{len(order):,} different labels, which are no classes",
+                where=self._where,
+                hint="Name another field for the label with #IMAGE,LABEL.",
+            )
+        place = {word: number for number, word in enumerate(order)}
+        ranks = np.array([place[word] for word in words], np.int64)
+        return Classes(ranks[np.array(self._codes)], tuple(order))
+
+
+@dataclass(frozen=True)
+class Classes:
+    labels: npt.NDArray[np.int64]  # the class of each sample, int64 [n]
+    names: tuple[str, ...]
+
+    @classmethod
+    def none(cls, count: int) -> Self:
+        """Return one class for samples without labels."""
+        return cls(np.zeros(count, np.int64), (ONE_CLASS,))
+
+    def among(self, names: tuple[str, ...], where: Path) -> "Classes":
+        """Return the same classes by their places among those of the train split."""
+        place = {name: number for number, name in enumerate(names)}
+        lacking = next((name for name in self.names if name not in place), None)
+        if lacking is not None:
+            raise DataNotFoundError(
+                f"the test split has a class {lacking!r}, which the train split lacks",
+                where=where,
+                hint="Use the train split only, or label both alike.",
+            )
+        return Classes(np.array([place[name] for name in self.names], np.int64)[self.labels], names)
+
+
+class Container(ABC):
+    """The samples in files of one kind, found by a scan; picklable, and read by several threads at a time."""
+
+    classes: Classes
+    notes: Sequence[str] = ()  # clauses on samples that were left out
+
+    def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:
+        self.kind = kind  # in words
+        self.files = files  # what is read; the samples are known by these files
+        self.asked = asked
+
+    @abstractmethod
+    def scan(self) -> None:
+        """Find the samples and their classes."""
+
+    @abstractmethod
+    def read(self, index: int) -> bytes | Image:
+        """Return the bytes of the image file that a sample holds, or its pixels if it holds those."""
+
+    @abstractmethod
+    def locate(self, index: int) -> str: ...
+
+    def image_field(self, fields: Iterable[str], where: str | Path) -> str:
+        """Return the field of the images: the one that was asked for, or the first with a usual name."""
+        names = sorted(fields)
+        if self.asked.image:
+            return _known(self.asked.image, names, where)
+        usual = next((name for name in IMAGE_FIELDS if name in names), None)
+        if usual is None:
+            raise CorruptDataError(
+                f"no field with a usual name for images among {listed(names)}",
+                where=where,
+                hint="Name it: write #IMAGE,LABEL behind the path.",
+            )
+        return usual
+
+    def label_field(self, fields: Iterable[str], where: str | Path) -> str:
+        """Return the field of the labels; "" if no field has a usual name."""
+        names = sorted(fields)
+        if self.asked.label:
+            return _known(self.asked.label, names, where)
+        return next((name for name in LABEL_FIELDS if name in names), "")
+
+
+def _known(asked: str, names: Sequence[str], where: str | Path) -> str:
+    if asked not in names:
+        raise UnknownNameError.of("field", asked, names[:MOST_NAMED], where=str(where))
+    return asked
+
+
+def listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return (", ".join(names[:MOST_NAMED]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+class Spans:
+    """Byte ranges of files, 20 bytes each in memory: appended by a scan, then read from any thread."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self._shards, self._offsets, self._sizes = array("i"), array("q"), array("q")
+
+    def append(self, shard: int, offset: int, size: int) -> None:
+        self._shards.append(shard)
+        self._offsets.append(offset)
+        self._sizes.append(size)
+
+    def place(self, index: int) -> tuple[Path, int, int]:
+        """Return file, offset and size."""
+        return self._files[self._shards[index]], self._offsets[index], self._sizes[index]
+
+    def shard(self, index: int) -> int:
+        return self._shards[index]
+
+    def read(self, index: int, *, behind: int = 0, most_bytes: int = MOST_FILE_BYTES) -> bytes:
+        """Return a range, or the first bytes of it, with some bytes behind it."""
+        path, offset, size = self.place(index)
+        return read_at(path, offset, min(size + behind, most_bytes))
+
+    def digest(self) -> str:
+        return fingerprint(*(column.tobytes() for column in (self._shards, self._offsets, self._sizes)))
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+
+def read_at(path: Path, offset: int, size: int) -> bytes:
+    """Return `size` bytes of a file."""
+    with open_source(path) as stream:
+        try:
+            content = os.pread(stream.fileno(), size, offset)
+        except OSError as error:
+            raise unreadable(path, error) from error
+    if len(content) < size:
+        raise cut_short(path, offset)
+    return content
+
+
+def cut_short(path: Path, offset: int) -> CorruptDataError:
+    return CorruptDataError(
+        f"cut short: the sample at byte {offset:,} is not all there", where=path, hint="Copy the file again."
+    )
+
+
+class PerProcess:
+    """A handle that each process opens when it first needs it, because none can be pickled."""
+
+    def __init__(self, opener: Callable[[], Any]) -> None:
+        self._opener, self._handle, self._lock = opener, None, threading.Lock()
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._handle is None:
+                self._handle = self._opener()
+            return self._handle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerProcess, (self._opener,)

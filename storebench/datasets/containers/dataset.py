@@ -1,0 +1,82 @@
+"""The datasets that serve the samples of a container: image files as they are, or pixels."""
+
+from storebench.datasets.base import CONTAINER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.containers.find import find_container
+from storebench.datasets.containers.scan import Scanned, scanned
+from storebench.datasets.files import ImageFiles
+from storebench.datasets.listing import Listings
+from storebench.datasets.sources import check_index, fingerprint
+from storebench.errors import UsageError
+from storebench.plain_text import text_of_name
+from storebench.settings.words import Split
+from storebench.units import number_of
+
+
+def open_container(
+    text: str, split: Split, image_size: int | None = None, listings: Listings | None = None
+) -> Dataset:
+    """Open ``container:PATH``: its samples are in the order of its files, and of each file."""
+    found = scanned(find_container(text, split), listings)
+    container = found.container
+    if split == Split.TEST:
+        train = scanned(find_container(text, Split.TRAIN), listings).container.classes.names
+        container.classes = container.classes.among(train, container.files[0])
+    classes = container.classes
+    one_class = "one class only, so every label is 0" if len(classes.names) == 1 else ""
+    source = f"{container.kind} ({number_of(len(container.files), 'file')})"
+    identity = container.asked, fingerprint(classes.labels.tobytes()), classes.names, found.digest
+    info = DatasetInfo(
+        name=CONTAINER_PREFIX + text_of_name(text),
+        split=split,
+        count=len(classes.labels),
+        image_shape=found.shape,
+        class_names=classes.names,
+        provenance=Provenance(origin=Origin.REAL, source=source).noted(*container.notes, one_class),
+        fingerprint=fingerprint("pixels", found.shape, *identity),
+    )
+    if found.are_files:
+        return ContainerImages(info, found, image_size, identity)
+    if image_size is not None:
+        raise UsageError(
+            f"the samples of {container.kind} are pixels of one size, so none can be asked for",
+            where=container.files[0],
+            hint="Leave out --image-size.",
+        )
+    return ContainerPixels(info, found)
+
+
+class ContainerImages(ImageFiles):
+    """Serve the image files that a container holds."""
+
+    def __init__(
+        self, info: DatasetInfo, found: Scanned, image_size: int | None, identity: tuple[object, ...]
+    ) -> None:
+        self._found = found
+        self.labels = found.container.classes.labels
+        self.layout_note = info.provenance.note
+        self.describe("container", info, found.sizes, image_size, *identity)
+
+    def locate(self, index: int) -> str:
+        return self._found.container.locate(index)
+
+    def _read(self, index: int) -> bytes:
+        image = self._found.image(index)
+        assert isinstance(image, bytes)
+        return image
+
+
+class ContainerPixels(Dataset):
+    """Serve the pixels that a container holds, uint8 of one shape."""
+
+    def __init__(self, info: DatasetInfo, found: Scanned) -> None:
+        self._found, self._info = found, info
+        self.layout_note = info.provenance.note
+
+    def locate(self, index: int) -> str:
+        return self._found.container.locate(index)
+
+    def sample(self, index: int) -> tuple[Image, int]:
+        check_index(index, len(self))
+        image = self._found.image(index)
+        assert not isinstance(image, bytes)
+        return image, int(self._found.container.classes.labels[index])

@@ -1,0 +1,212 @@
+"""Recognize containers by their content, in a file, a folder or a pattern, and divide their files into splits."""
+
+import contextlib
+import glob
+import importlib
+import itertools
+import os
+import re
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storebench.datasets.containers.base import Asked, Container
+from storebench.datasets.containers.crc32c import crc32c, masked
+from storebench.datasets.folder import (
+    TEST_FOLDERS,
+    TRAIN_FOLDERS,
+    are_both,
+    is_left_out,
+    split_of,
+    split_word,
+)
+from storebench.datasets.images import EXTENSIONS
+from storebench.datasets.sources import open_source, read_file, unreadable
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
+from storebench.fileio.json_text import parse_json
+from storebench.settings.words import Split
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of container: its name, the test of a file's first bytes, and the class that reads it."""
+
+    words: str
+    begins: Callable[[bytes], bool]
+    target: str
+
+
+def _is_tar(start: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(start[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+def _is_hdf5(start: bytes) -> bool:
+    return any(
+        start.startswith(b"\x89HDF\r\n\x1a\n", at) for at in (0, 512, 1024, 2048)
+    )  # behind a user's block
+
+
+KINDS = (
+    Kind("tar shards", _is_tar, "tar:TarShards"),
+    Kind("Parquet", lambda start: start.startswith(b"PAR1"), "arrow:ParquetRows"),
+    Kind("Arrow", lambda start: start.startswith((b"ARROW1\0\0", b"\xff\xff\xff\xff")), "arrow:ArrowRows"),
+    Kind("LMDB", lambda start: start[16:20] == b"\xde\xc0\xef\xbe", "lmdb:LmdbRecords"),
+    Kind("HDF5", _is_hdf5, "hdf5:Hdf5Arrays"),
+    Kind("MDS", lambda start: start.lstrip().startswith(b"{") and b'"shards"' in start, "mds:MdsShards"),
+    Kind(
+        "TFRecord",
+        lambda start: masked(crc32c(start[:8])).to_bytes(4, "little") == start[8:12],
+        "tfrecord:TfRecords",
+    ),
+)
+
+START_BYTES = 4096
+STATE, INDEX = "state.json", "index.json"
+_MARKS = ("data.mdb", INDEX, f"train/{INDEX}", STATE, "dataset_dict.json")
+"""Files by which a folder is known to be a container."""
+
+_LOOKED_AT = 64  # most files in a folder that are looked at to know it
+
+_PATTERN = re.compile(r"[*?\[]")
+_SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
+
+
+def divided(text: str) -> tuple[str, Asked]:
+    """Return path and fields of ``PATH#IMAGE,LABEL``; a path that exists is taken as it is."""
+    path, mark, fields = text.rpartition("#")
+    if not mark or os.path.exists(text):  # noqa: PTH110 - the text may be a pattern
+        return text, Asked()
+    image, _, label = fields.partition(",")
+    if "," in label:
+        raise UsageError(
+            f"more than two fields in {fields!r}", where=path, hint="Write #IMAGE,LABEL behind the path."
+        )
+    return path, Asked(image.strip(), label.strip())
+
+
+def is_container(text: str) -> bool:
+    """Return whether a path is that of a file, a pattern, or a folder that begins with containers, not with images."""
+    path = divided(text)[0]
+    if not os.path.isdir(path):  # noqa: PTH112 - Path raises where the text cannot be a path
+        return bool(_PATTERN.search(path)) or os.path.isfile(path)  # noqa: PTH113 - as above
+    folder = Path(path)
+    if any((folder / name).is_file() for name in _MARKS):
+        return True
+    if (
+        folder.stat().st_nlink > 2
+    ):  # folders within it, of classes or splits: a million images are not looked at
+        return False
+    with contextlib.suppress(OSError, StorebenchError), os.scandir(folder) as entries:
+        for entry in itertools.islice(entries, _LOOKED_AT):
+            if entry.name.lower().endswith(EXTENSIONS):
+                return False
+            if entry.is_file() and not is_left_out(entry.name) and kind_of(Path(entry.path)) is not None:
+                return True
+    return False
+
+
+def find_container(text: str, split: Split) -> Container:
+    """Return the container at a path, whose samples are not looked at yet."""
+    path, asked = divided(text)
+    place = Path(path)
+    if place.is_dir():
+        files = _in_folder(place, split)
+        if not files:
+            raise DataNotFoundError(
+                f"no file is {known_kinds()} by its content", where=place, hint="Name a file of it."
+            )
+    elif place.exists() or not _PATTERN.search(path):
+        files = _of_split([place], split, place)
+    else:
+        files = _of_split([Path(name) for name in sorted(glob.glob(path, recursive=True))], split, place)  # noqa: PTH207
+        if not files:
+            raise DataNotFoundError("no file has such a name", where=place, hint="Check the pattern.")
+    kinds = [kind_of(file) for file in files]
+    first = kinds[0]
+    if first is None:
+        packed = files[0].suffix in (".gz", ".tgz", ".zst", ".bz2", ".xz")
+        advice = "Name such a file, a folder of images, or --list FILE for a list."
+        hint = "Unpack it first." if packed else advice
+        raise DataNotFoundError(f"not {known_kinds()} by its content", where=files[0], hint=hint)
+    for file, kind in zip(files, kinds, strict=True):
+        if kind is not first:
+            what = f"not {first.words} by its content, as {files[0].name} is"
+            raise CorruptDataError(what, where=file, hint="Replace it, or leave it out of the pattern.")
+    module, _, name = first.target.partition(":")
+    # Imported here, because Parquet and Arrow need a large library.
+    found = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
+    container: Container = found(first.words, [file.absolute() for file in files], asked)
+    return container
+
+
+def known_kinds() -> str:
+    return ", ".join(kind.words for kind in KINDS[:-1]) + f" or {KINDS[-1].words}"
+
+
+def kind_of(path: Path) -> Kind | None:
+    with open_source(path) as stream:
+        start = stream.read(START_BYTES)
+    return next((kind for kind in KINDS if kind.begins(start)), None)
+
+
+def _in_folder(folder: Path, split: Split) -> list[Path]:
+    """Return the containers in a folder; other files in it are not read."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if not is_left_out(name))  # noqa: PTH208 - names only
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    names = _saved(folder) if STATE in names else names
+    below = [name for name in names if split_of(name) is not None and (folder / name).is_dir()]
+    if below:
+        named = _named([split_word(name) for name in below], split)
+        if not any(named):
+            raise _no_split(folder, split)
+        return _in_folder(folder / below[named.index(True)], Split.TRAIN)
+    files = [folder / name for name in names if not name.lower().endswith(EXTENSIONS)]
+    return _of_split([file for file in files if file.is_file() and kind_of(file) is not None], split, folder)
+
+
+def _saved(folder: Path) -> list[str]:
+    """Return the names of the data files of a dataset that Hugging Face's `save_to_disk` wrote; beside them are caches."""
+    state = parse_json(read_file(folder / STATE), folder / STATE)
+    try:
+        names = [str(entry["filename"]) for entry in state["_data_files"]]
+    except (KeyError, TypeError) as error:
+        raise CorruptDataError(
+            "lists no data files", where=folder / STATE, hint="Save the dataset again."
+        ) from error
+    if any(Path(name).name != name for name in names):
+        raise CorruptDataError(
+            "lists files of other folders", where=folder / STATE, hint="Save the dataset again."
+        )
+    return names
+
+
+def _of_split(files: Sequence[Path], split: Split, where: Path) -> list[Path]:
+    """Return the files of a split: by their names if these name both splits, else all as training data."""
+    words = [match[1].lower() if (match := _SPLIT.search(file.name)) else "" for file in files]
+    if are_both(words):
+        return list(itertools.compress(files, _named(words, split)))
+    if split != Split.TRAIN:
+        raise _no_split(where, split)
+    return list(files)
+
+
+def _named(words: Sequence[str], split: Split) -> list[bool]:
+    """Return which words stand for a split; of several for a test split, only the one that folders use first."""
+    of_split = [word for word in words if split_of(word) == split]
+    test = min(filter(TEST_FOLDERS.__contains__, of_split), key=TEST_FOLDERS.index, default="")
+    return [word in of_split and (split == Split.TRAIN or word == test) for word in words]
+
+
+def _no_split(where: Path, split: Split) -> DataNotFoundError:
+    return DataNotFoundError(
+        f"no {split} split: no file or folder of it is named so",
+        where=where,
+        hint="Name the files train-... and val-..., or use the train split only.",
+    )

@@ -1,0 +1,138 @@
+"""HDF5 files with one array of images, raw pixels or the bytes of image files, and one of labels beside it."""
+
+import functools
+import math
+import posixpath
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storebench.datasets.base import Image
+from storebench.datasets.containers.base import Classes, Container, Labels, PerProcess
+from storebench.datasets.containers.pixels import image_or_pixels
+from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
+
+_MOST_OBJECTS = 10_000  # groups and arrays that are looked at
+_MOST_CACHE_BYTES = 512 << 20
+_LABELS_AT_ONCE = 1 << 16
+_OTHER = "Name another array: write #IMAGES,LABELS behind the path."
+_lock = threading.Lock()  # the library serves one thread at a time
+
+
+class Hdf5Arrays(Container):
+    def scan(self) -> None:
+        path = self.files[0]
+        if len(self.files) > 1:
+            raise UsageError("several HDF5 files, and one is read", where=path, hint="Name one file.")
+        with _reading(path), _opened(path) as file:
+            arrays = _arrays(file)
+            holding = [name for name, data in arrays.items() if _layout(data) is not None]
+            known = holding if holding and not self.asked.image else arrays
+            self._image = holding[0] if known == holding[:1] else self.image_field(known, path)
+            images = arrays[self._image]
+            if (layout := _layout(images)) is None:
+                shape = " x ".join(map(str, images.shape))
+                what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels nor bytes of image files"
+                raise CorruptDataError(what, where=path, hint=_OTHER)
+            self._layout = layout
+            folder = posixpath.dirname(self._image)
+            beside = {
+                posixpath.relpath(name, folder or ".") for name in arrays if posixpath.dirname(name) == folder
+            }
+            label = self.label_field(arrays if self.asked.label else beside, path)
+            if label and not self.asked.label:
+                label = posixpath.join(folder, label)
+            self.classes = _classes(arrays[label], len(images), path) if label else Classes.none(len(images))
+            chunk = math.prod(images.chunks or (1,)) * images.dtype.itemsize
+        cache_bytes = min(max(1 << 20, 2 * chunk), _MOST_CACHE_BYTES)
+        self._open = PerProcess(functools.partial(_array, path, self._image, cache_bytes))
+
+    def read(self, index: int) -> bytes | Image:
+        with _lock, _reading(self.files[0]):
+            value = self._open()[index]
+        if not self._layout:
+            return image_or_pixels(
+                value if isinstance(value, bytes) else value.tobytes(), (0,), self.locate(index)
+            )
+        return np.ascontiguousarray(
+            np.atleast_3d(value.transpose(1, 2, 0) if self._layout == "CHW" else value)
+        )
+
+    def locate(self, index: int) -> str:
+        return f"{self.files[0]}: {self._image}[{index}]"
+
+
+def _arrays(file: Any) -> dict[str, Any]:
+    """Return the arrays of a file by their paths, as far as they are in the file itself."""
+    import h5py
+
+    found: dict[str, Any] = {}
+    visited = 0
+
+    def visit(name: str, item: Any) -> bool | None:
+        nonlocal visited
+        visited += 1
+        if isinstance(item, h5py.Dataset) and item.shape and not item.external and not item.is_virtual:
+            found[name] = item
+        return True if visited >= _MOST_OBJECTS else None
+
+    file.visititems(visit)
+    return found
+
+
+def _layout(data: Any) -> str | None:
+    """Return the order of the axes of images, "" for bytes of image files, None if an array holds neither."""
+    import h5py
+
+    text, base = h5py.check_string_dtype(data.dtype), h5py.check_vlen_dtype(data.dtype)
+    if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):
+        return ""
+    if data.dtype != np.uint8 or data.ndim not in (3, 4):
+        return None
+    if data.ndim == 3:
+        return "HW"
+    return "HWC" if data.shape[3] in (1, 3) else "CHW" if data.shape[1] in (1, 3) else None
+
+
+def _classes(data: Any, count: int, path: Path) -> Classes:
+    if data.shape not in ((count,), (count, 1)):
+        raise CorruptDataError(
+            f"{data.name} has shape {data.shape}, not one label for each of {count:,} images",
+            where=path,
+            hint=_OTHER,
+        )
+    labels = Labels(f"{path}: {data.name}")
+    for start in range(0, count, _LABELS_AT_ONCE):
+        for value in data[start : start + _LABELS_AT_ONCE].ravel().tolist():
+            labels.add(value)
+    return labels.classes() if count else Classes.none(0)
+
+
+def _opened(path: Path, cache_bytes: int = 1 << 20) -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingDependencyError(
+            "HDF5 needs the package h5py", where=path, hint="Run: pip install 'storebench[hdf5]'."
+        ) from error
+    # Nothing is written, and read-only file systems have no locks.
+    return h5py.File(path, "r", locking=False, rdcc_nbytes=cache_bytes)
+
+
+def _array(path: Path, name: str, cache_bytes: int) -> Any:
+    return _opened(path, cache_bytes)[name]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise CorruptDataError(
+            f"HDF5 cannot read it ({what})", where=path, hint="Copy the file again."
+        ) from error

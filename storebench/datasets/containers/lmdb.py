@@ -1,0 +1,144 @@
+"""LMDB databases of images: values are image files or messages of Caffe (Datum), each under any key."""
+
+import functools
+import math
+import re
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from storebench.datasets.base import Image
+from storebench.datasets.containers.base import Classes, Container, Labels, PerProcess, listed
+from storebench.datasets.containers.pixels import image_or_pixels, is_image_file, is_pickle
+from storebench.datasets.containers.protobuf import signed, wire_fields
+from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
+from storebench.units import number_of
+
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
+"""Fields of Datum. Its pixels are planar; the fields for fractions and for "encoded" are not needed."""
+
+
+class LmdbRecords(Container):
+    def scan(self) -> None:
+        path = self.files[0]
+        if len(self.files) > 1 or self.asked.image or self.asked.label:
+            raise UsageError(
+                "one LMDB database without fields is read", where=path, hint="Name its folder alone."
+            )
+        self._open = PerProcess(functools.partial(_opened, path))
+        self._keys, self._ends = bytearray(), array("q", [0])
+        labels, labelled = Labels(path), True
+        samples, others = set[bytes](), dict[bytes, bytes]()
+        with _reading(path), self._open().begin(buffers=True) as transaction:
+            for view, value in transaction.cursor():
+                key = bytes(view)
+                pattern = re.sub(rb"\d+", b"#", key)
+                try:
+                    label = _label(key, value, transaction)
+                except ValueError:
+                    others.setdefault(pattern, key)
+                    continue
+                if label is None and not samples:
+                    labelled = False
+                if labelled:
+                    labels.add(label, f"{path}: key {_text(key)}")
+                samples.add(pattern)
+                self._keys += key
+                self._ends.append(len(self._keys))
+        if not samples or samples & others.keys():
+            wrong = next((others[pattern] for pattern in samples & others.keys() or others), None)
+            if wrong is None:
+                raise CorruptDataError("holds no records", where=path, hint="Name another database.")
+            pickled = is_pickle(self._value(wrong))
+            reason = "pickled, which could run any code" if pickled else "no Datum of Caffe either"
+            raise CorruptDataError(
+                f"its value is no image file, and {reason}",
+                where=f"{path}: key {_text(wrong)}",
+                hint="Write it again as an image file.",
+            )
+        used = {pattern.replace(b"image", b"label") for pattern in samples}
+        left = [_text(key) for pattern, key in others.items() if pattern not in used]
+        self.notes = (
+            [f"{number_of(len(left), 'kind')} of other records left out: {listed(left)}"] if left else []
+        )
+        self.classes = labels.classes() if labelled else Classes.none(len(self._ends) - 1)
+
+    def read(self, index: int) -> bytes | Image:
+        value = self._value(self._key(index))
+        if is_image_file(value):
+            return value
+        try:
+            datum = _datum(memoryview(value))
+        except ValueError as error:
+            raise CorruptDataError(f"no Datum ({error})", where=self.locate(index)) from error
+        sides = [datum.get(side) for side in (_HEIGHT, _WIDTH, _CHANNELS)]
+        return image_or_pixels(datum[_DATA], sides, self.locate(index), planar=True)
+
+    def locate(self, index: int) -> str:
+        return f"{self.files[0]}: key {_text(self._key(index))}"
+
+    def _key(self, index: int) -> bytes:
+        return bytes(self._keys[self._ends[index] : self._ends[index + 1]])
+
+    def _value(self, key: bytes) -> bytes:
+        with _reading(self.files[0]), self._open().begin() as transaction:
+            value: bytes | None = transaction.get(key)
+        if value is None:
+            raise CorruptDataError(f"the key {_text(key)} is missing", where=self.files[0])
+        return value
+
+
+def _label(key: bytes, value: memoryview, transaction: Any) -> Any:
+    """Return the label of a sample: of its Datum, of a record beside it, or its folder; ValueError if it is no sample."""
+    value[-1:].tobytes()  # in the process of the scan, which may crash if the value is not in the file
+    if not is_image_file(value):
+        return signed(_datum(value).get(_LABEL, 0))
+    if b"image" in key and (label := transaction.get(key.replace(b"image", b"label"))) is not None:
+        return label
+    folder = key.rpartition(b"/")[0].rpartition(b"/")[2]
+    return folder or None
+
+
+def _datum(value: memoryview) -> dict[int, Any]:
+    """Return the fields of a Datum by their numbers; ValueError if it is none with an image."""
+    datum = dict(wire_fields(value))
+    sides: list[Any] = [datum.get(side, 0) for side in (_CHANNELS, _HEIGHT, _WIDTH, _LABEL)]
+    data = datum.get(_DATA)
+    if not isinstance(data, memoryview) or not all(isinstance(side, int) for side in sides):
+        raise ValueError("it has no bytes of an image")
+    if not is_image_file(data) and math.prod(sides[:3]) != len(data):
+        raise ValueError(f"{len(data):,} bytes are no image of {' x '.join(map(str, sides[:3]))}")
+    return datum
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")
+
+
+def _opened(path: Path) -> Any:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise MissingDependencyError(
+            "LMDB needs the package lmdb", where=path, hint="Run: pip install 'storebench[lmdb]'."
+        ) from error
+    with _reading(path):
+        env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8)
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if path.stat().st_size < needed:
+        raise CorruptDataError(
+            f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy it again."
+        )
+    return env
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    import lmdb
+
+    try:
+        yield
+    except lmdb.Error as error:
+        raise CorruptDataError(f"LMDB cannot read it ({error})", where=path, hint="Copy it again.") from error

@@ -1,0 +1,121 @@
+"""Scan a container, in a process of its own and once: the result is kept beside the stores."""
+
+import contextlib
+import functools
+import importlib
+import io
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storebench.arrays import ImageShape, ImageSize
+from storebench.datasets import images
+from storebench.datasets.base import Image
+from storebench.datasets.containers.base import Container
+from storebench.datasets.listing import Listings
+from storebench.datasets.sources import fingerprint, names_digest, statuses
+from storebench.errors import CorruptDataError
+from storebench.system.isolated import IsolatedError, run_isolated
+
+VERSION = 1  # increased whenever a scan would find something else
+LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
+
+_OWN = f"{__name__.rpartition('.')[0]}."
+_OTHERS = {
+    *(
+        ("array", "_array_reconstructor"),
+        ("array", "array"),
+        ("builtins", "bytearray"),
+        ("functools", "partial"),
+    ),
+    *(("numpy", "ndarray"), ("numpy", "dtype"), ("numpy._core.multiarray", "_reconstruct")),
+    *(("numpy._core.numeric", "_frombuffer"), ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath")),
+}
+"""What a kept scan consists of, beside the classes and functions of this package."""
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """A container whose samples are known, with the sizes of some images and of all, and what identifies its files."""
+
+    container: Container
+    sizes: tuple[ImageSize, ...]
+    shape: ImageShape
+    are_files: bool  # whether samples are image files, and not pixels
+    digest: str
+
+    def image(self, index: int) -> bytes | Image:
+        image = self.container.read(index)
+        if isinstance(image, bytes) == self.are_files and (self.are_files or image.shape == self.shape):  # type: ignore[union-attr]
+            return image
+        what = "an image file" if isinstance(image, bytes) else f"pixels of shape {image.shape}"
+        raise CorruptDataError(
+            f"{what}, unlike the first sample",
+            where=self.container.locate(index),
+            hint="Resize the images to one size, or store all as image files.",
+        )
+
+
+def scanned(container: Container, listings: Listings | None) -> Scanned:
+    digest = _digest(container)
+    name = f"container-{fingerprint(VERSION, container.kind, container.asked, digest, *container.files)}"
+    if listings is not None and (content := listings.get(name)) is not None:
+        with contextlib.suppress(Exception):  # a damaged one raises anything
+            if isinstance(known := _Reader(io.BytesIO(content)).load(), Scanned):
+                return known
+    try:
+        # Libraries may crash on a damaged file.
+        found = run_isolated(
+            functools.partial(_found, container, digest), limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES
+        )
+    except IsolatedError as error:
+        raise CorruptDataError(
+            f"reading {container.kind} {error}",
+            where=container.files[0],
+            hint="The file is probably damaged: check it with the program that wrote it.",
+        ) from None
+    if listings is not None and _digest(container) == digest:  # it has not changed meanwhile
+        listings.keep(name, pickle.dumps(found))
+    return found
+
+
+def _digest(container: Container) -> str:
+    root = Path(os.path.commonpath([file.parent for file in container.files]))
+    names = [os.path.relpath(file, root) for file in container.files]
+    digest, refused = names_digest(root, names, statuses(map(str, container.files)))
+    for error in refused.values():
+        raise error
+    return digest
+
+
+def _found(container: Container, digest: str) -> Scanned:
+    container.scan()
+    count = len(container.classes.labels)
+    if not count:
+        raise CorruptDataError("holds no samples", where=container.files[0], hint="Name another file.")
+    first = container.read(0)
+    if not isinstance(first, bytes):
+        height, width, channels = first.shape
+        return Scanned(container, (), (height, width, channels), are_files=False, digest=digest)
+
+    def start(index: int, most: int) -> bytes:
+        image = container.read(index)
+        return image[:most] if isinstance(image, bytes) else b""
+
+    sizes = images.sizes_of(images.probed_headers(start, count))
+    shape = images.common_small_shape(start, count) or images.square(None)
+    return Scanned(container, sizes, shape, are_files=True, digest=digest)
+
+
+class _Reader(pickle.Unpickler):
+    """Rebuild a scan, and call nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = getattr(importlib.import_module(module), name) if module.startswith(_OWN) else None
+        if (module, name) in _OTHERS:
+            return getattr(importlib.import_module(module), name)
+        if getattr(found, "__module__", "").startswith(_OWN):
+            return found
+        raise pickle.UnpicklingError(f"it wants to call {module}.{name}")

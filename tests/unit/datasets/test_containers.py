@@ -1,0 +1,497 @@
+"""Datasets that other programs packed: the samples are those of the files, and damage is one line."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets.containers.crc32c import crc32c
+from storebench.datasets.containers.protobuf import signed, wire_fields
+from storebench.datasets.listing import Listings
+from storebench.errors import (
+    CorruptDataError,
+    DataNotFoundError,
+    UsageError,
+)
+from storebench.settings.words import Split
+from tests.support import container_files
+from tests.support.container_files import WRITERS, Sample, example, field, record, write_tar
+from tests.support.dataset_files import digests, pixels
+from tests.support.foreign_files import datum, numbered, pickled, varint, write_lmdb
+from tests.support.photo_folders import photo_file, write_photos
+from tests.support.thinning import examples
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photos(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="module")
+def samples(photos: Path) -> list[Sample]:
+    folder = opened(f"folder:{photos}")
+    return [folder.original(index) for index in range(len(folder))]
+
+
+def opened(text: str, **options: Any) -> Dataset:
+    name = text if text.startswith(("folder:", "hf:")) else f"container:{text}"
+    return open_dataset(DatasetSpec(name=name, **options))
+
+
+# The samples.
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_container_becomes_the_same_stores_as_the_folder(
+    kind: str, photos: Path, samples: list[Sample], cli: Cli, tmp_path: Path
+) -> None:
+    text = WRITERS[kind](tmp_path / "data", samples)
+    done = [
+        cli("convert", "lmdb", "hdf5+original", "--json", "--dataset", name) for name in (str(photos), text)
+    ]
+    for one in done:
+        assert one.returncode == 0, one.stderr
+    folder, container = ([store["samples_digest"] for store in json.loads(one.stdout)] for one in done)
+    assert container == folder
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_samples_are_read_from_any_place_and_in_any_thread(
+    kind: str, samples: list[Sample], tmp_path: Path
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    dataset = opened(WRITERS[kind](tmp_path / "data", samples))
+    order = [7, 3, 11, 0, 5, 4, 10, 3]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(dataset.original, order)) == [samples[index] for index in order]
+    assert len({dataset.locate(index) for index in range(len(dataset))}) == len(samples)
+
+
+@pytest.mark.parametrize("kind", ["tar", "Parquet", "LMDB"])
+def test_a_container_is_cut_grown_and_known_again_like_a_folder(
+    kind: str, photos: Path, samples: list[Sample], tmp_path: Path
+) -> None:
+    text = WRITERS[kind](tmp_path / "data", samples)
+    for options in ({"size": 7}, {"size": 16, "seed": 3}, {"limit": 5}, {"image_size": 40}):
+        assert digests(opened(text, **options)) == digests(opened(f"folder:{photos}", **options))
+    first = opened(text).info
+    assert opened(text).info == first
+    shutil.rmtree(tmp_path / "data")
+    other = opened(WRITERS[kind](tmp_path / "data", [*samples[1:], (samples[0][0], 1)])).info
+    assert other.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_container_is_scanned_once(
+    kind: str, samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = WRITERS[kind](tmp_path / "data", samples)
+    (tmp_path / "stores").mkdir()
+    spec = DatasetSpec(name=text if text.startswith("hf:") else f"container:{text}")
+    first = open_dataset(spec, listings=Listings(tmp_path / "stores"))
+    with monkeypatch.context() as patch:
+        patch.setattr("storebench.datasets.containers.scan.run_isolated", None)
+        again = open_dataset(spec, listings=Listings(tmp_path / "stores"))
+    assert again.info == first.info
+    assert [again.original(index) for index in range(len(again))] == samples
+
+
+def test_a_kept_scan_calls_nothing_and_is_not_used_for_other_files(
+    samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DatasetSpec(name=f"container:{WRITERS['tar'](tmp_path / 'data', samples)}")
+    listings = Listings(tmp_path)
+    first = open_dataset(spec, listings=listings)
+    [kept] = (tmp_path / ".listings").iterdir()
+    for content in (b"", pickle.dumps(Path("/bin/sh")), b"cos\nsystem\n(S'touch called'\ntR."):
+        listings.keep(kept.name, content)
+        monkeypatch.chdir(tmp_path)
+        assert open_dataset(spec, listings=listings).info == first.info
+    assert not (tmp_path / "called").exists()
+    moved = (tmp_path / "data").rename(tmp_path / "moved")
+    there = open_dataset(DatasetSpec(name=f"container:{moved}/*.tar"), listings=listings)
+    assert [there.original(index) for index in range(len(there))] == samples
+    WRITERS["tar"](tmp_path / "data", samples[:-1])
+    assert len(open_dataset(spec, listings=listings)) == len(samples) - 1
+
+
+RAW = pixels(6, 20, 30, 3)
+
+
+def _h5(path: Path, array: np.ndarray, **options: Any) -> str:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("images", data=array, **options)
+        file["labels"] = np.arange(len(array)).reshape(-1, 1)
+    return str(path)
+
+
+def _raw_datum(path: Path) -> str:
+    planar = RAW.transpose(0, 3, 1, 2)
+    values = [datum(data=one.tobytes(), label=at, shape=(3, 20, 30)) for at, one in enumerate(planar)]
+    write_lmdb(path, numbered(values))
+    return str(path)
+
+
+def _raw_example(path: Path) -> str:
+    sides = {"height": 20, "width": 30, "depth": 3}
+    examples_ = ({"image_raw": one.tobytes(), "label": at} | sides for at, one in enumerate(RAW))
+    path.write_bytes(b"".join(record(example(dict(one))) for one in examples_))
+    return str(path)
+
+
+PIXELS: dict[str, Callable[[Path], str]] = {
+    "HDF5": lambda path: _h5(path, RAW, chunks=(4, 20, 30, 3), compression="gzip"),
+    "HDF5, channels first": lambda path: _h5(path, RAW.transpose(0, 3, 1, 2)),
+    "Caffe": _raw_datum,
+    "TFRecord": _raw_example,
+}
+
+
+@pytest.mark.parametrize("kind", PIXELS)
+def test_raw_pixels_are_served_as_they_are(kind: str, tmp_path: Path) -> None:
+    dataset = opened(PIXELS[kind](tmp_path / "a"))
+    assert dataset.original_info is None
+    for index, image in enumerate(RAW):
+        served, label = dataset.sample(index)
+        assert np.array_equal(served, image)
+        assert label == index
+    with pytest.raises(UsageError, match="pixels of one size"):
+        opened(PIXELS[kind](tmp_path / "b"), image_size=64)
+
+
+def test_grey_pixels_have_one_channel(tmp_path: Path) -> None:
+    assert opened(_h5(tmp_path / "a", RAW[..., 0])).sample(3)[0].tobytes() == RAW[3, :, :, 0].tobytes()
+
+
+# Fields and labels.
+
+JPEG = photo_file(0, (40, 30))
+
+
+def _tar(members: dict[str, bytes]) -> Callable[[Path], str]:
+    return lambda path: str(write_tar(path, members))
+
+
+def _parquet(columns: dict[str, Any], classes: list[str] | None = None) -> Callable[[Path], str]:
+    def write(path: Path) -> str:
+        rows = pa.table(columns)
+        if classes:
+            about = {"info": {"features": {"label": {"names": classes}}}}
+            rows = rows.replace_schema_metadata({"huggingface": json.dumps(about)})
+        pq.write_table(rows, path)
+        return str(path)
+
+    return write
+
+
+def _examples(*features: dict[str, bytes | int]) -> Callable[[Path], str]:
+    def write(path: Path) -> str:
+        path.write_bytes(b"".join(record(example(one)) for one in features))
+        return str(path)
+
+    return write
+
+
+LABELS: dict[str, tuple[Callable[[Path], str], str, list[int], tuple[str, ...]]] = {
+    "json": (
+        _tar({"a.jpg": JPEG, "a.json": b'{"label": 2}', "b.jpg": JPEG, "b.json": b'{"label": 0}'}),
+        "",
+        [2, 0],
+        ("0", "1", "2"),
+    ),
+    "value in json": (_tar({"a.jpg": JPEG, "a.json": b'{"kind": "x"}'}), "#jpg,kind", [0], ("x",)),
+    "text": (
+        _tar({"a.jpg": JPEG, "a.cls": b"dog\n", "b.jpg": JPEG, "b.cls": b"cat"}),
+        "",
+        [1, 0],
+        ("cat", "dog"),
+    ),
+    "second image": (_tar({"a.jpg": JPEG, "a.seg.png": b"", "a.cls": b"1"}), "", [1], ("0", "1")),
+    "own extension": (_tar({"d/a.x.jpg": JPEG, "d/a.y": b"1"}), "#x.jpg,y", [1], ("0", "1")),
+    "none in a tar": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "b.txt": b"3"}), "", [0, 0], ("images",)),
+    "sample without image": (_tar({"a.cls": b"3", "b.jpg": JPEG, "b.cls": b"1"}), "", [1], ("0", "1")),
+    "hidden": (_tar({"._a.jpg": b"", "a.jpg": JPEG, "a.cls": b"1"}), "", [1], ("0", "1")),
+    "classes with names": (
+        _parquet({"image": [JPEG, JPEG], "label": [1, 0]}, ["cat", "dog", "eel"]),
+        "",
+        [1, 0],
+        ("cat", "dog", "eel"),
+    ),
+    "other columns": (_parquet({"a": [JPEG], "b": [7], "label": [1]}), "#a,b", [7], tuple("01234567")),
+    "only column with bytes": (_parquet({"photo": [JPEG], "label": [1]}), "", [1], ("0", "1")),
+    "large numbers": (
+        _parquet({"x": [JPEG] * 3, "y": [10**9, -1, 10**9]}),
+        "",
+        [1, 0, 1],
+        ("-1", "1000000000"),
+    ),
+    "none in Parquet": (_parquet({"x": [JPEG, JPEG]}), "", [0, 0], ("images",)),
+    "text feature": (
+        _examples({"image/encoded": JPEG, "label": b"b"}, {"image/encoded": JPEG, "label": b"a"}),
+        "",
+        [1, 0],
+        ("a", "b"),
+    ),
+    "other features": (_examples({"i": JPEG, "l": 1, "label": 0}), "#i,l", [1], ("0", "1")),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_labels_are_found_by_their_usual_names_or_as_asked(case: str, tmp_path: Path) -> None:
+    write, fields, labels, names = LABELS[case]
+    dataset = opened(write(tmp_path / "a") + fields)
+    assert [dataset.original(index) for index in range(len(dataset))] == [(JPEG, label) for label in labels]
+    assert dataset.info.class_names == names
+    assert ("every label is 0" in dataset.layout_note) == (len(names) == 1)
+
+
+def test_negative_numbers_in_a_message_are_those_of_int32() -> None:
+    assert [signed(int(value)) for _, value in wire_fields(memoryview(b"\x28" + varint(2**64 - 5)))] == [-5]
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "test"),
+    [
+        (("a-train-0.parquet", "a-train-1.parquet", "a-val-0.parquet"), 4, 2),
+        (("train.parquet", "test.parquet", "validation.parquet", "trainer.parquet"), 2, 2),
+        (("train/0.parquet", "val/0.parquet", "val/1.parquet"), 2, 4),
+        (("0.parquet", "test.parquet"), 4, None),
+    ],
+)
+def test_splits_are_told_by_names(
+    names: tuple[str, ...], train: int, test: int | None, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"image": [JPEG, JPEG]}), tmp_path / name)
+    assert len(opened(str(tmp_path))) == train
+    if test is None:
+        with pytest.raises(DataNotFoundError, match="no test split"):
+            opened(str(tmp_path), split=Split.TEST)
+    else:
+        assert len(opened(str(tmp_path), split=Split.TEST)) == test
+
+
+def test_a_test_split_has_the_classes_of_the_train_split(tmp_path: Path) -> None:
+    splits = {"train": ["cat", "dog", "eel"], "val": ["eel", "dog"]}
+    for split, labels in splits.items():
+        rows = pa.table({"image": [JPEG] * len(labels), "label": labels})
+        pq.write_table(rows, tmp_path / f"{split}.parquet")
+    served = opened(str(tmp_path), split=Split.TEST)
+    assert served.info.class_names == ("cat", "dog", "eel")
+    assert [served.original(index)[1] for index in range(2)] == [2, 1]
+    pq.write_table(pa.table({"image": [JPEG], "label": ["fox"]}), tmp_path / "val.parquet")
+    with pytest.raises(DataNotFoundError, match="a class 'fox', which the train split lacks"):
+        opened(str(tmp_path), split=Split.TEST)
+
+
+@pytest.mark.parametrize("kind", [name for name in WRITERS if name not in ("MDS, zstd", "LMDB, paired")])
+def test_a_file_is_known_by_its_content(kind: str, samples: list[Sample], cli: Cli, tmp_path: Path) -> None:
+    WRITERS[kind](tmp_path / "data", samples)
+    largest = max((tmp_path / "data").iterdir(), key=lambda path: path.stat().st_size)
+    if kind == "MDS":
+        largest = tmp_path / "data" / "index.json"
+    else:
+        largest.rename(tmp_path / "data" / "x.bin")
+        largest = tmp_path / "data" / "x.bin"
+    done = cli("convert", "lmdb", "--dataset", str(largest))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_of_images_stays_one_beside_an_archive(photos: Path, cli: Cli, tmp_path: Path) -> None:
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    write_tar(folder / "all.tar", {"a.jpg": JPEG})
+    done = cli("convert", "lmdb", "--dataset", str(folder))
+    assert "read as the folder of images" in done.stderr
+
+
+# What cannot be read.
+
+
+def _cut(kind: str, name: str, share: float) -> Callable[[Path], str]:
+    def write(folder: Path) -> str:
+        text = WRITERS[kind](folder, [(photo_file(at, (90, 80)), at) for at in range(8)])
+        path = folder / name
+        with path.open("r+b") as file:
+            file.truncate(int(share * path.stat().st_size))
+        return text
+
+    return write
+
+
+def _pickles(folder: Path) -> str:
+    write_lmdb(folder, numbered(pickled([JPEG, JPEG])))
+    return str(folder)
+
+
+def _a_text_among_images(folder: Path) -> str:
+    write_lmdb(folder, numbered([JPEG, b"text", JPEG]))
+    return str(folder)
+
+
+def _damaged_record(path: Path) -> str:
+    content = bytearray(record(example({"image": JPEG, "label": 1})))
+    content[200] ^= 1
+    path.write_bytes(content)
+    return str(path)
+
+
+def _in_other_files(path: Path) -> str:
+    container_files.mds(path, [(JPEG, 0), (JPEG, 1)])
+    index = path / "index.json"
+    index.write_text(index.read_text().replace("shard.00001", "../shard.00001"))
+    return str(path)
+
+
+def _bytes(content: bytes, suffix: str = "") -> Callable[[Path], str]:
+    def write(path: Path) -> str:
+        path = path.with_suffix(suffix)
+        path.write_bytes(content)
+        return str(path)
+
+    return write
+
+
+REFUSED: dict[str, tuple[Callable[[Path], str], str, int, str]] = {
+    "cut tar": (_cut("tar", "001.tar", 0.4), "", 5, "001.tar: truncated"),
+    "cut Parquet": (_cut("Parquet", "1.parquet", 0.5), "", 5, "1.parquet: cannot be read"),
+    "cut Arrow": (_cut("Hugging Face", "data-00000-of-00001.arrow", 0.5), "", 5, ".arrow: cannot be read"),
+    "cut TFRecord": (_cut("TFRecord", "1.tfrecord", 0.5), "", 5, "1.tfrecord: cut short"),
+    "cut MDS": (_cut("MDS", "shard.00001.mds", 0.5), "", 5, "shard.00001.mds: cut short"),
+    "cut zstd": (_cut("MDS, zstd", "shard.00001.mds.zstd", 0.5), "", 5, "shard.00001.mds.zstd: "),
+    "cut LMDB": (_cut("Caffe", "data.mdb", 0.5), "", 5, "data.mdb: cut short"),
+    "cut HDF5": (_cut("HDF5", "a.h5", 0.5), "", 5, "a.h5: HDF5 cannot read it"),
+    "a damaged record": (_damaged_record, "", 5, "checksum is wrong"),
+    "a pickle": (_pickles, "", 5, "key 00000000: its value is no image file, and pickled"),
+    "a text among images": (
+        _a_text_among_images,
+        "",
+        5,
+        "key 00000001: its value is no image file, and no Datum",
+    ),
+    "another folder": (_in_other_files, "", 5, "outside of its folder"),
+    "no container": (_bytes(b"PATH 1\n" * 100), "", 2, "by its content"),
+    "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "", 2, "Unpack it first"),
+    "an empty file": (_bytes(b""), "", 2, "by its content"),
+    "nothing": (str, "", 2, "No such file"),
+    "no field": (_tar({"a.jpg": JPEG}), "#png", 5, "its fields are jpg"),
+    "two images": (
+        _tar({"a.jpg": JPEG, "a.png": JPEG}),
+        "",
+        5,
+        "several images in one sample: jpg, png. Name one",
+    ),
+    "one label missing": (
+        _tar({"a.jpg": JPEG, "a.cls": b"1", "b.jpg": JPEG}),
+        "",
+        5,
+        ":b: the label of sample 1 is missing",
+    ),
+    "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "", 5, "two members jpg of the sample a"),
+    "no column": (_parquet({"image": [JPEG]}), "#imgae", 2, "Did you mean 'image'?"),
+    "a path only": (
+        _parquet(
+            {"image": pa.array([{"path": "a.jpg"}], pa.struct({"bytes": pa.binary(), "path": pa.string()}))}
+        ),
+        "",
+        5,
+        "Write the images into the table",
+    ),
+    "numbers": (_parquet({"image": [1]}), "", 5, "holds int64, not the bytes of image files"),
+    "several labels": (
+        _parquet({"image": [JPEG], "label": [[1, 2]]}),
+        "",
+        5,
+        "a list, not one whole number or text",
+    ),
+    "too many fields": (_parquet({"image": [JPEG]}), "#a,b,c", 2, "more than two fields"),
+    "no image": (_parquet({"image": [b"text"]}), "", 5, "4 bytes that are no image file"),
+    "an image that does not decode": (
+        _parquet({"image": [JPEG[:400]]}),
+        "",
+        5,
+        "row 0: a JPEG that is cut short",
+    ),
+    "fractions": (
+        lambda path: _h5(path, RAW.astype(np.float32)),
+        "",
+        5,
+        "images holds float32 6 x 20 x 30 x 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_is_refused_in_one_line(case: str, cli: Cli, tmp_path: Path) -> None:
+    write, fields, code, says = REFUSED[case]
+    text = write(tmp_path / "data")
+    name = text if text.startswith("hf:") else f"container:{text}{fields}"
+    done = cli("convert", "lmdb", "--dataset", name, "--out", "stores")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("storebench: ")]
+    assert (done.returncode, len(lines)) == (code, 1), done.stderr
+    assert says in lines[0]
+    assert not list(tmp_path.glob("stores/*/*"))
+
+
+def test_damaged_images_are_left_out_as_asked(samples: list[Sample], tmp_path: Path) -> None:
+    damaged = [*samples[:3], (samples[0][0][:300], 0), *samples[3:]]
+    text = container_files.shards(tmp_path / "data", damaged)
+    with pytest.raises(CorruptDataError, match=r"000003\.jpg at byte"):
+        digests(opened(text))
+    kept = opened(text, skip_unreadable=True)
+    assert [kept.original(index) for index in range(len(kept))] == samples
+    assert kept.info.provenance.skipped_files == 1
+
+
+# Messages and checksums.
+
+
+@given(st.binary(max_size=64))
+@examples(400)
+def test_any_bytes_are_fields_or_refused(message: bytes) -> None:
+    try:
+        found = list(wire_fields(memoryview(message)))
+    except ValueError:
+        return
+    assert sum(len(value) if isinstance(value, memoryview) else 1 for _, value in found) <= len(message)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2000), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300))))
+)
+@examples(200)
+def test_fields_are_read_as_they_were_written(fields: list[tuple[int, int | bytes]]) -> None:
+    message = b"".join(
+        varint(number << 3) + varint(value) if isinstance(value, int) else field(number, value)
+        for number, value in fields
+    )
+    found = [
+        (n, value if isinstance(value, int) else bytes(value))
+        for n, value in wire_fields(memoryview(message))
+    ]
+    assert found == fields
+
+
+@given(st.binary(max_size=200), st.integers(0, 5000))
+@examples(60)
+def test_checksums_are_those_of_the_definition(start: bytes, more: int) -> None:
+    data = start + bytes(more)
+    assert crc32c(data) == container_files.crc32c(data)
+
+
+def test_the_checksum_of_the_standard() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
