@@ -4,6 +4,7 @@ import difflib
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class FormatEntry:
 
     target: str  # "module:Class"
     install: str | None = None
+    library: str = ""  # the top-level module without which the format cannot be used; "" if its import tells
     note: str = ""  # needs of the command on some machines, as a clause; "" for none
 
     @property
@@ -38,6 +40,13 @@ class FormatEntry:
         """The advice for a missing library, as a sentence; None if there is none."""
         note = f" ({self.note})" if self.note else ""
         return f"Run: {self.install}{note}." if self.install else None
+
+    def load(self) -> object:
+        """Import the module and return its attribute, None if it has none; raise `ModuleNotFoundError`."""
+        if self.library and importlib.util.find_spec(self.library) is None:
+            raise ModuleNotFoundError(name=self.library)
+        module, _, attribute = self.target.partition(":")
+        return getattr(importlib.import_module(module), attribute, None)
 
 
 BUILTIN: dict[str, FormatEntry] = {
@@ -56,6 +65,27 @@ BUILTIN: dict[str, FormatEntry] = {
         target="storebench.formats.lmdb.format:LmdbFormat", install="pip install 'storebench[lmdb]'"
     ),
 }
+
+
+def _peer(target: str, library: str, extra: str = "peers") -> FormatEntry:
+    return FormatEntry(
+        target=f"storebench.formats.peers.{target}",
+        install=f"pip install 'storebench[{extra}]'",
+        library=library,
+    )
+
+
+PEERS: dict[str, FormatEntry] = {
+    "npy": _peer("npy:NpyFormat", "numpy"),
+    "sqlite": _peer("sqlite:SqliteFormat", "sqlite3"),
+    "safetensors": _peer("safetensors:SafetensorsFormat", "safetensors"),
+    "arrow": _peer("arrow:ArrowFormat", "pyarrow"),
+    "parquet": _peer("parquet:ParquetFormat", "pyarrow"),
+    "hf": _peer("hf:HfFormat", "datasets"),
+}
+"""Formats of other projects; nothing imports their libraries before they are used."""
+
+BUILTIN |= PEERS
 
 REFERENCES: dict[str, FormatEntry] = {
     "null": FormatEntry(target="storebench.formats.null:NullFormat"),
@@ -87,6 +117,15 @@ def format_names() -> list[str]:
     return [*BUILTIN, *(name for name in sorted(entry_points()) if name not in BUILTIN)]
 
 
+def is_installed(name: str) -> bool:
+    """Return whether a format can be used; nothing of a peer's library is imported."""
+    try:
+        get_format(name)
+    except MissingDependencyError:
+        return False
+    return True
+
+
 @functools.cache
 def get_format(name: str) -> Format:
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
@@ -96,9 +135,8 @@ def get_format(name: str) -> Format:
             plugins = "Other packages add formats: 'storebench formats' lists those that are installed."
             raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {plugins}")
         raise unknown
-    module, _, attribute = entry.target.partition(":")
     try:
-        format_class = getattr(importlib.import_module(module), attribute, None)
+        format_class = entry.load()
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the format {name!r} needs the library {error.name!r}, which is not installed",

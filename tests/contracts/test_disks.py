@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from storebench.formats.registry import format_names, get_format
+from storebench.formats.registry import format_names, get_format, is_installed
 from storebench.testing.stores import build_small_store, read_digest
 from tests.support.copies import own_mounts, run_code
 
-STORING = [name for name in format_names() if get_format(name).info.borrows is None]
+STORING = [name for name in format_names() if is_installed(name) and get_format(name).info.borrows is None]
 READERS = [(name, reader) for name in STORING for reader in get_format(name).readers()]
 
 
