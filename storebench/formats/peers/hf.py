@@ -70,7 +70,7 @@ class HfReader(RowsReader):
         required(folder / "state.json")
         required(folder / "dataset_info.json")
         # The mapping by which the labels were read ends before the next begins: mapped pages could not be evicted.
-        labels = load_from_disk(folder).data.column(LABEL).to_numpy().copy()
+        labels: npt.ArrayLike = load_from_disk(folder).data.column(LABEL).to_numpy().copy()
         self._dataset = load_from_disk(folder)
         self.hold("_dataset")
         self._raw = self.payload_codec == "raw"
