@@ -90,6 +90,8 @@ class Traits:
     holds_pixels: bool = False
     """Opening reads and decodes everything into memory, so that a fetch touches no disk: the state of the page
     cache is one of the opening, threads share one reader, and there is no cell with limited memory."""
+    forks: bool = True
+    """Whether a forked child may open it after its parent did; the threads of some libraries do not survive a fork."""
     ready_made: bool = False
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 

@@ -82,6 +82,9 @@ PEERS: dict[str, FormatEntry] = {
     "arrow": _peer("arrow:ArrowFormat", "pyarrow"),
     "parquet": _peer("parquet:ParquetFormat", "pyarrow"),
     "hf": _peer("hf:HfFormat", "datasets"),
+    "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
+    "lance": _peer("lance:LanceFormat", "lance"),
+    "rocksdb": _peer("rocksdb:RocksDbFormat", "rocksdict"),
 }
 """Formats of other projects; nothing imports their libraries before they are used."""
 

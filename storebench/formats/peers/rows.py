@@ -127,9 +127,13 @@ class BlocksWriter(Writer):
             self._flush()
 
     def close(self) -> None:
-        self._flush()
-        with self._failures():
-            self._finish()
+        try:
+            self._flush()
+            with self._failures():
+                self._finish()
+        except BaseException:
+            self.abort()
+            raise
         sync_folder(self.folder)
 
     def abort(self) -> None:
