@@ -32,7 +32,7 @@ class FormatEntry:
 
     target: str  # "module:Class"
     install: str | None = None
-    library: str = ""  # the top-level module without which the format cannot be used; "" if its import tells
+    libraries: tuple[str, ...] = ()  # modules that the format needs, if it imports them only when it is used
     note: str = ""  # needs of the command on some machines, as a clause; "" for none
 
     @property
@@ -43,8 +43,9 @@ class FormatEntry:
 
     def load(self) -> object:
         """Import the module and return its attribute, None if it has none; raise `ModuleNotFoundError`."""
-        if self.library and importlib.util.find_spec(self.library) is None:
-            raise ModuleNotFoundError(name=self.library)
+        for library in self.libraries:
+            if importlib.util.find_spec(library) is None:
+                raise ModuleNotFoundError(name=library)
         module, _, attribute = self.target.partition(":")
         return getattr(importlib.import_module(module), attribute, None)
 
@@ -67,11 +68,11 @@ BUILTIN: dict[str, FormatEntry] = {
 }
 
 
-def _peer(target: str, library: str, extra: str = "peers") -> FormatEntry:
+def _peer(target: str, *libraries: str, extra: str = "peers") -> FormatEntry:
     return FormatEntry(
         target=f"storebench.formats.peers.{target}",
         install=f"pip install 'storebench[{extra}]'",
-        library=library,
+        libraries=libraries,
     )
 
 
@@ -85,6 +86,7 @@ PEERS: dict[str, FormatEntry] = {
     "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
     "lance": _peer("lance:LanceFormat", "lance"),
     "rocksdb": _peer("rocksdb:RocksDbFormat", "rocksdict"),
+    "zarr": _peer("zarr:ZarrFormat", "zarr", "tensorstore"),
 }
 """Formats of other projects; nothing imports their libraries before they are used."""
 

@@ -16,14 +16,14 @@ STORING = [name for name in format_names() if is_installed(name) and get_format(
 READERS = [(name, reader) for name in STORING for reader in get_format(name).readers()]
 
 
-def run_mounted(mount: str, code: str, *arguments: object, name: str = "lmdb") -> str:
+def run_mounted(mount: str, code: str, *arguments: object, forks: bool = True) -> str:
     """In a copy of this process with mounts of its own, run the shell line `mount`, then `code`; return what it printed.
 
-    A new process runs it where the format `name` is not for forked children.
+    A new process runs it if not `forks`.
     """
     if not _may_mount():
         pytest.skip("mounting needs root with CAP_SYS_ADMIN")
-    if get_format(name).traits().forks:
+    if forks:
         done = run_code(code, *arguments, first=functools.partial(own_mounts, mount))
     else:
         shell = ["unshare", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh"]
@@ -116,7 +116,14 @@ def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec:
 @pytest.mark.parametrize("name", STORING)
 def test_a_full_ext4_is_told_as_one(name: str, size: str, tmp_path: Path) -> None:
     image = ext4_image(tmp_path, size)
-    line = run_mounted(f"mount -o loop {image} {tmp_path}", FILL_UP, name, "raw", tmp_path, name=name)
+    line = run_mounted(
+        f"mount -o loop {image} {tmp_path}",
+        FILL_UP,
+        name,
+        "raw",
+        tmp_path,
+        forks=get_format(name).traits().forks,
+    )
     assert f"the disk is full (ext4 on {tmp_path})" in line
     assert line.count("\n") == 1
 
@@ -189,7 +196,12 @@ def test_a_read_only_disk_will_do(name: str, reader: str, tmp_path: Path) -> Non
     build_small_store(store_format, store_format.info.default_codec, path)
     expected = read_digest(name, reader, path, 0)
     remount = f"mount --bind {path} {path} && mount -o remount,bind,ro {path}"
-    assert run_mounted(remount, READ_ALL, name, reader, path, name=name).strip() == expected
+    assert (
+        run_mounted(
+            remount, READ_ALL, name, reader, path, forks=get_format(name).traits(reader).forks
+        ).strip()
+        == expected
+    )
 
 
 def test_a_folder_without_write_permission_will_do(tmp_path: Path) -> None:
