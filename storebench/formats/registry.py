@@ -84,6 +84,7 @@ PEERS: dict[str, FormatEntry] = {
     "parquet": _peer("parquet:ParquetFormat", "pyarrow"),
     "hf": _peer("hf:HfFormat", "datasets"),
     "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
+    "litdata": _peer("litdata:LitDataFormat", "litdata"),
     "lance": _peer("lance:LanceFormat", "lance"),
     "rocksdb": _peer("rocksdb:RocksDbFormat", "rocksdict"),
     "zarr": _peer("zarr:ZarrFormat", "zarr", "tensorstore"),

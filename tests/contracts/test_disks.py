@@ -104,7 +104,12 @@ print(failure)
 @pytest.mark.parametrize("name", STORING)
 def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec: str, tmp_path: Path) -> None:
     line = run_mounted(
-        f"mount -t tmpfs -o size=2m none {tmp_path}", FILL_UP, name, codec, tmp_path, name=name
+        f"mount -t tmpfs -o size=2m none {tmp_path}",
+        FILL_UP,
+        name,
+        codec,
+        tmp_path,
+        forks=get_format(name).traits().forks,
     )
     assert f"the disk is full (tmpfs on {tmp_path})" in line
     assert line.count("\n") == 1
