@@ -83,6 +83,8 @@ PEERS: dict[str, FormatEntry] = {
     "arrow": _peer("arrow:ArrowFormat", "pyarrow"),
     "parquet": _peer("parquet:ParquetFormat", "pyarrow"),
     "hf": _peer("hf:HfFormat", "datasets"),
+    "webdataset": _peer("webdataset:WebDatasetFormat", "webdataset"),
+    "tfrecord": _peer("tfrecord:TfRecordFormat", "google_crc32c"),
     "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
     "litdata": _peer("litdata:LitDataFormat", "litdata"),
     "lance": _peer("lance:LanceFormat", "lance"),
