@@ -16,7 +16,7 @@ from storebench.errors import MissingDependencyError, UnknownNameError, UsageErr
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
 from storebench.manifest import Manifest
-from storebench.settings.backend import Backend
+from storebench.settings.backend import STREAM, Backend
 
 ENTRY_POINT_GROUP = "storebench.formats"
 
@@ -231,8 +231,8 @@ def _shortest_name(
     )
     if decoding.decoder != DEFAULT_DECODER:
         name += f":{decoding.decoder}"
-    # The backends in memory are always written out: which of the two is the point.
-    if reader != info.default_reader or container == "memory":
+    # The backends in memory are always written out: which of the two is the point. So is an order of its own.
+    if reader != info.default_reader or container == "memory" or reader == STREAM:
         name += f":{reader}"
     pairs = [*options, *((key, value) for key, value in decoding.options if key != DECODER)]
     return name + ("?" + ",".join(f"{key}={value}" for key, value in pairs) if pairs else "")

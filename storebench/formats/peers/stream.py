@@ -37,6 +37,15 @@ def save_index(folder: Path, sizes: Sequence[int], labels: Sequence[int]) -> Non
     save_array(folder / LABELS_FILE, np.asarray(labels, np.int64))
 
 
+def randomness(order: Indices) -> tuple[float, float]:
+    """Return how random an order is: mean displacement over that of a uniform shuffle, and the share of neighbours kept."""
+    count = len(order)
+    uniform = (count * count - 1) / (3 * count)
+    displacement = float(np.abs(order - np.arange(count)).mean()) / uniform if count > 1 else 1.0
+    neighbours = float((np.diff(order) == 1).mean()) if count > 1 else 0.0
+    return displacement, neighbours
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(Options):
     """Options of readers called ``stream``."""
@@ -120,8 +129,15 @@ class StreamReader(RowsReader):
         return [found[number] for number in numbers]
 
     def notes(self) -> dict[str, str]:
-        left = {"batches outside of the native order": str(self._departures)} if self._departures else {}
-        return {"shuffle buffer": f"{self.options.buffer} samples", **left}
+        notes = {"shuffle buffer": f"{self.options.buffer} samples"}
+        if self.plan_seed is not None:
+            order = self.native_order(self.store, self.manifest, self.options, self.plan_seed)
+            displacement, neighbours = randomness(order)
+            notes["displacement"] = f"{displacement:.2f} of that of a uniform shuffle"
+            notes["neighbours kept"] = f"{neighbours:.2%}"
+        if self._departures:
+            notes["batches outside of the native order"] = str(self._departures)
+        return notes
 
     def _close(self) -> None:
         for name in ("_stream", "_scan"):
