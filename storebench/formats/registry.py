@@ -87,6 +87,12 @@ PEERS: dict[str, FormatEntry] = {
     "tfrecord": _peer("tfrecord:TfRecordFormat", "google_crc32c"),
     "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
     "litdata": _peer("litdata:LitDataFormat", "litdata"),
+    "mds": FormatEntry(
+        target="storebench.formats.peers.mds:MdsFormat",
+        install="pip install 'storebench[mds]'",
+        libraries=("streaming",),
+        note="in an environment of its own, because it needs numpy < 2.2",
+    ),
     "lance": _peer("lance:LanceFormat", "lance"),
     "rocksdb": _peer("rocksdb:RocksDbFormat", "rocksdict"),
     "zarr": _peer("zarr:ZarrFormat", "zarr", "tensorstore"),

@@ -43,6 +43,13 @@ def records(path: Path) -> Iterator[bytes]:
             yield record
 
 
+def write_record(file: IO[bytes], record: bytes) -> None:
+    """Append one record with its length and checksums."""
+    length = len(record).to_bytes(8, "little")
+    file.write(length + masked_crc(length).to_bytes(4, "little") + record)
+    file.write(masked_crc(record).to_bytes(4, "little"))
+
+
 class TfRecordWriter(Writer):
     """Write each sample as a ``tf.train.Example`` with image and label."""
 
@@ -58,10 +65,7 @@ class TfRecordWriter(Writer):
             self.abort()
             self._file = (self.folder / TfRecordReader.shard_name(len(self._sizes))).open("xb")
             self._sizes.append(0)
-        record = pack_example(bytes(payload), label)
-        length = len(record).to_bytes(8, "little")
-        self._file.write(length + masked_crc(length).to_bytes(4, "little") + record)
-        self._file.write(masked_crc(record).to_bytes(4, "little"))
+        write_record(self._file, pack_example(bytes(payload), label))
         self._labels.append(label)
         self._sizes[-1] += 1
 
