@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy.typing as npt
 
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
-from storebench.formats.peers.rows import IMAGE, LABEL, BlocksWriter, Row, RowsReader, required
+from storebench.formats.peers.rows import IMAGE, LABEL, BlocksWriter, Row, RowsReader, forget_mapped, required
 from storebench.manifest import StoreSpec
 
 FOLDER, SPOOL = "dataset", "unfinished.arrow"
@@ -73,6 +73,8 @@ class HfReader(RowsReader):
         labels: npt.ArrayLike = load_from_disk(folder).data.column(LABEL).to_numpy().copy()
         self._dataset = load_from_disk(folder)
         self.hold("_dataset")
+        for path in folder.glob("*.arrow"):
+            forget_mapped(path.resolve())
         self._raw = self.payload_codec == "raw"
         return labels
 

@@ -1,6 +1,7 @@
 """What these formats share: a reader by a library's batch call, a writer in blocks, and their errors."""
 
 import contextlib
+import ctypes
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
@@ -28,6 +29,8 @@ ERRORS: tuple[type[Exception], ...] = (
     *(MemoryError, OSError, RuntimeError, TypeError, ValueError),
 )
 """Errors that libraries raise for a file that is damaged."""
+
+_MADV_DONTNEED = 4  # linux/mman-common.h; a file's pages are read again when they are touched
 
 Row = bytes | memoryview
 
@@ -161,6 +164,15 @@ class BlocksWriter(Writer):
 
     def _failures(self) -> contextlib.AbstractContextManager[None]:
         return write_errors(self.folder, *self.library_errors)
+
+
+def forget_mapped(path: Path) -> None:
+    """Drop the pages of a mapped file that this process has touched: a page that is in use cannot be evicted."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        if line.endswith(str(path)):
+            start, end = (int(edge, 16) for edge in line.split()[0].split("-"))
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
 
 
 def required(path: Path) -> Path:

@@ -7,8 +7,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from storebench.arrays import Indices
 from storebench.codecs import Payload
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.base import Batch, Fetched, Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged, sync_folder, write_errors
 from storebench.formats.peers.rows import ERRORS, IMAGE, LABEL, Row, RowsReader, required
 from storebench.manifest import StoreSpec
@@ -100,6 +101,12 @@ class ZarrReader(RowsReader):
     def _batch(self, numbers: list[int]) -> npt.NDArray[np.uint8]:
         batch: npt.NDArray[np.uint8] = self._images.oindex[numbers]
         return batch
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        numbers = self._checked(indices)
+        with self._damage("cannot read samples"):
+            np.copyto(out, self._batch(numbers))
+        return Fetched(out.nbytes)
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         rows, lengths = self._batch(numbers).reshape(len(numbers), -1), self._lengths
