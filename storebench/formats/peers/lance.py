@@ -87,8 +87,8 @@ class LanceReader(RowsReader):
             time.sleep(0.001)
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
-        images = self._dataset.take(numbers, columns=[IMAGE])[IMAGE]
-        return [memoryview(image.as_buffer()).cast("B") for image in images]
+        rows: list[bytes] = self._dataset.take(numbers, columns=[IMAGE])[IMAGE].to_pylist()
+        return rows
 
 
 def _open_files() -> list[str]:
