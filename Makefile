@@ -22,7 +22,7 @@ run = $(RUNS)/$(NOW)-$(1)
 bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) >/dev/null || { failed=$$?; [ $$failed -eq 5 ] && [ -s $(run)/records.jsonl ] || exit $$failed; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data bench-all bench-paper bench-gpu bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
+.PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
         reference docs test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -49,6 +49,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "LevelDB is left out: plyvel has no wheel for this Python and does not build without LevelDB's headers. Install them (Debian: libleveldb-dev), then run: $(BIN)/pip install -c constraints.txt plyvel"
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib/python*/site-packages || true  # some packages carry files that do not compile
 	touch $@
+
+setup-peers: setup ## Install the formats of other projects as well (extra "peers", about 600 MB)
+	$(PIP_INSTALL) -e '.[peers]'
 
 data: setup ## Find the datasets, or download them; synthetic stand-ins replace missing ones
 	$(BIN)/storebench data fetch all --optional

@@ -24,7 +24,7 @@ from storebench.codecs import get_codec
 from storebench.comparison import compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Batch, Indices, Reader
-from storebench.formats.registry import format_names, get_format, parse_backend
+from storebench.formats.registry import PEERS, format_names, get_format, parse_backend
 from storebench.manifest import Manifest
 from storebench.probes.page_cache import warm
 from storebench.probes.rates import WAYS, YARDSTICK, gather_rate
@@ -67,7 +67,7 @@ def main() -> int:
 def default_backends() -> list[str]:
     """Return every reader of every format that stores something, with the format's default codec."""
     names = []
-    for name in format_names():
+    for name in (name for name in format_names() if name not in PEERS):  # these have benchmarks/peers.py
         found = get_format(name)
         if found.info.borrows is None:
             names += [f"{name}+{found.info.default_codec}:{reader}" for reader in found.readers()]

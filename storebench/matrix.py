@@ -236,6 +236,17 @@ class MatrixWithoutLoop(Strict):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _in_own_order(self) -> Self:
+        streams = [name for name in self.backends if parse_backend(name).native_order]
+        if not streams:
+            return self
+        if max(self.workers, default=0) > 1 or max(self.ranks, default=1) > 1:
+            raise ValueError(
+                f"{streams[0]} is one stream in its own order: set workers to 0 or 1, and ranks to 1"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _held(self) -> Self:
         filling = Fill.FIRST_EPOCH in self.store_fill
         if Share.STORE not in self.share:

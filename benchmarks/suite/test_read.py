@@ -11,7 +11,7 @@ from benchmarks.suite.measurement import Measurement
 from storebench.codecs import Codec, get_codec
 from storebench.errors import MissingDependencyError
 from storebench.formats.base import Indices, Reader
-from storebench.formats.registry import format_names, get_format
+from storebench.formats.registry import PEERS, format_names, get_format
 from storebench.loading.order import epoch_order, split_batches
 from storebench.probes.page_cache import ask_to_evict, cache_facts, evict, resident, warm
 from storebench.results import CacheFacts, CacheVerdict
@@ -22,7 +22,7 @@ from storebench.stores.find import Store
 def readers(codec: str | None = None) -> list[str]:
     """Return every reader of every format with a codec (null: the format's default), as FORMAT+CODEC:READER."""
     found = []
-    for name in format_names():
+    for name in (name for name in format_names() if name not in PEERS):  # these have benchmarks/peers.py
         try:
             form = get_format(name)
         except MissingDependencyError:

@@ -11,7 +11,7 @@ from benchmarks.suite.drawn import DrawnDataset, draw, skip_without_library
 from benchmarks.suite.measurement import Measurement
 from storebench.codecs import CODECS
 from storebench.datasets import DatasetSpec
-from storebench.formats.registry import format_names, parse_backend
+from storebench.formats.registry import PEERS, format_names, parse_backend
 from storebench.stores.convert import BuildOptions, Replace, convert
 
 CONVERTED = 2048
@@ -23,7 +23,7 @@ def to_convert() -> DrawnDataset:
     return draw("cifar10", CONVERTED)
 
 
-@pytest.mark.parametrize("name", format_names())
+@pytest.mark.parametrize("name", [name for name in format_names() if name not in PEERS])
 def test_convert(
     measured: Callable[[Measurement], None], to_convert: DrawnDataset, scratch: Path, name: str
 ) -> None:

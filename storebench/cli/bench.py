@@ -351,6 +351,11 @@ def _listed(files: dict[str, Path]) -> dict[str, dict[str, Any]]:
             "replicates": loaded.replicates,
             "least_replicates": min(loaded.fewer_replicates.values(), default=loaded.replicates),
         }
-    for line in missing:
-        say(line)
+    if len(missing) > 1:
+        say(
+            f"left out: {len(missing)} formats whose library is not installed; 'storebench formats' names them"
+        )
+    else:
+        for line in missing:
+            say(line)
     return listed

@@ -90,8 +90,17 @@ class Traits:
     holds_pixels: bool = False
     """Opening reads and decodes everything into memory, so that a fetch touches no disk: the state of the page
     cache is one of the opening, threads share one reader, and there is no cell with limited memory."""
+    forks: bool = True
+    """Whether a forked child may open it after its parent did; the threads of some libraries do not survive a fork."""
+    native_order: bool = False
+    """An epoch is served in the reader's own order (`Reader.native_order`), not in the harness's; such a reader is
+    called "stream", so that the names of its backends say so."""
     ready_made: bool = False
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
+
+
+Seed = tuple[int, ...]
+"""What decides the order of one epoch."""
 
 
 class Fetched(NamedTuple):
@@ -137,6 +146,8 @@ class Reader(SampleSequence):
         0  # by `fetch`, `fetch_into` and `fetch_windows` since the opening, counting repetitions
     )
 
+    plan_seed: Seed | None = None  # of the current plan; None where the samples come in sequence
+
     payload_codec: str
     """The codec of the payloads that `fetch` returns, with its decoder: the store's, or "raw" for a reader that decodes
     by itself. Image files as they are, which have no size of their own, are always returned as payloads."""
@@ -157,6 +168,14 @@ class Reader(SampleSequence):
     def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:  # noqa: ARG003 - for readers that plan
         """Return the bytes of planned payload that a reader with `options` reads beyond the batch in progress."""
         return 0
+
+    @classmethod
+    def native_order(cls, store: Path, manifest: Manifest, options: Options, seed: Seed) -> Indices:
+        """Return the order in which a reader with the trait `native_order` serves an epoch, int64 [count].
+
+        It reads no samples: the reader's own shuffling is applied to indices.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no order of its own")
 
     @classmethod
     def looks_ahead(cls) -> bool:
@@ -233,12 +252,14 @@ class Reader(SampleSequence):
         self.spread(decode, len(indices))
 
     @final
-    def plan(self, batches: Sequence[Indices]) -> None:
+    def plan(self, batches: Sequence[Indices], seed: Seed | None = None) -> None:
         """Announce the batches that this reader will be asked for, in order, until the next plan, so that it may read ahead.
 
-        Calls follow the plan, one per batch; a call that departs from it must still be answered correctly.
+        Calls follow the plan, one per batch; a call that departs from it must still be answered correctly. `seed` is
+        the one by which `native_order` gave their order.
         """
         self._require_open()
+        self.plan_seed = seed
         self._plan(batches)
 
     def spread(self, work: Callable[[int], None], count: int) -> None:

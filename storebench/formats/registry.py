@@ -4,6 +4,7 @@ import difflib
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from storebench.errors import MissingDependencyError, UnknownNameError, UsageErr
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
 from storebench.manifest import Manifest
-from storebench.settings.backend import Backend
+from storebench.settings.backend import STREAM, Backend
 
 ENTRY_POINT_GROUP = "storebench.formats"
 
@@ -31,6 +32,7 @@ class FormatEntry:
 
     target: str  # "module:Class"
     install: str | None = None
+    libraries: tuple[str, ...] = ()  # modules that the format needs, if it imports them only when it is used
     note: str = ""  # needs of the command on some machines, as a clause; "" for none
 
     @property
@@ -38,6 +40,14 @@ class FormatEntry:
         """The advice for a missing library, as a sentence; None if there is none."""
         note = f" ({self.note})" if self.note else ""
         return f"Run: {self.install}{note}." if self.install else None
+
+    def load(self) -> object:
+        """Import the module and return its attribute, None if it has none; raise `ModuleNotFoundError`."""
+        for library in self.libraries:
+            if importlib.util.find_spec(library) is None:
+                raise ModuleNotFoundError(name=library)
+        module, _, attribute = self.target.partition(":")
+        return getattr(importlib.import_module(module), attribute, None)
 
 
 BUILTIN: dict[str, FormatEntry] = {
@@ -56,6 +66,40 @@ BUILTIN: dict[str, FormatEntry] = {
         target="storebench.formats.lmdb.format:LmdbFormat", install="pip install 'storebench[lmdb]'"
     ),
 }
+
+
+def _peer(target: str, *libraries: str, extra: str = "peers") -> FormatEntry:
+    return FormatEntry(
+        target=f"storebench.formats.peers.{target}",
+        install=f"pip install 'storebench[{extra}]'",
+        libraries=libraries,
+    )
+
+
+PEERS: dict[str, FormatEntry] = {
+    "npy": _peer("npy:NpyFormat", "numpy"),
+    "sqlite": _peer("sqlite:SqliteFormat", "sqlite3"),
+    "safetensors": _peer("safetensors:SafetensorsFormat", "safetensors"),
+    "arrow": _peer("arrow:ArrowFormat", "pyarrow"),
+    "parquet": _peer("parquet:ParquetFormat", "pyarrow"),
+    "hf": _peer("hf:HfFormat", "datasets"),
+    "webdataset": _peer("webdataset:WebDatasetFormat", "webdataset"),
+    "tfrecord": _peer("tfrecord:TfRecordFormat", "google_crc32c"),
+    "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
+    "litdata": _peer("litdata:LitDataFormat", "litdata"),
+    "mds": FormatEntry(
+        target="storebench.formats.peers.mds:MdsFormat",
+        install="pip install 'storebench[mds]'",
+        libraries=("streaming",),
+        note="in an environment of its own, because it needs numpy < 2.2",
+    ),
+    "lance": _peer("lance:LanceFormat", "lance"),
+    "rocksdb": _peer("rocksdb:RocksDbFormat", "rocksdict"),
+    "zarr": _peer("zarr:ZarrFormat", "zarr", "tensorstore"),
+}
+"""Formats of other projects; nothing imports their libraries before they are used."""
+
+BUILTIN |= PEERS
 
 REFERENCES: dict[str, FormatEntry] = {
     "null": FormatEntry(target="storebench.formats.null:NullFormat"),
@@ -87,6 +131,15 @@ def format_names() -> list[str]:
     return [*BUILTIN, *(name for name in sorted(entry_points()) if name not in BUILTIN)]
 
 
+def is_installed(name: str) -> bool:
+    """Return whether a format can be used; nothing of a peer's library is imported."""
+    try:
+        get_format(name)
+    except MissingDependencyError:
+        return False
+    return True
+
+
 @functools.cache
 def get_format(name: str) -> Format:
     entry = BUILTIN.get(name) or REFERENCES.get(name) or entry_points().get(name)
@@ -96,9 +149,8 @@ def get_format(name: str) -> Format:
             plugins = "Other packages add formats: 'storebench formats' lists those that are installed."
             raise UnknownNameError(unknown.what, hint=f"{unknown.hint} {plugins}")
         raise unknown
-    module, _, attribute = entry.target.partition(":")
     try:
-        format_class = getattr(importlib.import_module(module), attribute, None)
+        format_class = entry.load()
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"the format {name!r} needs the library {error.name!r}, which is not installed",
@@ -185,8 +237,8 @@ def _shortest_name(
     )
     if decoding.decoder != DEFAULT_DECODER:
         name += f":{decoding.decoder}"
-    # The backends in memory are always written out: which of the two is the point.
-    if reader != info.default_reader or container == "memory":
+    # The backends in memory are always written out: which of the two is the point. So is an order of its own.
+    if reader != info.default_reader or container == "memory" or reader == STREAM:
         name += f":{reader}"
     pairs = [*options, *((key, value) for key, value in decoding.options if key != DECODER)]
     return name + ("?" + ",".join(f"{key}={value}" for key, value in pairs) if pairs else "")

@@ -29,6 +29,7 @@ class LoadJob:
     seed: int = 0
     batch_size: int = 0
     threads: int | None = None
+    shuffle: bool = True
     store_fill: Fill = Fill.PRELOAD
     store_memory_bytes: int | None = None
 

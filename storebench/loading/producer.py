@@ -13,6 +13,7 @@ from storebench.codecs import any_size, get_codec
 from storebench.errors import CellFailedError, CorruptDataError, UsageError
 from storebench.formats.base import Batch, Indices, Reader
 from storebench.formats.options import AUTO
+from storebench.formats.reader import Seed
 from storebench.formats.registry import get_format, traits_of
 from storebench.loading.augment import prepare_files
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport, Spans
@@ -170,7 +171,7 @@ class Producer:
             windows = augment.windows(indices, reader.image_shape, seed=self.job.seed, epoch=request.epoch)
         drawn = time.perf_counter_ns()
         if request.plan is not None:
-            reader.plan(request.plan)
+            reader.plan(request.plan, seed_of(self.job, request.epoch))
         out = self._allocate((len(indices), *augment.output_shape(reader.image_shape)))
         whole: Batch | None = None
         if windows is not None and reader.serves_windows:
@@ -198,7 +199,7 @@ class Producer:
         """Fetch image files as they are, decode them, and make samples of them."""
         reader, indices, job = self.reader, request.indices, self.job
         if request.plan is not None:
-            reader.plan(request.plan)
+            reader.plan(request.plan, seed_of(job, request.epoch))
         out = self._allocate((len(indices), *job.augment.output_shape(reader.image_shape)))
         pixels = out.numpy()
         payloads = reader.fetch(indices)
@@ -287,6 +288,26 @@ class Producer:
             self._scratch = np.empty((count, *reader.image_shape), dtype=np.uint8)
             self._scratch.fill(0)  # so that its page faults belong to whoever takes it
         return self._scratch[:count]
+
+
+def seed_of(job: LoadJob, epoch: int) -> Seed | None:
+    """Return what decides the order of an epoch for a reader with an order of its own; None for one in sequence."""
+    return (job.seed, epoch) if job.shuffle else None
+
+
+def native_orders(job: LoadJob, manifest: Manifest) -> Callable[[int], Indices]:
+    """Return a function that gives the order in which the job's reader, which has its own, serves an epoch."""
+    backend = job.backend
+    reader = get_format(backend.format).readers()[backend.reader].reader
+    options = reader.options_type.parse(backend.options, backend.name)
+
+    def order(epoch: int) -> Indices:
+        seed = seed_of(job, epoch)
+        if seed is None:
+            return np.arange(manifest.count, dtype=np.int64)
+        return reader.native_order(job.store, manifest, options, seed)
+
+    return order
 
 
 def open_backend(job: LoadJob) -> Reader:

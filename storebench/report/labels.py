@@ -12,6 +12,7 @@ from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
 from storebench.report.cells import EPOCHS, SETTING_COLUMNS, CellSummary, LoopWork, work_of
 from storebench.results import Cell
+from storebench.settings.backend import STREAM
 from storebench.settings.loop import SETTINGS
 from storebench.settings.words import CacheState, ComputeKind, Split
 from storebench.units import number_of
@@ -60,6 +61,7 @@ def backend_label(backend: str) -> str:
     container, _, codec = body.partition("+")
     codec = codec if codec == ORIGINAL else codec.upper()
     name = BACKENDS.get(body) or FORMATS.get(container, container) + (f"+{codec}" if codec else "")
+    parts = ["own order" if part == STREAM else part for part in parts]
     details = ", ".join(part for part in (*parts, options.replace(",", ", ")) if part)
     return f"{name} ({details})" if details else name
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 NULL_FORMAT = "null"
 """The format that reads no storage: it serves a few batches from memory, so its rate is that of compute alone."""
 
+STREAM = "stream"
+"""The readers of this name serve an epoch in an order of their own."""
+
 Pairs = tuple[tuple[str, str], ...]
 """Names of options and their values, sorted by name."""
 
@@ -24,6 +27,11 @@ class Backend:
     def is_null(self) -> bool:
         """Whether it reads no storage, so that its rate is that of compute alone."""
         return self.format == NULL_FORMAT
+
+    @property
+    def native_order(self) -> bool:
+        """Whether it serves an epoch in its reader's own order, so that its batches are not those of other backends."""
+        return self.reader == STREAM
 
     def __str__(self) -> str:
         return self.name

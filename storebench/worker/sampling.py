@@ -1,7 +1,7 @@
 """Which samples each rank serves: the order of an epoch, dealt to trainers, ranks and batches."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ class Sampling:
     replicate: int
     ranks: int
     trainer: Trainer
+    native: Callable[[int], Indices] | None = None  # the order of an epoch, where the reader has its own
 
     def batches(self, epoch: int) -> list[Indices]:
         """Return this rank's batches of an epoch."""
@@ -71,6 +72,9 @@ class Sampling:
     def _orders(self, epoch: int, trainer: int | None = None) -> Iterator[Indices]:
         """Yield the order of each pass of a trainer; None stands for this rank's trainer."""
         cell = self.cell
+        if self.native is not None:
+            yield self.native(epoch)
+            return
         number = self.trainer.number if trainer is None else trainer
         seed = seed_of(cell.seed, number) if self.parts else cell.seed
         orders = pass_orders(

@@ -16,6 +16,7 @@ from storebench.formats.registry import traits_of
 from storebench.loading.augment import Augment, round_seed
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob, ReaderReport, with_empty_batches
 from storebench.loading.loader import Loader, get_loader
+from storebench.loading.producer import native_orders
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
 from storebench.ranks.group import ALONE, Group
@@ -83,6 +84,7 @@ class Setup:
             seed=round_seed(cell.seed, job.replicate),
             batch_size=cell.batch_size,
             threads=cell.threads,
+            shuffle=cell.shuffle,
             store_fill=cell.store_fill,
             store_memory_bytes=cell.store_memory_bytes,
         )
@@ -108,6 +110,7 @@ class Setup:
                 replicate=job.replicate,
                 ranks=group.membership.ranks,
                 trainer=trainer,
+                native=native_orders(load, manifest) if cell.backend.native_order else None,
             ),
             trainer_group=together,
         )

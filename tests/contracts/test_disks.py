@@ -3,23 +3,32 @@
 import functools
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from storebench.formats.registry import format_names, get_format
+from storebench.formats.registry import format_names, get_format, is_installed
 from storebench.testing.stores import build_small_store, read_digest
 from tests.support.copies import own_mounts, run_code
 
-STORING = [name for name in format_names() if get_format(name).info.borrows is None]
+STORING = [name for name in format_names() if is_installed(name) and get_format(name).info.borrows is None]
 READERS = [(name, reader) for name in STORING for reader in get_format(name).readers()]
 
 
-def run_mounted(mount: str, code: str, *arguments: object) -> str:
-    """In a copy of this process with mounts of its own, run the shell line `mount`, then `code`; return what it printed."""
+def run_mounted(mount: str, code: str, *arguments: object, forks: bool = True) -> str:
+    """In a copy of this process with mounts of its own, run the shell line `mount`, then `code`; return what it printed.
+
+    A new process runs it if not `forks`.
+    """
     if not _may_mount():
         pytest.skip("mounting needs root with CAP_SYS_ADMIN")
-    done = run_code(code, *arguments, first=functools.partial(own_mounts, mount))
+    if forks:
+        done = run_code(code, *arguments, first=functools.partial(own_mounts, mount))
+    else:
+        shell = ["unshare", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh"]
+        words = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run([*shell, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -69,15 +78,15 @@ from storebench.testing.stores import dataset_info, open_files
 name, codec, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3]) / "store"
 import numpy as np
 image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-payload = CODECS[codec].encode(image)
+size = len(CODECS[codec].encode(image))
 spec = StoreSpec(dataset=dataset_info(3000, image.shape), format=name, codec=codec)
 get_format(name)
 before = open_files()
 folder.mkdir()
 try:
     with get_format(name).writer(folder, spec) as writer:
-        for _ in range(3000):
-            writer.append(payload, 0)
+        for seed in range(3000):  # no two are equal: some formats would store them once
+            writer.append(np.random.default_rng(seed).bytes(size), 0)
 except OSError as error:
     failure = from_os_error(error, folder)
 except DiskFullError as error:
@@ -94,7 +103,14 @@ print(failure)
 @pytest.mark.parametrize("codec", ["raw", "jpeg"])
 @pytest.mark.parametrize("name", STORING)
 def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec: str, tmp_path: Path) -> None:
-    line = run_mounted(f"mount -t tmpfs -o size=2m none {tmp_path}", FILL_UP, name, codec, tmp_path)
+    line = run_mounted(
+        f"mount -t tmpfs -o size=2m none {tmp_path}",
+        FILL_UP,
+        name,
+        codec,
+        tmp_path,
+        forks=get_format(name).traits().forks,
+    )
     assert f"the disk is full (tmpfs on {tmp_path})" in line
     assert line.count("\n") == 1
 
@@ -105,7 +121,14 @@ def test_a_full_disk_is_one_clear_error_and_nothing_stays_open(name: str, codec:
 @pytest.mark.parametrize("name", STORING)
 def test_a_full_ext4_is_told_as_one(name: str, size: str, tmp_path: Path) -> None:
     image = ext4_image(tmp_path, size)
-    line = run_mounted(f"mount -o loop {image} {tmp_path}", FILL_UP, name, "raw", tmp_path)
+    line = run_mounted(
+        f"mount -o loop {image} {tmp_path}",
+        FILL_UP,
+        name,
+        "raw",
+        tmp_path,
+        forks=get_format(name).traits().forks,
+    )
     assert f"the disk is full (ext4 on {tmp_path})" in line
     assert line.count("\n") == 1
 
@@ -178,7 +201,12 @@ def test_a_read_only_disk_will_do(name: str, reader: str, tmp_path: Path) -> Non
     build_small_store(store_format, store_format.info.default_codec, path)
     expected = read_digest(name, reader, path, 0)
     remount = f"mount --bind {path} {path} && mount -o remount,bind,ro {path}"
-    assert run_mounted(remount, READ_ALL, name, reader, path).strip() == expected
+    assert (
+        run_mounted(
+            remount, READ_ALL, name, reader, path, forks=get_format(name).traits(reader).forks
+        ).strip()
+        == expected
+    )
 
 
 def test_a_folder_without_write_permission_will_do(tmp_path: Path) -> None:

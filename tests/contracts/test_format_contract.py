@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 
-from storebench.formats.registry import format_names, get_format
+from storebench.formats.registry import format_names, get_format, is_installed
 from storebench.testing.contract import FormatContract
 
-STORING = [name for name in format_names() if get_format(name).info.borrows is None]
+STORING = [name for name in format_names() if is_installed(name) and get_format(name).info.borrows is None]
 
 
 SKIPPING = (

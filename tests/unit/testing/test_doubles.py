@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from storebench.formats.base import Batch, Fetched, Indices, Reader
-from storebench.formats.registry import format_names, get_format
+from storebench.formats.registry import format_names, get_format, is_installed
 from storebench.testing.doubles import Double, doubled, failing, slow, wrong_pixels
 from storebench.testing.stores import COUNT, SHAPE, SmallStore, build_small_store, read_pixels
 
-STORING = [name for name in format_names() if get_format(name).info.borrows is None]
+STORING = [name for name in format_names() if is_installed(name) and get_format(name).info.borrows is None]
 MIDDLE = (SHAPE[0] // 2, SHAPE[1] // 2, 0)
 
 

@@ -1,0 +1,106 @@
+"""A dataset that Hugging Face's datasets saved to disk: Arrow streams, mapped, read by its batch call."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy.typing as npt
+
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
+from storebench.formats.peers.rows import IMAGE, LABEL, BlocksWriter, Row, RowsReader, forget_mapped, required
+from storebench.manifest import StoreSpec
+
+FOLDER, SPOOL = "dataset", "unfinished.arrow"
+
+
+class HfWriter(BlocksWriter):
+    """Write the library's Arrow stream, then save it as ``save_to_disk`` does."""
+
+    block_rows = 100
+
+    def _start(self) -> None:
+        from datasets import ClassLabel, Features, Image, Value
+        from datasets.arrow_writer import ArrowWriter
+
+        image = Value("binary") if self.spec.codec == "raw" else Image(decode=False)
+        features = Features({IMAGE: image, LABEL: ClassLabel(names=list(self.spec.dataset.class_names))})
+        self._writer = ArrowWriter(features=features, path=str(self.folder / SPOOL), writer_batch_size=100)
+        self._raw = self.spec.codec == "raw"
+
+    def _write(self, payloads: list[bytes], labels: list[int]) -> None:
+        images = payloads if self._raw else [{"bytes": payload, "path": None} for payload in payloads]
+        self._writer.write_batch({IMAGE: images, LABEL: labels})
+
+    def _finish(self) -> None:
+        from datasets import Dataset
+
+        self._writer.finalize()
+        with _quiet():
+            Dataset.from_file(str(self.folder / SPOOL)).save_to_disk(self.folder / FOLDER)
+        (self.folder / SPOOL).unlink()
+
+    def abort(self) -> None:
+        with contextlib.suppress(*self.library_errors):
+            self._writer.close()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Show no progress bar of the library."""
+    from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+    shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bar()
+
+
+class HfReader(RowsReader):
+    """``dataset[indices]``, the call that a DataLoader makes for a batch."""
+
+    library = "datasets"
+
+    def _open(self) -> npt.ArrayLike:
+        from datasets import load_from_disk
+
+        folder = self.store / FOLDER
+        required(folder / "state.json")
+        required(folder / "dataset_info.json")
+        # The mapping by which the labels were read ends before the next begins: mapped pages could not be evicted.
+        labels: npt.ArrayLike = load_from_disk(folder).data.column(LABEL).to_numpy().copy()
+        self._dataset = load_from_disk(folder)
+        self.hold("_dataset")
+        for path in folder.glob("*.arrow"):
+            forget_mapped(path.resolve())
+        self._raw = self.payload_codec == "raw"
+        return labels
+
+    def _rows(self, numbers: list[int]) -> Sequence[Row]:
+        images = self._dataset[numbers][IMAGE]
+        return images if self._raw else [image["bytes"] for image in images]
+
+
+class HfFormat(Format):
+    """A dataset saved to disk."""
+
+    info = FormatInfo(
+        name="hf",
+        summary="Hugging Face's save_to_disk: columns image (Image; raw: binary) and label in mapped Arrow streams",
+        default_codec="jpeg",
+        default_reader="batch",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {
+            "batch": ReaderInfo(
+                reader=HfReader,
+                summary="dataset[indices], one call per batch",
+                note="one call per sample is three times slower",
+            )
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return HfWriter(folder, spec)

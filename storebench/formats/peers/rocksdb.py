@@ -1,0 +1,137 @@
+"""RocksDB through rocksdict: sorted tables of records, read by several keys per call."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.common import damaged
+from storebench.formats.keyvalue import LABEL_KEY, make_key, pack_labels
+from storebench.formats.options import Options, flag
+from storebench.formats.peers.rows import BlocksWriter, Row, RowsReader, required
+from storebench.formats.snapshot import Snapshot
+from storebench.manifest import StoreSpec
+
+LEFT_BEHIND = ("LOG*", "LOCK")
+"""Files of the writer that hold no data."""
+
+
+def _options() -> Any:
+    from rocksdict import DBCompressionType
+    from rocksdict import Options as LibraryOptions
+
+    options = LibraryOptions(raw_mode=True)  # keys and values are bytes
+    options.set_compression_type(DBCompressionType.none())
+    return options
+
+
+class RocksDbWriter(BlocksWriter):
+    """Put records in key order, then compact them into finished tables."""
+
+    library_errors = (Exception,)  # rocksdict raises nothing more precise
+
+    def _start(self) -> None:
+        from rocksdict import Rdict, WriteOptions
+
+        self._all_labels: list[int] = []
+        self._base = Rdict(str(self.folder), _options())
+        unlogged = WriteOptions()
+        unlogged.disable_wal = True  # the store is only used when it is finished
+        self._base.set_write_options(unlogged)
+
+    def _write(self, payloads: list[bytes], labels: list[int]) -> None:
+        for number, payload in enumerate(payloads, self.written):
+            self._base[make_key(number)] = payload
+        self._all_labels += labels
+
+    def _finish(self) -> None:
+        self._base[LABEL_KEY] = pack_labels(self._all_labels)
+        self._base.flush()
+        self._base.compact_range(None, None)
+        self._base.close()
+        for pattern in LEFT_BEHIND:
+            for path in self.folder.glob(pattern):
+                path.unlink()
+
+    def abort(self) -> None:
+        with contextlib.suppress(Exception):
+            self._base.close()
+        del self._base  # it keeps files open where closing failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocksDbOptions(Options):
+    """Options of ``rocksdb:batch``."""
+
+    mapped: bool = flag(
+        default=True, meaning="map the tables (allow_mmap_reads); off reads through a block cache"
+    )
+
+
+class RocksDbReader(RowsReader):
+    """One call per batch for all its keys."""
+
+    library = "RocksDB"
+    library_errors = (Exception,)
+    options_type = RocksDbOptions
+    options: RocksDbOptions
+
+    def _open(self) -> npt.ArrayLike:
+        required(self.store / "CURRENT")
+        # Opening writes a log, even where it is only for reading.
+        self._snapshot = Snapshot("rocksdb", self.store, linked=lambda path: path.suffix == ".sst")
+        self.opened.callback(self._snapshot.remove)
+        # The tables by which the labels were read are unmapped: mapped pages could not be evicted.
+        base = self._connect()
+        record = base.get(LABEL_KEY)
+        base.close()
+        if record is None:
+            raise damaged("the record of labels is missing", self.store)
+        self._base = self._connect()
+        self.opened.callback(self._base.close)
+        return np.frombuffer(record, "<i8")
+
+    def _connect(self) -> Any:
+        from rocksdict import AccessType, Rdict
+
+        options = _options()
+        options.create_if_missing(False)
+        options.set_allow_mmap_reads(self.options.mapped)
+        return Rdict(str(self._snapshot.folder), options, access_type=AccessType.read_only())
+
+    def notes(self) -> dict[str, str]:
+        return {"snapshot": self._snapshot.links}
+
+    def _rows(self, numbers: list[int]) -> Sequence[Row]:
+        rows: Sequence[Row] = self._base[list(map(make_key, numbers))]
+        return rows
+
+
+class RocksDbFormat(Format):
+    """Sorted tables, written once."""
+
+    info = FormatInfo(
+        name="rocksdb",
+        summary="RocksDB tables without compression, one %08d record per image",
+        default_codec="raw",
+        default_reader="batch",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {
+            "batch": ReaderInfo(
+                reader=RocksDbReader,
+                summary="rocksdict's get of several keys, one call per batch, opened read-only",
+                traits=Traits(forks=False),
+                note="each reader opens a private snapshot: links to the tables, copies of the rest; "
+                "mapped=off, the library's default, halves the rate",
+            )
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return RocksDbWriter(folder, spec)

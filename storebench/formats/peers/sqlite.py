@@ -1,0 +1,135 @@
+"""SQLite: one table of labels and images in one file, read by the primary key."""
+
+import contextlib
+import errno
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
+from storebench.formats.options import Options, size
+from storebench.formats.peers.rows import ERRORS, BlocksWriter, Row, RowsReader, required
+from storebench.manifest import StoreSpec
+
+DATA_FILE = "data.sqlite"
+
+# The labels have an index of their own: reading them from the table would read every page.
+_SCHEMA = """
+PRAGMA page_size = 8192;
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE samples (id INTEGER PRIMARY KEY, label INTEGER NOT NULL, image BLOB NOT NULL);
+CREATE INDEX labels ON samples (id, label);
+"""
+"""The pages that are fastest for large values (sqlite.org/intern-v-extern-blob.html); unfinished stores are not kept."""
+
+# The order of a cross join is that of its left side.
+_BATCH = "SELECT image FROM json_each(?) CROSS JOIN samples ON samples.id = value"
+
+
+class SqliteWriter(BlocksWriter):
+    """Insert a block of rows at a time, all in one transaction."""
+
+    library_errors = (sqlite3.Error,)
+
+    def _start(self) -> None:
+        self._base = sqlite3.connect(self.folder / DATA_FILE)
+        self._base.executescript(_SCHEMA)
+
+    def _write(self, payloads: list[bytes], labels: list[int]) -> None:
+        rows = zip(range(self.written, self.written + len(labels)), labels, payloads, strict=True)
+        self._base.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
+
+    def _finish(self) -> None:
+        self._base.commit()
+        self._base.close()
+
+    def abort(self) -> None:
+        self._base.close()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        with super()._failures():
+            try:
+                yield
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                    raise sqlite3.OperationalError(os.strerror(errno.ENOSPC)) from error
+                raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqliteOptions(Options):
+    """Options of ``sqlite:select``."""
+
+    mapped_bytes: int = size(
+        name="mapped_gib",
+        default=1024,
+        least=0,
+        most=1 << 20,
+        unit=1 << 30,
+        meaning="bytes of the file that are mapped (PRAGMA mmap_size), in GiB; 0 reads through SQLite's page cache",
+    )
+
+
+class SqliteReader(RowsReader):
+    """One SELECT per batch, by primary key."""
+
+    library = "SQLite"
+    library_errors = (sqlite3.Error, *ERRORS)
+    options_type = SqliteOptions
+    options: SqliteOptions
+
+    def _open(self) -> npt.ArrayLike:
+        path = required(self.store / DATA_FILE)
+        # Labels are read without a mapping, because mapped pages could not be evicted.
+        labels = _connect(path, 0)
+        try:
+            found = labels.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
+        finally:
+            labels.close()
+        if [number for number, _ in found] != list(range(self.manifest.count)):
+            raise ValueError("the ids are not those of the samples")
+        self._base = _connect(path, self.options.mapped_bytes)
+        self.opened.callback(self._base.close)
+        return [label for _, label in found]
+
+    def _rows(self, numbers: list[int]) -> Sequence[Row]:
+        return [row for (row,) in self._base.execute(_BATCH, (json.dumps(numbers),))]
+
+
+def _connect(path: Path, mapped: int) -> Any:
+    # Immutable: no locks and no journal are looked for, so a read-only disk is enough.
+    name = os.fsencode(path.absolute()).replace(b"%", b"%25").replace(b"?", b"%3f").replace(b"#", b"%23")
+    base = sqlite3.connect(f"file:{os.fsdecode(name)}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+    base.execute(f"PRAGMA mmap_size = {mapped}")
+    return base
+
+
+class SqliteFormat(Format):
+    """One table in one file."""
+
+    info = FormatInfo(
+        name="sqlite",
+        summary="one table (id, label, image) in one SQLite file with pages of 8 KiB",
+        default_codec="raw",
+        default_reader="select",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {
+            "select": ReaderInfo(
+                reader=SqliteReader,
+                summary="one SELECT per batch by primary key, from a mapped file",
+                note="mapped_gib=0 halves the rate: each page is copied into SQLite's own cache first",
+            )
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return SqliteWriter(folder, spec)

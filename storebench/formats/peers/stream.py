@@ -1,0 +1,145 @@
+"""Formats that are read as streams: shards in a drawn order, shuffled in a buffer; their order is known beforehand."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.arrays import Indices
+from storebench.formats.common import load_integers, load_labels, save_array
+from storebench.formats.options import Options, integer
+from storebench.formats.peers.rows import Row, RowsReader, required
+from storebench.formats.reader import Seed
+from storebench.manifest import Manifest
+
+SHARDS_FILE, LABELS_FILE = "shards.npy", "labels.npy"
+
+SHARDS, SHARD_BYTES = 8, 100_000_000
+"""A store has at least so many shards, and none is larger: enough to draw from, each of about 100 MB."""
+
+T = TypeVar("T")
+Numbered = tuple[int, Row]
+
+
+def shard_rows(count: int) -> int:
+    """Return the most samples of one shard in a store of `count` samples."""
+    return max(1, -(-count // SHARDS))
+
+
+def save_index(folder: Path, sizes: Sequence[int], labels: Sequence[int]) -> None:
+    """Write the number of samples of each shard, and all labels: reading these from the shards would read everything."""
+    save_array(folder / SHARDS_FILE, np.asarray(sizes, np.int64))
+    save_array(folder / LABELS_FILE, np.asarray(labels, np.int64))
+
+
+def randomness(order: Indices) -> tuple[float, float]:
+    """Return how random an order is: mean displacement over that of a uniform shuffle, and the share of neighbours kept."""
+    count = len(order)
+    uniform = (count * count - 1) / (3 * count)
+    displacement = float(np.abs(order - np.arange(count)).mean()) / uniform if count > 1 else 1.0
+    neighbours = float((np.diff(order) == 1).mean()) if count > 1 else 0.0
+    return displacement, neighbours
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(Options):
+    """Options of readers called ``stream``."""
+
+    buffer: int = integer(
+        default=1000,
+        least=1,
+        most=1 << 24,
+        meaning="samples in the shuffle buffer; 1 shuffles only the shards",
+    )
+
+
+class StreamReader(RowsReader):
+    """Serve an epoch in the format's own order; any other request reads the shards from the beginning."""
+
+    options_type = StreamOptions
+    options: StreamOptions
+
+    def _open(self) -> npt.ArrayLike:
+        sizes = load_integers(self.store / SHARDS_FILE)
+        self._require_all(range(int(sizes.sum())), range(self.manifest.count))
+        self.starts: list[int] = (np.cumsum(sizes) - sizes).tolist()  # first sample of each shard
+        self._paths = [required(self.store / self.shard_name(number)) for number in range(len(sizes))]
+        self._stream: Iterator[Numbered] | None = None
+        self._scan: Iterator[Numbered] = iter(())
+        self._scanned = self.manifest.count  # samples that the scan is past
+        self._departures = 0
+        return load_labels(self.store / LABELS_FILE, self.manifest.count)
+
+    @classmethod
+    def native_order(cls, store: Path, manifest: Manifest, options: Options, seed: Seed) -> Indices:
+        assert isinstance(options, StreamOptions)
+        starts = np.concatenate([[0], np.cumsum(load_integers(store / SHARDS_FILE))]).tolist()
+        shards = cls.shuffled_shards(list(range(len(starts) - 1)), seed)
+        numbers = (number for shard in shards for number in range(starts[shard], starts[shard + 1]))
+        shuffled = cls.shuffled(numbers, options.buffer, seed)
+        return np.fromiter(shuffled, np.int64, manifest.count)
+
+    @staticmethod
+    @abstractmethod
+    def shard_name(number: int) -> str:
+        """Return the name of a shard's file."""
+
+    @staticmethod
+    @abstractmethod
+    def shuffled_shards(shards: list[T], seed: Seed) -> list[T]:
+        """Return the shards in the order of an epoch."""
+
+    @staticmethod
+    @abstractmethod
+    def shuffled(samples: Iterator[T], buffer: int, seed: Seed) -> Iterator[T]:
+        """Yield the samples as the shuffle buffer does."""
+
+    @abstractmethod
+    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
+        """Yield the samples of the shards with their numbers, shuffled unless `seed` is None."""
+
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        self._stream = self._serve(self._paths, self.plan_seed) if batches else None
+
+    def _rows(self, numbers: list[int]) -> Sequence[Row]:
+        if self._stream is not None:
+            served = list(islice(self._stream, len(numbers)))
+            if [number for number, _ in served] == numbers:
+                return [row for _, row in served]
+            self._departures += 1
+            self._stream = None
+        return self._gathered(numbers)
+
+    def _gathered(self, numbers: list[int]) -> list[Row]:
+        """Return samples from a scan of the shards in their order, which begins again if it is past one of them."""
+        wanted, found = set(numbers), dict[int, Row]()
+        if min(wanted) < self._scanned:
+            self._scan, self._scanned = self._serve(self._paths, None), 0
+        for number, row in self._scan:
+            self._scanned = number + 1
+            if number in wanted:
+                found[number] = row
+                if len(found) == len(wanted):
+                    break
+        return [found[number] for number in numbers]
+
+    def notes(self) -> dict[str, str]:
+        notes = {"shuffle buffer": f"{self.options.buffer} samples"}
+        if self.plan_seed is not None:
+            order = self.native_order(self.store, self.manifest, self.options, self.plan_seed)
+            displacement, neighbours = randomness(order)
+            notes["displacement"] = f"{displacement:.2f} of that of a uniform shuffle"
+            notes["neighbours kept"] = f"{neighbours:.2%}"
+        if self._departures:
+            notes["batches outside of the native order"] = str(self._departures)
+        return notes
+
+    def _close(self) -> None:
+        for name in ("_stream", "_scan"):
+            self.__dict__.pop(name, None)
+        super()._close()

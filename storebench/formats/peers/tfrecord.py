@@ -1,0 +1,143 @@
+"""TFRecord without TensorFlow: length, checksum, an Example and its checksum, one record after the other."""
+
+import random
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from storebench.codecs import Payload
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.common import damaged, sync_folder
+from storebench.formats.peers.example import image_of, pack_example
+from storebench.formats.peers.stream import SHARD_BYTES, Numbered, StreamReader, T, save_index, shard_rows
+from storebench.formats.reader import Seed
+from storebench.manifest import StoreSpec
+
+_HEAD = struct.Struct("<QI")  # length, masked CRC-32C of the length
+_MASK_DELTA = 0xA282EAD8
+READ_BYTES = 8 << 20
+
+
+def masked_crc(content: bytes | memoryview) -> int:
+    """Return the checksum of TFRecord: a rotated CRC-32C plus a constant."""
+    from google_crc32c import value
+
+    crc = int(value(bytes(content)))
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a file, each with a checked length and checksum."""
+    with path.open("rb", buffering=READ_BYTES) as file:
+        size = path.stat().st_size
+        while head := file.read(_HEAD.size):
+            if len(head) < _HEAD.size or masked_crc(head[:8]) != _HEAD.unpack(head)[1]:
+                raise damaged("the length of a record is damaged", path)
+            length = _HEAD.unpack(head)[0]
+            if length > size:
+                raise damaged("a record ends beyond the file", path)
+            record, tail = file.read(length), file.read(4)
+            if len(tail) < 4 or masked_crc(record) != int.from_bytes(tail, "little"):
+                raise damaged("the checksum of a record is wrong", path)
+            yield record
+
+
+def write_record(file: IO[bytes], record: bytes) -> None:
+    """Append one record with its length and checksums."""
+    length = len(record).to_bytes(8, "little")
+    file.write(length + masked_crc(length).to_bytes(4, "little") + record)
+    file.write(masked_crc(record).to_bytes(4, "little"))
+
+
+class TfRecordWriter(Writer):
+    """Write each sample as a ``tf.train.Example`` with image and label."""
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        super().__init__(folder, spec)
+        self._labels: list[int] = []
+        self._sizes: list[int] = []
+        self._most = shard_rows(spec.dataset.count)
+        self._file: IO[bytes] | None = None
+
+    def append(self, payload: Payload, label: int) -> None:
+        if self._file is None or self._sizes[-1] == self._most or self._file.tell() >= SHARD_BYTES:
+            self.abort()
+            self._file = (self.folder / TfRecordReader.shard_name(len(self._sizes))).open("xb")
+            self._sizes.append(0)
+        write_record(self._file, pack_example(bytes(payload), label))
+        self._labels.append(label)
+        self._sizes[-1] += 1
+
+    def close(self) -> None:
+        self.abort()
+        save_index(self.folder, self._sizes, self._labels)
+        sync_folder(self.folder)
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class TfRecordReader(StreamReader):
+    """Shuffled files and a shuffle buffer, as tf.data's tutorials have them."""
+
+    library = "TFRecord"
+
+    @staticmethod
+    def shard_name(number: int) -> str:
+        return f"data-{number:05d}.tfrecord"
+
+    @staticmethod
+    def shuffled_shards(shards: list[T], seed: Seed) -> list[T]:
+        return random.Random(str(seed)).sample(shards, len(shards))
+
+    @staticmethod
+    def shuffled(samples: Iterator[T], buffer: int, seed: Seed) -> Iterator[T]:
+        """Fill a buffer, then yield one of its samples at random for each that comes in."""
+        draw, kept = random.Random(f"{seed} samples").random, list[T]()
+        for sample in samples:
+            if len(kept) < buffer:
+                kept.append(sample)
+                continue
+            place = int(draw() * buffer)
+            yield kept[place]
+            kept[place] = sample
+        while kept:
+            place = int(draw() * len(kept))
+            kept[place], kept[-1] = kept[-1], kept[place]
+            yield kept.pop()
+
+    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
+        starts = dict(zip(paths, self.starts, strict=True))
+        order = paths if seed is None else self.shuffled_shards(paths, seed)
+        numbered = (
+            (number, image_of(record))
+            for path in order
+            for number, record in enumerate(records(path), starts[path])
+        )
+        return numbered if seed is None else self.shuffled(numbered, self.options.buffer, seed)
+
+
+class TfRecordFormat(Format):
+    """Files of records."""
+
+    info = FormatInfo(
+        name="tfrecord",
+        summary="TFRecord shards of at most 100 MB, an eighth of the samples or less, of tf.train.Example (image, label)",
+        default_codec="jpeg",
+        default_reader="stream",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {
+            "stream": ReaderInfo(
+                reader=TfRecordReader,
+                summary="shuffled files, then a shuffle buffer: its own order; every checksum is checked",
+                traits=Traits(native_order=True),
+                note="read without TensorFlow; scattered reads go through the shards from the beginning",
+            )
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return TfRecordWriter(folder, spec)

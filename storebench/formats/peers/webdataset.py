@@ -1,0 +1,142 @@
+"""WebDataset: tar files of samples, one member per field, read as a stream through its own pipeline."""
+
+import contextlib
+import gc
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from storebench.codecs import Payload, any_size
+from storebench.datasets.images import suffix_of
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.common import damaged, sync_folder, write_errors
+from storebench.formats.peers.rows import ERRORS
+from storebench.formats.peers.stream import SHARD_BYTES, Numbered, StreamReader, T, save_index, shard_rows
+from storebench.formats.reader import Seed
+from storebench.manifest import StoreSpec
+
+EXTENSIONS = {"raw": "bin", "png": "png", "jpeg": "jpg"}
+
+
+class WebDatasetWriter(Writer):
+    """Write ``{key}.jpg`` and ``{key}.cls`` through the library's ShardWriter."""
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        from webdataset import ShardWriter
+
+        super().__init__(folder, spec)
+        self._labels: list[int] = []
+        self._sizes: list[int] = []
+        # A modification time with a fraction, the library's default, costs a header of 1.5 KB per member.
+        settings = {"mtime": 0.0, "verbose": 0, "maxcount": shard_rows(spec.dataset.count)}
+        self._file: IO[bytes] | None = None
+        with write_errors(folder, *ERRORS):
+            self._writer = ShardWriter(
+                str(folder / "%06d.tar"), maxsize=SHARD_BYTES, opener=self._open, **settings
+            )
+
+    def append(self, payload: Payload, label: int) -> None:
+        content = bytes(payload)
+        codec = self.spec.codec
+        name = suffix_of(content[:12]).lstrip(".") if any_size(codec) else EXTENSIONS[codec]
+        with write_errors(self.folder, *ERRORS):
+            self._writer.write({"__key__": f"{len(self._labels):08d}", name: content, "cls": str(label)})
+        self._labels.append(label)
+        self._sizes[self._writer.shard - 1 :] = [self._writer.count]
+
+    def close(self) -> None:
+        with write_errors(self.folder, *ERRORS):
+            self._writer.close()
+            self._close_file()
+        save_index(self.folder, self._sizes, self._labels)
+        sync_folder(self.folder)
+
+    def abort(self) -> None:
+        with contextlib.suppress(*ERRORS):
+            self._writer.close()
+        with contextlib.suppress(OSError):
+            self._close_file()
+
+    def _open(self, name: str) -> IO[bytes]:
+        self._close_file()
+        self._file = Path(name).open("xb")  # noqa: SIM115 - open until the next one
+        return self._file
+
+    def _close_file(self) -> None:
+        """Close the last shard: the library finishes it, and leaves a file that it has not opened itself open."""
+        if self._file is not None:
+            self._file.close()
+
+
+class WebDatasetReader(StreamReader):
+    """The library's pipeline: shuffled shards, then its shuffle buffer."""
+
+    library = "WebDataset"
+    library_errors = (tarfile.TarError, *ERRORS)
+
+    @staticmethod
+    def shard_name(number: int) -> str:
+        return f"{number:06d}.tar"
+
+    @staticmethod
+    def shuffled_shards(shards: list[T], seed: Seed) -> list[T]:
+        from webdataset import shuffle
+
+        return list(shuffle(len(shards), seed=_number(seed))(iter(shards)))
+
+    @staticmethod
+    def shuffled(samples: Iterator[T], buffer: int, seed: Seed) -> Iterator[T]:
+        from webdataset import shuffle
+
+        shuffled: Iterator[T] = shuffle(buffer, seed=_number(seed))(samples)
+        return shuffled
+
+    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
+        from webdataset import WebDataset
+
+        names = [str(path) for path in paths]
+        dataset = WebDataset(
+            names, shardshuffle=False if seed is None else len(names), seed=_number(seed or ())
+        )
+        if seed is not None:
+            dataset = dataset.shuffle(self.options.buffer, seed=_number(seed))
+        failure = ""
+        try:
+            for sample in dataset:
+                image = next(name for name in sample if name != "cls" and not name.startswith("__"))
+                yield int(sample["__key__"]), sample[image]
+        except self.library_errors as error:
+            failure = str(error.args[0]) if error.args else type(error).__name__
+        if failure:
+            gc.collect()  # the library leaves the shard open in frames that refer to each other
+            raise damaged(f"WebDataset cannot read samples ({failure})", self.store)
+
+
+def _number(seed: Seed) -> int:
+    """Return one number for the library's generator."""
+    return int("".join(f"{part:020d}" for part in seed) or 0)
+
+
+class WebDatasetFormat(Format):
+    """Tar files."""
+
+    info = FormatInfo(
+        name="webdataset",
+        summary="tar shards of at most 100 MB, an eighth of the samples or less, with members KEY.jpg and KEY.cls",
+        default_codec="jpeg",
+        default_reader="stream",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {
+            "stream": ReaderInfo(
+                reader=WebDatasetReader,
+                summary="WebDataset(shardshuffle).shuffle(buffer): its own order",
+                traits=Traits(native_order=True),
+                note="samples stay near those of their shard; scattered reads go through the shards from the beginning",
+            )
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return WebDatasetWriter(folder, spec)

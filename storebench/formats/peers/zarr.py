@@ -1,0 +1,171 @@
+"""Zarr v3: one chunk per image in shards, written by zarr-python, read by it or by TensorStore."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.arrays import Indices
+from storebench.codecs import Payload
+from storebench.formats.base import Batch, Fetched, Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.common import damaged, sync_folder, write_errors
+from storebench.formats.peers.rows import ERRORS, IMAGE, LABEL, Row, RowsReader, required
+from storebench.manifest import StoreSpec
+
+FOLDER, SPOOL = "data.zarr", "unfinished.bin"
+LENGTH = "length"
+SHARD_BYTES = 64 << 20
+
+
+class ZarrWriter(Writer):
+    """Keep the payloads in a file until their greatest length is known: Zarr pads payloads, and compresses the padding away."""
+
+    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+        super().__init__(folder, spec)
+        self._labels: list[int] = []
+        self._lengths: list[int] = []
+        self._file: IO[bytes] = (folder / SPOOL).open("xb")
+
+    def append(self, payload: Payload, label: int) -> None:
+        self._file.write(payload)
+        self._lengths.append(len(payload))
+        self._labels.append(label)
+
+    def close(self) -> None:
+        self._file.close()
+        with write_errors(self.folder, *ERRORS):
+            self._write_arrays()
+        (self.folder / SPOOL).unlink()
+        sync_folder(self.folder)
+
+    def abort(self) -> None:
+        with write_errors(self.folder, OSError):
+            self._file.close()
+
+    def _write_arrays(self) -> None:
+        import zarr
+
+        info, count = self.spec.dataset, len(self._labels)
+        longest = max(self._lengths)
+        shape = info.image_shape if self.spec.codec == "raw" else (longest,)
+        rows = min(count, max(1, SHARD_BYTES // longest))
+        group = zarr.create_group(self.folder / FOLDER, zarr_format=3)
+        group.create_array(LABEL, data=np.asarray(self._labels, np.int64))
+        group.create_array(LENGTH, data=np.asarray(self._lengths, np.int64))
+        images = group.create_array(
+            IMAGE, shape=(count, *shape), dtype="uint8", chunks=(1, *shape), shards=(rows, *shape)
+        )
+        for start, block in self._blocks(rows, longest):
+            images[start : start + len(block)] = block.reshape(-1, *shape)
+
+    def _blocks(self, rows: int, longest: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+        """Yield the first sample and the padded payloads of each shard, uint8 [rows, longest]."""
+        with (self.folder / SPOOL).open("rb") as file:
+            for start in range(0, len(self._lengths), rows):
+                lengths = self._lengths[start : start + rows]
+                block = np.zeros((len(lengths), longest), np.uint8)
+                for row, length in zip(block, lengths, strict=True):
+                    file.readinto(row[:length].data)
+                yield start, block
+
+
+class ZarrReader(RowsReader):
+    """One orthogonal selection per batch, through zarr-python."""
+
+    library = "zarr"
+
+    def _open(self) -> npt.ArrayLike:
+        import zarr
+
+        folder = self.store / FOLDER
+        for name in (LABEL, LENGTH, IMAGE):
+            _require_chunks(folder / name)
+        self._lengths = zarr.open_array(folder / LENGTH, mode="r")[:].tolist()
+        self._require_all(self._lengths, range(self.manifest.count))
+        self._images = self._open_images(folder / IMAGE)
+        self.hold("_images")
+        longest = max(self._lengths)
+        shape = self.image_shape if self.payload_codec == "raw" else (longest,)
+        if tuple(self._images.shape) != (self.manifest.count, *shape):
+            raise damaged(f"images {tuple(self._images.shape)} of another shape", self.store)
+        labels: npt.ArrayLike = zarr.open_array(folder / LABEL, mode="r")[:]
+        return labels
+
+    def _open_images(self, path: Path) -> Any:
+        import zarr
+
+        return zarr.open_array(path, mode="r")
+
+    def _batch(self, numbers: list[int]) -> npt.NDArray[np.uint8]:
+        batch: npt.NDArray[np.uint8] = self._images.oindex[numbers]
+        return batch
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        numbers = self._checked(indices)
+        with self._damage("cannot read samples"):
+            np.copyto(out, self._batch(numbers))
+        return Fetched(out.nbytes)
+
+    def _rows(self, numbers: list[int]) -> Sequence[Row]:
+        rows, lengths = self._batch(numbers).reshape(len(numbers), -1), self._lengths
+        return [row[: lengths[number]].data for row, number in zip(rows, numbers, strict=True)]
+
+
+def _require_chunks(path: Path) -> None:
+    """Raise `CorruptStoreError` if a file of an array is missing: Zarr reads zeros there."""
+    import zarr
+
+    required(path / "zarr.json")
+    array = zarr.open_array(path, mode="r")
+    edge = (array.shards or array.chunks)[0]
+    for number in range(-(-array.shape[0] // edge)):
+        chunk = path / "c" / str(number) / "/".join("0" * (array.ndim - 1))
+        if not required(chunk).stat().st_size:
+            raise damaged("the file is empty", chunk)
+
+
+class TensorStoreReader(ZarrReader):
+    """One read per batch, through TensorStore."""
+
+    library = "TensorStore"
+
+    def _open_images(self, path: Path) -> Any:
+        import tensorstore
+
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path.absolute())}}
+        return tensorstore.open(spec, read=True).result()
+
+    def _batch(self, numbers: list[int]) -> npt.NDArray[np.uint8]:
+        batch: npt.NDArray[np.uint8] = self._images[numbers].read().result()
+        return batch
+
+
+class ZarrFormat(Format):
+    """Arrays in chunks and shards."""
+
+    info = FormatInfo(
+        name="zarr",
+        summary="Zarr v3: image [N,H,W,C], or payloads [N,longest] with their length; one chunk per image, shards of 64 MiB",
+        default_codec="raw",
+        default_reader="zarr",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {
+            "zarr": ReaderInfo(
+                reader=ZarrReader,
+                summary="zarr-python's oindex, one call per batch",
+                note="about a millisecond per sample in Python, whatever its size; a missing shard would read as zeros, so the files are counted",
+            ),
+            "tensorstore": ReaderInfo(
+                reader=TensorStoreReader,
+                summary="TensorStore, one read per batch, without a cache",
+                traits=Traits(forks=False),
+                note="its threads read and decompress the samples of a batch at the same time",
+            ),
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return ZarrWriter(folder, spec)

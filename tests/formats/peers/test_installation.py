@@ -1,0 +1,52 @@
+"""Formats of other projects: their libraries are only imported when a format is used, and a missing one is one line."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from storebench.formats.registry import PEERS
+
+OWN = [(name, library) for name, entry in PEERS.items() for library in entry.libraries]
+FOREIGN = [(name, library) for name, library in OWN if library not in ("numpy", "sqlite3", "pyarrow")]
+
+
+def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; {code}; sys.argv[1:] = {list(words)}; from storebench.cli.main import main; main()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_format_that_is_not_installed_is_skipped(name: str) -> None:
+    for library in PEERS[name].libraries:
+        pytest.importorskip(library)
+
+
+@pytest.mark.parametrize(("name", "library"), FOREIGN)
+def test_a_missing_library_is_one_line(name: str, library: str, tmp_path: Path) -> None:
+    words = ("convert", name, "--dataset", "mnist", "--synthetic", "--size", "4", "--out", str(tmp_path))
+    done = run(f"sys.modules[{library!r}] = None", *words)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert f"the format '{name}' needs the library" in last
+    assert PEERS[name].install is not None
+    assert str(PEERS[name].install) in last
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_listing_imports_none_of_the_libraries() -> None:
+    libraries = [library for _, library in FOREIGN]
+    code = f"import atexit; atexit.register(lambda: print('LOADED', [x for x in {libraries} if x in sys.modules]))"
+    done = run(code, "formats")
+    assert done.returncode == 0, done.stderr
+    assert "LOADED []" in done.stdout
+    assert all(any(line.startswith(f"{name} ") for line in done.stdout.splitlines()) for name in PEERS)
+
+
+def test_every_library_is_in_an_extra() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {str(entry.install).split("[")[1].split("]")[0] for entry in PEERS.values()}
+    assert wanted <= set(extras)
