@@ -231,7 +231,7 @@ def is_installed(decoder: type[Decoder]) -> bool:
 
 
 def _install_line(decoder: type[Decoder]) -> str:
-    return f"pip install 'storebench[{decoder.name}]'"
+    return f"pip install '.[{decoder.name}]'"
 
 
 @contextlib.contextmanager

@@ -193,7 +193,7 @@ def _decoding(samples: Samples, machine: Machine) -> str:
 def _decoder_note(samples: Samples, machine: Machine) -> str:
     if samples.kind != JPEG or any(JPEG in DECODERS[name].kinds for name in machine.decoders):
         return ""
-    return "no other decoder of JPEG is installed: pip install 'storebench[simplejpeg]' to have it measured"
+    return "no other decoder of JPEG is installed: pip install '.[simplejpeg]' to have it measured"
 
 
 def _raw_refusal(samples: Samples, machine: Machine) -> str:

@@ -52,26 +52,22 @@ class FormatEntry:
 
 BUILTIN: dict[str, FormatEntry] = {
     "files": FormatEntry(target="storebench.formats.files.format:FilesFormat"),
-    "hdf5": FormatEntry(
-        target="storebench.formats.hdf5.format:Hdf5Format", install="pip install 'storebench[hdf5]'"
-    ),
+    "hdf5": FormatEntry(target="storebench.formats.hdf5.format:Hdf5Format", install="pip install '.[hdf5]'"),
     "memory": FormatEntry(target="storebench.formats.memory.format:MemoryFormat"),
     "leveldb": FormatEntry(
         target="storebench.formats.leveldb.format:LevelDbFormat",
-        install="pip install 'storebench[leveldb]'",
+        install="pip install '.[leveldb]'",
         note="plyvel has no wheel for Python 3.13 and later: there, install LevelDB's headers first, "
         "such as Debian's libleveldb-dev",
     ),
-    "lmdb": FormatEntry(
-        target="storebench.formats.lmdb.format:LmdbFormat", install="pip install 'storebench[lmdb]'"
-    ),
+    "lmdb": FormatEntry(target="storebench.formats.lmdb.format:LmdbFormat", install="pip install '.[lmdb]'"),
 }
 
 
 def _peer(target: str, *libraries: str, extra: str = "peers") -> FormatEntry:
     return FormatEntry(
         target=f"storebench.formats.peers.{target}",
-        install=f"pip install 'storebench[{extra}]'",
+        install=f"pip install '.[{extra}]'",
         libraries=libraries,
     )
 
@@ -89,7 +85,7 @@ PEERS: dict[str, FormatEntry] = {
     "litdata": _peer("litdata:LitDataFormat", "litdata"),
     "mds": FormatEntry(
         target="storebench.formats.peers.mds:MdsFormat",
-        install="pip install 'storebench[mds]'",
+        install="pip install '.[mds]'",
         libraries=("streaming",),
         note="in an environment of its own, because it needs numpy < 2.2",
     ),

@@ -226,5 +226,5 @@ def _libraries() -> Iterator[Check]:
         yield _check("torch", cuda, found, advice)
     for name, extra in (("h5py", "hdf5"), ("plyvel", "leveldb"), ("lmdb", "lmdb")):
         version = version_of(name)
-        advice = f"For the format {extra}, run: pip install 'storebench[{extra}]'."
+        advice = f"For the format {extra}, run: pip install '.[{extra}]'."
         yield _check(name, version, version or "not installed", advice, NO)

@@ -117,7 +117,7 @@ def _opened(path: Path, cache_bytes: int = 1 << 20) -> Any:
         import h5py
     except ImportError as error:
         raise MissingDependencyError(
-            "HDF5 needs the package h5py", where=path, hint="Run: pip install 'storebench[hdf5]'."
+            "HDF5 needs the package h5py", where=path, hint="Run: pip install '.[hdf5]'."
         ) from error
     # Nothing is written, and read-only file systems have no locks.
     return h5py.File(path, "r", locking=False, rdcc_nbytes=cache_bytes)

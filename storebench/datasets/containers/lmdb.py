@@ -122,7 +122,7 @@ def _opened(path: Path) -> Any:
         import lmdb
     except ImportError as error:
         raise MissingDependencyError(
-            "LMDB needs the package lmdb", where=path, hint="Run: pip install 'storebench[lmdb]'."
+            "LMDB needs the package lmdb", where=path, hint="Run: pip install '.[lmdb]'."
         ) from error
     with _reading(path):
         env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8)
