@@ -4,8 +4,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from storebench.profiling.evidence import Report
 from storebench.profiling.recorder import Recorder, say
-from storebench.profiling.verdict import Report, report_of
+from storebench.profiling.verdict import report_of
 
 _Batch = TypeVar("_Batch")
 

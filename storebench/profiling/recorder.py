@@ -90,7 +90,6 @@ class Recorder:
 
     workers: int = 0
     prefetched: int = 0
-    is_pinning: bool = False
     opaque: str = ""  # why the inside of the loader is not seen
     steps: collections.deque[Step] = field(default_factory=lambda: collections.deque(maxlen=MOST_STEPS))
     step_count: int = 0

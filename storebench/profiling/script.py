@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storebench.profiling.evidence import Report
 from storebench.profiling.recorder import Recorder, say
-from storebench.profiling.verdict import LEAST_GAIN, Report, report_of
+from storebench.profiling.verdict import LEAST_GAIN, report_of
 
 _TORCH_DATA = "torch.utils.data"
 _WAIT_FOR_RANKS_S = 5.0

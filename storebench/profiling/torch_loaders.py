@@ -133,7 +133,6 @@ def _watched_iterator(
         _classes[kind] = type(kind.__name__, (_Watched, kind), {})
     iterator._storebench = recorder
     iterator.__class__ = _classes[kind]
-    recorder.is_pinning = bool(iterator._pin_memory)
     if not loader.num_workers:
         recorder.maker = Maker()
         iterator._dataset_fetcher = TimedFetcher(

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import storebench
 from storebench.profiling import recorder as recorder_module
-from storebench.profiling.verdict import Bound
+from storebench.profiling.evidence import Bound
 
 
 class Squares(Dataset[Any]):
@@ -157,7 +157,7 @@ def test_times_are_those_of_the_loop(workers: int) -> None:
     elapsed = time.perf_counter() - began
     report = profiled.report()
     assert 0.02 <= report.loop_s < 0.04
-    assert 0.08 <= report.access_s < 0.12
+    assert 0.08 <= report.parts_s["dataset"] < 0.12
     assert report.total_s == pytest.approx(elapsed, rel=0.15)
     assert report.hot[0].text == "time.sleep(self.sleep_s)"
     assert report.bound is Bound.WAITING
