@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import Lock
@@ -26,7 +27,7 @@ from storebench.probes.page_cache import evict, warm
 from storebench.profiling.evidence import Bound, Report
 
 BATCH = 8
-FILE_MIB, READ_BYTES = 192, 1 << 18
+FILE_MIB, READ_BYTES, DISK_BYTES_PER_S = 192, 1 << 18, 60 << 20
 
 
 def work(seconds: float) -> None:
@@ -86,14 +87,40 @@ def many_tensors(samples: list[Any]) -> Any:
     return [sample[0, row].clone() for sample in samples for row in range(32)]
 
 
+def stacked_tensors(samples: list[Any]) -> Any:
+    return torch.stack(many_tensors(samples))
+
+
 def slow_start(_worker: int) -> None:
     time.sleep(0.5)
+
+
+def working(steps: int, work_s: float) -> Iterator[torch.Tensor]:
+    for step in range(steps):
+        work(work_s)
+        yield torch.tensor([step])
 
 
 def sleeping(steps: int, sleep_s: float) -> Iterator[torch.Tensor]:
     for step in range(steps):
         time.sleep(sleep_s)
         yield torch.tensor([step])
+
+
+def throttle(file: Path, is_limited: bool) -> None:
+    """Evict a file, and let this process read its device slowly; or warm it again. Needs root and the controller blkio."""
+    group = Path("/sys/fs/cgroup/blkio", f"storebench-{os.getpid()}")
+    if is_limited:
+        evict([file])
+        group.mkdir()
+        device = file.stat().st_dev
+        slow = f"{os.major(device)}:{os.minor(device)} {DISK_BYTES_PER_S}"
+        (group / "blkio.throttle.read_bps_device").write_text(slow)
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    else:
+        (group.parent / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
+        warm([file])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +134,7 @@ class Case:
     loop_s: float = 0.003
     free_loop_s: float | None = None
     epochs: int = 1
-    before: Callable[[bool], None] = lambda _is_limited: None  # called with whether the limit is there
+    before: Callable[[bool], object] = lambda _is_limited: None  # called with whether the limit is there
 
 
 def torch_loader(steps: int, workers: int, *, batch: int = BATCH, **kinds: Any) -> DataLoader[Any]:
@@ -134,16 +161,15 @@ def cases(folder: Path) -> list[Case]:
         Case(
             name="slow transform, no PyTorch",
             planted=Bound.TRANSFORM,
-            limited=lambda: (work(0.01) for _ in range(120)),
-            free=lambda: (None for _ in range(120)),
+            limited=lambda: working(120, 0.01),
+            free=lambda: working(120, 0.0),
         ),
         Case(
-            name="slow disk: cold reads",
+            name="slow disk: a throttled device",
             planted=Bound.STORAGE,
-            limited=lambda: load(80, 1, file=file),
-            free=lambda: load(80, 1, file=file),
-            loop_s=0.0,
-            before=lambda is_limited: (evict([file]) if is_limited else warm([file])) and None,
+            limited=lambda: load(80, 2, file=file),
+            free=lambda: load(80, 2, file=file),
+            before=lambda is_limited: throttle(file, is_limited),
         ),
         Case(
             name="slow disk: sleeping reads",
@@ -189,14 +215,14 @@ def cases(folder: Path) -> list[Case]:
             name="many tensors per batch",
             planted=Bound.HANDOFF,
             limited=lambda: load(100, 1, collate_fn=many_tensors),
-            free=lambda: load(100, 1),
+            free=lambda: load(100, 1, collate_fn=stacked_tensors),
         ),
         Case(
             name="compute",
             planted=Bound.COMPUTE,
             limited=lambda: load(120, 2, sleep_s=0.001),
             free=lambda: load(120, 2, sleep_s=0.001),
-            loop_s=0.02,
+            loop_s=0.03,
             free_loop_s=0.0,
         ),
         Case(
@@ -252,15 +278,21 @@ def loop(loader: Iterable[Any], loop_s: float, epochs: int) -> float:
     return time.perf_counter() - began
 
 
-def measured(case: Case) -> Outcome:
-    """Run a case with its limit and without it."""
+def report_on(case: Case) -> tuple[Report, float]:
+    """Return what the profile says of a case, and the seconds of its loop."""
     case.before(True)
     profiled = storebench.profile(case.limited(), show=False)
     limited_s = loop(profiled, case.loop_s, case.epochs)
+    return profiled.report(), limited_s
+
+
+def measured(case: Case) -> Outcome:
+    """Run a case with its limit and without it."""
+    report, limited_s = report_on(case)
     case.before(False)
     free_loop_s = case.loop_s if case.free_loop_s is None else case.free_loop_s
     free_s = loop(storebench.profile(case.free(), show=False), free_loop_s, case.epochs)
-    return Outcome(report=profiled.report(), measured_gain=limited_s / free_s)
+    return Outcome(report=report, measured_gain=limited_s / free_s)
 
 
 RANKS = """
@@ -309,8 +341,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of cases")
     parser.add_argument("--json", type=Path, help="also write the reports to this file")
     options = parser.parse_args()
-    wrong, reports = 0, {}
-    row = "{:28} {:20} {:22} {:>9} {:>9}"
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    wrong, reports = 0, dict[str, str]()
+    row = "{:28} {:26} {:26} {:>9} {:>9}"
     print(row.format("loop", "planted", "named", "predicted", "measured"))
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).resolve()

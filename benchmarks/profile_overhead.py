@@ -1,15 +1,17 @@
 """What `storebench.profile` costs: ``python -m benchmarks.profile_overhead``.
 
-The same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds of loader.
+The CPU time (or wall time) of the same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds of loader.
 Exit code 1 where it adds more than 1% beyond doubt.
 """
 
 import argparse
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -54,12 +56,18 @@ LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
 }
 
 
-def seconds(loader: Iterable[Any], layer: torch.nn.Module) -> float:
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and its workers so far."""
+    children = [psutil.Process(child.pid).cpu_times() for child in multiprocessing.active_children()]
+    return time.process_time() + sum(times.user + times.system for times in children)
+
+
+def seconds(loader: Iterable[Any], layer: torch.nn.Module, clock: Callable[[], float]) -> float:
     """Return the seconds of one epoch that computes a little for each batch."""
-    began = time.perf_counter()
+    began = clock()
     for images, _ in loader:
         layer(images)
-    return time.perf_counter() - began
+    return clock() - began
 
 
 @torch.no_grad()
@@ -68,17 +76,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60, help="for each loader")
+    parser.add_argument("--seconds", type=float, default=30, help="for each loader")
+    parser.add_argument(
+        "--wall", action="store_true", help="wall time, for a quiet machine; otherwise CPU time"
+    )
     options = parser.parse_args()
+    clock = time.perf_counter if options.wall else cpu_s
     torch.set_num_threads(1)
     layer = torch.nn.Conv2d(3, 16, 3)
     is_more = False
     for name, make in LOADERS.items():
         plain, profiled = make(), storebench.profile(make(), show=False)
         compared = take_turns(
-            lambda _number, loader=plain: seconds(loader, layer),  # type: ignore[misc]
-            lambda _number, loader=profiled: seconds(loader, layer),  # type: ignore[misc]
+            lambda _number, loader=plain: seconds(loader, layer, clock),  # type: ignore[misc]
+            lambda _number, loader=profiled: seconds(loader, layer, clock),  # type: ignore[misc]
             options.seconds,
+            turns=3,
         )
         step_ms = 1e3 * min(compared.before) / STEPS
         print(f"{name}, {step_ms:.1f} ms per step: {words(compared, 'profiled/plain', MOST)}", flush=True)

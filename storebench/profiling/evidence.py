@@ -2,7 +2,6 @@
 
 import enum
 import linecache
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from storebench.plain_text import plain
 from storebench.probes.counters import counts_reads
 from storebench.probes.machine import mount_of
-from storebench.probes.page_count import resident
+from storebench.profiling.files import Files
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place
 from storebench.units import rounded_bytes
@@ -19,8 +18,6 @@ from storebench.units import rounded_bytes
 _SHOWN_LINES = 2
 _SHOWN_FRAC = 0.01
 """A share of the time below this is not shown."""
-
-_MANY_FILES, _COUNTED_FILES = 8, 64
 
 
 class Bound(enum.StrEnum):
@@ -69,15 +66,6 @@ class HotLine:
     line: int
     text: str
     calls: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """The files that were seen open, and the share of them that is in the page cache."""
-
-    count: int
-    folder: str
-    resident_frac: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +145,7 @@ class Report:
             frac = self.files.resident_frac
             cached = "unknown" if frac is None else f"{frac:.0%}"
             device = rounded_bytes(self.device_bytes or 0.0)
-            yield f"  {self.files.folder}: {cached} in memory; from devices {device} per batch"
+            yield f"  {self.files.folder}: {cached} in memory when first seen; from devices {device} per batch"
         if self.unseen:
             yield f"  not seen: {'; '.join(self.unseen)}"
 
@@ -182,28 +170,6 @@ def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:
         )
         for (file, line), calls in sorted(lines.items(), key=lambda item: -item[1].total())[:5]
     )
-
-
-def files_of(seen: set[str]) -> Files | None:
-    """Count the resident share of the files that were seen, or of others beside them if there are many small ones."""
-    try:
-        paths = [path for path in map(Path, sorted(seen)) if path.is_file() and path.stat().st_size]
-        if not paths:
-            return None
-        folders = sorted({path.parent for path in paths})
-        counted = paths
-        if len(paths) >= _MANY_FILES:  # each of these was read just before it was seen
-            counted = [
-                Path(entry.path)
-                for folder in folders[:_MANY_FILES]
-                for _, entry in zip(range(_COUNTED_FILES // _MANY_FILES), os.scandir(folder), strict=False)
-                if entry.is_file()
-            ]
-        return Files(
-            count=len(paths), folder=os.path.commonpath(folders), resident_frac=resident(counted).frac
-        )
-    except Exception:  # noqa: BLE001 - files come and go, and not every kernel counts
-        return None
 
 
 def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:

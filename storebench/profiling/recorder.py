@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
 from storebench.probes.counters import OtherWork
+from storebench.profiling.files import Files, files_of
 from storebench.profiling.making import Made, Maker, Stamped, clock, delayed_ns, open_schedule
 from storebench.profiling.sampling import Place, Sampler
 from storebench.system.unexpected import unexpected_line
@@ -96,6 +97,7 @@ class Recorder:
     epochs: list[Epoch] = field(default_factory=list)
     places: collections.Counter[Place] = field(default_factory=collections.Counter)
     files: set[str] = field(default_factory=set)
+    first_files: Files | None = None
     init_ns: list[int] = field(default_factory=list)
     main_cpu_ns: int = 0
     main_delayed_ns: int = 0
@@ -205,7 +207,7 @@ class Recorder:
         self.steps.append(step)
         self.step_count += 1
         self._place += 1
-        self._open, self._given_ns = step, now
+        self._open, self._given_ns = step, clock()
 
     @_guarded
     def ended(self) -> None:
@@ -217,6 +219,8 @@ class Recorder:
     def _see(self, places: Mapping[Place, int], files: Iterable[str]) -> None:
         self.places.update(places)
         self.files.update(files)
+        if self.first_files is None and self.files:
+            self.first_files = files_of(self.files)
 
     def _rest(self) -> None:
         """Stop what costs anything between two epochs."""

@@ -34,11 +34,11 @@ class Place(NamedTuple):
 
 def _libraries() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(folder + os.sep for folder in (*folders, os.path.dirname(__file__)))  # noqa: PTH120
+    return tuple({paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 _LIBRARIES = _libraries()
+_OWN = os.path.dirname(__file__)  # noqa: PTH120
 
 
 class Sampler:
@@ -75,7 +75,7 @@ class Sampler:
 
     def _sample(self) -> None:
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
-        if frame is not None:
+        if frame is not None and not frame.f_code.co_filename.startswith(_OWN):
             self._places[_place(frame)] += 1
         del frame  # it would keep the user's batch alive
         self._samples += 1
@@ -101,10 +101,12 @@ class Sampler:
 
 
 def _place(innermost: FrameType) -> Place:
-    """Return the innermost line outside libraries, or of the stack if all of it is in libraries."""
-    code = innermost.f_code
+    """Return the innermost line outside libraries, or of all if the batch is made in libraries only."""
+    code, found = innermost.f_code, innermost
     frame: FrameType | None = innermost
-    while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+    while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
+        if not frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+            found = frame
+            break
         frame = frame.f_back
-    found = frame or innermost
     return Place(found.f_code.co_filename, found.f_lineno, code.co_filename, code.co_name)

@@ -1,32 +1,35 @@
 """The verdict on a recorded loop: the part whose removal would gain most, and by how much, from its measured times.
 
 With workers, a step takes as long as the longest of the loop, the workers side by side, the pinning thread, and all CPU
-time over the cores; without workers, their sum. Waits for a core because of one's own processes are only in the last of
-these.
+time over the cores; without workers, their sum.
 """
 
 import dataclasses
 import os
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from storebench.profiling.evidence import Bound, Report, files_of, hot_lines, unseen_of
+from storebench.profiling.evidence import Bound, Report, hot_lines, unseen_of
 from storebench.profiling.making import Made
 from storebench.profiling.recorder import Recorder, Step
 
-LEAST_GAIN = 1.05
+LEAST_GAIN = 1.10
 """A part of the loading is the limit only if without it the loop would be this many times as fast."""
 
 _LEAST_STEPS = 4
-_STALL = 3.0
-"""A wait of so many times the usual is a stall."""
+_STALL, _STALL_S = 3.0, 0.05
+"""A wait of so many times the usual, and of at least so many seconds, is a stall."""
 
 _ENOUGH = 0.95
 """So many workers are enough that more would be faster by no more than this."""
 
 _MANY = 2
 """More than this many times the workers that are needed are too many."""
+
+_LOCK = re.compile(r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize")
 
 _S = 1e-9
 _NONE = 1e-9
@@ -40,7 +43,8 @@ class _Costs:
     wall: Mapping[Bound, float]
     cpu: Mapping[Bound, float]
     receiving_s: float
-    rest_s: float = 0.0
+    rest_s: float = 0.0  # of a step, if workers are not its longest stage
+    stretch: float = 1.0  # workers take turns unevenly, so a step takes longer than a batch over their number
 
     def step(self, *, without: Bound | None = None, workers: int | None = None) -> float:
         """Return the time of a step without a part, or with other workers."""
@@ -51,13 +55,21 @@ class _Costs:
         if not count:
             return wall[Bound.COMPUTE] + making + wall[Bound.PINNING] + receiving + rest
         busy = sum(value for part, value in self.cpu.items() if part is not without)
-        stages = (
-            wall[Bound.COMPUTE] + receiving,
-            (making + wall[Bound.HANDOFF]) / count,
+        looping = wall[Bound.COMPUTE] + receiving + rest
+        return max(
+            looping,
+            self.stretch * (making + wall[Bound.HANDOFF]) / count,
             wall[Bound.PINNING],
             busy / _cores(),
         )
-        return max(stages) + rest
+
+    def fitted(self, step_s: float) -> "_Costs":
+        """Return the costs that explain the measured time of a step."""
+        making = self.wall[Bound.TRANSFORM] + self.wall[Bound.WAITING] + self.wall[Bound.COLLATE]
+        alone_s = (making + self.wall[Bound.HANDOFF]) / max(1, self.workers)
+        if self.workers and alone_s > self.wall[Bound.COMPUTE] + self.receiving_s:
+            return dataclasses.replace(self, stretch=max(1.0, step_s / alone_s))
+        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step()))
 
 
 def report_of(recorder: Recorder) -> Report:
@@ -70,7 +82,7 @@ def report_of(recorder: Recorder) -> Report:
         return Report(
             bound=Bound.UNKNOWN, steps=len(steps), epochs=len(recorder.epochs), workers=recorder.workers
         )
-    limit_s = _STALL * _usual(steady, lag)
+    limit_s = max(_STALL * _usual(steady, lag), _STALL_S)
     even = [step for step in steady if step.wait_ns * _S <= limit_s]
     stalls = [step.wait_ns * _S for step in steady if step.wait_ns * _S > limit_s]
     wait_s, loop_s = _mean(step.wait_ns for step in even), _mean(step.loop_ns or 0 for step in even)
@@ -106,7 +118,7 @@ def report_of(recorder: Recorder) -> Report:
         stall_count=len(stalls),
         stall_s=stall_s,
         hot=hot_lines(recorder.places),
-        files=files_of(recorder.files),
+        files=recorder.first_files,
         unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
     )
     return _judged(report, costs, is_opaque=bool(recorder.workers or recorder.opaque) and not made)
@@ -172,7 +184,7 @@ def _costs(
     wait_s: float,
     loop_s: float,
 ) -> _Costs:
-    workers, step_s = recorder.workers, wait_s + loop_s
+    workers, step_s, watched = recorder.workers, wait_s + loop_s, max(recorder.watched_ns, 1)
     cpu_in_wait_s = min(wait_s, _mean(step.wait_cpu_ns for step in even))
     pickling_s, receiving_s = _mean(step.pickling_ns for step in even), 0.0
     pinning_s = _mean(step.pinning_ns and step.pinning_ns + step.unpickling_ns for step in even)
@@ -185,29 +197,25 @@ def _costs(
     else:  # the inside is not seen
         access_s, collate_s = wait_s * max(1, workers), 0.0
         on_cpu = cpu_in_wait_s / max(wait_s, _NONE)
-        shares = {"on a CPU": on_cpu, "blocked": 1.0 - on_cpu, "without a core": 0.0}
-    on_cpu, blocked, delayed = (shares or {"on a CPU": 1.0, "blocked": 0.0, "without a core": 0.0}).values()
-    watched = max(recorder.watched_ns, 1)
+        delayed = min(1.0 - on_cpu, recorder.main_delayed_ns / watched)
+        shares = {"on a CPU": on_cpu, "blocked": 1.0 - on_cpu - delayed}
+    on_cpu, blocked = (shares["on a CPU"], shares["blocked"]) if shares else (1.0, 0.0)
     cpu = {
         Bound.COMPUTE: max(0.0, step_s * recorder.main_cpu_ns / watched - cpu_in_wait_s),
         Bound.TRANSFORM: on_cpu * access_s,
         Bound.COLLATE: on_cpu * collate_s,
         Bound.HANDOFF: on_cpu * pickling_s + (cpu_in_wait_s if workers else 0.0),
     }
-    own = sum(cpu.values()) / step_s
-    caused = own / (own + recorder.others_cores()) if own else 0.0  # share of the waits for a core
-    made_fair = 1.0 - caused * delayed
     blocked_s = min(blocked * (access_s + collate_s), access_s)  # collating only computes
     wall = {
-        Bound.COMPUTE: loop_s * (1.0 - caused * min(1.0, recorder.main_delayed_ns / watched)),
-        Bound.TRANSFORM: (access_s - blocked_s) * made_fair,
+        Bound.COMPUTE: loop_s,
+        Bound.TRANSFORM: access_s - blocked_s,
         Bound.WAITING: blocked_s,
-        Bound.COLLATE: collate_s * made_fair,
-        Bound.HANDOFF: pickling_s * made_fair,
+        Bound.COLLATE: collate_s,
+        Bound.HANDOFF: pickling_s,
         Bound.PINNING: pinning_s,
     }
-    costs = _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s)
-    return dataclasses.replace(costs, rest_s=max(0.0, step_s - costs.step()))
+    return _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s).fitted(step_s)
 
 
 def _judged(report: Report, costs: _Costs, *, is_opaque: bool) -> Report:
@@ -226,7 +234,7 @@ def _judged(report: Report, costs: _Costs, *, is_opaque: bool) -> Report:
         Bound.STALLS: gain(report.stall_s / report.steps),
     }
     spent = {**costs.wall, Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
-    bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
+    bound: Any = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
     best, needed = gains[bound], _workers_needed(costs)
     if best < LEAST_GAIN:
         bound, best = Bound.COMPUTE, gain_of(without=Bound.COMPUTE)
@@ -238,10 +246,16 @@ def _judged(report: Report, costs: _Costs, *, is_opaque: bool) -> Report:
         # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
         least = _ENOUGH * best if bound is Bound.WAITING else LEAST_GAIN
         more = gain_of(workers=needed)
-        if needed > costs.workers and more >= least and not _is_lock(report):
-            bound, best = Bound.FEW_WORKERS, more
-        elif bound is Bound.WAITING:
+        if bound is Bound.WAITING:
             bound = _kind_of_wait(report)
+        if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
+            waiting_s = costs.wall[Bound.WAITING] / max(1, costs.workers)
+            best = gain(
+                report.step_s
+                - dataclasses.replace(costs, wall={**costs.wall, Bound.WAITING: waiting_s}).step()
+            )
+        elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
+            bound, best = Bound.FEW_WORKERS, more
     return dataclasses.replace(report, bound=bound, gain=best, workers_needed=None if is_opaque else needed)
 
 
@@ -255,9 +269,5 @@ def _workers_needed(costs: _Costs) -> int:
 def _kind_of_wait(report: Report) -> Bound:
     if report.device_bytes or report.major_faults:
         return Bound.STORAGE
-    return Bound.LOCK if _is_lock(report) else Bound.WAITING
-
-
-def _is_lock(report: Report) -> bool:
     line = f"{report.hot[0].text} {report.hot[0].calls}".lower() if report.hot else ""
-    return any(word in line for word in ("lock", "acquire", "semaphore"))
+    return Bound.LOCK if _LOCK.search(line) else Bound.WAITING
