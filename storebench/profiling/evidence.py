@@ -19,6 +19,9 @@ _SHOWN_LINES = 2
 _SHOWN_FRAC = 0.01
 """A share of the time below this is not shown."""
 
+_SHOWN_CORES = 0.25
+"""Other processes that used fewer cores are not mentioned."""
+
 
 class Bound(enum.StrEnum):
     """The limit of a loop."""
@@ -124,7 +127,7 @@ class Report:
         yield f"  try: {self.remedy}"
         if not self.total_s:
             return
-        yield f"  without this limit: {self.gain:.2f} times as fast (predicted)"
+        yield f"  predicted without this limit: {self.gain:.2f} times as fast"
         yield _row(f"per step, of {self.steps:,}", {"wait": self.wait_s, "loop": self.loop_s})
         if self.parts_s:
             yield _row(f"per batch, {self.workers} workers" if self.workers else "per batch", self.parts_s)

@@ -11,8 +11,8 @@ from storebench.profiling.sampling import Place, Sampler
 
 clock = time.monotonic_ns
 
-_COUNT_EVERY_NS = 2_000_000
-"""Kernel counters are read for a batch if the last were read so long ago: reading them takes about 15 microseconds."""
+_COUNT_EVERY_NS = 20_000_000
+"""Kernel counters are read for a batch if the last were read so long ago: reading them takes some 40 microseconds."""
 
 _TELL_EVERY_NS = 500_000_000
 """Samples of lines and files travel with a batch if the last did so long ago."""

@@ -51,10 +51,10 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         """Return the verdict on everything that was seen so far, with its evidence; ``print`` shows it."""
         return report_of(self._recorder)
 
-    def _end(self) -> None:
+    def _end(self, *, shows: bool = True) -> None:
         """Show the verdict, once."""
         self._recorder.ended()
-        if self._shows and self._recorder.step_count and not self._recorder.failure:
+        if shows and self._shows and self._recorder.step_count and not self._recorder.failure:
             self._shows = False
             try:
                 say(str(self.report()))
@@ -101,17 +101,12 @@ class _Steps(Generic[_Batch]):
         try:
             batch = next(self._batches)
         except BaseException as error:
-            self._over(is_exhausted=isinstance(error, StopIteration))
+            self._is_over = True
+            # An error of the loader is the last that its user sees; an interrupt is not one.
+            self._owner._end(shows=isinstance(error, StopIteration) or not isinstance(error, Exception))  # noqa: SLF001
             raise
         self._recorder.given()
         return batch
-
-    def _over(self, *, is_exhausted: bool) -> None:
-        self._is_over = True
-        if is_exhausted:
-            self._owner._end()  # noqa: SLF001
-        else:
-            self._recorder.ended()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_batches":

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NamedTuple
 
 EVERY_S = 0.05
-_REST = 300
+_REST = 1000
 """The thread sleeps at least so many times as long as a sample took."""
 
 _MOST_FILES = 256

@@ -117,6 +117,17 @@ def test_leaving_the_loop_ends_the_workers_and_shows_the_verdict(capsys: pytest.
     assert "storebench profile: limited by" in capsys.readouterr().err
 
 
+def interrupted() -> Iterator[int]:
+    yield from range(8)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_loop_shows_what_was_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        list(storebench.profile(interrupted()))
+    assert "of 8" in capsys.readouterr().err
+
+
 def test_a_loaders_attributes_are_there() -> None:
     loader = DataLoader(Squares(), batch_size=5)
     profiled = storebench.profile(loader)
