@@ -97,6 +97,7 @@ class Report:
     device_bytes: float | None = None
     major_faults: float | None = None
     first_wait_s: float = 0.0
+    init_s: float = 0.0  # of a worker, by the loader's worker_init_fn
     startup_s: float = 0.0
     stall_count: int = 0
     stall_s: float = 0.0
@@ -137,12 +138,16 @@ class Report:
             )
         if self.busy_frac is not None and self.ready_batches is not None and self.workers:
             yield f"  workers busy {self.busy_frac:.0%}, batches ready {self.ready_batches:.1f} of {self.prefetched}"
-        if max(self.startup_s, self.stall_s) > _SHOWN_FRAC * self.total_s:
+        hot = list(self.hot[:_SHOWN_LINES])
+        if self.startup_s > _SHOWN_FRAC * self.total_s:
             yield (
-                f"  of the time: starts of epochs {self.startup_s / self.total_s:.0%}, "
-                f"stalls {self.stall_s / self.total_s:.0%} ({self.stall_count})"
+                f"  starts of epochs {self.startup_s / self.total_s:.0%} of the time: "
+                f"first batch after {self.first_wait_s:.2f} s, worker_init_fn {self.init_s:.2f} s"
             )
-        for line in self.hot[:_SHOWN_LINES]:
+        if self.stall_s > _SHOWN_FRAC * self.total_s:
+            yield f"  stalls {self.stall_s / self.total_s:.0%} of the time: {self.stall_count}"
+            hot = hot[:1]  # there are twelve lines at most
+        for line in hot:
             yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
         if self.files is not None:
             frac = self.files.resident_frac

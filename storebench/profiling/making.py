@@ -30,7 +30,6 @@ class Counted(NamedTuple):
 class Made(NamedTuple):
     """The times of one batch, all of the same clock, which is that of the whole machine."""
 
-    worker: int
     began_ns: int
     collated_ns: int  # the dataset and its transforms end, collate begins
     ended_ns: int
@@ -43,8 +42,8 @@ class Made(NamedTuple):
 class Maker:
     """Time the batches that this process makes."""
 
-    def __init__(self, worker: int = -1, init_ns: int = 0) -> None:
-        self._worker, self._init_ns = worker, init_ns
+    def __init__(self, init_ns: int = 0) -> None:
+        self._init_ns = init_ns
         self._began_ns = self._collated_ns = 0
         self._busy = False
         self._told_ns = clock()
@@ -97,7 +96,7 @@ class Maker:
             places, files = self._sampler.take()
         init_ns, self._init_ns = self._init_ns, 0
         collated_ns = self._collated_ns or ended_ns
-        return Made(self._worker, self._began_ns, collated_ns, ended_ns, counted, places, files, init_ns)
+        return Made(self._began_ns, collated_ns, ended_ns, counted, places, files, init_ns)
 
     def stop(self) -> tuple[dict[Place, int], tuple[str, ...]]:
         """Stop timing; return the lines and files that no batch has told."""
@@ -202,7 +201,7 @@ class WorkerInit:
         if self._before is not None:
             self._before(worker)
         with contextlib.suppress(Exception):  # the batches come without times then, and the report says so
-            _time_batches(Maker(worker, clock() - began_ns))
+            _time_batches(Maker(clock() - began_ns))
 
 
 def _time_batches(maker: Maker) -> None:

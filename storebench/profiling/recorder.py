@@ -29,8 +29,7 @@ _R = TypeVar("_R")
 class Step:
     """One step of the loop: the wait for its batch, and the time until the next request, None if there was none."""
 
-    epoch: int
-    place: int
+    place: int  # in its epoch
     wait_ns: int
     wait_cpu_ns: int
     ready: int | None
@@ -98,7 +97,7 @@ class Recorder:
     places: collections.Counter[Place] = field(default_factory=collections.Counter)
     files: set[str] = field(default_factory=set)
     first_files: Files | None = None
-    init_ns: list[int] = field(default_factory=list)
+    init_ns: int = 0  # the longest of a worker
     main_cpu_ns: int = 0
     main_delayed_ns: int = 0
     watched_ns: int = 0
@@ -189,7 +188,6 @@ class Recorder:
             return
         now = clock()
         step = Step(
-            epoch=len(self.epochs) - 1,
             place=self._place,
             wait_ns=now - self._asked_ns,
             wait_cpu_ns=time.thread_time_ns() - self._cpu_ns,
@@ -201,8 +199,7 @@ class Recorder:
             step.pinning_ns = stamped.pinning_ns
         if (made := self._made) is not None:
             self._see(made.places, made.files)
-            if made.init_ns:
-                self.init_ns.append(made.init_ns)
+            self.init_ns = max(self.init_ns, made.init_ns)
         self._arrived = self._made = self._ready = None
         self.steps.append(step)
         self.step_count += 1

@@ -111,9 +111,8 @@ def report_of(recorder: Recorder) -> Report:
         others_cores=recorder.others_cores(),
         device_bytes=_mean_or_none([count.device_bytes for count in counted]),
         major_faults=_mean_or_none([count.major_faults for count in counted]),
-        first_wait_s=recorder.epochs[0].iter_ns * _S + _total(first[:1]) - (first[0].loop_ns or 0) * _S
-        if first
-        else 0.0,
+        first_wait_s=(recorder.epochs[0].iter_ns + steps[0].wait_ns) * _S,
+        init_s=recorder.init_ns * _S,
         startup_s=startup_s,
         stall_count=len(stalls),
         stall_s=stall_s,
