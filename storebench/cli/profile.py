@@ -16,16 +16,16 @@ AS_GIVEN = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 def profile(
     script: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="The script, and its own arguments.")
+        list[str], typer.Argument(metavar="SCRIPT", help="The script, then its own arguments.")
     ],
     as_module: Annotated[
         bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")
     ] = False,
 ) -> None:
-    """Run a training script unedited, and name what limits its loop over a torch DataLoader.
+    """Run a training script, and name what limits it.
 
-    The script's output, traceback and exit code are its own; the verdict goes to standard error in the end. Each process of
-    a job profiles itself: torchrun --nproc-per-node N -m storebench profile SCRIPT.
+    The script is not edited. Its output, traceback and exit code are its own; the verdict goes to standard error in the
+    end. Each process of a job profiles itself: torchrun --nproc-per-node N -m storebench profile SCRIPT.
     """
     with exit_codes():
         name = script[0]
