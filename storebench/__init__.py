@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from storebench.formats.registry import open_reader
     from storebench.loading.torch_dataset import StoreDataset
+    from storebench.profiling.profile import profile
     from storebench.report.analysis import compare, load_results, load_steps
     from storebench.report.plots.roofline import plot_roofline
     from storebench.report.plots.scaling import plot_ranks, plot_workers
@@ -37,6 +38,7 @@ __all__ = [
     "plot_wait_distribution",
     "plot_wait_over_epoch",
     "plot_workers",
+    "profile",
 ]
 
 _HOMES = {
@@ -55,6 +57,7 @@ _HOMES = {
     "plot_wait_distribution": "storebench.report.plots.waits",
     "plot_wait_over_epoch": "storebench.report.plots.waits",
     "plot_workers": "storebench.report.plots.scaling",
+    "profile": "storebench.profiling.profile",
 }
 
 

@@ -13,6 +13,7 @@ from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
 from storebench.cli.listing import accelerators, data, doctor, formats
+from storebench.cli.profile import AS_GIVEN, profile
 from storebench.cli.results import check, export, report, trace, validate
 from storebench.cli.run import run
 from storebench.cli.stores import convert, inspect, verify
@@ -76,6 +77,7 @@ _VERBS: tuple[Callable[..., None], ...] = (
 )
 for verb in _VERBS:
     app.command(verb.__name__, cls=GroupedCommand if verb in (run, bench) else None)(verb)
+app.command("profile", context_settings=AS_GIVEN)(profile)
 app.add_typer(data, name="data")
 
 

@@ -1,0 +1,103 @@
+"""What `storebench.profile` costs: ``python -m benchmarks.profile_overhead``.
+
+The CPU time (or wall time) of the same loop over the same loader takes turns (`benchmarks.turns`) with and without the profile, for three kinds of loader.
+Exit code 1 where it adds more than 1% beyond doubt.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import storebench
+from benchmarks.turns import take_turns, words
+
+MOST = 1.01
+STEPS, BATCH, SIDE = 40, 32, 64
+
+
+class Flipped(Dataset[Any]):
+    """Images in memory that are cropped, flipped and scaled."""
+
+    def __init__(self) -> None:
+        self.images = torch.randint(0, 255, (64, 3, SIDE + 8, SIDE + 8), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return STEPS * BATCH
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = self.images[index % 64, :, index % 8 : index % 8 + SIDE, :-8]
+        return image.flip(2).float().div(255), index % 10
+
+
+def generated() -> Iterator[Any]:
+    dataset = Flipped()
+    for step in range(STEPS):
+        yield torch.stack([dataset[step * BATCH + index][0] for index in range(BATCH)]), None
+
+
+class Again:
+    """An iterable that starts a generator anew for each epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return generated()
+
+
+LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
+    "DataLoader without workers": lambda: DataLoader(Flipped(), batch_size=BATCH),
+    "DataLoader, 1 worker": lambda: DataLoader(Flipped(), BATCH, num_workers=1, persistent_workers=True),
+    "generator": Again,
+}
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and its workers so far."""
+    children = [psutil.Process(child.pid).cpu_times() for child in multiprocessing.active_children()]
+    return time.process_time() + sum(times.user + times.system for times in children)
+
+
+def seconds(loader: Iterable[Any], layer: torch.nn.Module, clock: Callable[[], float]) -> float:
+    """Return the seconds of one epoch that computes a little for each batch."""
+    began = clock()
+    for images, _ in loader:
+        layer(images)
+    return clock() - began
+
+
+@torch.no_grad()
+def main() -> None:
+    """Print each loader's ratio."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=30, help="for each loader")
+    parser.add_argument(
+        "--wall", action="store_true", help="wall time, for a quiet machine; otherwise CPU time"
+    )
+    options = parser.parse_args()
+    clock = time.perf_counter if options.wall else cpu_s
+    torch.set_num_threads(1)
+    layer = torch.nn.Conv2d(3, 16, 3)
+    is_more = False
+    for name, make in LOADERS.items():
+        plain, profiled = make(), storebench.profile(make(), show=False)
+        compared = take_turns(
+            lambda _number, loader=plain: seconds(loader, layer, clock),  # type: ignore[misc]
+            lambda _number, loader=profiled: seconds(loader, layer, clock),  # type: ignore[misc]
+            options.seconds,
+            turns=3,
+        )
+        step_ms = 1e3 * min(compared.before) / STEPS
+        print(f"{name}, {step_ms:.1f} ms per step: {words(compared, 'profiled/plain', MOST)}", flush=True)
+        is_more = is_more or (compared.ratio.low or 0.0) > MOST
+    sys.exit(int(is_more))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Is it the data loading? Watch a user's own loop, and name what limits it."""

@@ -1,0 +1,176 @@
+"""A loop over `profile(loader)` is the loop over the loader: same batches, errors and attributes, whatever the loader is."""
+
+import copy
+import gc
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+import storebench
+from storebench.profiling import recorder as recorder_module
+from storebench.profiling.evidence import Bound
+
+
+class Squares(Dataset[Any]):
+    """A dataset that may sleep for each sample, and fail at one."""
+
+    def __init__(self, count: int = 24, sleep_s: float = 0.0, fails_at: int = -1) -> None:
+        self.count, self.sleep_s, self.fails_at = count, sleep_s, fails_at
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(self.sleep_s)
+        if index == self.fails_at:
+            raise LookupError(f"sample {index} is missing")
+        return {"square": torch.tensor([index * index]), "name": f"n{index}"}
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        first, stride = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, 20, stride):
+            yield torch.tensor([index])
+
+
+class Nested(Squares):
+    """A dataset that iterates a loader of its own for each sample."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        inner = [batch["square"] for batch in DataLoader(Squares(4), batch_size=2)]
+        return {"square": torch.cat(inner) + index}
+
+
+class Moved(DataLoader[Any]):
+    """A loader whose iterator is a generator of its own, as libraries for several devices have it."""
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield {**batch, "moved": True}
+
+
+def squeezed(samples: list[Any]) -> list[Any]:
+    return [sample["square"] for sample in samples]
+
+
+LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
+    "no workers": lambda: DataLoader(Squares(), batch_size=5),
+    "workers": lambda: DataLoader(Squares(), batch_size=5, num_workers=2),
+    "spawned": lambda: DataLoader(Squares(8), batch_size=4, num_workers=1, multiprocessing_context="spawn"),
+    "persistent": lambda: DataLoader(Squares(), batch_size=5, num_workers=2, persistent_workers=True),
+    "any order": lambda: DataLoader(Squares(), batch_size=24, num_workers=2),
+    "pinned": lambda: DataLoader(Squares(), batch_size=5, num_workers=1, pin_memory=True),
+    "stream": lambda: DataLoader(Stream(), batch_size=3, num_workers=2),
+    "stream without workers": lambda: DataLoader(Stream(), batch_size=3),
+    "no batches": lambda: DataLoader(Squares(), batch_size=None, num_workers=1),
+    "collate": lambda: DataLoader(Squares(), batch_size=5, num_workers=1, collate_fn=squeezed),
+    "nested": lambda: DataLoader(Nested(6), batch_size=2, num_workers=2),
+    "subclass": lambda: Moved(Squares(), batch_size=5, num_workers=1),
+    "list": lambda: [torch.tensor([1]), torch.tensor([2])],
+    "generator": lambda: (torch.tensor([index]) for index in range(7)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.pin_memory. argument")
+@pytest.mark.parametrize("kind", LOADERS)
+def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = list(LOADERS[kind]())
+    loader = LOADERS[kind]()
+    profiled = storebench.profile(loader)
+    epochs = 1 if isinstance(loader, Iterator) else 2
+    for _ in range(epochs):
+        assert str(list(profiled)) == str(plain)
+    report = profiled.report()
+    assert (report.steps, report.epochs) == (epochs * len(plain), epochs)
+    assert not multiprocessing.active_children() or kind == "persistent"
+    assert capsys.readouterr().err.count("storebench profile: ") == 1  # however many epochs
+    if not isinstance(loader, Iterator):
+        assert str(list(loader)) == str(plain)  # and without us, afterwards
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loaders_error_is_its_own(workers: int) -> None:
+    profiled = storebench.profile(DataLoader(Squares(fails_at=13), batch_size=4, num_workers=workers))
+    batches = iter(profiled)
+    assert [len(next(batches)["name"]) for _ in range(3)] == [4, 4, 4]
+    with pytest.raises(LookupError, match="sample 13 is missing"):
+        next(batches)
+    assert profiled.report().steps == 3
+
+
+def test_leaving_the_loop_ends_the_workers_and_shows_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    for step, _ in enumerate(storebench.profile(DataLoader(Squares(200), batch_size=2, num_workers=2))):
+        if step == 8:
+            break
+    gc.disable()  # workers must not wait for the collector
+    try:
+        assert not multiprocessing.active_children()
+    finally:
+        gc.enable()
+    assert "storebench profile: limited by" in capsys.readouterr().err
+
+
+def interrupted() -> Iterator[int]:
+    yield from range(8)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_loop_shows_what_was_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        list(storebench.profile(interrupted()))
+    assert "of 8" in capsys.readouterr().err
+
+
+def test_a_loaders_attributes_are_there() -> None:
+    loader = DataLoader(Squares(), batch_size=5)
+    profiled = storebench.profile(loader)
+    assert (len(profiled), profiled.batch_size, profiled.dataset) == (5, 5, loader.dataset)
+    assert copy.copy(profiled).batch_size == 5
+    endless = storebench.profile(iter(range(3)))
+    with pytest.raises(TypeError):
+        len(endless)
+    assert endless
+    assert list(endless) == [0, 1, 2]
+
+
+def test_a_failing_profiler_does_not_stop_the_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> int:
+        raise OSError("no clock")
+
+    profiled = storebench.profile(DataLoader(Squares(), batch_size=5, num_workers=1))
+    seen = 0
+    for _ in profiled:
+        monkeypatch.setattr(recorder_module, "clock", broken)
+        seen += 1
+    assert seen == 5
+    assert "no clock" in capsys.readouterr().err
+    assert profiled.report().bound is Bound.UNKNOWN
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("workers", [0, 1])
+def test_times_are_those_of_the_loop(workers: int) -> None:
+    profiled = storebench.profile(
+        DataLoader(Squares(160, sleep_s=0.02), batch_size=4, num_workers=workers), show=False
+    )
+    began = time.perf_counter()
+    for _ in profiled:
+        time.sleep(0.02)
+    elapsed = time.perf_counter() - began
+    report = profiled.report()
+    assert 0.02 <= report.loop_s < 0.04
+    assert 0.08 <= report.parts_s["dataset"] < 0.12
+    assert report.total_s == pytest.approx(elapsed, rel=0.15)
+    assert report.hot[0].text == "time.sleep(self.sleep_s)"
+    assert report.bound is Bound.WAITING
+    without = 0.02 / (0.1 if workers == 0 else 0.08)
+    assert report.gain == pytest.approx(1 / without, rel=0.4)

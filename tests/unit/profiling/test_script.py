@@ -1,0 +1,135 @@
+"""``storebench profile SCRIPT`` runs the script as Python itself does, and adds a verdict."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOOP = """\
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return torch.full((3, 4, 4), index), index
+
+def train(context="fork"):
+    total = 0
+    for images, labels in DataLoader(Images(), batch_size=4, num_workers=1, multiprocessing_context=context):
+        total += int(labels.sum())
+    print(total, __name__, sys.argv[1:])
+
+"""
+
+SCRIPTS = {
+    "done": "train()\n",
+    "own exit code": "train()\nsys.exit(7)\n",
+    "error": "def fail():\n    raise KeyError('key')\ntrain()\nfail()\n",
+    "interrupted": "train()\nraise KeyboardInterrupt\n",
+    "own hook": "sys.excepthook = lambda kind, error, trace: print('own hook', error, file=sys.stderr)\ntrain()\n1 / 0\n",
+    "wrong syntax": "train(\n",
+    "at exit": "import atexit\natexit.register(lambda: print('exit', Images))\ntrain()\n",
+    "spawned": "if __name__ == '__main__':\n    train('spawn')\n",
+    "path": "print(sys.path[0], __file__)\ntrain()\n",
+}
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+
+
+def profile(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return run("-m", "storebench", "profile", *words, folder=folder)
+
+
+def split(stderr: str) -> tuple[list[str], list[str]]:
+    """Return the script's lines and ours, which begin with the name and go on indented."""
+    own: list[str] = []
+    rest: list[str] = []
+    is_own = False
+    for line in stderr.splitlines():
+        is_own = line.startswith("storebench profile: ") or (
+            is_own and line.startswith("  ") and "File " not in line[:8]
+        )
+        (own if is_own else rest).append(line)
+    return rest, own
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs_as_in_python(name: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + SCRIPTS[name])
+    words = ("train.py", "--help", "-m", "x")
+    expected, done = run(*words, folder=tmp_path), profile(*words, folder=tmp_path)
+    rest, own = split(done.stderr)
+    assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
+    assert rest == expected.stderr.splitlines()
+    assert own[0].startswith("storebench profile: ")
+    assert len(own) <= 12
+    assert (len(own) > 2) == (name != "wrong syntax")
+
+
+def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(LOOP + "train()\n1 / 0\n")
+    words = ("-m", "package.train", "--help")
+    expected, done = run(*words, folder=tmp_path), profile(*words, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
+    ours = done.stderr[done.stderr.index("Traceback") :].splitlines()
+    assert [line for line in expected.stderr.splitlines() if "runpy" not in line][-4:] == ours[-4:]
+    assert "storebench/profiling" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.py"], "nowhere.py: there is no such script"),
+        (["-m", "nowhere_at_all"], "nowhere_at_all: there is no module of this name"),
+        ([], "missing argument"),
+    ],
+)
+def test_refusals(words: list[str], message: str, tmp_path: Path) -> None:
+    done = profile(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+RANKS = """\
+import os, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        time.sleep(0.02 if os.environ["RANK"] == "1" else 0)
+        return index
+
+torch.distributed.init_process_group("gloo")
+for batch in DataLoader(Slow(), batch_size=4):
+    torch.distributed.all_reduce(torch.ones(1))
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_of_ranks_the_slow_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = run(*launcher, "-m", "storebench", "profile", "train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    own = split(done.stderr)[1]
+    for rank in (0, 1):
+        assert sum(line.startswith(f"storebench profile: rank {rank}: ") for line in own) == 1
+    assert any("limited by a slow rank: rank 1 waits" in line for line in own)
