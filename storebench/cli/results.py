@@ -111,8 +111,8 @@ _LOG_COLUMNS = 100
 """Width of tables in a log."""
 
 
-def drawn(table: "Table") -> str:
-    """Return a table as printable text, coloured on a terminal."""
+def drawn(table: "Table", *, wide: bool = False) -> str:
+    """Return a table as printable text, coloured on a terminal; in a log a wide one has lines of any length."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -123,7 +123,7 @@ def drawn(table: "Table") -> str:
     for row in table.rows:
         lines.add_row(*(Text(plain(cell)) for cell in row))
     console = Console()
-    console.width = console.width if console.is_terminal else _LOG_COLUMNS
+    console.width = console.width if console.is_terminal else 10 * _LOG_COLUMNS if wide else _LOG_COLUMNS
     with console.capture() as captured:
         console.print(lines)
     return captured.get()
