@@ -8,6 +8,7 @@ itself and without the cells of its store that its kind is about, such as all ce
 """
 
 import argparse
+import dataclasses
 import hashlib
 import math
 import statistics
@@ -119,12 +120,12 @@ def all_cases(runs: Iterable[Path]) -> Iterable[Case]:
         cells += found
     for group in pooled(cells):
         for cell in group:
-            for kind in _kinds(cell) if cell.median("samples_per_s") else ():
+            for kind in _kinds(cell, group) if cell.median("samples_per_s") else ():
                 with suppress(Lacking):
                     yield _case(kind, cell, group, bounds.get(id(cell)))
 
 
-def _kinds(cell: CellSummary) -> tuple[Kind, ...]:
+def _kinds(cell: CellSummary, group: Sequence[CellSummary]) -> tuple[Kind, ...]:
     """Return the kinds of prediction that a cell tests."""
     own = cell.cell
     real, read = own.compute.kind is ComputeKind.REAL, own.backend.format != MEMORY_FORMAT
@@ -136,6 +137,10 @@ def _kinds(cell: CellSummary) -> tuple[Kind, ...]:
     if real and own.device == "cpu":
         return (Kind.CPU_TRAINING,)
     if own.compute.kind is not ComputeKind.NONE:
+        alike = [other.cell for other in group if other.backend == cell.backend]
+        loading = {other.batch_size for other in alike if other.compute.kind is ComputeKind.NONE}
+        if loading and own.batch_size not in loading:
+            return (Kind.BATCH,)
         return (Kind.ACCELERATOR_WORKERS,) if own.workers else (Kind.ACCELERATOR_LOOP,)
     if own.workers and own.cache is CacheState.WARM:
         return (Kind.WORKERS,)
@@ -266,12 +271,18 @@ def _table(cases: Sequence[Case], errors: dict[Kind, KindError | None]) -> Itera
     yield "|---|" + " ---: |" * (5 + len(rivals))
     for kind, error in errors.items():
         unseen = [case for case in cases if case.kind is kind and not case.fits]
-        if error is None:
-            yield f"| {kind} | 0 | no data |" + " |" * (3 + len(rivals))
-            continue
-        theirs = [_rival_error(unseen, name) for name in rivals]
-        shares = map(_percent, (error.median_error, error.within_20, error.limit_right, error.covered))
-        yield f"| {kind} | {error.cells} | {' | '.join(shares)} | {' | '.join(map(_percent, theirs))} |"
+        yield _row(kind, error, [_rival_error(unseen, name) for name in rivals])
+    together, unseen = _kind_error(cases), [case for case in cases if not case.fits]
+    if together is not None:
+        mixed = dataclasses.replace(together, covered=None)  # each kind has an interval of its own
+        yield _row("all", mixed, [_rival_error(unseen, name) for name in rivals])
+
+
+def _row(kind: str, error: KindError | None, theirs: Sequence[float | None]) -> str:
+    if error is None:
+        return f"| {kind} | 0 | no data |" + " |" * (3 + len(theirs))
+    shares = (error.median_error, error.within_20, error.limit_right, error.covered, *theirs)
+    return f"| {kind} | {error.cells} | {' | '.join(map(_percent, shares))} |"
 
 
 def _rival_error(cases: Sequence[Case], name: str) -> float | None:

@@ -58,29 +58,19 @@ class Measurements:
     def demand(self, wanted: Wanted) -> Demand:
         """Return the needs of a sample of a store. Raises `Lacking` if no cell tells them."""
         own = [cell for cell in self.cells if cell.backend == wanted.backend]
-        in_memory = wanted.resident >= 1 or any(c.cell.backend.format == MEMORY_FORMAT for c in own)
-        held = [cell for cell in own if _in_memory(cell)]
-        if in_memory:
-            base = _nearest(held, wanted)
-            if base is None:
+        warm = _nearest([cell for cell in own if _in_memory(cell)], wanted)
+        if wanted.resident >= 1 or any(cell.cell.backend.format == MEMORY_FORMAT for cell in own):
+            if warm is None:
                 raise Lacking(f'{wanted.backend}: add a cell with cache = "warm"')
-            return self._for_loop(self._in_memory_demand(base), base, wanted)
-        same = [
-            cell
-            for cell in own
-            if not _in_memory(cell)
-            and (cell.cell.cache is CacheState.COLD) == (wanted.resident <= 0)
-            and cell.cell.readahead_kib == wanted.readahead_kib
-        ]
-        base = _nearest(same, wanted)
-        if base is not None and bool(base.cell.workers) == bool(wanted.workers):
-            return self._for_loop(self._read_demand(base, wanted.resident), base, wanted)
-        warm = _nearest(held, wanted)
-        if base is not None and warm is None:
+            return self._for_loop(_held(warm), warm, wanted)
+        state = CacheState.COLD if wanted.resident <= 0 else CacheState.LIMITED
+        same = [cell for cell in own if cell.cell.cache is state and not _in_memory(cell)]
+        base = _nearest([cell for cell in same if cell.cell.readahead_kib == wanted.readahead_kib], wanted)
+        if base is not None and (warm is None or bool(base.cell.workers) == bool(wanted.workers)):
             return self._for_loop(self._read_demand(base, wanted.resident), base, wanted)
         if warm is None:
             raise Lacking(f'{wanted.backend}: add cells with cache = "warm" and "limited"')
-        loaded = self._for_loop(self._in_memory_demand(warm), warm, wanted)
+        loaded = self._for_loop(_held(warm), warm, wanted)
         read = (
             self._miss_of_device(warm, wanted) if base is None else self._read_demand(base, wanted.resident)
         )
@@ -97,23 +87,20 @@ class Measurements:
             requests=read.requests,
         )
 
-    def _in_memory_demand(self, base: CellSummary) -> Demand:
-        return Demand(cpu_s=_cpu_s(base), producing_s=_span_s(base))
-
     def _read_demand(self, base: CellSummary, resident: float) -> Demand:
         """Return the needs of a cell that reads from the device, with another share of the store resident."""
         span_s, cpu_s, read = _span_s(base), _cpu_s(base), _per_sample(base, "device_read_bytes")
         per_byte, warm = self._cpu_s_per_byte(base, limited=resident > 0), self._warm_sibling(base)
         producing_s = min(span_s, cpu_s if warm is None else _span_s(warm) + read * per_byte)
         more = self._misses(base, resident) / max(self._misses(base, resident_share(base)), 1e-9)
-        wait_s, requests = (span_s - producing_s) * more, _requests(base, read)
+        reading_s = min(producing_s, read * per_byte)
         return Demand(
-            cpu_s=max(0.0, cpu_s + read * per_byte * (more - 1)),
-            producing_s=max(0.0, producing_s + read * per_byte * (more - 1)),
-            reading_s=min(producing_s, read * per_byte) * more,
-            wait_s=wait_s,
+            cpu_s=max(0.0, cpu_s + reading_s * (more - 1)),
+            producing_s=producing_s + reading_s * (more - 1),
+            reading_s=reading_s * more,
+            wait_s=(span_s - producing_s) * more,
             device_bytes=read * more,
-            requests=requests * more,
+            requests=_requests(base, read) * more,
         )
 
     def _misses(self, base: CellSummary, resident: float) -> float:
@@ -183,13 +170,14 @@ class Measurements:
         for cell in self.cells:
             if _in_memory(cell) and cell.cell.compute.kind is ComputeKind.NONE:
                 pairs.setdefault(cell.backend, ([], []))[bool(cell.cell.workers)].append(cell)
-        both = [(min(map(_cost, one)), min(map(_cost, more))) for one, more in pairs.values() if one and more]
+        both = [pair for pair in pairs.values() if all(pair)]
         if not both:
             raise Lacking(f"{base.backend}: add a cell with workers = {0 if base.cell.workers else 2}")
-        return (
-            max(0.0, statistics.median(more[0] - one[0] for one, more in both)),
-            max(0.0, statistics.median(more[1] - one[1] for one, more in both)),
+        cpu_s, span_s = (
+            statistics.median(min(map(cost, more)) - min(map(cost, one)) for one, more in both)
+            for cost in (_cpu_s, _span_s)
         )
+        return max(0.0, cpu_s), max(0.0, span_s)
 
     def _prep_s(self, model: str) -> float:
         cells = [c for c in self.cells if c.cell.model == model and c.cell.compute.kind is ComputeKind.REAL]
@@ -227,16 +215,13 @@ class Measurements:
         A full page cache costs more, as pages must be reclaimed.
         """
         costs: dict[bool, list[float]] = {True: [], False: []}
+        state = CacheState.LIMITED if limited else CacheState.COLD
         for cell in self.cells:
-            read, warm = _per_sample(cell, "device_read_bytes"), self._warm_sibling(cell)
-            full = cell.cell.cache is CacheState.LIMITED
-            if warm is None or _in_memory(cell) or full is not limited:
+            # Decoding, and processes beside each other, vary by more than reading costs.
+            if cell.cell.ranks > 1 or cell.per_sample("decode_s") > _span_s(cell) / 2:
                 continue
-            # Decoding varies by more than reading costs.
-            if (
-                read >= LEAST_READ_FRAC * stored_bytes(cell)
-                and cell.per_sample("decode_s") < _span_s(cell) / 2
-            ):
+            read, warm = _per_sample(cell, "device_read_bytes"), self._warm_sibling(cell)
+            if cell.cell.cache is state and warm and read >= LEAST_READ_FRAC * stored_bytes(cell):
                 alike = _maps_its_file(warm) is _maps_its_file(like)
                 costs[alike].append((_cpu_s(cell) - _cpu_s(warm)) / read)
         known = costs[True] or costs[False]
@@ -328,8 +313,9 @@ def _maps_its_file(cell: CellSummary) -> bool:
     return not advised and _per_sample(cell, "read_calls") < of_worker
 
 
-def _cost(cell: CellSummary) -> tuple[float, float]:
-    return _cpu_s(cell), _span_s(cell)
+def _held(cell: CellSummary) -> Demand:
+    """Return the needs of a cell that reads from memory."""
+    return Demand(cpu_s=_cpu_s(cell), producing_s=_span_s(cell))
 
 
 def _per_sample(cell: CellSummary, counter: str) -> float:

@@ -144,7 +144,7 @@ def plan(cells: Iterable[CellSummary], target: Target, dataset: str | None = Non
     return Plan(
         target=planner.target,
         dataset=group[0].cell.data.name,
-        sentence=_sentence(found[0], planner.target),
+        sentence=_sentence(found, planner.target),
         stores=tuple(found),
         lacking=(*lacking, *planner.unknown()),
     )
@@ -313,6 +313,7 @@ class _Planner:
             workers=self.target.workers or 0,
             resident=resident,
             readahead_kib=readahead_kib,
+            ranks=self.target.count,
             model=self.model,
         )
         try:
@@ -436,8 +437,10 @@ def _lift(found: dict[Limit, float], need: Need) -> str:
             return ""
 
 
-def _sentence(best: StorePlan, target: Target) -> str:
-    """Return the answer in one sentence."""
+def _sentence(stores: Sequence[StorePlan], target: Target) -> str:
+    """Return the answer in one sentence: of stores that are about equally fast, plain files, if they are among them."""
+    fast = [store for store in stores if _FASTER * store.images_per_s >= stores[0].images_per_s]
+    best = min(fast, key=lambda store: not store.container.startswith("files+"))
     busy = math.floor(100 * best.busy)
     feeds = f"{best.store} keeps {target.accelerators} {target.accelerator.device} {busy}% busy"
     return (

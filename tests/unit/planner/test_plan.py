@@ -113,6 +113,19 @@ def test_converting_pays_after_the_epochs_that_save_its_time(run: Path, cli: Any
     assert lmdb["total_h"] == pytest.approx(36_000 * 2.1e-3 / 3600 + 9 * lmdb["epoch_h"], rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("rate", "beginning"),
+    [
+        ("20", "png keeps "),  # both are fast enough, and files need no conversion
+        ("1000", "lmdb:direct keeps "),
+        ("9000", "No store feeds them: lmdb:direct keeps "),
+    ],
+)
+def test_the_sentence_names_the_store_to_use(rate: str, beginning: str, run: Path, cli: Any) -> None:
+    done = cli("plan", str(run), "--accelerator", f"gpu={rate}", "--workers", "0")
+    assert done.stdout.startswith(beginning)
+
+
 def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
     gib = [0, 0.2, 0.4, 0.6, 0.74, 2]
     rates = [
