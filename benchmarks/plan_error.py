@@ -24,6 +24,7 @@ from storebench.planner.measured import (
     Lacking,
     Measurements,
     Wanted,
+    disturbed,
     pooled,
     resident_share,
 )
@@ -120,7 +121,8 @@ def all_cases(runs: Iterable[Path]) -> Iterable[Case]:
         cells += found
     for group in pooled(cells):
         for cell in group:
-            for kind in _kinds(cell, group) if cell.median("samples_per_s") else ():
+            known = cell.median("samples_per_s") and not disturbed(cell)
+            for kind in _kinds(cell, group) if known else ():
                 with suppress(Lacking):
                     yield _case(kind, cell, group, bounds.get(id(cell)))
 

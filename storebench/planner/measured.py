@@ -285,6 +285,11 @@ def resident_share(cell: CellSummary) -> float:
     return min(1.0, count / stored) if stored and count else 0.0
 
 
+def disturbed(cell: CellSummary) -> bool:
+    """Return whether other work took the machine's cores in any of a cell's rounds."""
+    return any(row["conditions_disturbed"] for row in cell.usable)
+
+
 def stored_bytes(cell: CellSummary) -> float:
     """Return the bytes on the disk per sample; 0 if unknown."""
     stored, count = cell.fact("bytes_on_disk"), cell.fact("store_count")

@@ -13,6 +13,7 @@ from storebench.planner.measured import (
     Lacking,
     Measurements,
     Wanted,
+    disturbed,
     pooled,
     stored_bytes,
 )
@@ -412,6 +413,8 @@ class _Planner:
             words.append("emulated handoff")
         if all(cell.cell.cache in BOUNDED_STATES for cell in own):
             words.append("nothing measured in memory")
+        if any(map(disturbed, own)):
+            words.append("disturbed rounds")
         return ", ".join(words)
 
 

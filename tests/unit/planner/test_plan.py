@@ -145,8 +145,16 @@ def test_tables_say_what_is_emulated_and_what_no_error_was_measured_for(run: Pat
     assert done.returncode == 0, done.stderr
     assert "derived images, emulated handoff" in done.stdout
     assert "not measured (another device)" in done.stdout
+    assert "disturbed rounds" not in done.stdout
     again = cli("plan", str(other), "--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
     assert again.stdout == done.stdout
+
+
+def test_a_store_that_was_measured_beside_other_work_says_so(tmp_path: Path, cli: Any) -> None:
+    busy = Conditions(wall_s=10.0, cores=2, others_cpu_s=9.0, disturbed="other work took 45% of the cores")
+    run = write_run(tmp_path / "busy", [*RUN, *loading("hdf5", 0.1, conditions=busy)])
+    found = planned(cli, run, "gpu=100", "--workers", "0")
+    assert {store for store, plan in found.items() if "disturbed" in plan["rests_on"]} == {"hdf5"}
 
 
 REFUSED: list[tuple[str, int, str]] = [
