@@ -177,18 +177,17 @@ def _pixels(group: Sequence[CellSummary]) -> int:
 
 def _completed(group: Sequence[CellSummary], target: Target) -> Target:
     """Return the target with what it leaves open as it was measured."""
-    loading = [cell for cell in group if cell.cell.compute.kind is ComputeKind.NONE]
+    known = [cell for cell in group if cell.usable]
+    loaded = [cell.cell.workers for cell in known if cell.cell.compute.kind is ComputeKind.NONE]
+    cores = [int(cell.fact("conditions_cores") or 1) for cell in known]
+    samples = target.samples or max((int(cell.fact("store_count") or 0) for cell in known), default=0)
+    if not samples:
+        raise NotComparableError("no cell says how many images it read", hint="Name a number: --samples N.")
     return replace(
         target,
-        workers=max((cell.cell.workers for cell in loading), default=0)
-        if target.workers is None
-        else target.workers,
-        cores=max((int(cell.fact("conditions_cores") or 1) for cell in group), default=1)
-        if target.cores is None
-        else target.cores,
-        samples=max((int(cell.fact("store_count") or 0) for cell in group), default=0)
-        if target.samples is None
-        else target.samples,
+        workers=max(loaded, default=0) if target.workers is None else target.workers,
+        cores=target.cores or max(cores),
+        samples=samples,
     )
 
 
