@@ -75,7 +75,7 @@ def plan(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict what each store of a run delivers on another machine.
+    """Predict what each store delivers on another machine.
 
     A plan names what limits each store, and what lifts the limit. The error of such predictions is measured by
     'python -m benchmarks.plan_error', and stands beside each of them.
