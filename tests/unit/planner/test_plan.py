@@ -194,6 +194,14 @@ def test_a_run_that_lacks_cells_says_which_to_add(tmp_path: Path, cli: Any) -> N
     assert 'add cells with workers = 2 and compute = "emulated:10"' in done.stderr
 
 
+def test_a_run_without_a_number_of_images_asks_for_it(tmp_path: Path, cli: Any) -> None:
+    run = write_run(tmp_path / "run", loading("png", 2.0, decodes=True, store=None))
+    done = cli("plan", str(run), "--accelerator", "a100")
+    assert done.returncode == 3
+    assert done.stderr.endswith("no cell says how many images it read. Name a number: --samples N.\n")
+    assert planned(cli, run, "a100", "--samples", "1000")["png"]["epoch_h"] > 0
+
+
 def test_runs_of_two_machines_are_refused(cli: Any) -> None:
     runs = [str(ROOT / "results" / "reference" / name) for name in ("gpu", "roofline")]
     done = cli("plan", *runs, "--accelerator", "a100")
