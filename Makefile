@@ -23,7 +23,7 @@ bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) >/dev/null || {
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
-        reference docs test test-full test-faults lint clean distclean
+        reference plan-error docs test test-full test-faults lint clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^##@/{print substr($$0, 5)} /^[a-z0-9%-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ REFERENCE := answer roofline paper codecs ranks overlap datastore ltfb lmdbio-ra
 reference: data ## Measure results/reference again (about two hours and a half); REFERENCE="answer" measures a part of it
 	rm -rf $(addprefix results/reference/,$(REFERENCE))
 	for name in $(REFERENCE); do $(BIN)/storebench bench scenarios/$$name.toml --out results/reference/$$name || exit $$?; done
+
+plan-error: setup ## Predict cells of results/reference from the other cells, and write the errors that 'storebench plan' prints
+	$(BIN)/python -m benchmarks.plan_error --write
 
 docs: setup ## Write what is made from the code and from results/reference: pages, figures, outputs of notebooks
 	$(BIN)/python -m tests.docs.generate

@@ -13,6 +13,7 @@ from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
 from storebench.cli.listing import accelerators, data, doctor, formats
+from storebench.cli.planning import plan
 from storebench.cli.profile import AS_GIVEN, profile
 from storebench.cli.results import check, export, report, trace, validate
 from storebench.cli.run import run
@@ -72,7 +73,7 @@ def root(
 
 
 _VERBS: tuple[Callable[..., None], ...] = (
-    *(convert, run, bench, scenarios, trace, report, export, check),
+    *(convert, run, bench, scenarios, trace, report, export, check, plan),
     *(formats, accelerators, doctor, validate, verify, inspect),
 )
 for verb in _VERBS:

@@ -218,14 +218,14 @@ def arriving_bytes_per_s(cell: CellSummary) -> float | None:
     fetching = cell.per_sample("fetch_s") / max(cell.cell.workers, 1)
     if not fetching:
         return None
-    if _looks_ahead(cell):  # it also reads while others work, so all of the time counts
+    if looks_ahead(cell):  # it also reads while others work, so all of the time counts
         fetching = max(fetching, cell.per_sample("timed_s"))
     useful = (cell.median("payload_bytes_per_s") or 0.0) * cell.per_sample("timed_s")
     read, samples = cell.median("device_read_bytes"), cell.median("samples")
     return max(useful, read / samples if read and samples else 0.0) / fetching
 
 
-def _looks_ahead(cell: CellSummary) -> bool:
+def looks_ahead(cell: CellSummary) -> bool:
     """Return whether a cell's reader is told the order of the epoch; True if its format is not installed here."""
     backend = cell.cell.backend
     try:

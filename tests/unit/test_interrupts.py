@@ -33,6 +33,7 @@ WORDS = {
     "accelerators": (),
     "doctor": (),
     "validate": ("run",),
+    "plan": ("run", "--accelerator", "a100"),
     "verify": ("store",),
     "inspect": ("store",),
 }

@@ -1,0 +1,209 @@
+"""`storebench plan` on planted runs: what each store delivers on the target, what limits it, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storebench.results import Ceilings, Conditions, Counters, Record
+from tests.support.planted import make_record, write_run
+
+ROOT = Path(__file__).resolve().parents[3]
+BATCH, STEPS = 32, 100
+CORES = Conditions(wall_s=10.0, cores=2, others_cpu_s=0.0)
+CEILINGS = Ceilings(
+    device_random_1_bytes_per_s=1e8, device_sequential_bytes_per_s=1e9, device_best_bytes_per_s=1e9
+)
+
+
+def loading(backend: str, sample_ms: float, *, decodes: bool = False, **changes: Any) -> list[Record]:
+    """Return the rounds of a cell that only loads, and keeps one core busy for each producer."""
+    workers = changes.get("workers", 0)
+    made_ms = sample_ms * BATCH
+    counters = Counters(
+        cpu_user_s=changes.pop("cpu_ms", sample_ms) * 1e-3 * BATCH * STEPS,
+        cpu_system_s=0.0,
+        device_read_bytes=changes.pop("read_bytes", 0) * BATCH * STEPS,
+        read_calls=BATCH * STEPS,
+        major_faults=0,
+    )
+    fields: dict[str, Any] = {
+        "wait_ms": made_ms / max(1, workers),
+        "compute_ms": 0.0,
+        "fetch_ms": 0.0 if decodes else made_ms,
+        "decode_ms": made_ms if decodes else 0.0,
+        "prep_ms": 0.0,
+        "compute": "none",
+        "model": "none",
+        "counters": counters,
+        "conditions": CORES,
+        "ceilings": CEILINGS,
+    }
+    return [make_record(backend, replicate=n, steps=STEPS, **(fields | changes)) for n in range(3)]
+
+
+RUN = [
+    *loading("png", 2.0, decodes=True),
+    *loading("png", 2.0, decodes=True, workers=2),
+    *loading("lmdb:direct", 0.1),
+    *loading("lmdb:direct", 0.1, workers=2),
+    *loading("lmdb:direct", 2.1, cpu_ms=0.1, cache="cold", read_bytes=200_000),
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run of two stores on two cores: 2 ms to decode a PNG file, 0.1 ms for raw pixels, 2 ms to read them."""
+    return write_run(tmp_path / "run", RUN)
+
+
+def planned(cli: Any, run: Path, *options: str) -> dict[str, dict[str, Any]]:
+    done = cli("plan", str(run), "--accelerator", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    return {store["store"]: store for store in json.loads(done.stdout)["stores"]}
+
+
+CASES: list[tuple[str, str, float, str]] = [
+    ("gpu=100", "png", 100, "accelerators"),
+    ("gpu=100000 --workers 0", "png", 500, "loading in the loop"),
+    ("gpu=100000 --workers 2", "png", 1000, "workers"),
+    ("gpu=100000 --workers 16", "png", 1000, "cores"),
+    ("gpu=100000 --workers 16 --cores 8", "png", 4000, "cores"),
+    ("gpu=100000 --workers 4 --cores 64", "png", 2000, "workers"),
+    ("gpu=100000:4 --workers 4 --cores 64", "png", 8000, "workers"),
+    ("gpu=100000:4 --workers 4 --cores 64 --nodes 3", "png", 24000, "workers"),
+    ("gpu=1000000 --workers 0 --memory 0", "lmdb:direct", 476, "read latency"),
+    ("gpu=1000000 --workers 2 --cores 64 --memory 0", "lmdb:direct", 952, "read latency"),
+    ("gpu=1000000 --workers 99 --cores 999 --read-mb-s 100", "lmdb:direct", 500, "device MB/s"),
+    ("gpu=1000000 --workers 99 --cores 999 --iops 300", "lmdb:direct", 300, "device requests/s"),
+    ("gpu=1000000 --workers 9 --cores 99 --iops 3e8 --first-byte-ms 9", "lmdb:direct", 989, "read latency"),
+]
+
+
+@pytest.mark.parametrize(("words", "store", "rate", "limit"), CASES)
+def test_a_store_delivers_what_the_scarcest_resource_permits(
+    words: str, store: str, rate: float, limit: str, run: Path, cli: Any
+) -> None:
+    found = planned(cli, run, *words.split())[store]
+    assert found["limit"] == limit
+    assert found["images_per_s"] == pytest.approx(rate, rel=0.06)
+    assert found["low"] < found["images_per_s"] < found["high"]
+
+
+def test_what_lifts_the_limit_keeps_the_accelerators_busy(run: Path, cli: Any) -> None:
+    before = planned(cli, run, "gpu=1000:4", "--workers", "2", "--cores", "2")["png"]
+    assert before["busy"] < 0.3
+    assert before["lift"] == f"{before['need']['cores']} cores"
+    options = ("--workers", str(before["need"]["workers"]), "--cores", str(before["need"]["cores"]))
+    after = planned(cli, run, "gpu=1000:4", *options)["png"]
+    assert after["busy"] == pytest.approx(0.9, abs=0.03)
+    assert planned(cli, run, "gpu=100", "--workers", "2")["png"]["lift"] == ""
+
+
+def test_converting_pays_after_the_epochs_that_save_its_time(run: Path, cli: Any) -> None:
+    found = planned(cli, run, "gpu=100000", "--workers", "0", "--samples", "36000", "--epochs", "10")
+    png, lmdb = found["png"], found["lmdb:direct"]
+    saved_s = 3600 * (png["epoch_h"] - lmdb["epoch_h"])
+    assert png["convert_to"] == "lmdb:direct"
+    assert png["pays_after_epochs"] == pytest.approx(10.0 * 36_000 / 4_000 / saved_s)
+    assert (lmdb["convert_to"], lmdb["pays_after_epochs"]) == (None, None)
+    assert png["epoch_h"] == pytest.approx(36_000 / png["images_per_s"] / 3600)
+    # Its first epoch reads from the device, 2.1 ms a sample; later ones find all in memory.
+    assert lmdb["total_h"] == pytest.approx(36_000 * 2.1e-3 / 3600 + 9 * lmdb["epoch_h"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rate", "beginning"),
+    [
+        ("20", "png keeps "),  # both are fast enough, and files need no conversion
+        ("1000", "lmdb:direct keeps "),
+        ("9000", "No store feeds them: lmdb:direct keeps "),
+    ],
+)
+def test_the_sentence_names_the_store_to_use(rate: str, beginning: str, run: Path, cli: Any) -> None:
+    done = cli("plan", str(run), "--accelerator", f"gpu={rate}", "--workers", "0")
+    assert done.stdout.startswith(beginning)
+
+
+def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
+    gib = [0, 0.2, 0.4, 0.6, 0.74, 2]
+    rates = [
+        planned(cli, run, "gpu=100000", "--workers", "0", "--memory", str(size))["lmdb:direct"][
+            "images_per_s"
+        ]
+        for size in gib
+    ]
+    assert rates == sorted(rates)
+    assert rates[-1] > 10 * rates[0]
+
+
+def test_tables_say_what_is_emulated_and_what_no_error_was_measured_for(run: Path, cli: Any) -> None:
+    emulated = loading("lmdb", 0.1, workers=2, compute="emulated:10", compute_ms=10.0, handoff_ms=1.0)
+    other = write_run(run.parent / "emulated", [*RUN, *emulated, *loading("lmdb", 0.1, origin="derived")])
+    done = cli("plan", str(other), "--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
+    assert done.returncode == 0, done.stderr
+    assert "derived images, emulated handoff" in done.stdout
+    assert "not measured (another device)" in done.stdout
+    assert "disturbed rounds" not in done.stdout
+    again = cli("plan", str(other), "--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
+    assert again.stdout == done.stdout
+
+
+def test_a_store_that_was_measured_beside_other_work_says_so(tmp_path: Path, cli: Any) -> None:
+    busy = Conditions(wall_s=10.0, cores=2, others_cpu_s=9.0, disturbed="other work took 45% of the cores")
+    run = write_run(tmp_path / "busy", [*RUN, *loading("hdf5", 0.1, conditions=busy)])
+    found = planned(cli, run, "gpu=100", "--workers", "0")
+    assert {store for store, plan in found.items() if "disturbed" in plan["rests_on"]} == {"hdf5"}
+
+
+REFUSED: list[tuple[str, int, str]] = [
+    ("--accelerator a100:0", 2, "--accelerator: 0 is no number of accelerators. Write NAME or NAME:COUNT."),
+    ("--accelerator gpu=100:-3", 2, "--accelerator: -3 is no number of accelerators"),
+    ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
+    ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
+    ("--accelerator a100 --memory -1", 2, "--memory: must be greater than or equal to 0"),
+    ("--accelerator a100 --memory nan", 2, "--memory: must be"),
+    ("--accelerator a100 --cores 0", 2, "--cores: must be"),
+    ("--accelerator a100 --read-mb-s 0", 2, "--read-mb-s: must be more than 0"),
+    ("--accelerator a100 --iops -5", 2, "--iops: must be more than 0"),
+    ("--accelerator a100 --dataset mnist", 3, "no cell of 'mnist' has figures. These runs have imagenet."),
+    ("", 2, "missing option '--accelerator'"),
+]
+
+
+@pytest.mark.parametrize(("options", "code", "line"), REFUSED)
+def test_absurd_targets_are_refused_in_one_line(
+    options: str, code: int, line: str, run: Path, cli: Any
+) -> None:
+    done = cli("plan", str(run), *options.split())
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"storebench: {line}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_that_lacks_cells_says_which_to_add(tmp_path: Path, cli: Any) -> None:
+    lacking = write_run(tmp_path / "lacking", loading("lmdb", 0.1))
+    done = cli("plan", str(lacking), "--accelerator", "a100", "--workers", "2")
+    assert done.returncode == 3
+    assert "add a cell with workers = 2" in done.stderr
+    partly = write_run(tmp_path / "partly", [*RUN, *loading("hdf5", 0.1, cache="any", cpu_ms=0.1)])
+    done = cli("plan", str(partly), "--accelerator", "a100", "--workers", "2")
+    assert done.returncode == 0
+    assert 'not planned: hdf5: add a cell with cache = "warm"' in done.stderr
+    assert 'add cells with workers = 2 and compute = "emulated:10"' in done.stderr
+
+
+def test_a_run_without_a_number_of_images_asks_for_it(tmp_path: Path, cli: Any) -> None:
+    run = write_run(tmp_path / "run", loading("png", 2.0, decodes=True, store=None))
+    done = cli("plan", str(run), "--accelerator", "a100")
+    assert done.returncode == 3
+    assert done.stderr.endswith("no cell says how many images it read. Name a number: --samples N.\n")
+    assert planned(cli, run, "a100", "--samples", "1000")["png"]["epoch_h"] > 0
+
+
+def test_runs_of_two_machines_are_refused(cli: Any) -> None:
+    runs = [str(ROOT / "results" / "reference" / name) for name in ("gpu", "roofline")]
+    done = cli("plan", *runs, "--accelerator", "a100")
+    assert done.returncode == 3
+    assert done.stderr == "storebench: these runs are of 2 machines. Name runs of one machine.\n"
