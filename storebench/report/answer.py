@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storebench.accelerators import Accelerator
+from storebench.codecs import any_size
 from storebench.comparison import MIN_ROUNDS, Ratio, Verdict, rounds_needed
 from storebench.report.bottleneck import Bottleneck
 from storebench.report.cells import CellSummary, LoopWork, work_key, work_of
 from storebench.report.labels import (
+    MODELS,
     backend_label,
     condition_label,
     dataset_label,
@@ -22,7 +24,7 @@ from storebench.units import number_of
 MANY_DISTURBED_FRAC = 0.25
 """If other work disturbed more than this share of the replicates, the answer begins with a warning."""
 
-_MOST_CHANGES = 4
+_MOST_CHANGES = 5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,18 +50,12 @@ def answer(
         return Answer(sentence="Nothing was measured that could be compared.")
     base, best = panel.base, panel.fastest()
     ratio = None if best is None else panel.ratio(best)
-    alike = [
-        backend_label(cell.backend)
-        for cell in panel.stored
-        if best is not None
-        and cell not in (best, base)
-        and (found := rate_ratio(cell, best)) is not None
-        and found.verdict is Verdict.EQUAL
-    ]
-    changes = [f"As fast: {', '.join(alike)}."] if alike else []
-    changes += [
+    changes = [
+        *_beside(panel, best),
         *_unranked(panel, best),
+        *_augmentation(base, best),
         *_other_settings(panel, panels, best),
+        *_training(panel, panels),
         *_feeding_change(panel, roofs),
     ]
     limit = limits.get(best.key) if best is not None else None
@@ -129,6 +125,32 @@ def _unranked(panel: Panel, best: CellSummary | None) -> list[str]:
     ]
 
 
+def _beside(panel: Panel, best: CellSummary | None) -> list[str]:
+    """Return a sentence on the stores that are no slower than the best one, as far as these rounds tell."""
+    alike = [
+        backend_label(cell.backend)
+        for cell in panel.stored
+        if best is not None
+        and cell not in (best, panel.base)
+        and not cell.doubt
+        and (found := rate_ratio(cell, best)) is not None
+        and found.verdict is not Verdict.SLOWER
+    ]
+    return (
+        [f"Not told apart from {backend_label(best.backend)}: {', '.join(alike)}."] if best and alike else []
+    )
+
+
+def _augmentation(base: CellSummary | None, best: CellSummary | None) -> list[str]:
+    """Return what training loses with a store of squares that were made of whole image files."""
+    side = None if best is None else best.cell.data.image_size
+    if base is None or best is None or side is None or any_size(best.cell.backend.codec):
+        return []
+    if not any_size(base.cell.backend.codec):
+        return []
+    return [f"{backend_label(best.backend)} holds squares of {side} pixels: no random crops of whole images."]
+
+
 def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | None) -> list[str]:
     """Return a sentence for each other state of the same work and dataset in which another store comes first."""
     told, seen = [], set()
@@ -137,13 +159,15 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | No
         if panel is main or not same or work_key(panel.first) != work_key(main.first):
             continue
         first, words = panel.fastest(), condition_label(panel.speaker)
+        workers = panel.first.cell.workers
         found = None if first is None else panel.ratio(first)
         if first is None or panel.base is None or words in seen:
             continue
         seen.add(words)
+        where = words[0].upper() + words[1:] + (f", {number_of(workers, 'worker')}" if workers else "")
         if found is not None and found.verdict is Verdict.FASTER:
             told.append(
-                f"{words[0].upper()}{words[1:]}: {backend_label(first.backend)},"
+                f"{where}: {backend_label(first.backend)},"
                 f" {number(found.mid, 2)} times {backend_label(panel.base.backend)}."
             )
         elif best is not None:
@@ -151,10 +175,28 @@ def _other_settings(main: Panel, panels: Sequence[Panel], best: CellSummary | No
             ratio = panel.ratio(own)
             if ratio is not None and ratio.verdict is not Verdict.UNDECIDED:
                 told.append(
-                    f"{words[0].upper()}{words[1:]}: {backend_label(own.backend)} is {ratio.verdict},"
+                    f"{where}: {backend_label(own.backend)} is {ratio.verdict},"
                     f" {number(ratio.mid, 2)} times {backend_label(panel.base.backend)}."
                 )
     return told
+
+
+def _training(main: Panel, panels: Sequence[Panel]) -> list[str]:
+    """Return for which networks no store helps, of those that trained on the same images."""
+    names = [
+        MODELS.get(panel.first.cell.model, panel.first.cell.model)
+        for panel in panels
+        if panel.first.dataset_key == main.first.dataset_key
+        and panel is not main
+        and work_of(panel.first.cell) is LoopWork.TRAINING
+        and len(panel.stored) > 1
+        and all(
+            (found := panel.ratio(cell)) is not None and found.verdict in (Verdict.EQUAL, Verdict.SLOWER)
+            for cell in panel.stored
+            if cell is not panel.base
+        )
+    ]
+    return [f"While {' or '.join(dict.fromkeys(names))} trains here, no store helps."] if names else []
 
 
 def _feeding_change(panel: Panel, roofs: Sequence[Roofline]) -> list[str]:
@@ -167,7 +209,7 @@ def _feeding_change(panel: Panel, roofs: Sequence[Roofline]) -> list[str]:
             and roofline.trained
             and curve.loader.dataset_key == panel.first.dataset_key
         ):
-            rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid), 2)
+            rate = number(min(curve.starving.low or curve.starving.mid, curve.supply.mid))
             return [f"Enough for an accelerator below {rate} images/s: {backend_label(curve.backend)}."]
     return []
 

@@ -3,6 +3,7 @@
 import base64
 import functools
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from storebench._version import __version__
+from storebench.codecs import any_size
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
 from storebench.report.cells import backend_rank
@@ -113,7 +115,9 @@ def _command(content: Content) -> str:
         return ""
     own = told.choice.cell
     name = own.backend.name.partition(":")[0].partition("?")[0]
-    return f"storebench convert {name} --dataset {own.data.name}"
+    side = None if any_size(own.backend.codec) else own.data.image_size
+    size = [] if side is None else ["--image-size", str(side)]
+    return shlex.join(["storebench", "convert", name, "--dataset", own.data.name, *size])
 
 
 def _evidence(content: Content) -> list[tuple[str, str]]:

@@ -69,15 +69,9 @@ class Panel:
         )
 
     def fastest(self) -> CellSummary | None:
-        """Return the fastest stored cell, by its ratio to the base, among those that may be ranked."""
+        """Return the stored cell with the highest rate among those that may be ranked."""
         sound = [cell for cell in self.stored if not cell.doubt and not cell.at_most]
-        return max(sound, key=self._times, default=None)
-
-    def _times(self, cell: CellSummary) -> float:
-        ratio, base = self.ratio(cell), self.base
-        if ratio is not None and ratio.mid is not None:
-            return ratio.mid
-        return (cell.median("samples_per_s") or 0.0) / ((base and base.median("samples_per_s")) or 1.0)
+        return max(sound, key=lambda cell: cell.median("samples_per_s") or 0.0, default=None)
 
     def ratio(self, cell: CellSummary) -> Ratio | None:
         """Return a cell's rate over the base's; None for the base, the null cell, and cells without common rounds."""

@@ -156,6 +156,8 @@ def _passes(record: Record, table: Mapping[str, npt.NDArray[Any]]) -> Iterator[F
     passes = record.cell.passes or 1
     if passes == 1 or record.cell.ranks > 1 or not decodes(record) or len(table["decode_ns"]) % passes:
         return
+    if record.conditions is not None and record.cell.workers > record.conditions.cores:
+        return  # workers that share a core wait for each other while they decode
     samples = table["samples"].reshape(passes, -1)
     full = samples[0] == samples.max()  # a few images are decoded between two interruptions, or not
     of_pass = table["decode_ns"].reshape(passes, -1)[:, full]
