@@ -390,7 +390,7 @@ def finish(
     elif records:
         print_summary(folder, named)
     say(
-        f"{folder}: {number_of(len(records), 'record')}; 'storebench report {folder} --out report' draws them"
+        f"{folder}: {number_of(len(records), 'record')}; 'storebench report {shlex.quote(str(folder))} --out report' draws them"
     )
     failed = [record for record in records if record.failed]
     if not records:

@@ -143,7 +143,8 @@ def _bottleneck(
         Bound.HANDOFF: spent["handover_s"],
     }
     gains = {part: _gain(part, cell, total, costs) for part in costs}
-    ranked = (part for part in costs if part is not Bound.CONTENTION)
+    idle = cell.cell.compute.kind is ComputeKind.NONE  # what its steps take is an interruption
+    ranked = (part for part in costs if part is not Bound.CONTENTION and not (idle and part is Bound.COMPUTE))
     bound: Bound = max(ranked, key=lambda part: (gains[part], costs[part]))
     if gains[bound] < LEAST_GAIN:
         bound = Bound.BALANCED

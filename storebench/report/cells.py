@@ -18,7 +18,7 @@ from storebench.errors import NotComparableError
 from storebench.formats.registry import PAPER_BACKENDS
 from storebench.matrix import MODEL_CROPS
 from storebench.report.frame import BACKEND_COLUMNS, CELL_COLUMNS
-from storebench.results import DATA_FIELDS, Cell, steady
+from storebench.results import DATA_FIELDS, Cell, Status, steady
 from storebench.results.record import ran_out_of_time
 from storebench.runs.manifest import Whole, agreed
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Fill
@@ -354,7 +354,8 @@ def summarise(results: pd.DataFrame, findings: Mapping[str, str] | None = None) 
         row = dict(zip(names, map(_plain, values), strict=True))
         grouped.setdefault((row["environment_key"], row["cell_id"]), []).append(row)
     for rows in grouped.values():
-        codes = {row["code_digest"]: row["run_id"] for row in rows if row["code_digest"] is not None}
+        measured = [row for row in rows if row["code_digest"] is not None and row["status"] != Status.FAILED]
+        codes = {row["code_digest"]: row["run_id"] for row in measured}
         if len(codes) > 1:
             (one, first), (other, second), *_ = codes.items()
             raise NotComparableError(

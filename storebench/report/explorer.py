@@ -87,7 +87,7 @@ def matrix(panels: Sequence[Panel]) -> Table:
     """
     found = columns(panels)
     several = len({column.dataset for column in found}) > 1
-    settings = [", ".join([c.dataset] * several + [*c.words]) for c in found]
+    settings = [", ".join([c.dataset] * several + [*c.words]) or "no workers" for c in found]
     many = len(found) > _MOST_COLUMNS
     shown = [
         {cell.backend: _rate_words(panel, cell, short=many) for panel in c.panels for cell in panel.measured}

@@ -24,10 +24,10 @@ _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x00020000, 0x4000, 0x40000  # linux/sched.
 class Fork:
     """The process of one replicate, with those methods of `subprocess.Popen` that its runner needs."""
 
-    def __init__(self, server: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, server: "subprocess.Popen[bytes]", within_s: float) -> None:
         self._server = server
         self._code: int | None = None
-        self.pid = self._answer(None)
+        self.pid = self._answer(within_s)
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, or raise `subprocess.TimeoutExpired`."""
@@ -74,8 +74,20 @@ class ForkServer:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def fork(self, job: Path, log: Path, variables: dict[str, str], *, number: int, namespace: bool) -> Fork:
-        """Start the process of a job of round `number`. Hash seed and addresses differ between rounds only."""
+    def fork(
+        self,
+        job: Path,
+        log: Path,
+        variables: dict[str, str],
+        *,
+        number: int,
+        namespace: bool,
+        within_s: float,
+    ) -> Fork:
+        """Start the process of a job of round `number`, or raise `subprocess.TimeoutExpired`.
+
+        Hash seed and addresses differ between rounds only.
+        """
         if self._round != number or self._process is None or self._process.poll() is not None:
             self.close()
             self._round, self._process = number, self._started(log)
@@ -84,7 +96,11 @@ class ForkServer:
         request = {"job": str(job), "log": str(log), "variables": variables, "namespace": namespace}
         with contextlib.suppress(BrokenPipeError):  # it has ended, and `Fork` finds its exit code
             process.stdin.write(json.dumps(request).encode() + b"\n")
-        return Fork(process)
+        try:
+            return Fork(process, within_s)
+        except BaseException:
+            self.close()
+            raise
 
     def cpu_s(self) -> float:
         """Return the CPU seconds that the interpreter and the forks that have ended took; once it is closed, 0."""

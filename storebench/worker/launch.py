@@ -171,7 +171,8 @@ def _ending(
             if server is None
             else _forked(server, job, scratch, log, around)
         )
-        with alone as process:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired), alone as process:
             code = exit_code(process, timeout_s, lambda: tell([Position.of(scratch, 0)]))
         return JobEnding(code=code)
     folder = scratch / RANKS_DIR
@@ -210,7 +211,12 @@ def _forked(
     """Start a job as a fork. Unless it succeeds, it ends with the with statement, and so do all of its descendants."""
     namespace = around.image is not None
     process = server.fork(
-        scratch / "job.json", log, variables_of(scratch), number=job.replicate, namespace=namespace
+        scratch / "job.json",
+        log,
+        variables_of(scratch),
+        number=job.replicate,
+        namespace=namespace,
+        within_s=job.timeout_s,
     )
     try:
         yield process

@@ -36,14 +36,14 @@ _fork = ForkServer.fork
 
 
 def warm_fork(
-    server: ForkServer, job: Path, log: Path, variables: dict[str, str], *, number: int, namespace: bool
+    server: ForkServer, job: Path, log: Path, variables: dict[str, str], *, namespace: bool, **more: Any
 ) -> Copy | Fork:
     """Start a job as a copy of this process.
 
     A cell with a memory limit or a device of its own gets a copy of a fresh one: its memory and its mounts are counted.
     """
     if namespace or json.loads(job.read_text(encoding="utf-8"))["memory_group"] is not None:
-        return _fork(server, job, log, variables, number=number, namespace=namespace)
+        return _fork(server, job, log, variables, namespace=namespace, **more)
     with log.open("ab") as output:
         process = Copy(functools.partial(_cell, job, {**cell_environment(), **variables}, output.fileno()))
     expend(process.pid)

@@ -291,8 +291,8 @@ def test_options_that_are_axes_take_lists(cli: Cli, tmp_path: Path) -> None:
         ),
         (["lmdb", "--readahead", "128,3"], "--readahead: readahead is in KiB and a multiple of 4"),
         (["lmbd"], "BACKEND: no format is called 'lmbd'. Did you mean 'lmdb'?"),
-        (["webdataset"], "BACKEND: no format is called 'webdataset'. Known: "),
-        (["webdataset"], "'storebench formats' lists those that are installed."),
+        (["ffcv"], "BACKEND: no format is called 'ffcv'. Known: "),
+        (["ffcv"], "'storebench formats' lists those that are installed."),
     ],
 )
 def test_an_error_names_the_argument_or_option_and_the_item(

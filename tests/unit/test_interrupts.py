@@ -34,6 +34,7 @@ WORDS = {
     "doctor": (),
     "validate": ("run",),
     "plan": ("run", "--accelerator", "a100"),
+    "profile": ("script.py",),
     "verify": ("store",),
     "inspect": ("store",),
 }

@@ -36,6 +36,9 @@ class Asked:
     label: str = ""
 
 
+_LONGEST_LABEL = 1000
+
+
 class Labels:
     """Collect the labels of samples, numbers or texts, and make classes of them."""
 
@@ -58,6 +61,12 @@ class Labels:
                 hint="Name another field for the label with #IMAGE,LABEL.",
             )
         word = value.strip() if isinstance(value, str) else str(int(value))
+        if len(word) > _LONGEST_LABEL:
+            raise CorruptDataError(
+                f"the label of sample {len(self._codes)} has {len(word):,} characters",
+                where=where or self._where,
+                hint="Name another field for the label with #IMAGE,LABEL.",
+            )
         self._codes.append(self._words.setdefault(word, len(self._words)))
 
     def classes(self, names: Sequence[str] = ()) -> "Classes":

@@ -14,6 +14,7 @@ import numpy as np
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Classes, Container, Labels, PerProcess
 from storebench.datasets.containers.pixels import image_or_pixels
+from storebench.datasets.images import MOST_PIXELS
 from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
 
 _MOST_OBJECTS = 10_000  # groups and arrays that are looked at
@@ -91,7 +92,7 @@ def _layout(data: Any) -> str | None:
     text, base = h5py.check_string_dtype(data.dtype), h5py.check_vlen_dtype(data.dtype)
     if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):
         return ""
-    if data.dtype != np.uint8 or data.ndim not in (3, 4):
+    if data.dtype != np.uint8 or data.ndim not in (3, 4) or math.prod(data.shape[1:]) > 3 * MOST_PIXELS:
         return None
     if data.ndim == 3:
         return "HW"

@@ -32,18 +32,24 @@ class TarShards(Container):
     def scan(self) -> None:
         self.spans = Spans(self.files)
         labels, without, extensions = Labels(self.files[0]), 0, set[str]()
-        labelled = True  # until the first sample has no label
+        labelled = True  # until the first sample has no label, and so no other may have one
         for shard, stream, where, fields in self._samples():
             extensions |= fields.keys()
             image = self._image(where, fields)
             if image is None:
                 without += 1
                 continue
-            label = self._label(stream, where, fields) if labelled else None
+            label = self._label(stream, where, fields)
             if label is None and not len(self.spans) and not self.asked.label:
                 labelled = False
             if labelled:
                 labels.add(label, where)
+            elif label is not None:
+                raise CorruptDataError(
+                    "it has a label, and samples before it have none",
+                    where=where,
+                    hint="Label all samples or none, or name the field: write #IMAGE,LABEL behind the path.",
+                )
             self.spans.append(shard, image.offset, image.size)
         if not len(self.spans):
             raise CorruptDataError(
@@ -95,7 +101,8 @@ class TarShards(Container):
     def _label(self, stream: BinaryIO, where: str, fields: dict[str, Member]) -> Any:
         """Return a label: the content of its own field, or a value in the JSON of the sample; None without one."""
         names = [self.asked.label] if self.asked.label else LABEL_FIELDS
-        if (own := next((name for name in names if name in fields), None)) is not None:
+        alike = {name.lower(): name for name in fields} | {name: name for name in fields}
+        if (own := next((alike[name] for name in names if name in alike), None)) is not None:
             return _content(stream, fields[own])
         if JSON not in fields:
             return None

@@ -223,6 +223,7 @@ LABELS: dict[str, tuple[Callable[[Path], str], str, list[int], tuple[str, ...]]]
     "second image": (_tar({"a.jpg": JPEG, "a.seg.png": b"", "a.cls": b"1"}), "", [1], ("0", "1")),
     "own extension": (_tar({"d/a.x.jpg": JPEG, "d/a.y": b"1"}), "#x.jpg,y", [1], ("0", "1")),
     "none in a tar": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "b.txt": b"3"}), "", [0, 0], ("images",)),
+    "capitals": (_tar({"a.JPG": JPEG, "a.CLS": b"1"}), "", [1], ("0", "1")),
     "sample without image": (_tar({"a.cls": b"3", "b.jpg": JPEG, "b.cls": b"1"}), "", [1], ("0", "1")),
     "hidden": (_tar({"._a.jpg": b"", "a.jpg": JPEG, "a.cls": b"1"}), "", [1], ("0", "1")),
     "classes with names": (
@@ -401,6 +402,13 @@ REFUSED: dict[str, tuple[Callable[[Path], str], str, int, str]] = {
         5,
         ":b: the label of sample 1 is missing",
     ),
+    "the first label missing": (
+        _tar({"a.jpg": JPEG, "b.jpg": JPEG, "b.cls": b"1"}),
+        "",
+        5,
+        ":b: it has a label, and samples before it have none",
+    ),
+    "a label without end": (_tar({"a.jpg": JPEG, "a.cls": b"1" * 5000}), "", 5, "has 5,000 characters"),
     "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "", 5, "two members jpg of the sample a"),
     "no column": (_parquet({"image": [JPEG]}), "#imgae", 2, "Did you mean 'image'?"),
     "a path only": (

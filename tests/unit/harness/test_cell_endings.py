@@ -104,6 +104,27 @@ class TestACellThatRunsOutOfTime:
         assert process.returncode == 5, error
         return seen
 
+    def test_is_given_up_if_the_interpreter_that_forks_it_is_stopped(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        options = (*SMALL, "--timeout", "3", "--out", tmp_path / "run", "--stores", tmp_path / "stores")
+        with subprocess.Popen(
+            bench.command("run", "lmdb", *options),
+            cwd=bench.root,
+            env=dict(bench.env),
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            while process.poll() is None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    for child in psutil.Process(process.pid).children():
+                        if "storebench.worker" in child.cmdline():
+                            child.suspend()
+                time.sleep(0.01)
+        assert process.returncode == 5
+        [record] = read_records(tmp_path / "run")
+        assert record.failure is not None
+        assert record.failure.startswith("the cell was killed: no answer after 3 s")
+
     @pytest.mark.full
     def test_is_given_more_by_the_scenario_once_the_option_is_left_out(
         self, bench: Bench, tmp_path: Path
