@@ -4,8 +4,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storebench.report.cells import CellSummary, backend_rank, key_without
-from storebench.report.labels import backend_label, condition_label, dataset_label, duration, number
+from storebench.report.cells import CellSummary, backend_rank, key_without, varying_fields
+from storebench.report.labels import (
+    backend_label,
+    condition_label,
+    dataset_label,
+    duration,
+    number,
+    setting_label,
+)
 from storebench.report.tables import Table
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
@@ -51,16 +58,22 @@ def storage_tables(cells: Sequence[CellSummary]) -> list[Table]:
     for cell in cells:
         if not cell.is_null:
             groups.setdefault(key_without(cell, "backend", "workers"), []).append(cell)
-    return [_table(group) for group in groups.values()]
+    varying = varying_fields(group[0] for group in groups.values())
+    labels = [
+        setting_label(group[0], varying, without=("cache", "workers")).split(", ")
+        for group in groups.values()
+    ]
+    apart = [[word for word in own if not all(word in other for other in labels)] for own in labels]
+    return [_table(group, words) for group, words in zip(groups.values(), apart, strict=True)]
 
 
-def _table(cells: Sequence[CellSummary]) -> Table:
+def _table(cells: Sequence[CellSummary], apart: Sequence[str]) -> Table:
     """Return a row per store, or per store and figure with a column per number of readers if several were measured."""
     counts = sorted({cell.cell.workers for cell in cells})
     stores = sorted({cell.backend for cell in cells}, key=backend_rank)
     by = {(cell.backend, cell.cell.workers): cell for cell in cells}
     readers = [number_of(count, "worker") if count else "no workers" for count in counts]
-    caption = f"{dataset_label(cells[0])}, {condition_label(cells[0])}"
+    caption = ", ".join([dataset_label(cells[0]), condition_label(cells[0]), *apart])
     if len(counts) == 1:
         head = ["store", *(name for name, _, _ in FIGURES)]
         rows = [

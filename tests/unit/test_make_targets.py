@@ -28,7 +28,7 @@ def made(
     command = ["make", "-s", "-o", "data", target, f"VENV={folder}", f"RUNS={folder}/runs"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = done.stderr.splitlines()
-    return [line for line in lines if not line.startswith("make: ")], done.returncode == 0
+    return [line for line in lines if not line.startswith("make")], done.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -209,13 +209,16 @@ def test_ctrl_c_is_not_the_encoders_affair(tmp_path: Path) -> None:
 def test_two_converts_of_one_store_build_it_once(tmp_path: Path) -> None:
     first = start(tmp_path, *SLOW)
     wait_until(lambda: is_writing(tmp_path))
+    first.send_signal(signal.SIGSTOP)  # until the second has come
     second = start(tmp_path, *SLOW)
+    assert second.stderr is not None
+    assert "waiting for it to finish" in second.stderr.readline()
+    first.send_signal(signal.SIGCONT)
     first_out, _ = first.communicate(timeout=60)
-    second_out, second_error = second.communicate(timeout=60)
+    second_out, _ = second.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0)
     assert "built in" in first_out
     assert "there already" in second_out
-    assert "waiting for it to finish" in second_error
     folder = tmp_path / "stores" / STORE_ID.format(name="mnist", size=SIZE)
     assert [path.name for path in folder.iterdir()] == ["files+png"]
 

@@ -50,6 +50,8 @@ def test_several_numbers_of_readers_have_a_column_each() -> None:
 
 def test_each_state_has_a_table_of_its_own() -> None:
     assert len(storage_tables(cells_of(loaded("lmdb", 8.0), loaded("lmdb", 8.0, cache="cold")))) == 2
+    alike = storage_tables(cells_of(loaded("lmdb", 8.0, batch_size=16), loaded("lmdb", 8.0, batch_size=64)))
+    assert len({table.caption for table in alike}) == 2
 
 
 def test_an_empty_cell_has_a_reason_and_a_note() -> None:
