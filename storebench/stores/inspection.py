@@ -11,7 +11,6 @@ from storebench.probes.page_cache import resident
 from storebench.stores.lmdb_files import find_lmdb
 from storebench.stores.random_reads import Candidate, Reads, SampleSet, measured
 from storebench.system.isolated import IsolatedError, run_isolated
-from storebench.units import format_bytes
 
 __all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
 
@@ -84,9 +83,6 @@ def _inspect(path: Path, kind: str, database: str | None, samples: int) -> Inspe
         return _findings(path, kind, database, samples)
     except OSError as error:
         raise CorruptDataError(f"it cannot be read ({error.strerror or error})", where=path) from error
-    except MemoryError as error:
-        what = f"reading it as {kind} takes more than {format_bytes(MEMORY_BYTES)} of memory"
-        raise CorruptDataError(what, where=path) from error
 
 
 def _findings(path: Path, kind: str, database: str | None, samples: int) -> Inspection:

@@ -17,6 +17,7 @@ from storebench.errors import StorebenchError
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, signal_name
 from storebench.system.unexpected import summary
+from storebench.units import format_bytes
 
 T = TypeVar("T")
 
@@ -75,6 +76,8 @@ def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, mem
         result = work()
     except StorebenchError as known:
         error = known
+    except MemoryError:
+        error = IsolatedError(f"takes more than {format_bytes(memory_bytes)} of memory")
     except Exception as unknown:  # noqa: BLE001 - whatever it is, it belongs to the caller: there it is raised
         error = RuntimeError(summary(unknown))
         error.add_note("".join(traceback.format_exception(unknown)))

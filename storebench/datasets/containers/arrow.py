@@ -1,13 +1,11 @@
 """Tables whose rows are samples: Parquet files, and Arrow files as Hugging Face's `save_to_disk` writes them."""
 
 import json
-import threading
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Classes, Container, Labels
+from storebench.datasets.containers.base import Container, Labels, PerThread
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.errors import CorruptDataError
 
-BATCH_BYTES = 4 << 20  # of the rows that are decoded at a time, about
-MOST_BATCH_ROWS = 1024
+BATCH_ROWS = 32  # rows of Parquet that are decoded at a time: enough that a call costs little for each
 _BYTES = "bytes"  # the part of Hugging Face's image that holds the file
-
-
-@dataclass
-class Cursor:
-    """The rows that one thread has read last, and the batches behind them."""
-
-    piece: int  # number of the piece that they are in
-    first: int  # number of the first row within it
-    batch: pa.RecordBatch
-    following: Iterator[pa.RecordBatch]
 
 
 class Rows(Container):
     """Rows of tables. A piece is what can be read from its begin only; within one, each thread reads forward."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_local"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _local=threading.local())
 
     @abstractmethod
     def pieces(self, path: Path) -> Iterator[int]:
@@ -51,45 +32,42 @@ class Rows(Container):
     def schema(self, path: Path) -> pa.Schema: ...
 
     @abstractmethod
-    def batches(self, path: Path, number: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of piece `number` of a file in batches."""
+    def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
+        """Yield a column of piece `number` of a file in batches."""
 
     def scan(self) -> None:
-        self._local = threading.local()
-        self._pieces: list[tuple[int, int]] = []  # number of a piece's file, and its number within that
+        self._last = PerThread()
+        self._pieces: list[tuple[Path, int, int]] = []  # file, number within it, rows of all files before
         self._ends = array("q")  # rows of all pieces up to and with each
-        self._starts = array("q")  # rows of all files before each
-        labels, count, kinds = Labels(self.files[0]), 0, None
-        names: tuple[str, ...] = ()
-        for place, path in enumerate(self.files):
-            self._starts.append(count)
-            with _reading(path):
+        labels, expected = Labels(self.files[0], self.asked), None
+        for path in self.files:
+            before = len(labels)
+            with reading(path):
                 schema = self.schema(path)
-                if not place:
+                if expected is None:
                     self.image, self.label = self._fields(schema, path)
                     names = _class_names(schema, self.label)
                 columns = [name for name in (self.image, self.label) if name]
-                own = [schema.field(name).type if name in schema.names else None for name in columns]
-                if own != (kinds := kinds or own):
+                kinds = [schema.field(name).type if name in schema.names else None for name in columns]
+                expected = expected or kinds
+                if kinds != expected:
                     what = f"other columns than {self.files[0].name} has"
                     raise CorruptDataError(what, where=path, hint="Name files with the same columns.")
                 for number, rows in enumerate(self.pieces(path)):
-                    count += rows
-                    self._pieces.append((place, number))
-                    self._ends.append(count)
-                    for batch in self.batches(path, number, [self.label]) if self.label else ():
+                    if not self.label:
+                        labels.skip(rows)
+                    for batch in self.batches(path, number, self.label) if self.label else ():
                         for value in batch.column(0).to_pylist():
                             labels.add(value)
-        self.classes = labels.classes(names) if self.label and count else Classes.none(count)
+                    self._pieces.append((path, number, before))
+                    self._ends.append(len(labels))
+        self.classes = labels.classes(names)
 
     def _fields(self, schema: pa.Schema, path: Path) -> tuple[str, str]:
         """Return the columns of images and labels; an image is bytes, or a structure with bytes."""
-        if not self.asked.image:
-            holding = [field.name for field in schema if _holds_images(field.type)]
-            image = holding[0] if len(holding) == 1 else self.image_field(holding or schema.names, path)
-        else:
-            image = self.image_field(schema.names, path)
-        if not _holds_images(schema.field(image).type):
+        holding = [field.name for field in schema if _holds_images(field.type)]
+        image = self.image_field(schema.names, path, holding)
+        if image not in holding:
             raise CorruptDataError(
                 f"the column {image} holds {schema.field(image).type}, not the bytes of image files",
                 where=path,
@@ -99,35 +77,31 @@ class Rows(Container):
 
     def read(self, index: int) -> bytes | Image:
         piece = bisect_right(self._ends, index)
-        row = index - (self._ends[piece - 1] if piece else 0)
-        with _reading(self.files[self._pieces[piece][0]]):
-            cursor = self._cursor(piece, row)
-            value = cursor.batch.column(0)[row - cursor.first].as_py()
-        content = value.get(_BYTES) if isinstance(value, dict) else value
+        with reading(self._pieces[piece][0]):
+            content = content_of(self._row(piece, index))
         if content is None:
             raise CorruptDataError(
                 "no bytes of an image",
                 where=self.locate(index),
                 hint="Write the images into the table, not their paths.",
             )
-        return image_or_pixels(content, (0,), self.locate(index))
+        return image_or_pixels(content, self.locate(index))
 
-    def _cursor(self, piece: int, row: int) -> Cursor:
-        """Return this thread's cursor, moved to a row."""
-        cursor: Cursor | None = getattr(self._local, "cursor", None)
-        if cursor is None or cursor.piece != piece or row < cursor.first:
-            place, number = self._pieces[piece]
-            following = self.batches(self.files[place], number, [self.image])
-            cursor = Cursor(piece, 0, next(following), following)
-        while row >= cursor.first + len(cursor.batch):
-            cursor.first += len(cursor.batch)
-            cursor.batch = next(cursor.following)
-        self._local.cursor = cursor
-        return cursor
+    def _row(self, piece: int, index: int) -> Any:
+        """Return the image of a row; each thread goes on from the batch that it has read last."""
+        last = self._last
+        if last.key != piece or index < last.begin:
+            path, number, _ = self._pieces[piece]
+            begin = self._ends[piece - 1] if piece else 0
+            following = self.batches(path, number, self.image)
+            last.key, last.begin, last.batch, last.following = piece, begin, next(following), following
+        while index >= last.begin + len(last.batch):
+            last.batch, last.begin = next(last.following), last.begin + len(last.batch)
+        return last.batch.column(0)[index - last.begin]
 
     def locate(self, index: int) -> str:
-        place, _ = self._pieces[bisect_right(self._ends, index)]
-        return f"{self.files[place]}: row {index - self._starts[place]:,}"
+        path, _, before = self._pieces[bisect_right(self._ends, index)]
+        return f"{path}: row {index - before:,}"
 
 
 def _class_names(schema: Any, label: str) -> tuple[str, ...]:
@@ -135,7 +109,7 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...]:
     try:
         about = json.loads(schema.metadata[b"huggingface"])
         return tuple(map(str, about["info"]["features"][label]["names"]))
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return ()
 
 
@@ -149,18 +123,9 @@ class ParquetRows(Rows):
         with pq.ParquetFile(path) as file:
             return file.schema_arrow
 
-    def batches(self, path: Path, number: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            group = file.metadata.row_group(number)
-            wanted = tuple(f"{column}." for column in columns)
-            parts = [group.column(place) for place in range(group.num_columns)]
-            nbytes = sum(
-                part.total_uncompressed_size for part in parts if f"{part.path_in_schema}.".startswith(wanted)
-            )
-            rows = BATCH_BYTES * group.num_rows // max(1, nbytes)
-            yield from file.iter_batches(
-                max(1, min(rows, MOST_BATCH_ROWS)), [number], columns=list(columns), use_threads=False
-            )
+            yield from file.iter_batches(BATCH_ROWS, [number], columns=[column], use_threads=False)
 
 
 class ArrowRows(Rows):
@@ -175,9 +140,8 @@ class ArrowRows(Rows):
         with pa.memory_map(str(path)) as source:
             return _opened(source).schema
 
-    def batches(self, path: Path, number: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        for batch in record_batches(path):
-            yield batch.select(list(columns))
+    def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        return (batch.select([column]) for batch in record_batches(path))
 
 
 def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -196,6 +160,12 @@ def _opened(source: pa.NativeFile) -> pa.RecordBatchStreamReader | pa.RecordBatc
     return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 
 
+def content_of(scalar: Any) -> Any:
+    """Return the bytes of an image; None if a table has none."""
+    value = scalar.as_py()
+    return value[_BYTES] if isinstance(value, dict) else value
+
+
 def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return kind.get_field_index(_BYTES) >= 0 and _holds_images(kind.field(_BYTES).type)
@@ -203,10 +173,10 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, LookupError, ValueError, StopIteration) as error:
+    except (pa.ArrowException, OSError, ArithmeticError, LookupError, ValueError, StopIteration) as error:
         first = " ".join(str(error).split())[:200] or "fewer rows than it says"
         raise CorruptDataError(
             f"cannot be read ({first})", where=path, hint="Copy the file again."

@@ -7,12 +7,12 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.datasets.base import Image
+from storebench.datasets.base import MOST_SAMPLES, Image
 from storebench.datasets.folder import MOST_LABEL, ONE_CLASS
 from storebench.datasets.images import MOST_FILE_BYTES
 from storebench.datasets.sources import fingerprint, open_source, unreadable
@@ -39,38 +39,69 @@ class Asked:
 _LONGEST_LABEL = 1000
 
 
-class Labels:
-    """Collect the labels of samples, numbers or texts, and make classes of them."""
+@dataclass(frozen=True)
+class Classes:
+    labels: npt.NDArray[np.int64]  # the class of each sample, int64 [n]
+    names: tuple[str, ...]
 
-    def __init__(self, where: str | Path) -> None:
+    def among(self, names: tuple[str, ...], where: Path) -> "Classes":
+        """Return the same classes by their places among those of the train split."""
+        place = {name: number for number, name in enumerate(names)}
+        lacking = next((name for name in self.names if name not in place), None)
+        if lacking is not None:
+            raise DataNotFoundError(
+                f"the test split has a class {lacking!r}, which the train split lacks",
+                where=where,
+                hint="Use the train split only, or label both alike.",
+            )
+        return Classes(np.array([place[name] for name in self.names], np.int64)[self.labels], names)
+
+
+class Labels:
+    """Collect the labels of samples, numbers or texts, and make classes of them; all samples have one, or none."""
+
+    def __init__(self, where: str | Path, asked: Asked) -> None:
         self._where = where
+        self._needed = bool(asked.label)
+        self._lacking = 0  # samples without a label
         self._codes = array("q")
         self._words: dict[str, int] = {}
 
     def add(self, value: Any, where: str | Path | None = None) -> None:
-        """Append the label of the next sample; `where` is the place of that sample."""
+        """Append the label of the next sample, None for no label; `where` is the place of that sample."""
+        if value is None and not self._codes and not self._needed:
+            self.skip(1)
+            return
+        place, hint = where or self._where, "Name another field for the label with #IMAGE,LABEL."
+        if self._lacking:
+            hint = "Label all samples or none, or name the field: write #IMAGE,LABEL behind the path."
+            raise CorruptDataError("it has a label, and samples before it have none", where=place, hint=hint)
         if isinstance(value, bytes | memoryview):
             value = bytes(value).decode("utf-8", "replace")
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, int | str):
+        elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+            value = str(int(value))
+        if not isinstance(value, str):
             kind = "missing" if value is None else f"a {type(value).__name__}"
-            raise CorruptDataError(
-                f"the label of sample {len(self._codes)} is {kind}, not one whole number or text",
-                where=where or self._where,
-                hint="Name another field for the label with #IMAGE,LABEL.",
-            )
-        word = value.strip() if isinstance(value, str) else str(int(value))
-        if len(word) > _LONGEST_LABEL:
-            raise CorruptDataError(
-                f"the label of sample {len(self._codes)} has {len(word):,} characters",
-                where=where or self._where,
-                hint="Name another field for the label with #IMAGE,LABEL.",
-            )
-        self._codes.append(self._words.setdefault(word, len(self._words)))
+            what = f"the label of sample {len(self)} is {kind}, not one whole number or text"
+            raise CorruptDataError(what, where=place, hint=hint)
+        if len(value) > _LONGEST_LABEL:
+            what = f"the label of sample {len(self)} has {len(value):,} characters"
+            raise CorruptDataError(what, where=place, hint=hint)
+        self._codes.append(self._words.setdefault(value.strip(), len(self._words)))
 
-    def classes(self, names: Sequence[str] = ()) -> "Classes":
+    def skip(self, count: int) -> None:
+        """Count samples that have no label."""
+        if not 0 <= count <= MOST_SAMPLES:
+            raise CorruptDataError(f"no file holds {count:,} samples", where=self._where)
+        self._lacking += count
+
+    def __len__(self) -> int:
+        return self._lacking + len(self._codes)
+
+    def classes(self, names: Sequence[str] = ()) -> Classes:
         """Return a class per sample: small numbers as they are, if need be with `names`; others in ascending order."""
+        if not self._codes:
+            return Classes(np.zeros(self._lacking, np.int64), (ONE_CLASS,))
         words = list(self._words)
         numbers = [int(word) for word in words if word.removeprefix("-").isdecimal()]
         whole = len(numbers) == len(words)
@@ -90,29 +121,6 @@ class Labels:
         place = {word: number for number, word in enumerate(order)}
         ranks = np.array([place[word] for word in words], np.int64)
         return Classes(ranks[np.array(self._codes)], tuple(order))
-
-
-@dataclass(frozen=True)
-class Classes:
-    labels: npt.NDArray[np.int64]  # the class of each sample, int64 [n]
-    names: tuple[str, ...]
-
-    @classmethod
-    def none(cls, count: int) -> Self:
-        """Return one class for samples without labels."""
-        return cls(np.zeros(count, np.int64), (ONE_CLASS,))
-
-    def among(self, names: tuple[str, ...], where: Path) -> "Classes":
-        """Return the same classes by their places among those of the train split."""
-        place = {name: number for number, name in enumerate(names)}
-        lacking = next((name for name in self.names if name not in place), None)
-        if lacking is not None:
-            raise DataNotFoundError(
-                f"the test split has a class {lacking!r}, which the train split lacks",
-                where=where,
-                hint="Use the train split only, or label both alike.",
-            )
-        return Classes(np.array([place[name] for name in self.names], np.int64)[self.labels], names)
 
 
 class Container(ABC):
@@ -137,11 +145,13 @@ class Container(ABC):
     @abstractmethod
     def locate(self, index: int) -> str: ...
 
-    def image_field(self, fields: Iterable[str], where: str | Path) -> str:
-        """Return the field of the images: the one that was asked for, or the first with a usual name."""
-        names = sorted(fields)
+    def image_field(self, fields: Iterable[str], where: str | Path, holding: Sequence[str] = ()) -> str:
+        """Return the field of the images: as asked, the only one `holding` some, or the first with a usual name."""
         if self.asked.image:
-            return _known(self.asked.image, names, where)
+            return _known(self.asked.image, sorted(fields), where)
+        if len(holding) == 1:
+            return holding[0]
+        names = sorted(holding or fields)
         usual = next((name for name in IMAGE_FIELDS if name in names), None)
         if usual is None:
             raise CorruptDataError(
@@ -222,14 +232,24 @@ def cut_short(path: Path, offset: int) -> CorruptDataError:
 class PerProcess:
     """A handle that each process opens when it first needs it, because none can be pickled."""
 
-    def __init__(self, opener: Callable[[], Any]) -> None:
-        self._opener, self._handle, self._lock = opener, None, threading.Lock()
+    def __init__(self, opener: Callable[..., Any], *arguments: Any) -> None:
+        self._opener, self._handle, self._lock = (opener, *arguments), None, threading.Lock()
 
     def __call__(self) -> Any:
         with self._lock:
             if self._handle is None:
-                self._handle = self._opener()
+                opener, *arguments = self._opener
+                self._handle = opener(*arguments)
             return self._handle
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PerProcess, (self._opener,)
+        return PerProcess, self._opener
+
+
+class PerThread(threading.local):
+    """What each thread has read last; it is not pickled."""
+
+    key: Any = None  # of the shard or piece
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerThread, ()

@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 _POLYNOMIAL = 0x82F63B78  # reflected
 _BLOCK = 2048  # bytes of a block: its table of 2 MiB stays in the cache of a core
+_PLACES = np.arange(_BLOCK, dtype=np.int64) * 256
+_START = bytes.fromhex("54641f64")
+"""What leads from state 0, which any zeros before it keep, to the state in which a checksum begins: all ones."""
 
 
 @functools.cache
@@ -21,23 +24,13 @@ def _contributions() -> npt.NDArray[np.uint32]:
     return np.concatenate(rows[::-1])
 
 
-_PLACES = np.arange(_BLOCK, dtype=np.int64) * 256
-
-
 def crc32c(data: bytes | memoryview) -> int:
-    table, state = _contributions(), np.uint32(0xFFFF_FFFF)
-    padded = np.frombuffer(data, np.uint8)
-    for start in range(0, len(padded), _BLOCK):
-        block = padded[start : start + _BLOCK].copy()
-        places = _PLACES[_BLOCK - len(block) :]
-        if len(block) < 4:  # the state reaches beyond the block
-            for byte in block.tolist():
-                state = table[_PLACES[-1] + ((int(state) ^ byte) & 0xFF)] ^ (state >> np.uint32(8))
-            continue
-        # A state counts as the same bits in the first four bytes.
-        block[:4] ^= np.frombuffer(state.astype("<u4").tobytes(), np.uint8)
-        state = np.bitwise_xor.reduce(table[places + block])
-    return int(state) ^ 0xFFFF_FFFF
+    table, state = _contributions(), np.zeros(1, "<u4")
+    zeros = bytes(-(len(_START) + len(data)) % _BLOCK)
+    for block in np.frombuffer(bytearray().join([zeros, _START, data]), np.uint8).reshape(-1, _BLOCK):
+        block[:4] ^= state.view(np.uint8)  # a state counts as the same bits in the next four bytes
+        state[0] = np.bitwise_xor.reduce(table[_PLACES + block])
+    return int(state[0]) ^ 0xFFFF_FFFF
 
 
 def masked(crc: int) -> int:

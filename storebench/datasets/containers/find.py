@@ -23,7 +23,7 @@ from storebench.datasets.folder import (
 )
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import open_source, read_file, unreadable
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError, UsageError
+from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
 from storebench.fileio.json_text import parse_json
 from storebench.settings.words import Split
 
@@ -38,25 +38,24 @@ class Kind:
 
 
 def _is_tar(start: bytes) -> bool:
-    try:
+    with contextlib.suppress(tarfile.HeaderError):
         tarfile.TarInfo.frombuf(start[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
-    except tarfile.HeaderError:
-        return False
-    return True
+        return True
+    return False
 
 
-def _is_hdf5(start: bytes) -> bool:
-    return any(
-        start.startswith(b"\x89HDF\r\n\x1a\n", at) for at in (0, 512, 1024, 2048)
-    )  # behind a user's block
-
+_HDF5_PLACES = (0, 512, 1024, 2048)  # of its signature: behind a user's block
 
 KINDS = (
     Kind("tar shards", _is_tar, "tar:TarShards"),
     Kind("Parquet", lambda start: start.startswith(b"PAR1"), "arrow:ParquetRows"),
     Kind("Arrow", lambda start: start.startswith((b"ARROW1\0\0", b"\xff\xff\xff\xff")), "arrow:ArrowRows"),
     Kind("LMDB", lambda start: start[16:20] == b"\xde\xc0\xef\xbe", "lmdb:LmdbRecords"),
-    Kind("HDF5", _is_hdf5, "hdf5:Hdf5Arrays"),
+    Kind(
+        "HDF5",
+        lambda start: any(start.startswith(b"\x89HDF\r\n\x1a\n", place) for place in _HDF5_PLACES),
+        "hdf5:Hdf5Arrays",
+    ),
     Kind("MDS", lambda start: start.lstrip().startswith(b"{") and b'"shards"' in start, "mds:MdsShards"),
     Kind(
         "TFRecord",
@@ -82,10 +81,6 @@ def divided(text: str) -> tuple[str, Asked]:
     if not mark or os.path.exists(text):  # noqa: PTH110 - the text may be a pattern
         return text, Asked()
     image, _, label = fields.partition(",")
-    if "," in label:
-        raise UsageError(
-            f"more than two fields in {fields!r}", where=path, hint="Write #IMAGE,LABEL behind the path."
-        )
     return path, Asked(image.strip(), label.strip())
 
 
@@ -97,9 +92,7 @@ def is_container(text: str) -> bool:
     folder = Path(path)
     if any((folder / name).is_file() for name in _MARKS):
         return True
-    if (
-        folder.stat().st_nlink > 2
-    ):  # folders within it, of classes or splits: a million images are not looked at
+    if folder.stat().st_nlink > 2:  # it has folders, of classes or splits: a million images are not looked at
         return False
     with contextlib.suppress(OSError, StorebenchError), os.scandir(folder) as entries:
         for entry in itertools.islice(entries, _LOOKED_AT):
@@ -116,16 +109,16 @@ def find_container(text: str, split: Split) -> Container:
     place = Path(path)
     if place.is_dir():
         files = _in_folder(place, split)
-        if not files:
-            raise DataNotFoundError(
-                f"no file is {known_kinds()} by its content", where=place, hint="Name a file of it."
-            )
-    elif place.exists() or not _PATTERN.search(path):
-        files = _of_split([place], split, place)
+        missing = DataNotFoundError(
+            f"no file is {known_kinds()} by its content", where=place, hint="Name a file of it."
+        )
     else:
-        files = _of_split([Path(name) for name in sorted(glob.glob(path, recursive=True))], split, place)  # noqa: PTH207
-        if not files:
-            raise DataNotFoundError("no file has such a name", where=place, hint="Check the pattern.")
+        is_pattern = _PATTERN.search(path) and not place.exists()
+        named = [Path(name) for name in sorted(glob.glob(path, recursive=True))] if is_pattern else [place]  # noqa: PTH207
+        files = _of_split(named, split, place)
+        missing = DataNotFoundError("no file has such a name", where=place, hint="Check the pattern.")
+    if not files:
+        raise missing
     kinds = [kind_of(file) for file in files]
     first = kinds[0]
     if first is None:
@@ -133,10 +126,10 @@ def find_container(text: str, split: Split) -> Container:
         advice = "Name such a file, a folder of images, or --list FILE for a list."
         hint = "Unpack it first." if packed else advice
         raise DataNotFoundError(f"not {known_kinds()} by its content", where=files[0], hint=hint)
-    for file, kind in zip(files, kinds, strict=True):
-        if kind is not first:
-            what = f"not {first.words} by its content, as {files[0].name} is"
-            raise CorruptDataError(what, where=file, hint="Replace it, or leave it out of the pattern.")
+    other = next((file for file, kind in zip(files, kinds, strict=True) if kind is not first), None)
+    if other is not None:
+        what = f"not {first.words} by its content, as {files[0].name} is"
+        raise CorruptDataError(what, where=other, hint="Replace it, or leave it out of the pattern.")
     module, _, name = first.target.partition(":")
     # Imported here, because Parquet and Arrow need a large library.
     found = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
@@ -160,30 +153,27 @@ def _in_folder(folder: Path, split: Split) -> list[Path]:
         names = sorted(name for name in os.listdir(folder) if not is_left_out(name))  # noqa: PTH208 - names only
     except OSError as error:
         raise unreadable(folder, error) from error
-    names = _saved(folder) if STATE in names else names
-    below = [name for name in names if split_of(name) is not None and (folder / name).is_dir()]
+    if STATE in names:
+        names = _saved(folder / STATE, names)
+    below = [folder / name for name in names if split_of(name) is not None and (folder / name).is_dir()]
     if below:
-        named = _named([split_word(name) for name in below], split)
-        if not any(named):
+        of_split = _named(below, [split_word(path.name) for path in below], split)
+        if not of_split:
             raise _no_split(folder, split)
-        return _in_folder(folder / below[named.index(True)], Split.TRAIN)
+        return _in_folder(of_split[0], Split.TRAIN)
     files = [folder / name for name in names if not name.lower().endswith(EXTENSIONS)]
     return _of_split([file for file in files if file.is_file() and kind_of(file) is not None], split, folder)
 
 
-def _saved(folder: Path) -> list[str]:
-    """Return the names of the data files of a dataset that Hugging Face's `save_to_disk` wrote; beside them are caches."""
-    state = parse_json(read_file(folder / STATE), folder / STATE)
+def _saved(state: Path, beside: Sequence[str]) -> list[str]:
+    """Return the data files of a dataset that Hugging Face's `save_to_disk` wrote; beside them are caches."""
+    about, hint = parse_json(read_file(state), state), "Save the dataset again."
     try:
-        names = [str(entry["filename"]) for entry in state["_data_files"]]
+        names = [str(entry["filename"]) for entry in about["_data_files"]]
     except (KeyError, TypeError) as error:
-        raise CorruptDataError(
-            "lists no data files", where=folder / STATE, hint="Save the dataset again."
-        ) from error
-    if any(Path(name).name != name for name in names):
-        raise CorruptDataError(
-            "lists files of other folders", where=folder / STATE, hint="Save the dataset again."
-        )
+        raise CorruptDataError("lists no data files", where=state, hint=hint) from error
+    if not set(names) <= set(beside):
+        raise CorruptDataError("lists files that are not in its folder", where=state, hint=hint)
     return names
 
 
@@ -191,17 +181,18 @@ def _of_split(files: Sequence[Path], split: Split, where: Path) -> list[Path]:
     """Return the files of a split: by their names if these name both splits, else all as training data."""
     words = [match[1].lower() if (match := _SPLIT.search(file.name)) else "" for file in files]
     if are_both(words):
-        return list(itertools.compress(files, _named(words, split)))
+        return _named(files, words, split)
     if split != Split.TRAIN:
         raise _no_split(where, split)
     return list(files)
 
 
-def _named(words: Sequence[str], split: Split) -> list[bool]:
-    """Return which words stand for a split; of several for a test split, only the one that folders use first."""
-    of_split = [word for word in words if split_of(word) == split]
-    test = min(filter(TEST_FOLDERS.__contains__, of_split), key=TEST_FOLDERS.index, default="")
-    return [word in of_split and (split == Split.TRAIN or word == test) for word in words]
+def _named(paths: Sequence[Path], words: Sequence[str], split: Split) -> list[Path]:
+    """Return the paths whose words stand for a split; of several for a test split, only the one that folders use first."""
+    of_split = {word for word in words if split_of(word) == split}
+    if split == Split.TEST:
+        of_split = set(sorted(of_split, key=TEST_FOLDERS.index)[:1])
+    return [path for path, word in zip(paths, words, strict=True) if word in of_split]
 
 
 def _no_split(where: Path, split: Split) -> DataNotFoundError:

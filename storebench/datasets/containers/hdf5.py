@@ -1,6 +1,5 @@
 """HDF5 files with one array of images, raw pixels or the bytes of image files, and one of labels beside it."""
 
-import functools
 import math
 import posixpath
 import threading
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Classes, Container, Labels, PerProcess
+from storebench.datasets.containers.base import Container, Labels, PerProcess
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.images import MOST_PIXELS
 from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
 
-_MOST_OBJECTS = 10_000  # groups and arrays that are looked at
+_MOST_ARRAYS = 10_000  # that are looked at
 _MOST_CACHE_BYTES = 512 << 20
 _LABELS_AT_ONCE = 1 << 16
 _OTHER = "Name another array: write #IMAGES,LABELS behind the path."
@@ -32,8 +31,7 @@ class Hdf5Arrays(Container):
         with _reading(path), _opened(path) as file:
             arrays = _arrays(file)
             holding = [name for name, data in arrays.items() if _layout(data) is not None]
-            known = holding if holding and not self.asked.image else arrays
-            self._image = holding[0] if known == holding[:1] else self.image_field(known, path)
+            self._image = self.image_field(arrays, path, holding)
             images = arrays[self._image]
             if (layout := _layout(images)) is None:
                 shape = " x ".join(map(str, images.shape))
@@ -41,24 +39,24 @@ class Hdf5Arrays(Container):
                 raise CorruptDataError(what, where=path, hint=_OTHER)
             self._layout = layout
             folder = posixpath.dirname(self._image)
-            beside = {
-                posixpath.relpath(name, folder or ".") for name in arrays if posixpath.dirname(name) == folder
-            }
-            label = self.label_field(arrays if self.asked.label else beside, path)
-            if label and not self.asked.label:
-                label = posixpath.join(folder, label)
-            self.classes = _classes(arrays[label], len(images), path) if label else Classes.none(len(images))
+            beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
+            named = {name: name for name in arrays} if self.asked.label else beside
+            label = self.label_field(named, path)
+            labels = Labels(path, self.asked)
+            if label:
+                _add(arrays[named[label]], len(images), labels, path)
+            else:
+                labels.skip(len(images))
+            self.classes = labels.classes()
             chunk = math.prod(images.chunks or (1,)) * images.dtype.itemsize
         cache_bytes = min(max(1 << 20, 2 * chunk), _MOST_CACHE_BYTES)
-        self._open = PerProcess(functools.partial(_array, path, self._image, cache_bytes))
+        self._open = PerProcess(_array, path, self._image, cache_bytes)
 
     def read(self, index: int) -> bytes | Image:
         with _lock, _reading(self.files[0]):
             value = self._open()[index]
         if not self._layout:
-            return image_or_pixels(
-                value if isinstance(value, bytes) else value.tobytes(), (0,), self.locate(index)
-            )
+            return image_or_pixels(value if isinstance(value, bytes) else value.tobytes(), self.locate(index))
         return np.ascontiguousarray(
             np.atleast_3d(value.transpose(1, 2, 0) if self._layout == "CHW" else value)
         )
@@ -72,14 +70,11 @@ def _arrays(file: Any) -> dict[str, Any]:
     import h5py
 
     found: dict[str, Any] = {}
-    visited = 0
 
     def visit(name: str, item: Any) -> bool | None:
-        nonlocal visited
-        visited += 1
         if isinstance(item, h5py.Dataset) and item.shape and not item.external and not item.is_virtual:
             found[name] = item
-        return True if visited >= _MOST_OBJECTS else None
+        return True if len(found) >= _MOST_ARRAYS else None
 
     file.visititems(visit)
     return found
@@ -99,18 +94,16 @@ def _layout(data: Any) -> str | None:
     return "HWC" if data.shape[3] in (1, 3) else "CHW" if data.shape[1] in (1, 3) else None
 
 
-def _classes(data: Any, count: int, path: Path) -> Classes:
+def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
     if data.shape not in ((count,), (count, 1)):
         raise CorruptDataError(
             f"{data.name} has shape {data.shape}, not one label for each of {count:,} images",
             where=path,
             hint=_OTHER,
         )
-    labels = Labels(f"{path}: {data.name}")
     for start in range(0, count, _LABELS_AT_ONCE):
         for value in data[start : start + _LABELS_AT_ONCE].ravel().tolist():
             labels.add(value)
-    return labels.classes() if count else Classes.none(0)
 
 
 def _opened(path: Path, cache_bytes: int = 1 << 20) -> Any:
@@ -132,7 +125,7 @@ def _array(path: Path, name: str, cache_bytes: int) -> Any:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+    except (OSError, RuntimeError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         what = " ".join(str(error).split())[:200]
         raise CorruptDataError(
             f"HDF5 cannot read it ({what})", where=path, hint="Copy the file again."

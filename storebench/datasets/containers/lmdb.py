@@ -1,6 +1,5 @@
 """LMDB databases of images: values are image files or messages of Caffe (Datum), each under any key."""
 
-import functools
 import math
 import re
 from array import array
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Classes, Container, Labels, PerProcess, listed
+from storebench.datasets.containers.base import Container, Labels, PerProcess, listed
 from storebench.datasets.containers.pixels import image_or_pixels, is_image_file, is_pickle
 from storebench.datasets.containers.protobuf import signed, wire_fields
 from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
@@ -27,9 +26,9 @@ class LmdbRecords(Container):
             raise UsageError(
                 "one LMDB database without fields is read", where=path, hint="Name its folder alone."
             )
-        self._open = PerProcess(functools.partial(_opened, path))
+        self._open = PerProcess(_opened, path)
         self._keys, self._ends = bytearray(), array("q", [0])
-        labels, labelled = Labels(path), True
+        labels = Labels(path, self.asked)
         samples, others = set[bytes](), dict[bytes, bytes]()
         with _reading(path), self._open().begin(buffers=True) as transaction:
             for view, value in transaction.cursor():
@@ -40,10 +39,7 @@ class LmdbRecords(Container):
                 except ValueError:
                     others.setdefault(pattern, key)
                     continue
-                if label is None and not samples:
-                    labelled = False
-                if labelled:
-                    labels.add(label, f"{path}: key {_text(key)}")
+                labels.add(label, f"{path}: key {_text(key)}")
                 samples.add(pattern)
                 self._keys += key
                 self._ends.append(len(self._keys))
@@ -63,7 +59,7 @@ class LmdbRecords(Container):
         self.notes = (
             [f"{number_of(len(left), 'kind')} of other records left out: {listed(left)}"] if left else []
         )
-        self.classes = labels.classes() if labelled else Classes.none(len(self._ends) - 1)
+        self.classes = labels.classes()
 
     def read(self, index: int) -> bytes | Image:
         value = self._value(self._key(index))
@@ -74,7 +70,7 @@ class LmdbRecords(Container):
         except ValueError as error:
             raise CorruptDataError(f"no Datum ({error})", where=self.locate(index)) from error
         sides = [datum.get(side) for side in (_HEIGHT, _WIDTH, _CHANNELS)]
-        return image_or_pixels(datum[_DATA], sides, self.locate(index), planar=True)
+        return image_or_pixels(datum[_DATA], self.locate(index), sides, planar=True)
 
     def locate(self, index: int) -> str:
         return f"{self.files[0]}: key {_text(self._key(index))}"

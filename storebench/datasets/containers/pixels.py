@@ -1,5 +1,6 @@
 """A value of a container: the bytes of an image file, or raw pixels if their shape is known."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from storebench.datasets.base import Image
 from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
 from storebench.errors import CorruptDataError
 
-_PICKLES = (b"\2", b"\3", b"\4", b"\5")
+_PICKLES = (b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")
 
 
 def is_image_file(value: bytes | memoryview) -> bool:
@@ -17,22 +18,22 @@ def is_image_file(value: bytes | memoryview) -> bool:
 
 
 def is_pickle(value: bytes | memoryview) -> bool:
-    return bytes(value[:1]) == b"\x80" and bytes(value[1:2]) in _PICKLES and bytes(value[-1:]) == b"."
+    return bytes(value[:2]) in _PICKLES and bytes(value[-1:]) == b"."
 
 
 def image_or_pixels(
-    value: bytes | memoryview, sides: Sequence[Any], where: str, *, planar: bool = False
+    value: bytes | memoryview, where: str, sides: Sequence[Any] = (), *, planar: bool = False
 ) -> bytes | Image:
     """Return the bytes of an image file, or raw pixels of height, width and channels; `planar` if channels come first."""
     if is_image_file(value):
         return bytes(value)
-    if all(isinstance(side, int) and side > 0 for side in sides) and len(value) == np.prod(sides):
+    known = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
+    if known and sides[2] in (1, 3) and math.prod(sides) == len(value):
         height, width, channels = sides
-        if channels in (1, 3):
-            flat = np.frombuffer(value, np.uint8)
-            if planar:
-                return np.ascontiguousarray(flat.reshape(channels, height, width).transpose(1, 2, 0))
-            return flat.reshape(height, width, channels).copy()
+        flat = np.frombuffer(value, np.uint8)
+        if planar:
+            return np.ascontiguousarray(flat.reshape(channels, height, width).transpose(1, 2, 0))
+        return flat.reshape(height, width, channels).copy()
     if is_pickle(value):
         what = "a pickled value, which is not read because it could run any code"
         raise CorruptDataError(what, where=where, hint="Write the images again as image files.")

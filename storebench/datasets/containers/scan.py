@@ -15,23 +15,23 @@ from storebench.datasets import images
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Container
 from storebench.datasets.listing import Listings
-from storebench.datasets.sources import fingerprint, names_digest, statuses
+from storebench.datasets.sources import fingerprint, names_digest, statuses, unreadable
 from storebench.errors import CorruptDataError
 from storebench.system.isolated import IsolatedError, run_isolated
 
-VERSION = 1  # increased whenever a scan would find something else
+VERSION = 2  # increased whenever a scan would find something else
 LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
 
 _OWN = f"{__name__.rpartition('.')[0]}."
 _OTHERS = {
+    *("array._array_reconstructor", "array.array", "builtins.bytearray"),
     *(
-        ("array", "_array_reconstructor"),
-        ("array", "array"),
-        ("builtins", "bytearray"),
-        ("functools", "partial"),
+        "numpy.ndarray",
+        "numpy.dtype",
+        "numpy._core.multiarray._reconstruct",
+        "numpy._core.numeric._frombuffer",
     ),
-    *(("numpy", "ndarray"), ("numpy", "dtype"), ("numpy._core.multiarray", "_reconstruct")),
-    *(("numpy._core.numeric", "_frombuffer"), ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath")),
+    *("pathlib.PosixPath", "pathlib._local.PosixPath"),
 }
 """What a kept scan consists of, beside the classes and functions of this package."""
 
@@ -91,7 +91,10 @@ def _digest(container: Container) -> str:
 
 
 def _found(container: Container, digest: str) -> Scanned:
-    container.scan()
+    try:
+        container.scan()
+    except OSError as error:
+        raise unreadable(container.files[0], error) from error
     count = len(container.classes.labels)
     if not count:
         raise CorruptDataError("holds no samples", where=container.files[0], hint="Name another file.")
@@ -113,9 +116,9 @@ class _Reader(pickle.Unpickler):
     """Rebuild a scan, and call nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        found = getattr(importlib.import_module(module), name) if module.startswith(_OWN) else None
-        if (module, name) in _OTHERS:
+        if f"{module}.{name}" in _OTHERS:
             return getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(module), name) if module.startswith(_OWN) else None
         if getattr(found, "__module__", "").startswith(_OWN):
             return found
         raise pickle.UnpicklingError(f"it wants to call {module}.{name}")

@@ -7,15 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from storebench.datasets.containers.base import (
-    LABEL_FIELDS,
-    Classes,
-    Container,
-    Labels,
-    Spans,
-    listed,
-    read_at,
-)
+from storebench.datasets.containers.base import LABEL_FIELDS, Container, Labels, Spans, listed, read_at
 from storebench.datasets.folder import is_left_out
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import Member, members, open_source
@@ -31,25 +23,14 @@ _IMAGES = tuple(extension.removeprefix(".") for extension in EXTENSIONS)
 class TarShards(Container):
     def scan(self) -> None:
         self.spans = Spans(self.files)
-        labels, without, extensions = Labels(self.files[0]), 0, set[str]()
-        labelled = True  # until the first sample has no label, and so no other may have one
+        labels, without, extensions = Labels(self.files[0], self.asked), 0, set[str]()
         for shard, stream, where, fields in self._samples():
             extensions |= fields.keys()
             image = self._image(where, fields)
             if image is None:
                 without += 1
                 continue
-            label = self._label(stream, where, fields)
-            if label is None and not len(self.spans) and not self.asked.label:
-                labelled = False
-            if labelled:
-                labels.add(label, where)
-            elif label is not None:
-                raise CorruptDataError(
-                    "it has a label, and samples before it have none",
-                    where=where,
-                    hint="Label all samples or none, or name the field: write #IMAGE,LABEL behind the path.",
-                )
+            labels.add(self._label(stream, where, fields), where)
             self.spans.append(shard, image.offset, image.size)
         if not len(self.spans):
             raise CorruptDataError(
@@ -58,7 +39,7 @@ class TarShards(Container):
                 hint="Name the field of the images: write #IMAGE,LABEL behind the path.",
             )
         self.notes = [f"{number_of(without, 'sample')} without an image left out"] if without else []
-        self.classes = labels.classes() if labelled else Classes.none(len(self.spans))
+        self.classes = labels.classes()
 
     def _samples(self) -> Iterator[tuple[int, BinaryIO, str, dict[str, Member]]]:
         """Yield the samples of all shards: the number of the shard and its stream, the place, the members by extension."""
@@ -66,15 +47,11 @@ class TarShards(Container):
             with open_source(path) as stream:
                 visible = (member for member in members(stream, str(path)) if not is_left_out(member.name))
                 for key, group in itertools.groupby(visible, key=lambda member: _split(member.name)[0]):
-                    fields: dict[str, Member] = {}
-                    for member in group:
-                        extension = _split(member.name)[1]
-                        if fields.setdefault(extension, member) is not member:
-                            raise CorruptDataError(
-                                f"two members {extension} of the sample {key}",
-                                where=path,
-                                hint="Give each sample its own key.",
-                            )
+                    several = list(group)
+                    fields = {_split(member.name)[1]: member for member in several}
+                    if len(fields) < len(several):
+                        what = f"several members of one name in the sample {key}"
+                        raise CorruptDataError(what, where=path, hint="Give each sample its own key.")
                     yield shard, stream, f"{path}:{key}", fields
 
     def read(self, index: int) -> bytes:

@@ -1,14 +1,14 @@
 """TFRecord files of tf.train.Example: records with checksums around messages of named features."""
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Classes, Container, Labels, Spans, cut_short
+from storebench.datasets.containers.base import Container, Labels, Spans, cut_short
 from storebench.datasets.containers.crc32c import crc32c, masked
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.containers.protobuf import read_varint, signed, wire_fields
@@ -21,26 +21,25 @@ COPY_AGAIN = "Copy the file again, or write it again."
 _SIDES = (("image/height", "height"), ("image/width", "width"), ("image/channels", "channels", "depth"))
 """The usual names of the sides of raw pixels."""
 
-Feature = list[Any]
+_FLOATS, _INTEGERS = 2, 3
+"""Fields of a Feature for its list of values; the third kind, field 1, is a list of bytes."""
 
 
 class TfRecords(Container):
     def scan(self) -> None:
         self.spans = Spans(self.files)
-        labels = Labels(self.files[0])
+        labels = Labels(self.files[0], self.asked)
         self.image, self.label = "", ""
         for shard, path in enumerate(self.files):
             with open_source(path) as stream:
                 for offset, record in _records(stream, path):
                     where = f"{path}: record at byte {offset:,}"
                     example = _parsed(record, where)
-                    if not self.image:
-                        self.image = self.image_field(example, path)
-                        self.label = self.label_field(example, path)
-                    if self.label:
-                        labels.add(_only(example, self.label), where)
+                    self.image = self.image or self.image_field(example, path)
+                    self.label = self.label or self.label_field(example, path)
+                    labels.add(_value(example, self.label), where)
                     self.spans.append(shard, offset, len(record))
-        self.classes = labels.classes() if self.label else Classes.none(len(self.spans))
+        self.classes = labels.classes()
 
     def read(self, index: int) -> bytes | Image:
         content, where = self.spans.read(index, behind=_CHECKSUM.size), self.locate(index)
@@ -48,11 +47,11 @@ class TfRecords(Container):
         if masked(crc32c(record)) != _CHECKSUM.unpack(content[-_CHECKSUM.size :])[0]:
             raise CorruptDataError("its checksum is wrong", where=where, hint=COPY_AGAIN)
         example = _parsed(record, where)
-        image = _only(example, self.image)
+        image = _value(example, self.image)
         if not isinstance(image, memoryview):
             raise CorruptDataError(f"no bytes in its feature {self.image}", where=where, hint=COPY_AGAIN)
-        sides = [next((_only(example, name) for name in names if name in example), 0) for names in _SIDES]
-        return image_or_pixels(image, sides, where)
+        sides = [next((_value(example, name) for name in names if name in example), 0) for names in _SIDES]
+        return image_or_pixels(image, where, sides)
 
     def locate(self, index: int) -> str:
         path, offset, _ = self.spans.place(index)
@@ -75,27 +74,22 @@ def _records(stream: BinaryIO, path: Path) -> Iterator[tuple[int, memoryview]]:
         at += _HEADER.size + size + _CHECKSUM.size
 
 
-def _parsed(record: memoryview, where: str) -> dict[str, Feature]:
+def _parsed(record: memoryview, where: str) -> dict[str, list[Any]]:
+    """Return the values of each feature of an Example by its name."""
     try:
-        return dict(_features(record))
-    except (ValueError, UnicodeDecodeError) as error:
+        entries = [entry for features in _messages(record, 1) for entry in _messages(features, 1)]
+        return {
+            b"".join(_messages(entry, 1)).decode(): [
+                value for feature in _messages(entry, 2) for value in _values(feature)
+            ]
+            for entry in entries
+        }
+    except ValueError as error:
         raise CorruptDataError(f"no tf.train.Example ({error})", where=where, hint=COPY_AGAIN) from error
 
 
-def _features(record: memoryview) -> Iterator[tuple[str, Feature]]:
-    """Yield the name and the values of each feature of an Example."""
-    for features in _messages(record, 1):
-        for entry in _messages(features, 1):
-            name, values = "", []
-            for number, value in wire_fields(entry):
-                if number == 1 and isinstance(value, memoryview):
-                    name = bytes(value).decode()
-                elif number == 2 and isinstance(value, memoryview):
-                    values = _values(value)
-            yield name, values
-
-
 def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    """Yield the fields of a message that have a number."""
     for number, value in wire_fields(message):
         if number == wanted:
             if not isinstance(value, memoryview):
@@ -103,45 +97,24 @@ def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
             yield value
 
 
-def _values(feature: memoryview) -> Feature:
-    """Return the values of a feature: bytes, fractions or whole numbers."""
-    values: Feature = []
+def _values(feature: memoryview) -> Iterator[Any]:
+    """Yield the values of a feature: bytes, fractions or whole numbers."""
     for kind, several in wire_fields(feature):
-        if not isinstance(several, memoryview) or kind not in _PACKED:
-            raise ValueError(f"field {kind} is no list of values")
-        for number, value in wire_fields(several):
-            if number != 1:
-                raise ValueError(f"field {number} in a list of values")
-            values += _PACKED[kind](value)
-    return values
+        for _, value in wire_fields(several) if isinstance(several, memoryview) else ():
+            if isinstance(value, int):
+                yield signed(value)
+            elif kind == _FLOATS:
+                yield from np.frombuffer(value, "<f4").tolist()
+            elif kind == _INTEGERS:
+                at = 0
+                while at < len(value):
+                    number, at = read_varint(value, at)
+                    yield signed(number)
+            else:
+                yield value
 
 
-def _numbers(value: int | memoryview) -> list[int]:
-    if isinstance(value, int):
-        return [signed(value)]
-    found, at = [], 0
-    while at < len(value):
-        number, at = read_varint(value, at)
-        found.append(signed(number))
-    return found
-
-
-def _fractions(value: int | memoryview) -> list[float]:
-    if isinstance(value, int) or len(value) % 4:
-        raise ValueError("a list of fractions is cut short")
-    fractions: list[float] = np.frombuffer(value, "<f4").tolist()
-    return fractions
-
-
-_PACKED: dict[int, Callable[[int | memoryview], list[Any]]] = {
-    1: lambda value: [value],
-    2: _fractions,
-    3: _numbers,
-}
-"""Field of a Feature -> what makes values of one entry of its list."""
-
-
-def _only(example: dict[str, Feature], name: str) -> Any:
-    """Return the value of a feature; None without exactly one."""
-    values = example.get(name, ())
-    return values[0] if len(values) == 1 else None
+def _value(example: dict[str, list[Any]], name: str) -> Any:
+    """Return the only value of a feature; None without any, and a list of several."""
+    values = example.get(name) or [None]
+    return values[0] if len(values) == 1 else values
