@@ -14,11 +14,10 @@ from storebench.datasets.folder import TEST_FOLDERS, has_class_folders, is_left_
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import (
     Member,
+    files_digest,
     members,
-    names_digest,
     open_source,
     read_file,
-    statuses,
 )
 from storebench.errors import CorruptDataError, DataNotFoundError
 from storebench.plain_text import text_of_name
@@ -178,10 +177,9 @@ class TarDataset(ImageFiles):
             fingerprint="",
         )
         sizes = images.sizes_of(images.probed_headers(self._read, len(samples)))
-        digest, refused = names_digest(path.parent, [path.name], statuses([str(path)]))
-        for error in refused.values():
-            raise error
-        self.describe("tar", info, sizes, image_size, self._spans.digest(), self.labels.tobytes(), digest)
+        self.describe(
+            "tar", info, sizes, image_size, self._spans.digest(), self.labels.tobytes(), files_digest([path])
+        )
 
     def locate(self, index: int) -> str:
         start, end = self._name_ends[index : index + 2]

@@ -146,6 +146,16 @@ def names_digest(root: Path, names: Sequence[str], rows: Statuses) -> tuple[str,
     return digest.hexdigest(), refused
 
 
+def files_digest(files: Sequence[Path]) -> str:
+    """Return the digest of some files by their names below a common folder; one that cannot be read is an error."""
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    names = [os.path.relpath(file, root) for file in files]
+    digest, refused = names_digest(root, names, statuses(map(str, files)))
+    for error in refused.values():
+        raise error
+    return digest
+
+
 def ends_looked_at(count: int) -> range:
     """Return the files whose first and last bytes are part of a large dataset's digest, evenly spread; all of a few."""
     return range(0, count, max(1, -(-count // MOST_ENDS)))

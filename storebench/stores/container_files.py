@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storebench.datasets.containers.arrow import ArrowRows, ParquetRows, content_of, reading, record_batches
-from storebench.datasets.containers.base import Container, Spans
+from storebench.datasets.containers.base import Ranges
 from storebench.datasets.containers.find import find_container
 from storebench.datasets.containers.mds import MdsShards
 from storebench.errors import UsageError
@@ -48,6 +48,7 @@ def find_samples(path: Path, *, samples: int) -> FileContent:
     elif isinstance(container, ArrowRows):
         candidate = _batches(container, samples)
     else:
+        assert isinstance(container, Ranges)
         candidate = _ranges(container, samples, seconds)
     return FileContent(candidates=[candidate])
 
@@ -59,8 +60,8 @@ def _candidate(
     return Candidate(part=part, source=source if items else None)
 
 
-def _ranges(container: Container, samples: int, scan_s: float) -> Candidate:
-    spans: Spans = container.spans  # type: ignore[attr-defined] # of every kind that is left
+def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
+    spans = container.spans
     layout = "one after another, without an index"
     advice: str | None = (
         f"to find them, all of the file was read once, in {scan_s:.2g} s; "

@@ -25,11 +25,8 @@ class Rows(Container):
     """Rows of tables. A piece is what can be read from its begin only; within one, each thread reads forward."""
 
     @abstractmethod
-    def pieces(self, path: Path) -> Iterator[int]:
-        """Yield the number of rows of each piece of a file."""
-
-    @abstractmethod
-    def schema(self, path: Path) -> pa.Schema: ...
+    def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
+        """Return the columns of a file, and the number of rows of each of its pieces."""
 
     @abstractmethod
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
@@ -43,17 +40,14 @@ class Rows(Container):
         for path in self.files:
             before = len(labels)
             with reading(path):
-                schema = self.schema(path)
-                if expected is None:
-                    self.image, self.label = self._fields(schema, path)
-                    names = _class_names(schema, self.label)
-                columns = [name for name in (self.image, self.label) if name]
-                kinds = [schema.field(name).type if name in schema.names else None for name in columns]
-                expected = expected or kinds
-                if kinds != expected:
+                schema, pieces = self.layout(path)
+                columns = self._columns(schema, path)
+                expected = expected or columns
+                if columns != expected:
                     what = f"other columns than {self.files[0].name} has"
                     raise CorruptDataError(what, where=path, hint="Name files with the same columns.")
-                for number, rows in enumerate(self.pieces(path)):
+                self.image, self.label = (*columns, "")[:2]
+                for number, rows in enumerate(pieces):
                     if not self.label:
                         labels.skip(rows)
                     for batch in self.batches(path, number, self.label) if self.label else ():
@@ -61,10 +55,10 @@ class Rows(Container):
                             labels.add(value)
                     self._pieces.append((path, number, before))
                     self._ends.append(len(labels))
-        self.classes = labels.classes(names)
+        self.classes = labels.classes(_class_names(schema, self.label))
 
-    def _fields(self, schema: pa.Schema, path: Path) -> tuple[str, str]:
-        """Return the columns of images and labels; an image is bytes, or a structure with bytes."""
+    def _columns(self, schema: pa.Schema, path: Path) -> dict[str, pa.DataType]:
+        """Return the types of the columns of images and, if there is one, of labels."""
         holding = [field.name for field in schema if _holds_images(field.type)]
         image = self.image_field(schema.names, path, holding)
         if image not in holding:
@@ -73,7 +67,8 @@ class Rows(Container):
                 where=path,
                 hint="Name another column with #IMAGE,LABEL.",
             )
-        return image, self.label_field(schema.names, path)
+        label = self.label_field(schema.names, path)
+        return {name: schema.field(name).type for name in (image, label) if name}
 
     def read(self, index: int) -> bytes | Image:
         piece = bisect_right(self._ends, index)
@@ -114,14 +109,10 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...]:
 
 
 class ParquetRows(Rows):
-    def pieces(self, path: Path) -> Iterator[int]:
+    def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         with pq.ParquetFile(path) as file:
-            for number in range(file.num_row_groups):
-                yield file.metadata.row_group(number).num_rows
-
-    def schema(self, path: Path) -> pa.Schema:
-        with pq.ParquetFile(path) as file:
-            return file.schema_arrow
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            return file.schema_arrow, [group.num_rows for group in groups]
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
@@ -129,16 +120,13 @@ class ParquetRows(Rows):
 
 
 class ArrowRows(Rows):
-    def pieces(self, path: Path) -> Iterator[int]:
+    def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         rows = 0
         for batch in record_batches(path):
             batch.validate(full=True)  # the library itself trusts the offsets in a file
             rows += len(batch)
-        yield rows
-
-    def schema(self, path: Path) -> pa.Schema:
         with pa.memory_map(str(path)) as source:
-            return _opened(source).schema
+            return _opened(source).schema, [rows]
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         return (batch.select([column]) for batch in record_batches(path))

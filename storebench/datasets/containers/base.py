@@ -229,6 +229,16 @@ def cut_short(path: Path, offset: int) -> CorruptDataError:
     )
 
 
+class Ranges(Container):
+    """Samples at byte ranges, which the scan finds."""
+
+    spans: Spans
+
+    def locate(self, index: int) -> str:
+        path, offset, _ = self.spans.place(index)
+        return f"{path}: sample at byte {offset:,}"
+
+
 class PerProcess:
     """A handle that each process opens when it first needs it, because none can be pickled."""
 

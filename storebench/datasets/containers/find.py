@@ -23,7 +23,13 @@ from storebench.datasets.folder import (
 )
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import open_source, read_file, unreadable
-from storebench.errors import CorruptDataError, DataNotFoundError, StorebenchError
+from storebench.errors import (
+    CorruptDataError,
+    DataNotFoundError,
+    MissingDependencyError,
+    StorebenchError,
+    UsageError,
+)
 from storebench.fileio.json_text import parse_json
 from storebench.settings.words import Split
 
@@ -35,6 +41,7 @@ class Kind:
     words: str
     begins: Callable[[bytes], bool]
     target: str
+    several: bool = True  # whether its samples may be in several files
 
 
 def _is_tar(start: bytes) -> bool:
@@ -50,13 +57,19 @@ KINDS = (
     Kind("tar shards", _is_tar, "tar:TarShards"),
     Kind("Parquet", lambda start: start.startswith(b"PAR1"), "arrow:ParquetRows"),
     Kind("Arrow", lambda start: start.startswith((b"ARROW1\0\0", b"\xff\xff\xff\xff")), "arrow:ArrowRows"),
-    Kind("LMDB", lambda start: start[16:20] == b"\xde\xc0\xef\xbe", "lmdb:LmdbRecords"),
+    Kind("LMDB", lambda start: start[16:20] == b"\xde\xc0\xef\xbe", "lmdb:LmdbRecords", several=False),
     Kind(
         "HDF5",
         lambda start: any(start.startswith(b"\x89HDF\r\n\x1a\n", place) for place in _HDF5_PLACES),
         "hdf5:Hdf5Arrays",
+        several=False,
     ),
-    Kind("MDS", lambda start: start.lstrip().startswith(b"{") and b'"shards"' in start, "mds:MdsShards"),
+    Kind(
+        "MDS",
+        lambda start: start.lstrip().startswith(b"{") and b'"shards"' in start,
+        "mds:MdsShards",
+        several=False,
+    ),
     Kind(
         "TFRecord",
         lambda start: masked(crc32c(start[:8])).to_bytes(4, "little") == start[8:12],
@@ -130,9 +143,15 @@ def find_container(text: str, split: Split) -> Container:
     if other is not None:
         what = f"not {first.words} by its content, as {files[0].name} is"
         raise CorruptDataError(what, where=other, hint="Replace it, or leave it out of the pattern.")
+    if len(files) > 1 and not first.several:
+        raise UsageError(f"several files of {first.words}, and one is read", where=place, hint="Name one.")
     module, _, name = first.target.partition(":")
-    # Imported here, because Parquet and Arrow need a large library.
-    found = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
+    try:
+        # Imported here, because Parquet and Arrow need a large library, and others one that may be missing.
+        found = getattr(importlib.import_module(f"storebench.datasets.containers.{module}"), name)
+    except ModuleNotFoundError as error:
+        what, hint = f"{first.words} needs the package {error.name}", f"Run: pip install '.[{module}]'."
+        raise MissingDependencyError(what, where=place, hint=hint) from error
     container: Container = found(first.words, [file.absolute() for file in files], asked)
     return container
 

@@ -2,32 +2,28 @@
 
 import math
 import posixpath
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Container, Labels, PerProcess
-from storebench.datasets.containers.pixels import image_or_pixels
-from storebench.datasets.images import MOST_PIXELS
-from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
+from storebench.datasets.containers.pixels import image_or_pixels, refuse_large
+from storebench.errors import CorruptDataError
 
 _MOST_ARRAYS = 10_000  # that are looked at
 _MOST_CACHE_BYTES = 512 << 20
 _LABELS_AT_ONCE = 1 << 16
 _OTHER = "Name another array: write #IMAGES,LABELS behind the path."
-_lock = threading.Lock()  # the library serves one thread at a time
 
 
 class Hdf5Arrays(Container):
     def scan(self) -> None:
         path = self.files[0]
-        if len(self.files) > 1:
-            raise UsageError("several HDF5 files, and one is read", where=path, hint="Name one file.")
         with _reading(path), _opened(path) as file:
             arrays = _arrays(file)
             holding = [name for name, data in arrays.items() if _layout(data) is not None]
@@ -37,6 +33,8 @@ class Hdf5Arrays(Container):
                 shape = " x ".join(map(str, images.shape))
                 what = f"{self._image} holds {images.dtype} {shape}: neither uint8 pixels nor bytes of image files"
                 raise CorruptDataError(what, where=path, hint=_OTHER)
+            if layout:
+                refuse_large(images.shape[1:], path)
             self._layout = layout
             folder = posixpath.dirname(self._image)
             beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
@@ -53,7 +51,7 @@ class Hdf5Arrays(Container):
         self._open = PerProcess(_array, path, self._image, cache_bytes)
 
     def read(self, index: int) -> bytes | Image:
-        with _lock, _reading(self.files[0]):
+        with _reading(self.files[0]):
             value = self._open()[index]
         if not self._layout:
             return image_or_pixels(value if isinstance(value, bytes) else value.tobytes(), self.locate(index))
@@ -67,8 +65,6 @@ class Hdf5Arrays(Container):
 
 def _arrays(file: Any) -> dict[str, Any]:
     """Return the arrays of a file by their paths, as far as they are in the file itself."""
-    import h5py
-
     found: dict[str, Any] = {}
 
     def visit(name: str, item: Any) -> bool | None:
@@ -82,12 +78,10 @@ def _arrays(file: Any) -> dict[str, Any]:
 
 def _layout(data: Any) -> str | None:
     """Return the order of the axes of images, "" for bytes of image files, None if an array holds neither."""
-    import h5py
-
     text, base = h5py.check_string_dtype(data.dtype), h5py.check_vlen_dtype(data.dtype)
     if data.ndim == 1 and (base == np.uint8 or (text is not None and text.length is None)):
         return ""
-    if data.dtype != np.uint8 or data.ndim not in (3, 4) or math.prod(data.shape[1:]) > 3 * MOST_PIXELS:
+    if data.dtype != np.uint8 or data.ndim not in (3, 4):
         return None
     if data.ndim == 3:
         return "HW"
@@ -107,12 +101,6 @@ def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
 
 
 def _opened(path: Path, cache_bytes: int = 1 << 20) -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingDependencyError(
-            "HDF5 needs the package h5py", where=path, hint="Run: pip install '.[hdf5]'."
-        ) from error
     # Nothing is written, and read-only file systems have no locks.
     return h5py.File(path, "r", locking=False, rdcc_nbytes=cache_bytes)
 

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import lmdb
+
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Container, Labels, PerProcess, listed
 from storebench.datasets.containers.pixels import image_or_pixels, is_image_file, is_pickle
 from storebench.datasets.containers.protobuf import signed, wire_fields
-from storebench.errors import CorruptDataError, MissingDependencyError, UsageError
+from storebench.errors import CorruptDataError, UsageError
 from storebench.units import number_of
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
@@ -22,10 +24,8 @@ _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
 class LmdbRecords(Container):
     def scan(self) -> None:
         path = self.files[0]
-        if len(self.files) > 1 or self.asked.image or self.asked.label:
-            raise UsageError(
-                "one LMDB database without fields is read", where=path, hint="Name its folder alone."
-            )
+        if self.asked.image or self.asked.label:
+            raise UsageError("LMDB has no fields", where=path, hint="Name its folder alone.")
         self._open = PerProcess(_opened, path)
         self._keys, self._ends = bytearray(), array("q", [0])
         labels = Labels(path, self.asked)
@@ -43,15 +43,12 @@ class LmdbRecords(Container):
                 samples.add(pattern)
                 self._keys += key
                 self._ends.append(len(self._keys))
-        if not samples or samples & others.keys():
-            wrong = next((others[pattern] for pattern in samples & others.keys() or others), None)
-            if wrong is None:
-                raise CorruptDataError("holds no records", where=path, hint="Name another database.")
-            pickled = is_pickle(self._value(wrong))
+        if wrong := [key for pattern, key in others.items() if pattern in samples or not samples]:
+            pickled = is_pickle(self._value(wrong[0]))
             reason = "pickled, which could run any code" if pickled else "no Datum of Caffe either"
             raise CorruptDataError(
                 f"its value is no image file, and {reason}",
-                where=f"{path}: key {_text(wrong)}",
+                where=f"{path}: key {_text(wrong[0])}",
                 hint="Write it again as an image file.",
             )
         used = {pattern.replace(b"image", b"label") for pattern in samples}
@@ -114,12 +111,6 @@ def _text(key: bytes) -> str:
 
 
 def _opened(path: Path) -> Any:
-    try:
-        import lmdb
-    except ImportError as error:
-        raise MissingDependencyError(
-            "LMDB needs the package lmdb", where=path, hint="Run: pip install '.[lmdb]'."
-        ) from error
     with _reading(path):
         env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8)
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -132,8 +123,6 @@ def _opened(path: Path) -> Any:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    import lmdb
-
     try:
         yield
     except lmdb.Error as error:

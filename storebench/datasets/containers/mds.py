@@ -3,6 +3,7 @@
 import itertools
 import mmap
 import os
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -13,10 +14,10 @@ import pyarrow as pa
 import pydantic
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Asked, Container, Labels, PerThread, Spans
+from storebench.datasets.containers.base import Asked, Labels, PerThread, Ranges, Spans
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
-from storebench.errors import CorruptDataError, UsageError
+from storebench.errors import CorruptDataError
 from storebench.fileio.json_text import complaint, parse_json
 
 COMPRESSIONS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}  # as MDS and as pyarrow call them
@@ -24,10 +25,7 @@ MOST_SHARD_BYTES = 1 << 30  # of a compressed shard, which is held in memory
 COPY_AGAIN = "Copy the file again."
 _FILES, _PIL = ("jpeg", "png", "bytes"), "pil"  # encodings of images
 _CHANNELS = {b"L": 1, b"RGB": 3}  # by Pillow's modes
-_NUMBERS = {
-    f"{sign}int{bits}": f"<{sign or 'i'}{bits // 8}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-}
-_NUMBERS["int"] = "<i8"
+_NUMBER = re.compile(r"u?int(8|16|32|64)?")
 
 
 def _within(name: str) -> str:
@@ -69,11 +67,9 @@ class _Index(pydantic.BaseModel):
         return self
 
 
-class MdsShards(Container):
+class MdsShards(Ranges):
     def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:
         index = files[0]
-        if len(files) > 1:
-            raise UsageError("several indexes, and one is read", where=index, hint="Name one index.json.")
         try:
             self._shards = _Index.model_validate(parse_json(read_file(index), index)).shards
         except pydantic.ValidationError as error:
@@ -135,10 +131,6 @@ class MdsShards(Container):
         channels = _CHANNELS.get(value[12 : 12 + mode_bytes], 0)
         return image_or_pixels(pixels, where, (height, width, channels))
 
-    def locate(self, index: int) -> str:
-        path, offset, _ = self.spans.place(index)
-        return f"{path}: sample at byte {offset:,}"
-
     def _content(self, number: int) -> memoryview:
         """Return all bytes of a shard; each thread keeps the last one that it has unpacked."""
         path, codec = self.files[1 + number], self._codecs[number]
@@ -188,8 +180,8 @@ def _samples(path: Path, shard: Shard, content: memoryview) -> Iterator[dict[str
 
 
 def _label(value: memoryview, encoding: str, where: Path) -> int | memoryview:
-    if (kind := _NUMBERS.get(encoding)) is not None and len(value) == np.dtype(kind).itemsize:
-        return int(np.frombuffer(value, kind)[0])
+    if _NUMBER.fullmatch(encoding) and len(value) == np.dtype(encoding).itemsize:
+        return int(np.frombuffer(value, encoding)[0])
     if not encoding.startswith("str"):
         what = f"labels encoded as {encoding!r}, which are no numbers or texts"
         raise CorruptDataError(what, where=where, hint="Name another field with #IMAGE,LABEL.")

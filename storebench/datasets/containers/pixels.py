@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.images import EXTENSIONS, SUFFIXES, suffix_of
+from storebench.datasets.images import EXTENSIONS, MOST_PIXELS, SUFFIXES, suffix_of
 from storebench.errors import CorruptDataError
 
 _PICKLES = (b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")
@@ -21,6 +22,13 @@ def is_pickle(value: bytes | memoryview) -> bool:
     return bytes(value[:2]) in _PICKLES and bytes(value[-1:]) == b"."
 
 
+def refuse_large(sides: Sequence[int], where: str | Path) -> None:
+    """Refuse pixels of a shape that no image has, before they are read."""
+    if not 0 < math.prod(sides) <= 3 * MOST_PIXELS:
+        shape = " x ".join(f"{side:,}" for side in sides)
+        raise CorruptDataError(f"an image of {shape}, not of 1 to {MOST_PIXELS:,} pixels", where=where)
+
+
 def image_or_pixels(
     value: bytes | memoryview, where: str, sides: Sequence[Any] = (), *, planar: bool = False
 ) -> bytes | Image:
@@ -29,6 +37,7 @@ def image_or_pixels(
         return bytes(value)
     known = len(sides) == 3 and all(isinstance(side, int) and side > 0 for side in sides)
     if known and sides[2] in (1, 3) and math.prod(sides) == len(value):
+        refuse_large(sides, where)
         height, width, channels = sides
         flat = np.frombuffer(value, np.uint8)
         if planar:

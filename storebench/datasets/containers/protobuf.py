@@ -21,12 +21,9 @@ def wire_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             value, at = read_varint(message, at)
             yield number, value
             continue
-        if wire_type == BYTES:
-            size, at = read_varint(message, at)
-        elif wire_type in _FIXED:
-            size = _FIXED[wire_type]
-        else:
+        if wire_type not in (BYTES, *_FIXED):
             raise ValueError(f"no field has the wire type {wire_type}")
+        size, at = read_varint(message, at) if wire_type == BYTES else (_FIXED[wire_type], at)
         if size > len(message) - at:
             raise ValueError(f"a field of {size:,} bytes is cut short")
         yield number, message[at : at + size]

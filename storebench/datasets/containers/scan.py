@@ -4,10 +4,8 @@ import contextlib
 import functools
 import importlib
 import io
-import os
 import pickle
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from storebench.arrays import ImageShape, ImageSize
@@ -15,7 +13,7 @@ from storebench.datasets import images
 from storebench.datasets.base import Image
 from storebench.datasets.containers.base import Container
 from storebench.datasets.listing import Listings
-from storebench.datasets.sources import fingerprint, names_digest, statuses, unreadable
+from storebench.datasets.sources import files_digest, fingerprint, unreadable
 from storebench.errors import CorruptDataError
 from storebench.system.isolated import IsolatedError, run_isolated
 
@@ -25,13 +23,8 @@ LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
 _OWN = f"{__name__.rpartition('.')[0]}."
 _OTHERS = {
     *("array._array_reconstructor", "array.array", "builtins.bytearray"),
-    *(
-        "numpy.ndarray",
-        "numpy.dtype",
-        "numpy._core.multiarray._reconstruct",
-        "numpy._core.numeric._frombuffer",
-    ),
-    *("pathlib.PosixPath", "pathlib._local.PosixPath"),
+    *("numpy.ndarray", "numpy.dtype", "numpy._core.multiarray._reconstruct"),
+    *("numpy._core.numeric._frombuffer", "pathlib.PosixPath", "pathlib._local.PosixPath"),
 }
 """What a kept scan consists of, beside the classes and functions of this package."""
 
@@ -48,9 +41,10 @@ class Scanned:
 
     def image(self, index: int) -> bytes | Image:
         image = self.container.read(index)
-        if isinstance(image, bytes) == self.are_files and (self.are_files or image.shape == self.shape):  # type: ignore[union-attr]
+        shape = None if isinstance(image, bytes) else image.shape
+        if shape == (None if self.are_files else self.shape):
             return image
-        what = "an image file" if isinstance(image, bytes) else f"pixels of shape {image.shape}"
+        what = f"pixels of shape {shape}" if shape else "an image file"
         raise CorruptDataError(
             f"{what}, unlike the first sample",
             where=self.container.locate(index),
@@ -59,7 +53,7 @@ class Scanned:
 
 
 def scanned(container: Container, listings: Listings | None) -> Scanned:
-    digest = _digest(container)
+    digest = files_digest(container.files)
     name = f"container-{fingerprint(VERSION, container.kind, container.asked, digest, *container.files)}"
     if listings is not None and (content := listings.get(name)) is not None:
         with contextlib.suppress(Exception):  # a damaged one raises anything
@@ -76,18 +70,9 @@ def scanned(container: Container, listings: Listings | None) -> Scanned:
             where=container.files[0],
             hint="The file is probably damaged: check it with the program that wrote it.",
         ) from None
-    if listings is not None and _digest(container) == digest:  # it has not changed meanwhile
+    if listings is not None and files_digest(container.files) == digest:  # it has not changed meanwhile
         listings.keep(name, pickle.dumps(found))
     return found
-
-
-def _digest(container: Container) -> str:
-    root = Path(os.path.commonpath([file.parent for file in container.files]))
-    names = [os.path.relpath(file, root) for file in container.files]
-    digest, refused = names_digest(root, names, statuses(map(str, container.files)))
-    for error in refused.values():
-        raise error
-    return digest
 
 
 def _found(container: Container, digest: str) -> Scanned:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from storebench.datasets.containers.base import LABEL_FIELDS, Container, Labels, Spans, listed, read_at
+from storebench.datasets.containers.base import LABEL_FIELDS, Labels, Ranges, Spans, listed, read_at
 from storebench.datasets.folder import is_left_out
 from storebench.datasets.images import EXTENSIONS
 from storebench.datasets.sources import Member, members, open_source
@@ -20,7 +20,7 @@ MOST_LABEL_BYTES = 1 << 20
 _IMAGES = tuple(extension.removeprefix(".") for extension in EXTENSIONS)
 
 
-class TarShards(Container):
+class TarShards(Ranges):
     def scan(self) -> None:
         self.spans = Spans(self.files)
         labels, without, extensions = Labels(self.files[0], self.asked), 0, set[str]()

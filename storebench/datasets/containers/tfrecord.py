@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, Spans, cut_short
+from storebench.datasets.containers.base import Labels, Ranges, Spans, cut_short
 from storebench.datasets.containers.crc32c import crc32c, masked
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.containers.protobuf import read_varint, signed, wire_fields
@@ -25,7 +25,7 @@ _FLOATS, _INTEGERS = 2, 3
 """Fields of a Feature for its list of values; the third kind, field 1, is a list of bytes."""
 
 
-class TfRecords(Container):
+class TfRecords(Ranges):
     def scan(self) -> None:
         self.spans = Spans(self.files)
         labels = Labels(self.files[0], self.asked)
@@ -33,7 +33,7 @@ class TfRecords(Container):
         for shard, path in enumerate(self.files):
             with open_source(path) as stream:
                 for offset, record in _records(stream, path):
-                    where = f"{path}: record at byte {offset:,}"
+                    where = f"{path}: sample at byte {offset:,}"
                     example = _parsed(record, where)
                     self.image = self.image or self.image_field(example, path)
                     self.label = self.label or self.label_field(example, path)
@@ -52,10 +52,6 @@ class TfRecords(Container):
             raise CorruptDataError(f"no bytes in its feature {self.image}", where=where, hint=COPY_AGAIN)
         sides = [next((_value(example, name) for name in names if name in example), 0) for names in _SIDES]
         return image_or_pixels(image, where, sides)
-
-    def locate(self, index: int) -> str:
-        path, offset, _ = self.spans.place(index)
-        return f"{path}: record at byte {offset:,}"
 
 
 def _records(stream: BinaryIO, path: Path) -> Iterator[tuple[int, memoryview]]:
