@@ -10,7 +10,7 @@ from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
 from storebench.stores.lmdb_files import find_lmdb
 from storebench.stores.random_reads import Candidate, Reads, SampleSet, measured
-from storebench.system.isolated import IsolatedError, run_isolated
+from storebench.system.isolated import run_isolated
 
 __all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
 
@@ -50,14 +50,8 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
     if kind != "LMDB" and database is not None:
         raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
     work = partial(_inspect, place, kind, database, samples)
-    try:
-        return run_isolated(work, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
-    except IsolatedError as error:
-        raise CorruptDataError(
-            f"reading it as {kind} {error}",
-            where=place,
-            hint="The file is probably damaged: check it with the program that wrote it.",
-        ) from None
+    doing = f"reading it as {kind}"
+    return run_isolated(work, doing=doing, where=place, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:

@@ -9,11 +9,12 @@ import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
-from storebench.errors import StorebenchError
+from storebench.errors import CorruptDataError, StorebenchError
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, signal_name
 from storebench.system.unexpected import summary
@@ -22,12 +23,13 @@ from storebench.units import format_bytes
 T = TypeVar("T")
 
 
-class IsolatedError(Exception):
-    """The process ended without an answer; the message says how, as a clause."""
+def run_isolated(work: Callable[[], T], *, doing: str, where: Path, limit_s: float, memory_bytes: int) -> T:
+    """Call a function that reads a file in a forked process, and return its result; `doing` begins its errors."""
 
+    def ended(how: str) -> CorruptDataError:
+        hint = "The file is probably damaged: check it with the program that wrote it."
+        return CorruptDataError(f"{doing} {how}", where=where, hint=hint)
 
-def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) -> T:
-    """Call a function in a forked process, and return its result."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
         target=_answer, args=(work, sender, receiver, memory_bytes), daemon=True
@@ -40,19 +42,21 @@ def run_isolated(work: Callable[[], T], *, limit_s: float, memory_bytes: int) ->
             process.start()
         sender.close()
         if not receiver.poll(limit_s):
-            raise IsolatedError(f"took longer than {limit_s:.0f} s")
+            raise ended(f"took longer than {limit_s:.0f} s")
         try:
             result, error = receiver.recv()
         except (EOFError, OSError):
             process.join()
             code = process.exitcode or 0
             ending = signal_name(code) if code < 0 else f"exit code {code}"
-            raise IsolatedError(f"ended {'by' if code < 0 else 'with'} {ending}") from None
+            raise ended(f"ended {'by' if code < 0 else 'with'} {ending}") from None
     finally:
         if process.pid is not None:
             process.kill()
             process.join()
         receiver.close()
+    if isinstance(error, MemoryError):
+        raise ended(f"takes more than {format_bytes(memory_bytes)} of memory") from None
     if error is not None:
         raise error
     answer: T = result
@@ -77,7 +81,7 @@ def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, mem
     except StorebenchError as known:
         error = known
     except MemoryError:
-        error = IsolatedError(f"takes more than {format_bytes(memory_bytes)} of memory")
+        error = MemoryError()
     except Exception as unknown:  # noqa: BLE001 - whatever it is, it belongs to the caller: there it is raised
         error = RuntimeError(summary(unknown))
         error.add_note("".join(traceback.format_exception(unknown)))

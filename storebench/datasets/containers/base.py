@@ -37,6 +37,7 @@ class Asked:
 
 
 _LONGEST_LABEL = 1000
+_OTHER_FIELD = "Name another field for the label with #IMAGE,LABEL."
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Labels:
         if value is None and not self._codes and not self._needed:
             self.skip(1)
             return
-        place, hint = where or self._where, "Name another field for the label with #IMAGE,LABEL."
+        place, hint = where or self._where, _OTHER_FIELD
         if self._lacking:
             hint = "Label all samples or none, or name the field: write #IMAGE,LABEL behind the path."
             raise CorruptDataError("it has a label, and samples before it have none", where=place, hint=hint)
@@ -104,23 +105,20 @@ class Labels:
             return Classes(np.zeros(self._lacking, np.int64), (ONE_CLASS,))
         words = list(self._words)
         numbers = [int(word) for word in words if word.removeprefix("-").isdecimal()]
-        whole = len(numbers) == len(words)
-        if whole and 0 <= min(numbers) <= max(numbers) <= MOST_LABEL:
-            known = tuple(names) or tuple(map(str, range(max(numbers) + 1)))
-            if max(numbers) >= len(known):
-                what = f"label {max(numbers)}, but there are names of {len(known)} classes"
-                raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
-            return Classes(np.array(numbers, np.int64)[np.array(self._codes)], known)
-        order = sorted(words, key=int) if whole else sorted(words)
+        keys: list[Any] = numbers if len(numbers) == len(words) else words
+        small = keys is numbers and 0 <= min(keys) <= max(keys) <= MOST_LABEL
+        order = list(range(max(keys) + 1)) if small else sorted(set(keys))
+        known = tuple(names) if small and names else tuple(map(str, order))
         if len(order) > MOST_LABEL + 1:
             raise CorruptDataError(
-                f"{len(order):,} different labels, which are no classes",
-                where=self._where,
-                hint="Name another field for the label with #IMAGE,LABEL.",
+                f"{len(order):,} different labels, which are no classes", where=self._where, hint=_OTHER_FIELD
             )
-        place = {word: number for number, word in enumerate(order)}
-        ranks = np.array([place[word] for word in words], np.int64)
-        return Classes(ranks[np.array(self._codes)], tuple(order))
+        if len(order) > len(known):
+            what = f"label {order[-1]}, but there are names of {len(known)} classes"
+            raise CorruptDataError(what, where=self._where, hint="Write the labels again.")
+        place = {key: number for number, key in enumerate(order)}
+        ranks = np.array([place[key] for key in keys], np.int64)
+        return Classes(ranks[np.array(self._codes)], known)
 
 
 class Container(ABC):

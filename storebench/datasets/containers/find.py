@@ -36,45 +36,40 @@ from storebench.settings.words import Split
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of container: its name, the test of a file's first bytes, and the class that reads it."""
+    """One kind of container: its name, the class that reads it, and the test of a file's first bytes."""
 
     words: str
-    begins: Callable[[bytes], bool]
     target: str
+    begins: Callable[[bytes], object]
     several: bool = True  # whether its samples may be in several files
 
 
 def _is_tar(start: bytes) -> bool:
-    with contextlib.suppress(tarfile.HeaderError):
+    try:
         tarfile.TarInfo.frombuf(start[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
-        return True
-    return False
+    except tarfile.HeaderError:
+        return False
+    return True
 
 
-_HDF5_PLACES = (0, 512, 1024, 2048)  # of its signature: behind a user's block
+def _is_tfrecord(start: bytes) -> bool:
+    return masked(crc32c(start[:8])).to_bytes(4, "little") == start[8:12]
+
+
+def _starts(pattern: bytes) -> Callable[[bytes], object]:
+    return re.compile(pattern, re.DOTALL).match
+
+
+_HDF5 = rb"(.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"  # behind a user's block
 
 KINDS = (
-    Kind("tar shards", _is_tar, "tar:TarShards"),
-    Kind("Parquet", lambda start: start.startswith(b"PAR1"), "arrow:ParquetRows"),
-    Kind("Arrow", lambda start: start.startswith((b"ARROW1\0\0", b"\xff\xff\xff\xff")), "arrow:ArrowRows"),
-    Kind("LMDB", lambda start: start[16:20] == b"\xde\xc0\xef\xbe", "lmdb:LmdbRecords", several=False),
-    Kind(
-        "HDF5",
-        lambda start: any(start.startswith(b"\x89HDF\r\n\x1a\n", place) for place in _HDF5_PLACES),
-        "hdf5:Hdf5Arrays",
-        several=False,
-    ),
-    Kind(
-        "MDS",
-        lambda start: start.lstrip().startswith(b"{") and b'"shards"' in start,
-        "mds:MdsShards",
-        several=False,
-    ),
-    Kind(
-        "TFRecord",
-        lambda start: masked(crc32c(start[:8])).to_bytes(4, "little") == start[8:12],
-        "tfrecord:TfRecords",
-    ),
+    Kind("tar shards", "tar:TarShards", _is_tar),
+    Kind("Parquet", "arrow:ParquetRows", _starts(rb"PAR1")),
+    Kind("Arrow", "arrow:ArrowRows", _starts(rb"ARROW1\0\0|\xff\xff\xff\xff")),
+    Kind("LMDB", "lmdb:LmdbRecords", _starts(rb".{16}\xde\xc0\xef\xbe"), several=False),
+    Kind("HDF5", "hdf5:Hdf5Arrays", _starts(_HDF5), several=False),
+    Kind("MDS", "mds:MdsShards", _starts(rb'\s*\{.*"shards"'), several=False),
+    Kind("TFRecord", "tfrecord:TfRecords", _is_tfrecord),
 )
 
 START_BYTES = 4096

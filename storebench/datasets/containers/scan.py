@@ -15,7 +15,7 @@ from storebench.datasets.containers.base import Container
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import files_digest, fingerprint, unreadable
 from storebench.errors import CorruptDataError
-from storebench.system.isolated import IsolatedError, run_isolated
+from storebench.system.isolated import run_isolated
 
 VERSION = 2  # increased whenever a scan would find something else
 LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
@@ -59,17 +59,13 @@ def scanned(container: Container, listings: Listings | None) -> Scanned:
         with contextlib.suppress(Exception):  # a damaged one raises anything
             if isinstance(known := _Reader(io.BytesIO(content)).load(), Scanned):
                 return known
-    try:
-        # Libraries may crash on a damaged file.
-        found = run_isolated(
-            functools.partial(_found, container, digest), limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES
-        )
-    except IsolatedError as error:
-        raise CorruptDataError(
-            f"reading {container.kind} {error}",
-            where=container.files[0],
-            hint="The file is probably damaged: check it with the program that wrote it.",
-        ) from None
+    found = run_isolated(  # libraries may crash on a damaged file
+        functools.partial(_found, container, digest),
+        doing=f"reading {container.kind}",
+        where=container.files[0],
+        limit_s=LIMIT_S,
+        memory_bytes=MEMORY_BYTES,
+    )
     if listings is not None and files_digest(container.files) == digest:  # it has not changed meanwhile
         listings.keep(name, pickle.dumps(found))
     return found

@@ -17,7 +17,6 @@ from storebench.units import number_of
 
 JSON = "json"
 MOST_LABEL_BYTES = 1 << 20
-_IMAGES = tuple(extension.removeprefix(".") for extension in EXTENSIONS)
 
 
 class TarShards(Ranges):
@@ -66,7 +65,7 @@ class TarShards(Ranges):
     def _image(self, where: str, fields: dict[str, Member]) -> Member | None:
         if self.asked.image:
             return fields.get(self.asked.image)
-        images = [name for name in fields if name.lower() in _IMAGES]
+        images = [name for name in fields if f".{name.lower()}" in EXTENSIONS]
         if len(images) > 1:
             raise CorruptDataError(
                 f"several images in one sample: {listed(images)}",
