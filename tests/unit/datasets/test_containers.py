@@ -3,7 +3,7 @@
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tests.support.photo_folders import photo_file, write_photos
 from tests.support.thinning import examples
 
 Cli = Callable[..., Any]
+Write = Callable[[Path], str]  # write a container; return what `--dataset` calls it
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ def _raw_example(path: Path) -> str:
     return str(path)
 
 
-PIXELS: dict[str, Callable[[Path], str]] = {
+PIXELS: dict[str, Write] = {
     "HDF5": lambda path: _h5(path, RAW, chunks=(4, 20, 30, 3), compression="gzip"),
     "HDF5, channels first": lambda path: _h5(path, RAW.transpose(0, 3, 1, 2)),
     "Caffe": _raw_datum,
@@ -182,81 +183,78 @@ def test_grey_pixels_have_one_channel(tmp_path: Path) -> None:
 JPEG = photo_file(0, (40, 30))
 
 
-def _tar(members: dict[str, bytes]) -> Callable[[Path], str]:
-    return lambda path: str(write_tar(path, members))
+def _tar(members: dict[str, bytes], fields: str = "") -> Write:
+    return lambda path: f"{write_tar(path, members)}{fields}"
 
 
-def _parquet(columns: dict[str, Any], classes: list[str] | None = None) -> Callable[[Path], str]:
+def _parquet(columns: dict[str, Any], fields: str = "", classes: Sequence[str] = ()) -> Write:
     def write(path: Path) -> str:
         rows = pa.table(columns)
         if classes:
             about = {"info": {"features": {"label": {"names": classes}}}}
             rows = rows.replace_schema_metadata({"huggingface": json.dumps(about)})
         pq.write_table(rows, path)
-        return str(path)
+        return f"{path}{fields}"
 
     return write
 
 
-def _examples(*features: dict[str, bytes | int]) -> Callable[[Path], str]:
+def _examples(*features: dict[str, bytes | int], fields: str = "") -> Write:
+    return _bytes(b"".join(record(example(one)) for one in features), fields=fields)
+
+
+def _bytes(content: bytes, suffix: str = "", fields: str = "") -> Write:
     def write(path: Path) -> str:
-        path.write_bytes(b"".join(record(example(one)) for one in features))
-        return str(path)
+        path = path.with_suffix(suffix)
+        path.write_bytes(content)
+        return f"{path}{fields}"
 
     return write
 
 
-LABELS: dict[str, tuple[Callable[[Path], str], str, list[int], tuple[str, ...]]] = {
+TEXTS = [{"image/encoded": JPEG, "label": b"b"}, {"image/encoded": JPEG, "label": b"a"}]
+LABELS: dict[str, tuple[Write, list[int], Sequence[str]]] = {
     "json": (
         _tar({"a.jpg": JPEG, "a.json": b'{"label": 2}', "b.jpg": JPEG, "b.json": b'{"label": 0}'}),
-        "",
         [2, 0],
-        ("0", "1", "2"),
+        "012",
     ),
-    "value in json": (_tar({"a.jpg": JPEG, "a.json": b'{"kind": "x"}'}), "#jpg,kind", [0], ("x",)),
+    "value in json": (_tar({"a.jpg": JPEG, "a.json": b'{"kind": "x"}'}, "#jpg,kind"), [0], "x"),
     "text": (
         _tar({"a.jpg": JPEG, "a.cls": b"dog\n", "b.jpg": JPEG, "b.cls": b"cat"}),
-        "",
         [1, 0],
         ("cat", "dog"),
     ),
-    "second image": (_tar({"a.jpg": JPEG, "a.seg.png": b"", "a.cls": b"1"}), "", [1], ("0", "1")),
-    "own extension": (_tar({"d/a.x.jpg": JPEG, "d/a.y": b"1"}), "#x.jpg,y", [1], ("0", "1")),
-    "none in a tar": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "b.txt": b"3"}), "", [0, 0], ("images",)),
-    "capitals": (_tar({"a.JPG": JPEG, "a.CLS": b"1"}), "", [1], ("0", "1")),
-    "sample without image": (_tar({"a.cls": b"3", "b.jpg": JPEG, "b.cls": b"1"}), "", [1], ("0", "1")),
-    "hidden": (_tar({"._a.jpg": b"", "a.jpg": JPEG, "a.cls": b"1"}), "", [1], ("0", "1")),
+    "second image": (_tar({"a.jpg": JPEG, "a.seg.png": b"", "a.cls": b"1"}), [1], "01"),
+    "own extension": (_tar({"d/a.x.jpg": JPEG, "d/a.y": b"1"}, "#x.jpg,y"), [1], "01"),
+    "none in a tar": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "b.txt": b"3"}), [0, 0], ("images",)),
+    "capitals": (_tar({"a.JPG": JPEG, "a.CLS": b"1"}), [1], "01"),
+    "sample without image": (_tar({"a.cls": b"3", "b.jpg": JPEG, "b.cls": b"1"}), [1], "01"),
+    "hidden": (_tar({"._a.jpg": b"", "a.jpg": JPEG, "a.cls": b"1"}), [1], "01"),
     "classes with names": (
-        _parquet({"image": [JPEG, JPEG], "label": [1, 0]}, ["cat", "dog", "eel"]),
-        "",
+        _parquet({"image": [JPEG, JPEG], "label": [1, 0]}, classes=["cat", "dog", "eel"]),
         [1, 0],
         ("cat", "dog", "eel"),
     ),
-    "other columns": (_parquet({"a": [JPEG], "b": [7], "label": [1]}), "#a,b", [7], tuple("01234567")),
-    "only column with bytes": (_parquet({"photo": [JPEG], "label": [1]}), "", [1], ("0", "1")),
+    "other columns": (_parquet({"a": [JPEG], "b": [7], "label": [1]}, "#a,b"), [7], "01234567"),
+    "only column with bytes": (_parquet({"photo": [JPEG], "label": [1]}), [1], "01"),
     "large numbers": (
         _parquet({"x": [JPEG] * 3, "y": [10**9, -1, 10**9]}),
-        "",
         [1, 0, 1],
         ("-1", "1000000000"),
     ),
-    "none in Parquet": (_parquet({"x": [JPEG, JPEG]}), "", [0, 0], ("images",)),
-    "text feature": (
-        _examples({"image/encoded": JPEG, "label": b"b"}, {"image/encoded": JPEG, "label": b"a"}),
-        "",
-        [1, 0],
-        ("a", "b"),
-    ),
-    "other features": (_examples({"i": JPEG, "l": 1, "label": 0}), "#i,l", [1], ("0", "1")),
+    "none in Parquet": (_parquet({"x": [JPEG, JPEG]}), [0, 0], ("images",)),
+    "text feature": (_examples(*TEXTS), [1, 0], "ab"),
+    "other features": (_examples({"i": JPEG, "l": 1, "label": 0}, fields="#i,l"), [1], "01"),
 }
 
 
 @pytest.mark.parametrize("case", LABELS)
 def test_labels_are_found_by_their_usual_names_or_as_asked(case: str, tmp_path: Path) -> None:
-    write, fields, labels, names = LABELS[case]
-    dataset = opened(write(tmp_path / "a") + fields)
+    write, labels, names = LABELS[case]
+    dataset = opened(write(tmp_path / "a"))
     assert [dataset.original(index) for index in range(len(dataset))] == [(JPEG, label) for label in labels]
-    assert dataset.info.class_names == names
+    assert dataset.info.class_names == tuple(names)
     assert ("every label is 0" in dataset.layout_note) == (len(names) == 1)
 
 
@@ -323,7 +321,7 @@ def test_a_folder_of_images_stays_one_beside_an_archive(photos: Path, cli: Cli, 
 # What cannot be read.
 
 
-def _cut(kind: str, name: str, share: float) -> Callable[[Path], str]:
+def _cut(kind: str, name: str, share: float) -> Write:
     def write(folder: Path) -> str:
         text = WRITERS[kind](folder, [(photo_file(at, (90, 80)), at) for at in range(8)])
         path = folder / name
@@ -334,14 +332,8 @@ def _cut(kind: str, name: str, share: float) -> Callable[[Path], str]:
     return write
 
 
-def _pickles(folder: Path) -> str:
-    write_lmdb(folder, numbered(pickled([JPEG, JPEG])))
-    return str(folder)
-
-
-def _a_text_among_images(folder: Path) -> str:
-    write_lmdb(folder, numbered([JPEG, b"text", JPEG]))
-    return str(folder)
+def _lmdb(values: Sequence[bytes], fields: str = "") -> Write:
+    return lambda folder: f"{_records(folder, [key for key, _ in numbered(values)], values)}{fields}"
 
 
 def _damaged_record(path: Path) -> str:
@@ -351,112 +343,117 @@ def _damaged_record(path: Path) -> str:
     return str(path)
 
 
-def _in_other_files(path: Path) -> str:
-    container_files.mds(path, [(JPEG, 0), (JPEG, 1)])
-    index = path / "index.json"
-    index.write_text(index.read_text().replace("shard.00001", "../shard.00001"))
-    return str(path)
+def _index(old: str, new: str) -> Write:
+    """Return a writer of MDS whose index has another text in the last shard that has the old one."""
 
-
-def _bytes(content: bytes, suffix: str = "") -> Callable[[Path], str]:
     def write(path: Path) -> str:
-        path = path.with_suffix(suffix)
-        path.write_bytes(content)
+        container_files.mds(path, [(JPEG, at % 2) for at in range(8)])
+        before, _, after = (path / "index.json").read_text().rpartition(old)
+        (path / "index.json").write_text(before + new + after)
         return str(path)
 
     return write
 
 
-REFUSED: dict[str, tuple[Callable[[Path], str], str, int, str]] = {
-    "cut tar": (_cut("tar", "001.tar", 0.4), "", 5, "001.tar: truncated"),
-    "cut Parquet": (_cut("Parquet", "1.parquet", 0.5), "", 5, "1.parquet: cannot be read"),
-    "cut Arrow": (_cut("Hugging Face", "data-00000-of-00001.arrow", 0.5), "", 5, ".arrow: cannot be read"),
-    "cut TFRecord": (_cut("TFRecord", "1.tfrecord", 0.5), "", 5, "1.tfrecord: cut short"),
-    "cut MDS": (_cut("MDS", "shard.00001.mds", 0.5), "", 5, "shard.00001.mds: cut short"),
-    "cut zstd": (_cut("MDS, zstd", "shard.00001.mds.zstd", 0.5), "", 5, "shard.00001.mds.zstd: "),
-    "cut LMDB": (_cut("Caffe", "data.mdb", 0.5), "", 5, "data.mdb: cut short"),
-    "cut HDF5": (_cut("HDF5", "a.h5", 0.5), "", 5, "a.h5: HDF5 cannot read it"),
-    "a damaged record": (_damaged_record, "", 5, "checksum is wrong"),
-    "a pickle": (_pickles, "", 5, "key 00000000: its value is no image file, and pickled"),
+def _large(shape: tuple[int, ...]) -> Write:
+    """Return a writer of an array of which nothing is stored."""
+
+    def write(path: Path) -> str:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("images", shape, np.uint8, chunks=(1, 4, 4, 3))
+        return str(path)
+
+    return write
+
+
+PATHS = pa.array([{"path": "a.jpg"}], pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+REFUSED: dict[str, tuple[Write, str]] = {
+    "cut tar": (_cut("tar", "001.tar", 0.4), "001.tar: truncated"),
+    "cut Parquet": (_cut("Parquet", "1.parquet", 0.5), "1.parquet: cannot be read"),
+    "cut Arrow": (_cut("Hugging Face", "data-00000-of-00001.arrow", 0.5), ".arrow: cannot be read"),
+    "cut TFRecord": (_cut("TFRecord", "1.tfrecord", 0.5), "1.tfrecord: cut short"),
+    "cut MDS": (_cut("MDS", "shard.00001.mds", 0.5), "shard.00001.mds: cut short"),
+    "cut zstd": (_cut("MDS, zstd", "shard.00001.mds.zstd", 0.5), "shard.00001.mds.zstd: "),
+    "cut LMDB": (_cut("Caffe", "data.mdb", 0.5), "data.mdb: cut short"),
+    "cut HDF5": (_cut("HDF5", "a.h5", 0.5), "a.h5: HDF5 cannot read it"),
+    "a damaged record": (_damaged_record, "checksum is wrong"),
+    "a pickle": (_lmdb(pickled([JPEG, JPEG])), "key 00000000: its value is no image file, and pickled"),
     "a text among images": (
-        _a_text_among_images,
-        "",
-        5,
+        _lmdb([JPEG, b"text", JPEG]),
         "key 00000001: its value is no image file, and no Datum",
     ),
-    "another folder": (_in_other_files, "", 5, "outside of its folder"),
-    "no container": (_bytes(b"PATH 1\n" * 100), "", 2, "by its content"),
-    "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "", 2, "Unpack it first"),
-    "an empty file": (_bytes(b""), "", 2, "by its content"),
-    "nothing": (str, "", 2, "No such file"),
-    "no field": (_tar({"a.jpg": JPEG}), "#png", 5, "its fields are jpg"),
+    "another folder": (_index("shard.00001", "../shard.00001"), "outside of its folder"),
+    "columns that differ": (_index('["class", "image"]', '["class", "photo"]'), "different columns"),
+    "a shard of many samples": (_index('"samples": 4', f'"samples": {2**62}'), "cut short or damaged"),
+    "large pixels": (_large((3, 10**6, 10**6, 3)), "an image of 1,000,000 x 1,000,000 x 3, not of"),
+    "many pixels": (_large((10**12, 4, 4, 3)), "no file holds 1,000,000,000,000 samples"),
+    "no field": (_tar({"a.jpg": JPEG}, "#png"), "its fields are jpg"),
     "two images": (
         _tar({"a.jpg": JPEG, "a.png": JPEG}),
-        "",
-        5,
         "several images in one sample: jpg, png. Name one",
     ),
-    "one label missing": (
-        _tar({"a.jpg": JPEG, "a.cls": b"1", "b.jpg": JPEG}),
-        "",
-        5,
-        ":b: the label of sample 1 is missing",
-    ),
-    "the first label missing": (
-        _tar({"a.jpg": JPEG, "b.jpg": JPEG, "b.cls": b"1"}),
-        "",
-        5,
-        ":b: it has a label, and samples before it have none",
-    ),
-    "a label without end": (_tar({"a.jpg": JPEG, "a.cls": b"1" * 5000}), "", 5, "has 5,000 characters"),
-    "a field twice": (
-        _tar({"a.jpg": JPEG, "./a.jpg": JPEG}),
-        "",
-        5,
-        "several members of one name in the sample a",
-    ),
-    "no column": (_parquet({"image": [JPEG]}), "#imgae", 2, "Did you mean 'image'?"),
-    "a path only": (
-        _parquet(
-            {"image": pa.array([{"path": "a.jpg"}], pa.struct({"bytes": pa.binary(), "path": pa.string()}))}
-        ),
-        "",
-        5,
-        "Write the images into the table",
-    ),
-    "numbers": (_parquet({"image": [1]}), "", 5, "holds int64, not the bytes of image files"),
+    "a label without end": (_tar({"a.jpg": JPEG, "a.cls": b"1" * 5000}), "has 5,000 characters"),
+    "a field twice": (_tar({"a.jpg": JPEG, "./a.jpg": JPEG}), "several members of one name in the sample a"),
+    "a path only": (_parquet({"image": PATHS}), "Write the images into the table"),
+    "numbers": (_parquet({"image": [1]}), "holds int64, not the bytes of image files"),
     "several labels": (
         _parquet({"image": [JPEG], "label": [[1, 2]]}),
-        "",
-        5,
         "a list, not one whole number or text",
     ),
-    "no image": (_parquet({"image": [b"text"]}), "", 5, "4 bytes that are no image file"),
-    "an image that does not decode": (
-        _parquet({"image": [JPEG[:400]]}),
-        "",
-        5,
-        "row 0: a JPEG that is cut short",
-    ),
-    "fractions": (
-        lambda path: _h5(path, RAW.astype(np.float32)),
-        "",
-        5,
-        "images holds float32 6 x 20 x 30 x 3",
-    ),
+    "several labels of a feature": (_bytes(record(SEVERAL)), "a list, not one whole number or text"),
+    "no image": (_parquet({"image": [b"text"]}), "4 bytes that are no image file"),
+    "an image that does not decode": (_parquet({"image": [JPEG[:400]]}), "row 0: a JPEG that is cut short"),
+    "fractions": (lambda path: _h5(path, RAW.astype(np.float32)), "images holds float32 6 x 20 x 30 x 3"),
+}
+NOT_FOUND: dict[str, tuple[Write, str]] = {
+    "no container": (_bytes(b"PATH 1\n" * 100), "by its content"),
+    "gzip": (_bytes(b"\x1f\x8b" + bytes(600), ".gz"), "Unpack it first"),
+    "an empty file": (_bytes(b""), "by its content"),
+    "nothing": (str, "No such file"),
+    "no column": (_parquet({"image": [JPEG]}, "#imgae"), "Did you mean 'image'?"),
+    "fields of LMDB": (_lmdb([JPEG], "#a"), "LMDB has no fields"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", [*REFUSED, *NOT_FOUND])
 def test_what_cannot_be_read_is_refused_in_one_line(case: str, cli: Cli, tmp_path: Path) -> None:
-    write, fields, code, says = REFUSED[case]
+    write, says = (REFUSED | NOT_FOUND)[case]
     text = write(tmp_path / "data")
-    name = text if text.startswith("hf:") else f"container:{text}{fields}"
+    name = text if text.startswith("hf:") else f"container:{text}"
     done = cli("convert", "lmdb", "--dataset", name, "--out", "stores")
     lines = [line for line in done.stderr.splitlines() if line.startswith("storebench: ")]
-    assert (done.returncode, len(lines)) == (code, 1), done.stderr
+    assert (done.returncode, len(lines)) == (5 if case in REFUSED else 2, 1), done.stderr
     assert says in lines[0]
     assert not list(tmp_path.glob("stores/*/*"))
+
+
+ONE_OF_TWO: dict[str, Callable[[Path, list[int | None]], str]] = {
+    "tar": lambda path, labels: _tar(
+        {
+            f"{at}.{key}": content
+            for at, label in enumerate(labels)
+            for key, content in (("jpg", JPEG), ("cls", b"%d" % (label or 0)))
+            if key == "jpg" or label is not None
+        }
+    )(path),
+    "Parquet": lambda path, labels: _parquet({"image": [JPEG] * 2, "label": labels})(path),
+    "TFRecord": lambda path, labels: _examples(
+        *({"image": JPEG} | ({} if label is None else {"label": label}) for label in labels)
+    )(path),
+    "LMDB": lambda path, labels: _records(
+        path, [(b"%d.jpg" % at if label is None else b"%d/%d.jpg" % (label, at)) for at, label in enumerate(labels)]
+    ),
+}
+"""Write two samples, one with a label."""
+
+
+@pytest.mark.parametrize("kind", ONE_OF_TWO)
+def test_all_samples_have_a_label_or_none(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(CorruptDataError, match="samples before it have none"):
+        opened(ONE_OF_TWO[kind](tmp_path / "a", [None, 1]))
+    with pytest.raises(CorruptDataError, match="the label of sample 1 is missing"):
+        opened(ONE_OF_TWO[kind](tmp_path / "b", [1, None]))
+    assert opened(ONE_OF_TWO[kind](tmp_path / "c", [None, None])).info.class_names == ("images",)
 
 
 def test_damaged_images_are_left_out_as_asked(samples: list[Sample], tmp_path: Path) -> None:
