@@ -26,7 +26,7 @@ from storebench.report.labels import (
     percent,
     size,
 )
-from storebench.report.panels import BASES, rate_ratio, state_rank
+from storebench.report.panels import BASES, IN_PLACE, rate_ratio, state_rank
 from storebench.report.roofline import BUSY_FRAC, Model, rooflines
 from storebench.report.tables import Table
 from storebench.runs.promised import incomplete
@@ -151,6 +151,7 @@ def advice_of(cells: Sequence[CellSummary], named: Sequence[Accelerator] = ()) -
     if not sound:
         names = ", ".join(dict.fromkeys(backend_label(cell.backend) for cell in bases))
         return Advice(sentence=f"It cannot be told: the figures of {names} do not validate.")
+    sound = [cell for cell in sound if cell.backend in IN_PLACE] or sound
     base = max(sound, key=lambda cell: (not cell.cold_start, state_rank(cell), cell.cell.workers))
     if base.cold_start:
         return Advice(sentence="It cannot be told from a cold start, which ranks no store.")
@@ -209,16 +210,22 @@ def _described(cell: CellSummary, base: CellSummary) -> tuple[str, Change, str]:
     """Return the label and the kind of a choice, and what changes in training with it."""
     backend, side = cell.cell.backend, cell.cell.data.image_size
     files = "your files" if base.backend == ORIGINAL else backend_label(base.backend)
-    if base.cell.data.container is not None:
+    if base.backend in IN_PLACE:
+        files = "your container" + (" (own order)" if base.cell.backend.native_order else "")
+    elif base.cell.data.container is not None:
         files = "single image files"
     store = FORMATS.get(backend.format, backend.format) + (" (direct)" if backend.reader == "direct" else "")
     if cell is base:
         return files, Change.FILES, NOTHING
+    if backend.name == ORIGINAL and base.backend in IN_PLACE:
+        return "single image files", Change.SAME, NOTHING
     if backend.format == base.cell.backend.format:
         options = ", ".join(f"{name} {value}" for name, value in backend.codec_options)
         return f"{files}, {options}", Change.DECODER, "pixels differ slightly"
     if backend.codec == base.cell.backend.codec:
-        return f"the same files in {store}", Change.SAME, NOTHING
+        return f"the same {'pixels' if backend.codec == 'raw' else 'files'} in {store}", Change.SAME, NOTHING
+    if base.cell.backend.codec == "raw":
+        return f"{backend.codec.upper()}s in {store}", Change.SAME, NOTHING
     if backend.codec == "raw":
         return f"raw pixels in {store}", Change.RAW, "no random crops" if side else NOTHING
     return f"{side}-pixel {backend.codec.upper()}s in {store}", Change.SHRUNK, "crops of the middle"
@@ -234,7 +241,10 @@ def _feeds(cell: CellSummary, accelerator: Accelerator, handoff_s: float) -> boo
 def _of_all(cell: CellSummary, name: str) -> float | None:
     """Return a fact about a store that grows with its samples, for the whole dataset."""
     value, count = cell.fact(name), cell.fact("store_count")
-    return None if value is None or not count else value * (cell.whole.count if cell.whole else count) / count
+    whole = cell.whole.count if cell.whole else count
+    if value is None or not count or (cell.backend in IN_PLACE and whole != count):  # its files are whole
+        return None
+    return float(value * whole / count)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

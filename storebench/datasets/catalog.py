@@ -136,7 +136,7 @@ def open_dataset(
             raise DataNotFoundError(f"no files of {spec.name}", where=places, hint=needed_files(spec.name))
         why = "asked for" if spec.synthetic else f"no files of {spec.name} in {places}"
         return SyntheticDataset(spec, why=why)
-    by_class = entry is None or entry.image_files
+    by_class = spec.container is None and (entry is None or entry.image_files)
     if spec.skip_unreadable:
         return select_readable(source, spec, by_class=by_class, listings=listings, progress=progress)
     return select(source, spec, by_class=by_class)

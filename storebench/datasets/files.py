@@ -157,7 +157,7 @@ class Originals(Dataset):
                 where=source.info.name,
                 hint="Use it with folder:PATH or with ImageNet's own files, or choose png or jpeg.",
             )
-        self._source = source
+        self.source = source
         self._decode = decode
         self._info = info
         self.layout_note, self.skip_note = source.layout_note, source.skip_note
@@ -167,7 +167,7 @@ class Originals(Dataset):
         raise NotImplementedError("image files are copied as they are")
 
     def original(self, index: int, *, decode: bool = True) -> tuple[bytes, int]:
-        return self._source.original(index, decode=decode and self._decode)
+        return self.source.original(index, decode=decode and self._decode)
 
     def locate(self, index: int) -> str:
-        return self._source.locate(index)
+        return self.source.locate(index)

@@ -14,6 +14,7 @@ from storebench.datasets.images import JPEG
 from storebench.errors import DiskFullError
 from storebench.first_run.facts import ENOUGH_SAMPLES, FEWEST_SAMPLES, Machine, Samples
 from storebench.runs.manifest import CHOSEN_BACKENDS, Whole
+from storebench.settings.backend import STREAM
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import CacheState, ComputeKind
 from storebench.training.step_table import PREFETCHED_MOST_FRAC
@@ -113,8 +114,10 @@ def choose(
     samples: Samples, machine: Machine, matrix: Mapping[str, Any], rounds: int | None = None
 ) -> FirstRun:
     """Return the richest run that fits into `BUDGET_S`, or the shortest one; `matrix` and `rounds` replace what is chosen."""
-    no_raw = _raw_refusal(samples, machine)
+    no_raw, not_in_place = _raw_refusal(samples, machine), _in_place_refusal(samples, machine, matrix)
     backends = _backends(samples, machine, raw=not no_raw)
+    if samples.container and not not_in_place:
+        backends = [samples.container, *backends]
     count = _count(samples, machine, _decoded(backends))
     wanted = [CacheState(word) for word in matrix.get("cache", ())]
     size, no_cold = round(count * samples.file_bytes), ""
@@ -142,10 +145,13 @@ def choose(
     ]
     option = next((candidate for candidate in options if candidate.total_s <= BUDGET_S - END_S), options[-1])
     dropped = ", ".join(backends[len(option.backends) :])
-    part = f"{count:,} of the {samples.count:,} images are measured, spread evenly over all of them"
+    in_container = samples.container or samples.container_note
+    which = "the first ones" if in_container else "spread evenly over all of them"
+    part = f"{count:,} of the {samples.count:,} images are measured, {which}"
     too_long = "cold is left out: it would take longer than five minutes"
     notes = [
         part if count < samples.count else "",
+        not_in_place,
         no_raw,
         _decoder_note(samples, machine),
         no_cold or (too_long if option.states != states else ""),
@@ -211,6 +217,19 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
     return ""
 
 
+def _in_place_refusal(samples: Samples, machine: Machine, asked: Mapping[str, Any]) -> str:
+    """Return why a container is not measured as it is; "" if it is, and for other datasets."""
+    if samples.container_note:
+        return samples.container_note
+    named = "the container as it is is left out"
+    if samples.container.endswith(STREAM) and max(asked.get("workers", [1])) > 1:
+        return f"{named}: it is one stream, and is read with at most one worker"
+    nbytes = samples.container_bytes
+    if not machine.fits(nbytes) or nbytes > CONVERT_S * READ_BYTES_PER_S:
+        return f"{named}: its files have {rounded_bytes(nbytes)}; name the backend {samples.container} to measure it"
+    return ""
+
+
 def _count(samples: Samples, machine: Machine, decoded: int) -> int:
     """Return the number of samples to convert and measure."""
     wanted = min(max(ENOUGH_SAMPLES, WANTED_BYTES // samples.raw_bytes), MOST_SAMPLES)
@@ -249,8 +268,9 @@ class _Option:
 
     @property
     def workers(self) -> list[int]:
-        """Numbers of producers: those that were asked for, or one per core."""
-        return list(self.asked.get("workers", [min(self.machine.cores, MOST_WORKERS)]))
+        """Numbers of producers: those that were asked for, or one per core; one beside a stream."""
+        one = any(name.endswith(STREAM) for name in self.backends)
+        return list(self.asked.get("workers", [1 if one else min(self.machine.cores, MOST_WORKERS)]))
 
     @property
     def settings(self) -> int:
@@ -269,7 +289,8 @@ class _Option:
     @property
     def handing_store(self) -> str:
         """The store of those cells: raw pixels where there are any."""
-        return next((name for name in self.backends if not _is_encoded(name)), self.backends[1])
+        stores = [name for name in self.backends if name != self.samples.container]
+        return next((name for name in stores if not _is_encoded(name)), stores[1])
 
     @property
     def in_flight(self) -> int:
@@ -415,7 +436,9 @@ def _steps_with_rate(warmup_steps: int, in_flight: int) -> int:
 
 def _is_encoded(backend: str) -> bool:
     """Whether a store holds image files, which producers decode."""
-    return "original" in backend or "png" in backend or backend == SHRUNK
+    return (
+        "original" in backend or "png" in backend or backend in (SHRUNK, "container", f"container:{STREAM}")
+    )
 
 
 def _decoded(backends: Sequence[str]) -> int:

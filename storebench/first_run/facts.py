@@ -8,9 +8,10 @@ from statistics import median
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, is_installed
 from storebench.datasets import DatasetSpec, open_dataset
 from storebench.datasets.base import LEAST_IMAGE_SIZE, Dataset
+from storebench.datasets.files import Originals
 from storebench.datasets.images import SIDE, Header, read_header
 from storebench.datasets.listing import listings_in
-from storebench.errors import UsageError
+from storebench.errors import StorebenchError, UsageError
 from storebench.filesystem import nearest_folder
 from storebench.formats.registry import parse_backend
 from storebench.plan import usable_cores
@@ -51,6 +52,12 @@ class Samples:
     """Seconds in one thread to make a sample of such a file."""
     kind: str = ""
     """Format of the image files, such as "JPEG"; "" for several, and where the samples are no files."""
+    container: str = ""
+    """The backend that reads them where they are; "" if they are in no container, or cannot be."""
+    container_note: str = ""
+    """Why a container cannot be read where it is."""
+    container_bytes: int = 0
+    """Bytes of its files."""
     short_side: int = 0
     """Shorter side of the image files, the median of a few; 0 where the samples are no files."""
 
@@ -99,6 +106,14 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
     if side is None and files is not None and (height != width or height >= SIDE):
         # That of a network, or of the images where they are smaller; small squares of one size keep theirs.
         side = max(LEAST_IMAGE_SIZE, min(NETWORK_SIDE, shorter))
+    container, container_note, container_bytes = "", "", 0
+    if spec.container is not None:
+        from storebench.formats.peers.container import backend_in_place  # imports large libraries
+
+        try:
+            container, container_bytes = backend_in_place(dataset if files is None else Originals(dataset))
+        except StorebenchError as error:
+            container_note = f"the container as it is is left out: {error.what}"
     base = parse_backend("files+png" if files is None else "files+original")
     costs = sample_costs(dataset, base, side, limit_s=LOOK_S)
     return Samples(
@@ -109,6 +124,9 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         file_bytes=costs.payload_bytes,
         read_s=costs.decode_s,
         kind=kinds.pop() if len(kinds) == 1 else "",
+        container=container,
+        container_note=container_note,
+        container_bytes=container_bytes,
         short_side=shorter,
     )
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Self
 
 from storebench.arrays import Indices
 from storebench.codecs import Payload
+from storebench.datasets.base import Dataset
 from storebench.errors import UnknownNameError
 from storebench.formats.reader import Fetched, Reader, Traits
 from storebench.formats.windows import Batch
@@ -128,6 +129,10 @@ class Format(ABC):
     @abstractmethod
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
         """Return a writer into the empty `folder`."""
+
+    def writer_for(self, dataset: Dataset, folder: Path, spec: StoreSpec) -> Writer:  # noqa: ARG002 - for formats that refer to its files
+        """Return a writer of the samples of `dataset`; the default is `writer`."""
+        return self.writer(folder, spec)
 
     def reader(
         self,

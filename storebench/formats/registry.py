@@ -99,8 +99,9 @@ BUILTIN |= PEERS
 
 REFERENCES: dict[str, FormatEntry] = {
     "null": FormatEntry(target="storebench.formats.null:NullFormat"),
+    "container": _peer("container:ContainerFormat", "pyarrow"),
 }
-"""Reference backends that store nothing, so that nobody can choose them as a format."""
+"""Backends that store nothing, so that nobody can choose them as a format."""
 
 
 def store_name_of(backend: Backend) -> str:

@@ -21,7 +21,8 @@ from storebench.settings.words import CacheState, ComputeKind, Share, Sync
 DEFAULT_READAHEAD_KIB = 128
 """Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
 
-BASES = ("png", "original")
+IN_PLACE = ("container", "container:stream", "container+raw")
+BASES = (*IN_PLACE, "png", "original")
 """Backends that others are compared with: the first that was measured, else the first in the paper's order."""
 
 

@@ -68,12 +68,8 @@ def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
         f"a kept index of offsets and sizes ({format_bytes(16 * len(spans))}) spares that"
     )
     if isinstance(container, MdsShards):
-        if container.compressed:
-            raise UsageError(
-                "compressed shards, of which a random sample needs a whole one",
-                where=container.files[0],
-                hint="Unpack them first.",
-            )
+        if container.not_in_place:
+            raise UsageError(container.not_in_place, where=container.files[0])
         layout, advice = "offsets at the begin of each shard", None
     shard = spans.place(0)[0]
     places = [spans.place(index) for index in range(len(spans))]

@@ -189,7 +189,7 @@ def _write(
     started = time.perf_counter()
     with (
         contextlib.closing(encode(encoder, options.processes)) as chunks,
-        storage_format.writer(folder, spec) as writer,
+        storage_format.writer_for(dataset, folder, spec) as writer,
     ):
         for chunk in chunks:
             for payload, label in zip(chunk.payloads, chunk.labels, strict=True):

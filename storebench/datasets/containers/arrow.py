@@ -4,7 +4,7 @@ import json
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, PerThread
+from storebench.datasets.containers.base import Container, Labels, PerProcess, PerThread
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.errors import CorruptDataError
 
 BATCH_ROWS = 32  # rows of Parquet that are decoded at a time: enough that a call costs little for each
+OPEN_FILES = 16
 _BYTES = "bytes"  # the part of Hugging Face's image that holds the file
 
 
@@ -73,7 +74,18 @@ class Rows(Container):
     def read(self, index: int) -> bytes | Image:
         piece = bisect_right(self._ends, index)
         with reading(self._pieces[piece][0]):
-            content = content_of(self._row(piece, index))
+            row = self._row(piece, index)
+        return self._image(row, index)
+
+    def files_of(self, indices: Iterable[int]) -> list[Path]:
+        pieces = sorted({bisect_right(self._ends, index) for index in indices})
+        return list(dict.fromkeys(self._pieces[piece][0] for piece in pieces))
+
+    def _begin(self, piece: int) -> int:
+        return self._ends[piece - 1] if piece else 0
+
+    def _image(self, row: Any, index: int) -> bytes | Image:
+        content = content_of(row)
         if content is None:
             raise CorruptDataError(
                 "no bytes of an image",
@@ -87,9 +99,9 @@ class Rows(Container):
         last = self._last
         if last.key != piece or index < last.begin:
             path, number, _ = self._pieces[piece]
-            begin = self._ends[piece - 1] if piece else 0
             following = self.batches(path, number, self.image)
-            last.key, last.begin, last.batch, last.following = piece, begin, next(following), following
+            last.key, last.begin, last.following = piece, self._begin(piece), following
+            last.batch = next(following)
         while index >= last.begin + len(last.batch):
             last.batch, last.begin = next(last.following), last.begin + len(last.batch)
         return last.batch.column(0)[index - last.begin]
@@ -109,6 +121,30 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...]:
 
 
 class ParquetRows(Rows):
+    def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
+        """Read each row group that holds some of the samples once, one after the other."""
+        images: dict[int, bytes | Image] = {}
+        pieces = [bisect_right(self._ends, index) for index in indices]
+        for piece in sorted(set(pieces)):
+            path, number, _ = self._pieces[piece]
+            with reading(path):
+                group = self._file(path).read_row_group(number, [self.image], use_threads=False)
+                column = group.column(0)
+                for index in (index for index, at in zip(indices, pieces, strict=True) if at == piece):
+                    images[index] = self._image(column[index - self._begin(piece)], index)
+        return [images[index] for index in indices]
+
+    def _file(self, path: Path) -> pq.ParquetFile:
+        """Return an open file; each thread keeps a few."""
+        last = self._last
+        files = last.__dict__.setdefault("files", {})
+        if path not in files:
+            if len(files) == OPEN_FILES:
+                files.pop(next(iter(files))).close()
+            files[path] = pq.ParquetFile(path, pre_buffer=False)
+        file: pq.ParquetFile = files[path]
+        return file
+
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         with pq.ParquetFile(path) as file:
             groups = map(file.metadata.row_group, range(file.num_row_groups))
@@ -120,16 +156,22 @@ class ParquetRows(Rows):
 
 
 class ArrowRows(Rows):
+    def scan(self) -> None:
+        self._mapped = PerProcess(_mapped, self.files)
+        super().scan()
+
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
-        rows = 0
         for batch in record_batches(path):
             batch.validate(full=True)  # the library itself trusts the offsets in a file
-            rows += len(batch)
         with pa.memory_map(str(path)) as source:
-            return _opened(source).schema, [rows]
+            return _opened(source).schema, list(map(len, self._mapped()[path]))
 
-    def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        return (batch.select([column]) for batch in record_batches(path))
+    def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
+        yield self._mapped()[path][number].select([column])
+
+
+def _mapped(paths: Sequence[Path]) -> dict[Path, list[pa.RecordBatch]]:
+    return {path: list(record_batches(path)) for path in paths}
 
 
 def record_batches(path: Path) -> Iterator[pa.RecordBatch]:

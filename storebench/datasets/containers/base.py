@@ -126,6 +126,7 @@ class Container(ABC):
 
     classes: Classes
     notes: Sequence[str] = ()  # clauses on samples that were left out
+    not_in_place: str = ""  # why its samples cannot be read where they are
 
     def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:
         self.kind = kind  # in words
@@ -139,6 +140,13 @@ class Container(ABC):
     @abstractmethod
     def read(self, index: int) -> bytes | Image:
         """Return the bytes of the image file that a sample holds, or its pixels if it holds those."""
+
+    def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
+        return [self.read(index) for index in indices]
+
+    def files_of(self, indices: Iterable[int]) -> list[Path]:  # noqa: ARG002 - for samples in several files
+        """Return the files that hold some of the samples, in the order of all files."""
+        return list(self.files)
 
     @abstractmethod
     def locate(self, index: int) -> str: ...
@@ -231,6 +239,9 @@ class Ranges(Container):
     """Samples at byte ranges, which the scan finds."""
 
     spans: Spans
+
+    def files_of(self, indices: Iterable[int]) -> list[Path]:
+        return list(dict.fromkeys(self.spans.place(index)[0] for index in indices))
 
     def locate(self, index: int) -> str:
         path, offset, _ = self.spans.place(index)

@@ -1,9 +1,12 @@
 """The datasets that serve the samples of a container: image files as they are, or pixels."""
 
+from collections.abc import Sequence
+
 from storebench.datasets.base import CONTAINER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
 from storebench.datasets.containers.find import find_container
 from storebench.datasets.containers.scan import Scanned, scanned
-from storebench.datasets.files import ImageFiles
+from storebench.datasets.derived import ChosenSamples, Grown, places_in
+from storebench.datasets.files import ImageFiles, Originals
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import check_index, fingerprint
 from storebench.errors import UsageError
@@ -45,22 +48,34 @@ def open_container(
     return ContainerPixels(info, found)
 
 
+def in_place(dataset: Dataset) -> tuple[Scanned, Sequence[int]] | None:
+    """Return the container of a dataset and the number in it of each sample; None if the dataset has none."""
+    chosen = source = dataset.source if isinstance(dataset, Originals) else dataset
+    while isinstance(source, ChosenSamples):
+        source = source.source
+    if not isinstance(source, ContainerImages | ContainerPixels):
+        return None
+    if isinstance(source, ContainerPixels) and isinstance(chosen, Grown):
+        raise UsageError("samples that are derived from others are in no container", hint="Leave out --size.")
+    return source.found, places_in(chosen, source)
+
+
 class ContainerImages(ImageFiles):
     """Serve the image files that a container holds."""
 
     def __init__(
         self, info: DatasetInfo, found: Scanned, image_size: int | None, identity: tuple[object, ...]
     ) -> None:
-        self._found = found
+        self.found = found
         self.labels = found.container.classes.labels
         self.layout_note = info.provenance.note
         self.describe("container", info, found.sizes, image_size, *identity)
 
     def locate(self, index: int) -> str:
-        return self._found.container.locate(index)
+        return self.found.container.locate(index)
 
     def _read(self, index: int) -> bytes:
-        image = self._found.image(index)
+        image = self.found.image(index)
         assert isinstance(image, bytes)
         return image
 
@@ -69,14 +84,14 @@ class ContainerPixels(Dataset):
     """Serve the pixels that a container holds, uint8 of one shape."""
 
     def __init__(self, info: DatasetInfo, found: Scanned) -> None:
-        self._found, self._info = found, info
+        self.found, self._info = found, info
         self.layout_note = info.provenance.note
 
     def locate(self, index: int) -> str:
-        return self._found.container.locate(index)
+        return self.found.container.locate(index)
 
     def sample(self, index: int) -> tuple[Image, int]:
         check_index(index, len(self))
-        image = self._found.image(index)
+        image = self.found.image(index)
         assert not isinstance(image, bytes)
-        return image, int(self._found.container.classes.labels[index])
+        return image, int(self.found.container.classes.labels[index])

@@ -1,7 +1,9 @@
 """LMDB databases of images: values are image files or messages of Caffe (Datum), each under any key."""
 
 import math
+import os
 import re
+import weakref
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,7 +112,16 @@ def _text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
 
 
+_environments: weakref.WeakValueDictionary[tuple[int, Path, int], Any] = weakref.WeakValueDictionary()
+"""What this process has open, or inherited, by process, path and inode: LMDB opens a file once per process."""
+
+
 def _opened(path: Path) -> Any:
+    key = os.getpid(), path, path.stat().st_ino
+    if (env := _environments.get(key)) is not None:
+        return env
+    for inherited in [env for (process, _, _), env in _environments.items() if process != key[0]]:
+        inherited.close()
     with _reading(path):
         env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8)
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -118,6 +129,7 @@ def _opened(path: Path) -> Any:
         raise CorruptDataError(
             f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy it again."
         )
+    _environments[key] = env
     return env
 
 

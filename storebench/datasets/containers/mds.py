@@ -89,10 +89,10 @@ class MdsShards(Ranges):
             self._codecs.append(codec)  # as pyarrow calls it; "" for none
         super().__init__(kind, [index, *paths], asked)
         self._unpacked = PerThread()
-
-    @property
-    def compressed(self) -> bool:
-        return any(self._codecs)
+        if any(self._codecs):
+            self.not_in_place = (
+                "a random sample of a compressed shard needs the whole shard: unpack them first"
+            )
 
     def scan(self) -> None:
         index, *paths = self.files

@@ -17,7 +17,7 @@ from storebench.datasets.sources import files_digest, fingerprint, unreadable
 from storebench.errors import CorruptDataError
 from storebench.system.isolated import run_isolated
 
-VERSION = 2  # increased whenever a scan would find something else
+VERSION = 3  # increased whenever a scan would find something else
 LIMIT_S, MEMORY_BYTES = 24 * 3600.0, 8 << 30
 
 _OWN = f"{__name__.rpartition('.')[0]}."
@@ -55,10 +55,9 @@ class Scanned:
 def scanned(container: Container, listings: Listings | None) -> Scanned:
     digest = files_digest(container.files)
     name = f"container-{fingerprint(VERSION, container.kind, container.asked, digest, *container.files)}"
-    if listings is not None and (content := listings.get(name)) is not None:
-        with contextlib.suppress(Exception):  # a damaged one raises anything
-            if isinstance(known := _Reader(io.BytesIO(content)).load(), Scanned):
-                return known
+    content = None if listings is None else listings.get(name)
+    if content is not None and (known := kept(content)) is not None:
+        return known
     found = run_isolated(  # libraries may crash on a damaged file
         functools.partial(_found, container, digest),
         doing=f"reading {container.kind}",
@@ -69,6 +68,14 @@ def scanned(container: Container, listings: Listings | None) -> Scanned:
     if listings is not None and files_digest(container.files) == digest:  # it has not changed meanwhile
         listings.keep(name, pickle.dumps(found))
     return found
+
+
+def kept(content: bytes) -> Scanned | None:
+    """Return the scan that was pickled; None if it is damaged."""
+    with contextlib.suppress(Exception):  # a damaged one raises anything
+        if isinstance(known := _Reader(io.BytesIO(content)).load(), Scanned):
+            return known
+    return None
 
 
 def _found(container: Container, digest: str) -> Scanned:

@@ -3,9 +3,9 @@
 import itertools
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from storebench.datasets.containers.base import LABEL_FIELDS, Labels, Ranges, Spans, listed, read_at
 from storebench.datasets.folder import is_left_out
@@ -17,6 +17,7 @@ from storebench.units import number_of
 
 JSON = "json"
 MOST_LABEL_BYTES = 1 << 20
+T = TypeVar("T")
 
 
 class TarShards(Ranges):
@@ -25,7 +26,7 @@ class TarShards(Ranges):
         labels, without, extensions = Labels(self.files[0], self.asked), 0, set[str]()
         for shard, stream, where, fields in self._samples():
             extensions |= fields.keys()
-            image = self._image(where, fields)
+            image = self.image_of(fields, where)
             if image is None:
                 without += 1
                 continue
@@ -62,7 +63,8 @@ class TarShards(Ranges):
         name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")  # a longer name is cut
         return f"{path}:{name} at byte {offset:,}"
 
-    def _image(self, where: str, fields: dict[str, Member]) -> Member | None:
+    def image_of(self, fields: Mapping[str, T], where: str) -> T | None:
+        """Return the field of a sample that is its image; None if it has none."""
         if self.asked.image:
             return fields.get(self.asked.image)
         images = [name for name in fields if f".{name.lower()}" in EXTENSIONS]

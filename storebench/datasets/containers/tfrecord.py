@@ -46,6 +46,10 @@ class TfRecords(Ranges):
         record = memoryview(content)[: -_CHECKSUM.size]
         if masked(crc32c(record)) != _CHECKSUM.unpack(content[-_CHECKSUM.size :])[0]:
             raise CorruptDataError("its checksum is wrong", where=where, hint=COPY_AGAIN)
+        return self.image_of(record, where)
+
+    def image_of(self, record: memoryview, where: str) -> bytes | Image:
+        """Return the image that a record holds."""
         example = _parsed(record, where)
         image = _value(example, self.image)
         if not isinstance(image, memoryview):

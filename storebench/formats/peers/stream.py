@@ -68,7 +68,7 @@ class StreamReader(RowsReader):
         sizes = load_integers(self.store / SHARDS_FILE)
         self._require_all(range(int(sizes.sum())), range(self.manifest.count))
         self.starts: list[int] = (np.cumsum(sizes) - sizes).tolist()  # first sample of each shard
-        self._paths = [required(self.store / self.shard_name(number)) for number in range(len(sizes))]
+        self._paths = [required(path) for path in self._shards(len(sizes))]
         self._stream: Iterator[Numbered] | None = None
         self._scan: Iterator[Numbered] = iter(())
         self._scanned = self.manifest.count  # samples that the scan is past
@@ -83,6 +83,9 @@ class StreamReader(RowsReader):
         numbers = (number for shard in shards for number in range(starts[shard], starts[shard + 1]))
         shuffled = cls.shuffled(numbers, options.buffer, seed)
         return np.fromiter(shuffled, np.int64, manifest.count)
+
+    def _shards(self, count: int) -> list[Path]:
+        return [self.store / self.shard_name(number) for number in range(count)]
 
     @staticmethod
     @abstractmethod

@@ -10,6 +10,7 @@ from storebench.codecs import Payload
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged, sync_folder
 from storebench.formats.peers.example import image_of, pack_example
+from storebench.formats.peers.rows import Row
 from storebench.formats.peers.stream import SHARD_BYTES, Numbered, StreamReader, T, save_index, shard_rows
 from storebench.formats.reader import Seed
 from storebench.manifest import StoreSpec
@@ -112,11 +113,14 @@ class TfRecordReader(StreamReader):
         starts = dict(zip(paths, self.starts, strict=True))
         order = paths if seed is None else self.shuffled_shards(paths, seed)
         numbered = (
-            (number, image_of(record))
+            (number, self._image(record, path))
             for path in order
             for number, record in enumerate(records(path), starts[path])
         )
         return numbered if seed is None else self.shuffled(numbered, self.options.buffer, seed)
+
+    def _image(self, record: bytes, path: Path) -> Row:  # noqa: ARG002 - for records of other programs
+        return image_of(record)
 
 
 class TfRecordFormat(Format):

@@ -5,7 +5,7 @@ import gc
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from storebench.codecs import Payload, any_size
 from storebench.datasets.images import suffix_of
@@ -99,18 +99,23 @@ class WebDatasetReader(StreamReader):
         dataset = WebDataset(
             names, shardshuffle=False if seed is None else len(names), seed=_number(seed or ())
         )
+        dataset = dataset.compose(self._numbered)
         if seed is not None:
             dataset = dataset.shuffle(self.options.buffer, seed=_number(seed))
         failure = ""
         try:
-            for sample in dataset:
-                image = next(name for name in sample if name != "cls" and not name.startswith("__"))
-                yield int(sample["__key__"]), sample[image]
+            yield from dataset
         except self.library_errors as error:
             failure = str(error.args[0]) if error.args else type(error).__name__
         if failure:
             gc.collect()  # the library leaves the shard open in frames that refer to each other
             raise damaged(f"WebDataset cannot read samples ({failure})", self.store)
+
+    def _numbered(self, samples: Iterator[dict[str, Any]]) -> Iterator[Numbered]:
+        """Yield the numbers and images of samples as they come from the shards."""
+        for sample in samples:
+            image = next(name for name in sample if name != "cls" and not name.startswith("__"))
+            yield int(sample["__key__"]), sample[image]
 
 
 def _number(seed: Seed) -> int:

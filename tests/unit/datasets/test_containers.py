@@ -87,8 +87,10 @@ def test_a_container_is_cut_grown_and_known_again_like_a_folder(
     kind: str, photos: Path, samples: list[Sample], tmp_path: Path
 ) -> None:
     text = WRITERS[kind](tmp_path / "data", samples)
-    for options in ({"size": 7}, {"size": 16, "seed": 3}, {"limit": 5}, {"image_size": 40}):
+    for options in ({"size": 7}, {"size": 16, "seed": 3}, {"image_size": 40}):
         assert digests(opened(text, **options)) == digests(opened(f"folder:{photos}", **options))
+    part = opened(text, limit=5)  # the first ones: the rest of the files need not be read
+    assert [part.original(index) for index in range(len(part))] == samples[:5]
     first = opened(text).info
     assert opened(text).info == first
     shutil.rmtree(tmp_path / "data")
@@ -212,7 +214,10 @@ def _bytes(content: bytes, suffix: str = "", fields: str = "") -> Write:
     return write
 
 
-TEXTS = [{"image/encoded": JPEG, "label": b"b"}, {"image/encoded": JPEG, "label": b"a"}]
+TEXTS: list[dict[str, bytes | int]] = [
+    {"image/encoded": JPEG, "label": b"b"},
+    {"image/encoded": JPEG, "label": b"a"},
+]
 LABELS: dict[str, tuple[Write, list[int], Sequence[str]]] = {
     "json": (
         _tar({"a.jpg": JPEG, "a.json": b'{"label": 2}', "b.jpg": JPEG, "b.json": b'{"label": 0}'}),
@@ -333,7 +338,7 @@ def _cut(kind: str, name: str, share: float) -> Write:
 
 
 def _lmdb(values: Sequence[bytes], fields: str = "") -> Write:
-    return lambda folder: f"{_records(folder, [key for key, _ in numbered(values)], values)}{fields}"
+    return lambda folder: f"{write_lmdb(folder, numbered(values))}{fields}"
 
 
 def _damaged_record(path: Path) -> str:
@@ -366,6 +371,9 @@ def _large(shape: tuple[int, ...]) -> Write:
     return write
 
 
+SEVERAL = field(1, field(1, field(1, b"image") + field(2, field(1, field(1, JPEG))))) + field(
+    1, field(1, field(1, b"label") + field(2, field(3, field(1, varint(1) + varint(2)))))
+)
 PATHS = pa.array([{"path": "a.jpg"}], pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 REFUSED: dict[str, tuple[Write, str]] = {
     "cut tar": (_cut("tar", "001.tar", 0.4), "001.tar: truncated"),
@@ -427,33 +435,43 @@ def test_what_cannot_be_read_is_refused_in_one_line(case: str, cli: Cli, tmp_pat
     assert not list(tmp_path.glob("stores/*/*"))
 
 
-ONE_OF_TWO: dict[str, Callable[[Path, list[int | None]], str]] = {
-    "tar": lambda path, labels: _tar(
-        {
-            f"{at}.{key}": content
-            for at, label in enumerate(labels)
-            for key, content in (("jpg", JPEG), ("cls", b"%d" % (label or 0)))
-            if key == "jpg" or label is not None
-        }
-    )(path),
-    "Parquet": lambda path, labels: _parquet({"image": [JPEG] * 2, "label": labels})(path),
-    "TFRecord": lambda path, labels: _examples(
-        *({"image": JPEG} | ({} if label is None else {"label": label}) for label in labels)
-    )(path),
-    "LMDB": lambda path, labels: _records(
-        path, [(b"%d.jpg" % at if label is None else b"%d/%d.jpg" % (label, at)) for at, label in enumerate(labels)]
-    ),
+def _labelled_tar(path: Path, labels: Sequence[int | None]) -> str:
+    members: dict[str, bytes] = {}
+    for at, label in enumerate(labels):
+        members[f"{at}.jpg"] = JPEG
+        if label is not None:
+            members[f"{at}.cls"] = b"%d" % label
+    return str(write_tar(path, members))
+
+
+def _labelled_examples(path: Path, labels: Sequence[int | None]) -> str:
+    features: list[dict[str, bytes | int]] = [
+        {"image": JPEG} if label is None else {"image": JPEG, "label": label} for label in labels
+    ]
+    return _examples(*features)(path)
+
+
+def _labelled_keys(path: Path, labels: Sequence[int | None]) -> str:
+    texts = [(b"label-%d" % at, b"%d" % label) for at, label in enumerate(labels) if label is not None]
+    return str(write_lmdb(path, [*numbered([JPEG] * len(labels), b"image-%d"), *texts]))
+
+
+LABELLED: dict[str, Callable[[Path, Sequence[int | None]], str]] = {
+    "tar": _labelled_tar,
+    "Parquet": lambda path, labels: _parquet({"image": [JPEG, JPEG], "label": labels})(path),
+    "TFRecord": _labelled_examples,
+    "LMDB": _labelled_keys,
 }
-"""Write two samples, one with a label."""
+"""Write samples of which some have no label."""
 
 
-@pytest.mark.parametrize("kind", ONE_OF_TWO)
+@pytest.mark.parametrize("kind", LABELLED)
 def test_all_samples_have_a_label_or_none(kind: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match="samples before it have none"):
-        opened(ONE_OF_TWO[kind](tmp_path / "a", [None, 1]))
+        opened(LABELLED[kind](tmp_path / "a", [None, 1]))
     with pytest.raises(CorruptDataError, match="the label of sample 1 is missing"):
-        opened(ONE_OF_TWO[kind](tmp_path / "b", [1, None]))
-    assert opened(ONE_OF_TWO[kind](tmp_path / "c", [None, None])).info.class_names == ("images",)
+        opened(LABELLED[kind](tmp_path / "b", [1, None]))
+    assert opened(LABELLED[kind](tmp_path / "c", [None, None])).info.class_names == ("images",)
 
 
 def test_damaged_images_are_left_out_as_asked(samples: list[Sample], tmp_path: Path) -> None:

@@ -1,0 +1,237 @@
+"""A container of another program, read where it is: the store says where its samples are, and holds none of them."""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from storebench.arrays import Indices
+from storebench.codecs import Payload
+from storebench.datasets.base import Dataset, Image
+from storebench.datasets.containers.base import Container
+from storebench.datasets.containers.dataset import in_place
+from storebench.datasets.containers.scan import Scanned, kept
+from storebench.datasets.containers.tar import TarShards
+from storebench.datasets.containers.tfrecord import TfRecords
+from storebench.errors import UsageError
+from storebench.fileio.reading import read_small_file
+from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.common import damaged, load_integers, save_array, sync_folder
+from storebench.formats.options import Options
+from storebench.formats.peers.rows import Row, RowsReader
+from storebench.formats.peers.stream import SHARDS_FILE, Numbered, StreamReader, save_index
+from storebench.formats.peers.tfrecord import TfRecordReader, records
+from storebench.formats.peers.webdataset import WebDatasetReader
+from storebench.formats.reader import Seed
+from storebench.formats.registry import get_format
+from storebench.manifest import Manifest, StoreSpec
+from storebench.settings.backend import STREAM
+
+SCAN_FILE, NUMBERS_FILE = "container.pickle", "numbers.npy"
+MOST_SCAN_BYTES = 64 << 30
+
+
+STREAMS: dict[type[Container], str] = {TarShards: "webdataset", TfRecords: "tfrecord"}
+"""The format whose library serves each kind that has an order of its own."""
+
+
+def _are_first(numbers: npt.ArrayLike) -> bool:
+    return np.array_equal(numbers, np.arange(np.size(numbers)))
+
+
+def backend_in_place(dataset: Dataset) -> tuple[str, int]:
+    """Return the backend that reads a container as its users do, and the bytes of its files."""
+    place = in_place(dataset)
+    assert place is not None
+    found, numbers = place
+    if found.container.not_in_place:
+        raise UsageError(found.container.not_in_place)
+    stream = STREAMS.get(type(found.container)) if _are_first(numbers) else None
+    if stream is not None:
+        get_format(stream)  # its error says how to install a missing library
+    codec = "" if found.are_files else "+raw"
+    nbytes = sum(path.stat().st_size for path in found.container.files_of(numbers))
+    return f"container{codec}{f':{STREAM}' if stream else ''}", nbytes
+
+
+class ContainerWriter(Writer):
+    """Write where the samples are; the samples that come are those of the container, for the digests."""
+
+    def __init__(self, folder: Path, spec: StoreSpec, found: Scanned, numbers: Sequence[int]) -> None:
+        super().__init__(folder, spec)
+        self._found, self._numbers = found, np.asarray(numbers, np.int64)
+
+    def append(self, payload: Payload, label: int) -> None:
+        """Keep nothing."""
+
+    def close(self) -> None:
+        container, numbers = self._found.container, self._numbers
+        (self.folder / SCAN_FILE).write_bytes(pickle.dumps(self._found))
+        save_array(self.folder / NUMBERS_FILE, numbers)
+        if isinstance(container, TarShards | TfRecords) and _are_first(numbers):
+            shards = [container.spans.shard(number) for number in numbers.tolist()]
+            _, sizes = np.unique(shards, return_counts=True)
+            save_index(self.folder, sizes.tolist(), container.classes.labels[numbers].tolist())
+        sync_folder(self.folder)
+
+
+def container_of(store: Path) -> Container:
+    """Return the container of a store, with nothing of it open."""
+    path = store / SCAN_FILE
+    try:
+        found = kept(read_small_file(path, most_bytes=MOST_SCAN_BYTES))
+    except OSError as error:
+        raise damaged(f"the file cannot be read ({error.strerror})", path) from error
+    if found is None:
+        raise damaged("it does not say where the samples are", path)
+    return found.container
+
+
+def data_files(store: Path) -> list[Path]:
+    """Return the files of the container that hold samples of the store, in their order."""
+    return container_of(store).files_of(load_integers(store / NUMBERS_FILE).tolist())
+
+
+class ContainerReader(RowsReader):
+    """Read samples in any order, by the container's own library where it has one."""
+
+    library = "the container's library"
+
+    def _open(self) -> npt.ArrayLike:
+        self._container = container_of(self.store)
+        self.hold("_container")
+        self._numbers = load_integers(self.store / NUMBERS_FILE)
+        return self._container.classes.labels[self._numbers]
+
+    def _rows(self, numbers: list[int]) -> Sequence[Row]:
+        return list(map(_payload, self._container.read_many(self._numbers[numbers].tolist())))
+
+
+def _payload(image: bytes | Image) -> Row:
+    return image if isinstance(image, bytes) else image.reshape(-1).data
+
+
+class ContainerStream(StreamReader):
+    """Read shards as their users do: in a drawn order, one after the other, through a shuffle buffer."""
+
+    def __new__(cls, store: Path, manifest: Manifest, options: Options) -> Self:  # noqa: ARG004 - as __init__
+        kind = _kind_of(store)
+        assert issubclass(kind, cls)
+        return object.__new__(kind)
+
+    @classmethod
+    def native_order(cls, store: Path, manifest: Manifest, options: Options, seed: Seed) -> Indices:
+        if cls is ContainerStream:
+            return _kind_of(store).native_order(store, manifest, options, seed)
+        return super().native_order(store, manifest, options, seed)
+
+    @staticmethod
+    def shard_name(number: int) -> str:
+        raise NotImplementedError
+
+    def _shards(self, count: int) -> list[Path]:  # noqa: ARG002 - as many as there are files
+        return data_files(self.store)
+
+
+class TarStream(ContainerStream, WebDatasetReader):
+    """Tar shards through WebDataset."""
+
+    def _numbered(self, samples: Iterator[dict[str, Any]]) -> Iterator[Numbered]:
+        container = container_of(self.store)
+        assert isinstance(container, TarShards)
+        bounds = [*self.starts, self.manifest.count]
+        places = {str(path): at for at, path in enumerate(self._paths)}
+        before, number, end = "", 0, 0
+        for sample in samples:
+            url = sample["__url__"]
+            if url != before:
+                number, end, before = bounds[places[url]], bounds[places[url] + 1], url
+            fields = {name: value for name, value in sample.items() if not name.startswith("__")}
+            image = container.image_of(fields, sample["__key__"])
+            if image is not None and number < end:
+                yield number, image
+                number += 1
+
+
+class TfRecordStream(ContainerStream, TfRecordReader):
+    """TFRecord files, every checksum of which is checked."""
+
+    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
+        container = container_of(self.store)
+        assert isinstance(container, TfRecords)
+        bounds = [*self.starts, self.manifest.count]
+        parts = dict(zip(self._paths, pairwise(bounds), strict=True))
+        numbered = (
+            (number, _payload(container.image_of(memoryview(record), f"{path}: record {number - first}")))
+            for path in (paths if seed is None else self.shuffled_shards(paths, seed))
+            for first, end in [parts[path]]
+            for number, record in enumerate(islice(records(path), end - first), first)
+        )
+        return numbered if seed is None else self.shuffled(numbered, self.options.buffer, seed)
+
+
+def _kind_of(store: Path) -> type[ContainerStream]:
+    container = container_of(store)
+    if not isinstance(container, TarShards | TfRecords):
+        raise UsageError(
+            f"{container.kind} has no order of its own",
+            where=container.files[0],
+            hint="Name the backend container, without a reader.",
+        )
+    if not (store / SHARDS_FILE).exists():
+        raise UsageError(
+            "a stream serves all samples of a container, or the first ones",
+            where=container.files[0],
+            hint="Use --limit instead of --size, and leave out --skip-unreadable.",
+        )
+    get_format(STREAMS[type(container)])  # its error says how to install a missing library
+    return TarStream if isinstance(container, TarShards) else TfRecordStream
+
+
+class ContainerFormat(Format):
+    """The container that a dataset was read from."""
+
+    info = FormatInfo(
+        name="container",
+        summary="the container of another program as it is (--dataset CONTAINER); nothing is copied",
+        default_codec="original",
+        default_reader="random",
+    )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {
+            "random": ReaderInfo(
+                reader=ContainerReader,
+                summary="any order: row groups of Parquet, mapped Arrow, LMDB's get, h5py, offsets in tar, TFRecord and MDS",
+            ),
+            "stream": ReaderInfo(
+                reader=ContainerStream,  # type: ignore[type-abstract] # it makes one of a kind
+                summary="tar (WebDataset) and TFRecord, shard by shard through a shuffle buffer: its own order",
+                traits=Traits(native_order=True),
+            ),
+        }
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        raise UsageError(
+            f"{spec.dataset.name} is no container", where=folder, hint="Name one with --dataset CONTAINER."
+        )
+
+    def writer_for(self, dataset: Dataset, folder: Path, spec: StoreSpec) -> Writer:
+        place = in_place(dataset)
+        if place is None:
+            return self.writer(folder, spec)
+        found, numbers = place
+        codec, where = "original" if found.are_files else "raw", found.container.files[0]
+        if found.container.not_in_place:
+            raise UsageError(found.container.not_in_place, where=where)
+        if spec.codec != codec:
+            what = f"the images of {found.container.kind} are read as they are, not as {spec.codec}"
+            raise UsageError(what, where=where, hint=f"Name container+{codec}.")
+        return ContainerWriter(folder, spec, found, numbers)
+
+    def data_files(self, store: Path) -> list[Path]:
+        return data_files(store)

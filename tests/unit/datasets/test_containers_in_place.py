@@ -1,0 +1,169 @@
+"""Containers that are read where they are: the same samples, in any order or in their own, and nothing is copied."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from storebench.datasets import DatasetSpec
+from storebench.formats.base import Reader
+from storebench.formats.peers.stream import StreamOptions
+from storebench.formats.registry import BUILTIN, get_format, open_reader, parse_backend
+from storebench.stores.convert import ensure_store
+from storebench.stores.find import Store
+from tests.support.container_files import WRITERS, Sample, write_tar
+from tests.support.dataset_files import pixels
+from tests.support.photo_folders import photo_file, write_photos
+
+Cli = Callable[..., Any]
+COUNT = 30
+SAMPLES: list[Sample] = [(photo_file(at, (30 + at, 40)), at % 3) for at in range(COUNT)]
+
+
+def placed(kind: str, folder: Path, **options: Any) -> Store:
+    text = WRITERS[kind](folder / "data", SAMPLES)
+    name = text if text.startswith("hf:") else f"container:{text}"
+    return ensure_store(DatasetSpec(name=name, **options), parse_backend("container"), folder / "stores")
+
+
+def served(reader: Reader, batch: list[int]) -> list[Sample]:
+    payloads = reader.fetch(np.array(batch, np.int64))
+    return list(zip(payloads, reader.labels[batch].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WRITERS if kind != "MDS, zstd"])
+def test_samples_come_in_any_order_and_nothing_is_copied(kind: str, tmp_path: Path) -> None:
+    store = placed(kind, tmp_path)
+    expected = SAMPLES
+    if kind == "LMDB":  # its keys begin with the labels
+        expected = sorted(SAMPLES, key=lambda sample: sample[1])
+    order = [29, 3, 17, 3, 0, 28, 15, 14]
+    with open_reader(store.path) as reader:
+        assert served(reader, order) == [expected[index] for index in order]
+    assert not any(content in path.read_bytes() for path in store.path.iterdir() for content, _ in SAMPLES)
+    in_place = {path.resolve() for path in get_format("container").data_files(store.path)}
+    assert in_place
+    assert in_place <= {path.resolve() for path in (tmp_path / "data").rglob("*")}
+
+
+@pytest.mark.parametrize(("kind", "library"), [("tar", "webdataset"), ("TFRecord", "tfrecord")])
+@pytest.mark.parametrize("options", [{}, {"limit": 19}, {"limit": 7}])
+def test_a_stream_serves_all_shards_in_the_order_that_it_draws(
+    kind: str, library: str, options: dict[str, int], tmp_path: Path
+) -> None:
+    for name in BUILTIN[library].libraries:
+        pytest.importorskip(name)
+    store = placed(kind, tmp_path, **options)
+    count = options.get("limit", COUNT)
+    reader_class = get_format("container").readers()["stream"].reader
+    orders = []
+    for seed in ((1, 0), (1, 1)):
+        order = reader_class.native_order(store.path, store.manifest, StreamOptions(buffer=4), seed).tolist()
+        assert sorted(order) == list(range(count))
+        with open_reader(store.path, "stream", buffer=4) as reader:
+            batches = [order[at : at + 4] for at in range(0, count, 4)]
+            reader.plan([np.array(batch, np.int64) for batch in batches], seed)
+            assert [sample for batch in batches for sample in served(reader, batch)] == [
+                SAMPLES[index] for index in order
+            ]
+            assert "batches outside of the native order" not in reader.notes()
+        orders.append(order)
+    assert orders[0] != orders[1]
+
+
+def test_a_tar_stream_leaves_out_samples_without_an_image(tmp_path: Path) -> None:
+    pytest.importorskip("webdataset")
+    members = {
+        "a.cls": b"1",
+        "b.JPG": SAMPLES[0][0],
+        "b.cls": b"1",
+        "c.txt": b"",
+        "d.jpg": SAMPLES[1][0],
+        "d.cls": b"0",
+    }
+    spec = DatasetSpec(name=f"container:{write_tar(tmp_path / 'a.tar', members)}")
+    store = ensure_store(spec, parse_backend("container"), tmp_path / "stores")
+    with open_reader(store.path, "stream") as reader:
+        reader.plan([np.array([0, 1])])
+        assert served(reader, [0, 1]) == [(SAMPLES[0][0], 1), (SAMPLES[1][0], 0)]
+
+
+def test_raw_pixels_are_read_where_they_are(cli: Cli, tmp_path: Path) -> None:
+    images = pixels(9, 20, 30, 3)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["labels"] = images, np.arange(9) % 2
+    done = cli("convert", "container+raw", "lmdb", "--dataset", "a.h5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len({store["samples_digest"] for store in json.loads(done.stdout)}) == 1
+
+
+def test_other_files_are_other_samples(tmp_path: Path) -> None:
+    placed("tar", tmp_path)
+    swapped = [SAMPLES[1], SAMPLES[0], *SAMPLES[2:]]
+    text = WRITERS["tar"](tmp_path / "data", swapped)
+    store = ensure_store(
+        DatasetSpec(name=f"container:{text}"), parse_backend("container"), tmp_path / "stores"
+    )
+    with open_reader(store.path) as reader:
+        assert served(reader, [0, 1]) == swapped[:2]
+
+
+REFUSED = [
+    ("tar", ["container+jpeg"], "are read as they are, not as jpeg"),
+    ("MDS, zstd", ["container"], "a random sample of a compressed shard needs the whole shard"),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "says"), REFUSED)
+def test_what_cannot_be_read_in_place_is_refused_in_one_line(
+    kind: str, arguments: list[str], says: str, cli: Cli, tmp_path: Path
+) -> None:
+    done = cli("convert", *arguments, "--dataset", WRITERS[kind](tmp_path / "data", SAMPLES))
+    lines = [line for line in done.stderr.splitlines() if line.startswith("storebench: ")]
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    assert says in lines[0]
+
+
+def test_a_folder_of_images_is_no_container(cli: Cli, tmp_path: Path) -> None:
+    done = cli("convert", "container", "--dataset", str(write_photos(tmp_path / "photos")))
+    assert done.returncode == 2
+    assert "is no container" in done.stderr
+
+
+def test_a_spread_part_is_no_stream(tmp_path: Path) -> None:
+    store = placed("TFRecord", tmp_path, size=10)
+    with pytest.raises(Exception, match="serves all samples of a container, or the first ones"):
+        open_reader(store.path, "stream")
+
+
+@pytest.mark.parametrize("kind", ["tar", "TFRecord"])
+def test_a_container_is_measured_beside_what_it_could_become(kind: str, cli: Cli, tmp_path: Path) -> None:
+    for library in ("webdataset", "google_crc32c"):
+        pytest.importorskip(library)
+    text = WRITERS[kind](tmp_path / "data", SAMPLES)
+    backends = ("container", "container:stream", "lmdb+original")
+    loop = ("--compute", "none", "--workers", "0", "--batch-size", "4", "--image-size", "32")
+    done = cli("run", *backends, "--dataset", text, *loop, "--out", "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert cli("validate", "run").returncode == 0
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    orders = {record["cell"]["backend"]: record["digests"]["order"] for record in records}
+    assert orders["container"] == orders["lmdb+original"] != orders["container:stream"]
+    assert len({record["store"]["samples_digest"] for record in records}) == 1
+
+
+def test_a_run_that_names_no_backend_measures_the_container_first(cli: Cli, tmp_path: Path) -> None:
+    text = WRITERS["Parquet"](tmp_path / "data", SAMPLES * 4)
+    done = cli("run", "--dataset", text, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "from container, warm" in done.stdout.splitlines()[0]
+    text = WRITERS["MDS, zstd"](tmp_path / "packed", SAMPLES * 4)
+    done = cli("run", "--dataset", text, "--dry-run")
+    assert (
+        "the container as it is is left out: a random sample of a compressed shard"
+        in done.stdout + done.stderr
+    )
