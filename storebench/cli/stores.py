@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import shlex
+import shutil
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from storebench.cli.common import (
     put_json,
     say,
     stores_dir,
+    write_out,
     writes_into,
 )
 from storebench.cli.options import (
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from storebench.datasets.base import DatasetSpec
     from storebench.formats import Backend
+    from storebench.report.tables import Table
     from storebench.stores.convert import BuildOptions
     from storebench.stores.find import Store
     from storebench.stores.inspection import Inspection, Reads, SampleSet
@@ -301,7 +304,7 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="A file (LMDB, HDF5, Parquet, Arrow, tar, TFRecord), or a folder with data.mdb, data.h5 or index.json.",
+            help="LMDB, HDF5, Parquet, Arrow, tar, TFRecord or MDS: a file, or a folder or pattern, whose first file is read.",
         ),
     ],
     database: Annotated[str | None, typer.Option(help="A named database of LMDB. [default: all]")] = None,
@@ -319,8 +322,8 @@ def inspect(
     """Report what random reads of a file cost.
 
     The file may be of any program. Random samples are read through the format's own library for a few seconds, first
-    with the file evicted from the page cache, then from it. The last line says what a sample costs; the advice says how
-    to reduce it. Nothing is written to the file.
+    with the file evicted from the page cache, then from it. Other settings of its readers and writers are tried on the
+    file or on a copy of its first samples. The last line says what a sample costs. Nothing is written to the file.
     """
     with exit_codes():
         from storebench.stores import inspection
@@ -336,6 +339,27 @@ def inspect(
             )
         else:
             put(*_lines(inspected))
+            if inspected.trials:
+                from storebench.report.text import text
+
+                write_out(text(_trials(inspected), shutil.get_terminal_size((100, 40)).columns))
+                put(_summary(inspected))
+
+
+def _trials(inspection: "Inspection") -> "Table":
+    """Return a row per setting, the one that gains most first."""
+    from storebench.report.labels import number
+    from storebench.report.tables import Table
+
+    part = inspection.main
+    return Table(
+        caption=f"Other settings, tried on {_named(part) if part else 'it'}",
+        head=("setting", "now", "tried", "gain"),
+        rows=tuple(
+            (trial.setting, trial.now, trial.tried, f"{number(trial.factor, 2)}x {trial.gain}")
+            for trial in sorted(inspection.trials, key=lambda trial: -trial.factor)
+        ),
+    )
 
 
 def _lines(inspection: "Inspection") -> list[str]:
@@ -357,7 +381,7 @@ def _lines(inspection: "Inspection") -> list[str]:
             f"  to compare formats on these images, {first}run: storebench run original lmdb+original lmdb -d {place} "
             "--compute none --replicates 5"
         )
-    return [*lines, _summary(inspection)]
+    return [*lines, *([] if inspection.trials else [_summary(inspection)])]
 
 
 def _part_lines(part: "SampleSet", inspection: "Inspection") -> list[str]:

@@ -4,10 +4,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,21 +19,38 @@ from storebench.datasets.containers.base import Ranges
 from storebench.datasets.containers.find import find_container
 from storebench.datasets.containers.mds import MdsShards
 from storebench.errors import UsageError
+from storebench.formats.peers.stream import randomness
+from storebench.formats.peers.tfrecord import TfRecordReader
 from storebench.settings.words import Split
 from storebench.stores.random_reads import (
     Candidate,
     FileContent,
     Prepare,
     SampleSet,
+    Setting,
     Source,
+    Trial,
+    Way,
     drawn,
     paged,
     spread,
+)
+from storebench.stores.trials import (
+    BATCH,
+    COPY_BYTES,
+    COPY_ROWS,
+    in_batches,
+    in_sequence,
+    in_threads,
 )
 from storebench.units import format_bytes
 
 FEW_ROWS = 64  # rows of a row group that are advised
 MOST_GROUP_BYTES = 256 << 20
+SCAN_S = 5.0  # a longer scan ends early, and the number of samples is estimated
+BUFFERS = (1_000, 10_000)  # samples of a usual shuffle buffer, and of a large one
+
+Settings = Callable[[Source, Path], Iterator[Setting | Trial]]
 
 
 def find_samples(path: Path, *, samples: int) -> FileContent:
@@ -39,6 +58,7 @@ def find_samples(path: Path, *, samples: int) -> FileContent:
     pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of a large row group at once
     container = find_container(str(path), Split.TRAIN)
     started = time.perf_counter()
+    container.deadline = started + SCAN_S
     container.scan()
     seconds = time.perf_counter() - started
     if not len(container.classes.labels):
@@ -54,22 +74,26 @@ def find_samples(path: Path, *, samples: int) -> FileContent:
 
 
 def _candidate(
-    part: SampleSet, path: Path, opener: Any, items: list[Any], *, maps: bool = False
+    part: SampleSet, path: Path, opener: Any, items: list[Any], settings: Settings, *, maps: bool = False
 ) -> Candidate:
     source = Source(path=path, open=opener, items=items, maps=maps)
-    return Candidate(part=part, source=source if items else None)
+    return Candidate(part=part, source=source if items else None, settings=settings)
 
 
 def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
     spans = container.spans
+    shard, *last = spans.place(len(spans) - 1)
+    frac = 1.0
+    if time.perf_counter() > container.deadline:  # the scan has ended early
+        frac = sum(last) / shard.stat().st_size
     layout = "one after another, without an index"
     advice: str | None = (
-        f"to find them, all of the file was read once, in {scan_s:.2g} s; "
-        f"a kept index of offsets and sizes ({format_bytes(16 * len(spans))}) spares that"
+        f"to find them, all of the file has to be read once, in {scan_s / frac:.2g} s; "
+        f"a kept index of offsets and sizes ({format_bytes(round(16 * len(spans) / frac))}) spares that"
     )
     if isinstance(container, MdsShards):
         if container.not_in_place:
-            raise UsageError(container.not_in_place, where=container.files[0])
+            raise UsageError(container.not_in_place, where=container.files[0], hint="Unpack them first.")
         layout, advice = "offsets at the begin of each shard", None
     shard = spans.place(0)[0]
     places = [spans.place(index) for index in range(len(spans))]
@@ -77,13 +101,35 @@ def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
     lengths = spread([size for _, size in items])
     part = SampleSet(
         name=shard.name,
-        samples=len(items),
+        samples=round(len(items) / frac),
+        exact=frac == 1,
         layout=layout,
         sample_bytes=lengths,
         touched_bytes=paged(lengths[1]),
         advice=advice,
     )
-    return _candidate(part, shard, partial(_range_reads, shard), drawn(items, samples))
+    is_stream = not isinstance(container, MdsShards)
+
+    def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
+        yield from in_sequence(source, items)
+        yield from in_threads(source, cold=True)
+        if is_stream and len(items) > BUFFERS[0]:
+            low, high = (_displacement(len(items), buffer) for buffer in BUFFERS)
+            yield Trial(
+                setting="shuffle buffer of a stream",
+                now=f"{BUFFERS[0]:,} ({low:.2f} of a uniform shuffle)",
+                tried=f"{BUFFERS[1]:,} ({high:.2f})",
+                factor=high / low,
+                gain="as random",
+            )
+
+    return _candidate(part, shard, partial(_range_reads, shard), drawn(items, samples), settings)
+
+
+def _displacement(count: int, buffer: int) -> float:
+    """Return how far a shuffle buffer moves the samples of one shard, over a uniform shuffle."""
+    order = TfRecordReader.shuffled(iter(range(count)), buffer, (0,))
+    return randomness(np.fromiter(order, np.int64, count))[0]
 
 
 @contextmanager
@@ -120,7 +166,53 @@ def _row_groups(container: ParquetRows, samples: int) -> Candidate:
         else "",
     )
     items = [] if part.unread else drawn(places, samples)
-    return _candidate(part, path, partial(_row_reads, path, column), items)
+    size = max(2, min(BATCH, MOST_GROUP_BYTES // max(1, nbytes)))
+
+    def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:
+        if rows > 2 * FEW_ROWS:
+            copied = _copied_rows(path, column, own[0].compression, folder / "rows.parquet")
+            few = replace(
+                source, path=copied[0], open=partial(_row_reads, copied[0], column), items=copied[1]
+            )
+            now, new = Way(value=f"{rows:,}", source=source), Way(value=f"{FEW_ROWS}", source=few)
+            yield Setting(name="row_group_size of the writer", now=now, tried=new)
+        yield from in_batches(replace(source, open=partial(_group_reads, path, column)), source, size)
+        yield from in_threads(source, cold=False)
+
+    return _candidate(part, path, partial(_row_reads, path, column), items, settings)
+
+
+def _copied_rows(path: Path, column: str, compression: str, copy: Path) -> tuple[Path, list[tuple[int, int]]]:
+    """Write the first rows of a column in small row groups; return the file, and the places of its rows in any order."""
+    count = nbytes = 0
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        schema = pa.schema([file.schema_arrow.field(column)])
+        codec = compression if compression != "UNCOMPRESSED" else "none"
+        with pq.ParquetWriter(copy, schema, compression=codec, use_dictionary=False) as writer:
+            for batch in file.iter_batches(FEW_ROWS, columns=[column], use_threads=False):
+                writer.write_batch(batch)
+                count, nbytes = count + len(batch), nbytes + batch.nbytes
+                if nbytes > COPY_BYTES or count >= COPY_ROWS:
+                    break
+    with pq.ParquetFile(copy) as file:
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    places = [(number, row) for number, length in enumerate(groups) for row in range(length)]
+    return copy, drawn(places, len(places))
+
+
+@contextmanager
+def _group_reads(path: Path, column: str) -> Iterator[Prepare]:
+    """Read the row groups of several rows in one call."""
+    with reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
+        def read(items: list[tuple[int, int]]) -> list[Any]:
+            groups = sorted({group for group, _ in items})
+            begins = dict(zip(groups, np.cumsum([0, *(counts[g] for g in groups)]).tolist(), strict=False))
+            rows = file.read_row_groups(groups, columns=[column], use_threads=False).column(0)
+            return [content_of(rows[begins[group] + row]) for group, row in items]
+
+        yield lambda items: lambda: read(items)
 
 
 def _lengths(column: Any) -> list[int]:
@@ -154,7 +246,13 @@ def _batches(container: ArrowRows, samples: int) -> Candidate:
         sample_bytes=lengths,
         touched_bytes=paged(lengths[1]),
     )
-    return _candidate(part, path, partial(_mapped_reads, path, column), drawn(places, samples), maps=True)
+
+    def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
+        yield from in_sequence(source, places)
+        yield from in_threads(source, cold=False)
+
+    opener = partial(_mapped_reads, path, column)
+    return _candidate(part, path, opener, drawn(places, samples), settings, maps=True)
 
 
 @contextmanager

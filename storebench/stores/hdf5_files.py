@@ -22,11 +22,14 @@ from storebench.stores.random_reads import (
     FileContent,
     Prepare,
     SampleSet,
+    Setting,
     Source,
+    Way,
     drawn,
     paged,
     spread,
 )
+from storebench.stores.trials import BATCH, COPY_BYTES, COPY_ROWS, in_batches
 
 MOST_OBJECTS = 20_000  # groups and data sets to visit; with more, or after `WALK_S`, numbers are estimated
 WALK_S = 3.0
@@ -278,9 +281,71 @@ def _candidate(
     source = None
     if items and not why:
         source = Source(path=path, open=partial(_reads, path), items=items, maps=False)
+    is_rows = bool(items) and isinstance(items[0][1], int)
     return Candidate(
-        part=replace(part, unread=why), source=source, beside_bytes=beside_bytes, heap_bytes=_HEAP_BYTES
+        part=replace(part, unread=why),
+        source=source,
+        settings=_settings if is_rows else None,
+        beside_bytes=beside_bytes,
+        heap_bytes=_HEAP_BYTES,
     )
+
+
+def _settings(source: Source, folder: Path) -> Iterator[Setting]:
+    """Yield the settings of a data set whose rows are samples; its first rows are copied to try those of a writer."""
+    name = source.items[0][0]
+    with _opened(source.path) as file:
+        data = file[name]
+        varying = _type_of(data.dtype)[1] is None
+        row_bytes = max(1, data.id.get_storage_size() // len(data) if varying else data[:1].nbytes)
+        rows = data[: max(1, min(len(data), COPY_ROWS, COPY_BYTES // row_bytes))]
+        chunks, single, compression = data.chunks, (1, *data.shape[1:]), data.compression
+        filters = {"compression": compression, "compression_opts": data.compression_opts}
+        filters["shuffle"] = data.shuffle or None
+    now = Way(value=_shape(chunks or ()), source=source)
+    if varying and rows.ndim == 1:
+        packed = Way(value="bytes, and offsets", source=_packed(rows, source, folder / "packed.h5"))
+        yield Setting(name="values of the writer", now=replace(now, value="varying length"), tried=packed)
+    elif chunks and chunks != single:
+        copied = _copied(rows, source, folder / "chunks.h5", chunks=single, **filters)
+        before, now = now, Way(value=_shape(single), source=copied)
+        yield Setting(name="chunks of the writer", now=before, tried=now)
+    if compression and not varying:
+        plain = Way(value="none", source=_copied(rows, source, folder / "plain.h5", chunks=single))
+        yield Setting(name="filter of the writer", now=replace(now, value=compression), tried=plain)
+    yield from in_batches(replace(source, open=partial(_many_reads, source.path)), source, BATCH)
+
+
+def _copied(rows: Any, source: Source, copy: Path, **options: Any) -> Source:
+    with h5py.File(copy, "w") as file:
+        file.create_dataset("rows", data=rows, **options)
+    items = [("rows", row) for row in drawn(range(len(rows)), len(rows))]
+    return replace(source, path=copy, open=partial(_reads, copy), items=items)
+
+
+def _packed(rows: Any, source: Source, copy: Path) -> Source:
+    values = [row if isinstance(row, bytes) else np.asarray(row).tobytes() for row in rows]
+    ends = np.cumsum([0, *map(len, values)]).tolist()
+    with h5py.File(copy, "w") as file:
+        file["bytes"] = np.frombuffer(b"".join(values), np.uint8)
+    items = [("bytes", slice(*ends[row : row + 2])) for row in drawn(range(len(values)), len(values))]
+    return replace(source, path=copy, open=partial(_reads, copy), items=items)
+
+
+@contextmanager
+def _many_reads(path: Path) -> Iterator[Prepare]:
+    """Read several rows of one data set in one call."""
+    with _opened(path) as file:
+
+        def prepare(items: Sequence[tuple[str, int]]) -> Callable[[], Any]:
+            data, rows = file[items[0][0]], sorted(row for _, row in items)
+            return lambda: data[rows]
+
+        yield prepare
+
+
+def _shape(sides: Sequence[int]) -> str:
+    return "x".join(map(str, sides))
 
 
 @contextmanager

@@ -4,13 +4,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from storebench.datasets.containers.find import INDEX, kind_of, known_kinds
+from storebench.datasets.base import HF_PREFIX
+from storebench.datasets.containers.find import INDEX, find_container, is_container, kind_of, known_kinds
 from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
+from storebench.settings.words import Split
 from storebench.stores.lmdb_files import find_lmdb
-from storebench.stores.random_reads import Candidate, Reads, SampleSet, measured
+from storebench.stores.random_reads import Candidate, Reads, SampleSet, Trial, measured
+from storebench.stores.trials import tried
 from storebench.system.isolated import run_isolated
+from storebench.system.scratch import scratch_folder
 
 __all__ = ["Inspection", "Reads", "SampleSet", "inspect"]
 
@@ -33,6 +37,8 @@ class Inspection:
     resident_frac: float | None  # in the page cache before it was inspected
     parts: tuple[SampleSet, ...]
     notes: dict[str, str] = field(default_factory=dict)
+    trials: tuple[Trial, ...] = ()
+    """Other values of settings, for the part with the most bytes."""
 
     @property
     def main(self) -> SampleSet | None:
@@ -57,12 +63,12 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
 def _kind_of(path: Path) -> tuple[Path, str]:
     within = ("data.mdb", "data.h5", INDEX) if path.is_dir() else ("",)
     file = next((file for file in map(path.joinpath, within) if file.is_file()), path)
+    text = str(path).removeprefix(HF_PREFIX)
+    if not file.is_file() and is_container(text):
+        file = find_container(text, Split.TRAIN).files[0]
     if not file.is_file():
-        raise DataNotFoundError(
-            "no file to inspect",
-            where=path,
-            hint="Name a file, or a folder with data.mdb, data.h5 or index.json.",
-        )
+        hint = "Name a file, or the pattern or folder of a container."
+        raise DataNotFoundError("no file to inspect", where=path, hint=hint)
     kind = kind_of(file)
     if kind is None:
         raise CorruptDataError(f"not {known_kinds()} by its content", where=file)
@@ -102,6 +108,10 @@ def _findings(path: Path, kind: str, database: str | None, samples: int) -> Insp
         for candidate in ranked
     ]
     notes = dict(content.notes)
+    trials: list[Trial] = []
+    if chosen and chosen[0].settings is not None and chosen[0].source is not None:
+        with scratch_folder("trials") as folder:
+            trials = tried(chosen[0].settings(chosen[0].source, folder))
     if len(parts) > _MOST_PARTS:
         notes["parts"] = f"{len(parts)}, of which the {_MOST_PARTS} largest are listed"
     parts.sort(key=lambda part: part.weight, reverse=True)
@@ -112,6 +122,7 @@ def _findings(path: Path, kind: str, database: str | None, samples: int) -> Insp
         resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
         parts=tuple(parts[:_MOST_PARTS]),
         notes=notes,
+        trials=tuple(trials),
     )
 
 

@@ -6,7 +6,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,24 @@ import numpy as np
 
 from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
 from storebench.formats.registry import get_format
-from storebench.stores.random_reads import Candidate, FileContent, Prepare, SampleSet, Source, drawn, spread
+from storebench.stores.random_reads import (
+    Candidate,
+    FileContent,
+    Prepare,
+    SampleSet,
+    Setting,
+    Source,
+    Trial,
+    Way,
+    cold_reads,
+    drawn,
+    spread,
+)
+from storebench.stores.trials import in_threads
 
 MOST_SCANNED = 20_000  # first records of a database, fewer after `SCAN_S`: samples are drawn from these
 SCAN_S = 1.0
+COLD_S = 1.0  # for reading with read-ahead, and without
 
 _MOST_DATABASES = 8
 _MOST_OTHERS = 3
@@ -103,7 +117,23 @@ def _lmdb_parts(
         part = replace(part, sample_bytes=spread(lengths), touched_bytes=pages * page_bytes)
         keys = drawn([key for key, _ in members], samples)
         source = Source(path=path, open=partial(_lmdb_reads, path, name), items=keys, maps=True)
-        yield Candidate(part=part, source=source if keys else None)
+        yield Candidate(part=part, source=source if keys else None, settings=partial(_settings, name))
+
+
+def _settings(database: str, source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
+    def way(value: str, **options: bool) -> Way:
+        opener = partial(_lmdb_reads, source.path, database, **options)
+        return Way(value=value, source=replace(source, open=opener))
+
+    on, off = (
+        cold_reads(way("", readahead=readahead).source, COLD_S).median_s for readahead in (True, False)
+    )
+    if on and off:
+        gain = "as fast, larger than memory"  # each read finds the file evicted
+        yield Trial(setting="readahead", now="on", tried="off", factor=on / off, gain=gain)
+    each = way("1", each=True)
+    yield Setting(name="samples per transaction", now=each, tried=way("all"))
+    yield from in_threads(each.source, cold=True, shared=True)
 
 
 def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:
@@ -123,7 +153,7 @@ def _text(key: bytes) -> str:
 
 
 @contextmanager
-def _open_lmdb(path: Path) -> Iterator[Any]:
+def _open_lmdb(path: Path, *, readahead: bool = True) -> Iterator[Any]:
     import lmdb
 
     doing = "open"
@@ -134,8 +164,9 @@ def _open_lmdb(path: Path) -> Iterator[Any]:
             readonly=True,
             lock=False,
             create=False,
+            readahead=readahead,
             max_dbs=_MOST_DATABASES + 2,
-            max_spare_txns=1,
+            max_spare_txns=8,
         )
         doing = "read"
         with closing(env):
@@ -145,14 +176,22 @@ def _open_lmdb(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _lmdb_reads(path: Path, database: str) -> Iterator[Prepare]:
-    with _open_lmdb(path) as env:
+def _lmdb_reads(
+    path: Path, database: str, *, readahead: bool = True, each: bool = False
+) -> Iterator[Prepare]:
+    """Yield what prepares the read of a key, in one transaction or `each` in its own."""
+    with _open_lmdb(path, readahead=readahead) as env:
         handle = env.open_db(database.encode(), create=False) if database else None
         with env.begin(db=handle) as transaction:
 
+            def get(key: bytes) -> bytes | None:
+                with env.begin(db=handle) if each else nullcontext(transaction) as own:
+                    found: bytes | None = own.get(key)
+                    return found
+
             def prepare(key: bytes) -> Callable[[], bytes]:
                 def read() -> bytes:
-                    value: bytes | None = transaction.get(key)
+                    value = get(key)
                     if value is None:
                         what = f"LMDB does not find the key {_text(key)!r}, which it has listed"
                         raise CorruptDataError(what, where=path)

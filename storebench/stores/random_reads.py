@@ -5,7 +5,7 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -84,11 +84,44 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Way:
+    """One value of a setting, and how samples are read with it."""
+
+    value: str
+    source: Source
+    batch: int = 1  # samples of each item
+    threads: int = 1
+    shared: bool = False  # whether all threads read what was opened once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting of a reader or writer: its value now, and one to try, in a state of the page cache."""
+
+    name: str
+    now: Way
+    tried: Way
+    cold: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """The gain of another value of a setting: samples per second, or how random an order is."""
+
+    setting: str
+    now: str
+    tried: str
+    factor: float
+    gain: str  # "as fast, warm", "as fast, cold" or "as random"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """Samples as they were found, before any is read; without a source they are not read."""
 
     part: SampleSet
     source: Source | None = None
+    settings: Callable[[Source, Path], Iterable[Setting | Trial]] | None = None  # makes copies in a folder
     beside_bytes: float = 0.0  # that a read needs beside the sample, where its size becomes known by reading
     heap_bytes: int = 1  # that a read of a value needs at least
 
@@ -123,7 +156,7 @@ def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
     """Read random samples cold, then warm, for about `budget_s` seconds each, and return the part with the figures."""
     source, part = candidate.source, candidate.part
     assert source is not None
-    cold = _cold(source, budget_s)
+    cold = cold_reads(source, budget_s)
     warm, sizes, values = _warm(source, budget_s)
     touched = part.touched_bytes
     if part.sample_bytes is None:
@@ -138,7 +171,8 @@ def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
     )
 
 
-def _cold(source: Source, budget_s: float) -> Reads:
+def cold_reads(source: Source, budget_s: float) -> Reads:
+    """Read items for about `budget_s` seconds, each with the file evicted before."""
     deadline = time.perf_counter() + budget_s
     paths = [source.path]
     method = evict(paths)

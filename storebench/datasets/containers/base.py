@@ -1,5 +1,6 @@
 """What all containers share: the fields that hold images and labels, labels as classes, and samples at byte ranges."""
 
+import math
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -126,6 +127,7 @@ class Container(ABC):
 
     classes: Classes
     notes: Sequence[str] = ()  # clauses on samples that were left out
+    deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
     not_in_place: str = ""  # why its samples cannot be read where they are
 
     def __init__(self, kind: str, files: Sequence[Path], asked: Asked) -> None:

@@ -90,9 +90,7 @@ class MdsShards(Ranges):
         super().__init__(kind, [index, *paths], asked)
         self._unpacked = PerThread()
         if any(self._codecs):
-            self.not_in_place = (
-                "a random sample of a compressed shard needs the whole shard: unpack them first"
-            )
+            self.not_in_place = "compressed shards, of which a random sample needs a whole one"
 
     def scan(self) -> None:
         index, *paths = self.files

@@ -3,6 +3,7 @@
 import itertools
 import os
 import tarfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, TypeVar
@@ -32,6 +33,8 @@ class TarShards(Ranges):
                 continue
             labels.add(self._label(stream, where, fields), where)
             self.spans.append(shard, image.offset, image.size)
+            if time.perf_counter() > self.deadline:
+                break
         if not len(self.spans):
             raise CorruptDataError(
                 f"no sample has an image; its fields are {listed(sorted(extensions))}",

@@ -1,6 +1,7 @@
 """TFRecord files of tf.train.Example: records with checksums around messages of named features."""
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,6 +40,8 @@ class TfRecords(Ranges):
                     self.label = self.label or self.label_field(example, path)
                     labels.add(_value(example, self.label), where)
                     self.spans.append(shard, offset, len(record))
+                    if time.perf_counter() > self.deadline:
+                        break
         self.classes = labels.classes()
 
     def read(self, index: int) -> bytes | Image:

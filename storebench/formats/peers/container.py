@@ -227,7 +227,7 @@ class ContainerFormat(Format):
         found, numbers = place
         codec, where = "original" if found.are_files else "raw", found.container.files[0]
         if found.container.not_in_place:
-            raise UsageError(found.container.not_in_place, where=where)
+            raise UsageError(found.container.not_in_place, where=where, hint="Unpack them first.")
         if spec.codec != codec:
             what = f"the images of {found.container.kind} are read as they are, not as {spec.codec}"
             raise UsageError(what, where=where, hint=f"Name container+{codec}.")

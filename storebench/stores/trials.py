@@ -1,0 +1,94 @@
+"""Settings that change the cost of a random sample, each tried on the file itself or on a copy of a part of it."""
+
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from storebench.probes.page_cache import cache_facts, evict, resident
+from storebench.results import CacheVerdict
+from storebench.settings.words import CacheState
+from storebench.stores.random_reads import FEWEST_PAGES, Prepare, Setting, Source, Trial, Way
+
+READ_S = 0.25  # of one reading
+ROUNDS, ENOUGH_S = 3, 3.0  # no round of a setting begins later
+MOST_S = 15.0  # no setting is tried later than this
+COPY_BYTES, COPY_ROWS = 32 << 20, 5_000  # most of a file that is copied
+BATCH = 64
+
+
+def tried(settings: Iterable[Setting | Trial]) -> list[Trial]:
+    """Try each setting until `MOST_S` have passed; a cold one is left out where the file cannot be evicted."""
+    deadline, trials = time.perf_counter() + MOST_S, list[Trial]()
+    for setting in settings:
+        if isinstance(setting, Trial):
+            trials.append(setting)
+            continue
+        pairs, started = list[tuple[float, float]](), time.perf_counter()
+        while len(pairs) < ROUNDS and time.perf_counter() < started + ENOUGH_S:
+            pairs.append((_rate(setting.now, setting), _rate(setting.tried, setting)))
+        now, new = (max(rates) for rates in zip(*pairs, strict=True))
+        if now and new:
+            trial = Trial(
+                setting=setting.name,
+                now=setting.now.value,
+                tried=setting.tried.value,
+                factor=new / now,
+                gain=f"as fast, {'cold' if setting.cold else 'warm'}",
+            )
+            trials.append(trial)
+        if time.perf_counter() > deadline:
+            break
+    return trials
+
+
+def _rate(way: Way, setting: Setting) -> float:
+    """Return samples per second; 0 if the page cache cannot be brought into the state of the setting."""
+    paths = [way.source.path]
+    if setting.cold:
+        method, before = evict(paths), resident(paths)
+        facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
+        if facts.verdict != CacheVerdict.VERIFIED or before.pages_total < FEWEST_PAGES:
+            return 0.0
+    parts = [way.source.items[number :: way.threads] for number in range(way.threads)]
+    with ExitStack() as stack, ThreadPoolExecutor(way.threads) as threads:
+        opened = [stack.enter_context(way.source.open()) for _ in range(1 if way.shared else way.threads)]
+        again = itertools.repeat(not setting.cold)
+        return sum(threads.map(_rate_of, itertools.cycle(opened), parts, again)) * way.batch
+
+
+def _rate_of(prepare: Prepare, items: Sequence[Any], again: bool) -> float:
+    started, done = time.perf_counter(), 0
+    for item in itertools.cycle(items) if again else items:
+        prepare(item)()
+        done += 1
+        if time.perf_counter() - started > READ_S:
+            break
+    return done / (time.perf_counter() - started)
+
+
+def in_batches(source: Source, one: Source, size: int) -> Iterator[Setting]:
+    """Yield the setting of a call for several samples, whose items are those of `one` in groups."""
+    items = [one.items[at : at + size] for at in range(0, len(one.items) - size + 1, size)]
+    if items:
+        several = Way(value=f"{size}", source=replace(source, items=items), batch=size)
+        yield Setting(name="samples per call", now=Way(value="1", source=one), tried=several)
+
+
+def in_threads(source: Source, *, cold: bool, shared: bool = False) -> Iterator[Setting]:
+    """Yield the setting of more threads, one per core."""
+    cores = len(os.sched_getaffinity(0))
+    if 1 < cores <= len(source.items):
+        ways = [Way(value=str(n), source=source, threads=n, shared=shared) for n in (1, cores)]
+        yield Setting(name="threads", now=ways[0], tried=ways[1], cold=cold)
+
+
+def in_sequence(source: Source, ordered: Sequence[Any]) -> Iterator[Setting]:
+    """Yield the setting of the order: at random, or one after another."""
+    following = replace(source, items=ordered[: len(source.items)])
+    now, new = Way(value="random", source=source), Way(value="one after another", source=following)
+    yield Setting(name="order", now=now, tried=new, cold=True)
