@@ -1,10 +1,10 @@
 """The samples in tar, TFRecord, MDS, Parquet and Arrow files: the cost of a random one, and what would reduce it."""
 
+import copy
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storebench.datasets.containers.arrow import ArrowRows, ParquetRows, content_of, reading, record_batches
-from storebench.datasets.containers.base import Ranges
+from storebench.datasets.containers.arrow import ArrowRows, ParquetRows, Rows, reading, record_batches
+from storebench.datasets.containers.base import Asked, Ranges
 from storebench.datasets.containers.find import find_container
 from storebench.datasets.containers.mds import MdsShards
 from storebench.errors import UsageError
@@ -61,6 +61,7 @@ def find_samples(path: Path, *, samples: int) -> FileContent:
     container.deadline = started + SCAN_S
     container.scan()
     seconds = time.perf_counter() - started
+    container = copy.deepcopy(container)  # nothing of it is open: mapped pages could not be evicted
     if not len(container.classes.labels):
         return FileContent(candidates=[])
     if isinstance(container, ParquetRows):
@@ -139,10 +140,9 @@ def _range_reads(path: Path) -> Iterator[Prepare]:
 
 
 def _row_groups(container: ParquetRows, samples: int) -> Candidate:
-    [path], column = container.files, container.image
+    [path], column, count = container.files, container.image, len(container.classes.labels)
     with reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        places = [(number, row) for number, count in enumerate(counts) for row in range(count)]
         rows, largest = max(counts), counts.index(max(counts))
         group = file.metadata.row_group(largest)
         parts = [group.column(place) for place in range(group.num_columns)]
@@ -153,7 +153,7 @@ def _row_groups(container: ParquetRows, samples: int) -> Candidate:
     touched = sum(part.total_compressed_size for part in own)
     part = SampleSet(
         name=column,
-        samples=len(places),
+        samples=count,
         layout=f"row groups of {rows:,} rows, {own[0].compression.lower()}",
         sample_bytes=spread(lengths),
         touched_bytes=touched,
@@ -165,54 +165,49 @@ def _row_groups(container: ParquetRows, samples: int) -> Candidate:
         if nbytes > MOST_GROUP_BYTES
         else "",
     )
-    items = [] if part.unread else drawn(places, samples)
-    size = max(2, min(BATCH, MOST_GROUP_BYTES // max(1, nbytes)))
+    items = [] if part.unread else drawn(range(count), samples)
 
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:
         if rows > 2 * FEW_ROWS:
-            copied = _copied_rows(path, column, own[0].compression, folder / "rows.parquet")
-            few = replace(
-                source, path=copied[0], open=partial(_row_reads, copied[0], column), items=copied[1]
+            copied = _copied_rows(container, own[0].compression, folder / "rows.parquet")
+            few = Source(
+                path=copied.files[0], open=partial(_row_reads, copied), items=_numbers(copied), maps=False
             )
             now, new = Way(value=f"{rows:,}", source=source), Way(value=f"{FEW_ROWS}", source=few)
             yield Setting(name="row_group_size of the writer", now=now, tried=new)
-        yield from in_batches(replace(source, open=partial(_group_reads, path, column)), source, size)
+        yield from in_batches(source, BATCH)
         yield from in_threads(source, cold=False)
 
-    return _candidate(part, path, partial(_row_reads, path, column), items, settings)
+    return _candidate(part, path, partial(_row_reads, container), items, settings)
 
 
-def _copied_rows(path: Path, column: str, compression: str, copy: Path) -> tuple[Path, list[tuple[int, int]]]:
-    """Write the first rows of a column in small row groups; return the file, and the places of its rows in any order."""
-    count = nbytes = 0
-    with pq.ParquetFile(path, pre_buffer=False) as file:
+@contextmanager
+def _row_reads(container: Rows) -> Iterator[Prepare]:
+    """Read rows as a dataset does, with files opened anew: by a number, or several by their numbers."""
+    own = copy.deepcopy(container)
+    yield lambda item: lambda: own.contents(item) if isinstance(item, list) else own.contents([item])[0]
+
+
+def _numbers(container: Rows) -> list[int]:
+    count = len(container.classes.labels)
+    return drawn(range(count), count)
+
+
+def _copied_rows(container: ParquetRows, compression: str, path: Path) -> ParquetRows:
+    """Write the first images into small row groups."""
+    count, nbytes, column = 0, 0, container.image
+    with pq.ParquetFile(container.files[0], pre_buffer=False) as file:
         schema = pa.schema([file.schema_arrow.field(column)])
         codec = compression if compression != "UNCOMPRESSED" else "none"
-        with pq.ParquetWriter(copy, schema, compression=codec, use_dictionary=False) as writer:
+        with pq.ParquetWriter(path, schema, compression=codec, use_dictionary=False) as writer:
             for batch in file.iter_batches(FEW_ROWS, columns=[column], use_threads=False):
                 writer.write_batch(batch)
                 count, nbytes = count + len(batch), nbytes + batch.nbytes
                 if nbytes > COPY_BYTES or count >= COPY_ROWS:
                     break
-    with pq.ParquetFile(copy) as file:
-        groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    places = [(number, row) for number, length in enumerate(groups) for row in range(length)]
-    return copy, drawn(places, len(places))
-
-
-@contextmanager
-def _group_reads(path: Path, column: str) -> Iterator[Prepare]:
-    """Read the row groups of several rows in one call."""
-    with reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
-        counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-
-        def read(items: list[tuple[int, int]]) -> list[Any]:
-            groups = sorted({group for group, _ in items})
-            begins = dict(zip(groups, np.cumsum([0, *(counts[g] for g in groups)]).tolist(), strict=False))
-            rows = file.read_row_groups(groups, columns=[column], use_threads=False).column(0)
-            return [content_of(rows[begins[group] + row]) for group, row in items]
-
-        yield lambda items: lambda: read(items)
+    copied = ParquetRows(container.kind, [path], Asked(column))
+    copied.scan()
+    return copied
 
 
 def _lengths(column: Any) -> list[int]:
@@ -220,48 +215,22 @@ def _lengths(column: Any) -> list[int]:
     return [length or 0 for length in pc.binary_length(values).to_pylist()]
 
 
-@contextmanager
-def _row_reads(path: Path, column: str) -> Iterator[Prepare]:
-    with reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
-
-        def prepare(item: tuple[int, int]) -> Callable[[], Any]:
-            group, row = item
-            return lambda: content_of(
-                file.read_row_group(group, columns=[column], use_threads=False).column(0)[row]
-            )
-
-        yield prepare
-
-
 def _batches(container: ArrowRows, samples: int) -> Candidate:
-    [path], column = container.files, container.image
+    [path], column, count = container.files, container.image, len(container.classes.labels)
     with reading(path):
         batches = list(record_batches(path))
         lengths = spread(_lengths(pa.chunked_array([batch.column(column) for batch in batches])))
-    places = [(number, row) for number, batch in enumerate(batches) for row in range(len(batch))]
     part = SampleSet(
         name=column,
-        samples=len(places),
+        samples=count,
         layout=f"record batches of {len(batches[0]):,} rows, read through a mapping",
         sample_bytes=lengths,
         touched_bytes=paged(lengths[1]),
     )
 
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
-        yield from in_sequence(source, places)
+        yield from in_sequence(source, range(count))
         yield from in_threads(source, cold=False)
 
-    opener = partial(_mapped_reads, path, column)
-    return _candidate(part, path, opener, drawn(places, samples), settings, maps=True)
-
-
-@contextmanager
-def _mapped_reads(path: Path, column: str) -> Iterator[Prepare]:
-    with reading(path):
-        batches = list(record_batches(path))
-
-        def prepare(item: tuple[int, int]) -> Callable[[], Any]:
-            number, row = item
-            return lambda: content_of(batches[number].column(column)[row])
-
-        yield prepare
+    items = drawn(range(count), samples)
+    return _candidate(part, path, partial(_row_reads, container), items, settings, maps=True)

@@ -313,7 +313,7 @@ def _settings(source: Source, folder: Path) -> Iterator[Setting]:
     if compression and not varying:
         plain = Way(value="none", source=_copied(rows, source, folder / "plain.h5", chunks=single))
         yield Setting(name="filter of the writer", now=replace(now, value=compression), tried=plain)
-    yield from in_batches(replace(source, open=partial(_many_reads, source.path)), source, BATCH)
+    yield from in_batches(source, BATCH)
 
 
 def _copied(rows: Any, source: Source, copy: Path, **options: Any) -> Source:
@@ -332,18 +332,6 @@ def _packed(rows: Any, source: Source, copy: Path) -> Source:
     return replace(source, path=copy, open=partial(_reads, copy), items=items)
 
 
-@contextmanager
-def _many_reads(path: Path) -> Iterator[Prepare]:
-    """Read several rows of one data set in one call."""
-    with _opened(path) as file:
-
-        def prepare(items: Sequence[tuple[str, int]]) -> Callable[[], Any]:
-            data, rows = file[items[0][0]], sorted(row for _, row in items)
-            return lambda: data[rows]
-
-        yield prepare
-
-
 def _shape(sides: Sequence[int]) -> str:
     return "x".join(map(str, sides))
 
@@ -353,7 +341,10 @@ def _reads(path: Path) -> Iterator[Prepare]:
     """Open a file and yield the function that prepares the read of (data set, key); () is a whole one."""
     with _opened(path) as file:
 
-        def prepare(item: tuple[str, Any]) -> Callable[[], Any]:
+        def prepare(item: tuple[str, Any] | list[tuple[str, int]]) -> Callable[[], Any]:
+            if isinstance(item, list):  # rows of one data set, in one call
+                data, rows = file[item[0][0]], sorted(row for _, row in item)
+                return lambda: data[rows]
             name, key = item
             if key == ():
                 return lambda: file[name][()]  # opening it is part of the read

@@ -71,12 +71,12 @@ def _rate_of(prepare: Prepare, items: Sequence[Any], again: bool) -> float:
     return done / (time.perf_counter() - started)
 
 
-def in_batches(source: Source, one: Source, size: int) -> Iterator[Setting]:
-    """Yield the setting of a call for several samples, whose items are those of `one` in groups."""
-    items = [one.items[at : at + size] for at in range(0, len(one.items) - size + 1, size)]
+def in_batches(source: Source, size: int) -> Iterator[Setting]:
+    """Yield the setting of a call for several samples; its items are lists."""
+    items = [source.items[at : at + size] for at in range(0, len(source.items) - size + 1, size)]
     if items:
         several = Way(value=f"{size}", source=replace(source, items=items), batch=size)
-        yield Setting(name="samples per call", now=Way(value="1", source=one), tried=several)
+        yield Setting(name="samples per call", now=Way(value="1", source=source), tried=several)
 
 
 def in_threads(source: Source, *, cold: bool, shared: bool = False) -> Iterator[Setting]:

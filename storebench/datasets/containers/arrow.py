@@ -72,10 +72,19 @@ class Rows(Container):
         return {name: schema.field(name).type for name in (image, label) if name}
 
     def read(self, index: int) -> bytes | Image:
+        return self._image(self._content(index), index)
+
+    def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
+        return list(map(self._image, self.contents(indices), indices))
+
+    def contents(self, indices: Sequence[int]) -> list[Any]:
+        """Return what the rows hold for images, whatever it is."""
+        return [self._content(index) for index in indices]
+
+    def _content(self, index: int) -> Any:
         piece = bisect_right(self._ends, index)
         with reading(self._pieces[piece][0]):
-            row = self._row(piece, index)
-        return self._image(row, index)
+            return content_of(self._row(piece, index))
 
     def files_of(self, indices: Iterable[int]) -> list[Path]:
         pieces = sorted({bisect_right(self._ends, index) for index in indices})
@@ -84,8 +93,7 @@ class Rows(Container):
     def _begin(self, piece: int) -> int:
         return self._ends[piece - 1] if piece else 0
 
-    def _image(self, row: Any, index: int) -> bytes | Image:
-        content = content_of(row)
+    def _image(self, content: Any, index: int) -> bytes | Image:
         if content is None:
             raise CorruptDataError(
                 "no bytes of an image",
@@ -121,9 +129,9 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...]:
 
 
 class ParquetRows(Rows):
-    def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
+    def contents(self, indices: Sequence[int]) -> list[Any]:
         """Read each row group that holds some of the samples once, one after the other."""
-        images: dict[int, bytes | Image] = {}
+        found: dict[int, Any] = {}
         pieces = [bisect_right(self._ends, index) for index in indices]
         for piece in sorted(set(pieces)):
             path, number, _ = self._pieces[piece]
@@ -131,8 +139,8 @@ class ParquetRows(Rows):
                 group = self._file(path).read_row_group(number, [self.image], use_threads=False)
                 column = group.column(0)
                 for index in (index for index, at in zip(indices, pieces, strict=True) if at == piece):
-                    images[index] = self._image(column[index - self._begin(piece)], index)
-        return [images[index] for index in indices]
+                    found[index] = content_of(column[index - self._begin(piece)])
+        return [found[index] for index in indices]
 
     def _file(self, path: Path) -> pq.ParquetFile:
         """Return an open file; each thread keeps a few."""
@@ -168,6 +176,13 @@ class ArrowRows(Rows):
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
         yield self._mapped()[path][number].select([column])
+
+    def _content(self, index: int) -> Any:
+        piece = bisect_right(self._ends, index)
+        path, number, _ = self._pieces[piece]
+        with reading(path):
+            column = self._mapped()[path][number].column(self.image)
+            return content_of(column[index - self._begin(piece)])
 
 
 def _mapped(paths: Sequence[Path]) -> dict[Path, list[pa.RecordBatch]]:
