@@ -99,6 +99,9 @@ def test_raw_pixels_are_read_where_they_are(cli: Cli, tmp_path: Path) -> None:
     done = cli("convert", "container+raw", "lmdb", "--dataset", "a.h5", "--json")
     assert done.returncode == 0, done.stderr
     assert len({store["samples_digest"] for store in json.loads(done.stdout)}) == 1
+    grown = cli("convert", "container+raw", "--dataset", "a.h5", "--size", "20")
+    assert grown.returncode == 2
+    assert "samples that are derived from others are in no container" in grown.stderr
 
 
 def test_other_files_are_other_samples(tmp_path: Path) -> None:

@@ -291,3 +291,34 @@ def test_any_choice_is_a_valid_scenario_that_ends_in_time(samples: Samples, mach
         assert steps - cell.warmup_steps >= 6 or cell.cache == "cold"  # a cold epoch reads each image once
     if samples.read_s < 0.02:
         assert first.estimate_s < 2 * BUDGET_S
+
+
+STREAM = dataclasses.replace(PHOTOS, container="container:stream", container_bytes=GIB)
+TABLE = dataclasses.replace(PHOTOS, container="container", container_bytes=GIB)
+
+
+@pytest.mark.parametrize(
+    ("samples", "asked", "first_backend", "workers", "note"),
+    [
+        (TABLE, {}, "container", {2}, ""),
+        (STREAM, {}, "container:stream", {1}, ""),
+        (STREAM, {"workers": [0]}, "container:stream", {0}, ""),
+        (STREAM, {"workers": [4]}, "original", {4}, "at most one worker"),
+        (
+            dataclasses.replace(TABLE, container_bytes=400 * GIB),
+            {},
+            "original",
+            {2},
+            "name the backend container",
+        ),
+        (dataclasses.replace(PHOTOS, container_note="it is packed"), {}, "original", {2}, "it is packed"),
+    ],
+)
+def test_a_container_is_measured_first_where_it_can_be(
+    samples: Samples, asked: dict[str, Any], first_backend: str, workers: set[int], note: str
+) -> None:
+    first = chosen(samples, **asked)
+    assert backends(first)[0] == first_backend
+    assert {cell.workers for cell in loading(first)} == workers
+    assert any(note in said for said in first.notes)
+    assert any("the first ones" in said for said in first.notes)
