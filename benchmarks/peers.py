@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,18 +29,20 @@ from storebench.comparison import Ratio, compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Indices, Reader
 from storebench.formats.reader import Seed
-from storebench.formats.registry import get_format, is_installed, parse_backend
-from storebench.manifest import Manifest
+from storebench.formats.registry import get_format, is_installed, open_reader, parse_backend
 from storebench.probes.cgroup import LimitedCache, memory_group
 from storebench.probes.page_cache import warm
+from storebench.results import CacheVerdict
 from storebench.stores.convert import BuildOptions, ensure_store
+
+T = TypeVar("T")
 
 ASKED = 0.9
 SIZES = {
     ("cifar10", "raw"): 10_000,
     ("cifar10", "jpeg"): 10_000,
     ("imagenet", "raw"): 500,
-    ("imagenet", "jpeg"): 2000,
+    ("imagenet", "jpeg"): 1000,
 }
 BATCH = 64
 LEAST_LIMIT = 8 << 20
@@ -62,7 +64,6 @@ class Row:
     size: float
     loop: Ratio
     warm: Ratio
-    limited: Ratio
 
 
 def main() -> int:
@@ -79,17 +80,14 @@ def main() -> int:
             if not is_installed(name.partition(":")[0]):
                 print(f"{name:17} not installed")
                 continue
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(1, context) as pool:
-                try:
-                    row = pool.submit(measure, name, dataset, codec, args).result()
-                except BrokenProcessPool:
-                    print(f"{name:17} killed: it needs more memory than half of its store")
-                    continue
+            row = in_new_process(measure, name, dataset, codec, args)
+            if row is None:
+                raise SystemExit(f"{name}: the process that measured was killed")
+            limited = in_new_process(measure_limited, name, dataset, codec, args)
             order = "own" if name in STREAMS else "shuffled"
             print(f"{name:17} {order:>8} {row.rate:10,.0f} {row.cpu_us:7.1f} {row.size:6.2f}", end="")
             print(f"{ratio_words(row.loop):>21} {ratio_words(row.warm, 3):>23}", end="")
-            print(f" {ratio_words(row.limited, 3):>23}", flush=True)
+            print(f" {ratio_words(limited, 3) if limited else 'needs more memory':>23}", flush=True)
             if row.loop.high is not None and row.loop.high < ASKED:
                 below.append(f"{name} on {dataset}, {codec}")
     for words in below:
@@ -97,47 +95,53 @@ def main() -> int:
     return int(bool(below))
 
 
+def in_new_process(work: Callable[..., T], *arguments: Any) -> T | None:
+    """Return what a function returns in a process without caches; None if the process is killed."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(work, *arguments).result()
+        except BrokenProcessPool:
+            return None
+
+
 def measure(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Row:
-    """Let the reader, the recommended loop and LMDB take turns, first from memory, then with a limit."""
-    spec = DatasetSpec(name=dataset, size=args.size or SIZES[dataset, codec])
-    container, _, reader = name.partition(":")
+    """Let the reader, the recommended loop and LMDB take turns, with everything in memory."""
     with contextlib.ExitStack() as stack:
-        ours = _opened(stack, spec, f"{container}+{codec}" + (f":{reader}" if reader else ""), args.stores)
-        lmdb = _opened(stack, spec, f"lmdb+{codec}", args.stores)
+        ours, lmdb = map(stack.enter_context, _readers(name, dataset, codec, args))
+        warm([*_files(ours), *_files(lmdb)], anew=True)
         sides = [_ours(ours, streams=name in STREAMS), _library(name, ours), _ours(lmdb)]
         turns = [[_turn(side, args.seconds) for side in sides] for _ in range(args.rounds + 1)][1:]
         rates = [[rate for rate, _ in column] for column in zip(*turns, strict=True)]
-        payload = sum(map(len, lmdb.fetch(np.arange(len(lmdb)))))
         return Row(
             rate=median(rates[0]),
             cpu_us=median(cpu_us for (_, cpu_us), *_ in turns),
-            size=sum(path.stat().st_size for path in _files(ours)) / payload,
+            size=_bytes(ours) / sum(map(len, lmdb.fetch(np.arange(len(lmdb))))),
             loop=compare(rates[1], rates[0]),
             warm=compare(rates[2], rates[0]),
-            limited=_limited([(ours, sides[0]), (lmdb, sides[2])], args),
         )
 
 
-def _limited(sides: list[tuple[Reader, Served]], args: argparse.Namespace) -> Ratio:
-    """Compare two readers, each with memory for half of its store; the pages of one stay while the other reads."""
+def measure_limited(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Ratio:
+    """Compare with LMDB, each with memory for half of its store; the pages of one stay while the other reads."""
+    rates: list[list[float]] = [[], []]
     with contextlib.ExitStack() as stack:
-        caches = []
-        for reader, _ in sides:
-            files = _files(reader)
-            limit = max(LEAST_LIMIT, sum(path.stat().st_size for path in files) // 2)
-            caches.append(LimitedCache(stack.enter_context(memory_group(limit)), limit, files))
-        rates: list[list[float]] = [[], []]
-        for number in range(args.rounds + 1):
-            for column, cache, (_, served) in zip(rates, caches, sides, strict=True):
-                if number:
-                    cache.group.enter([os.getpid()])
-                else:
-                    cache.prepare([os.getpid()])
+        sides: list[tuple[LimitedCache, Served]] = []
+        for reader in _readers(name, dataset, codec, args):
+            stack.enter_context(reader)
+            limit = max(LEAST_LIMIT, _bytes(reader) // 2)
+            cache = LimitedCache(stack.enter_context(memory_group(limit)), limit, _files(reader))
+            if cache.prepare([os.getpid()]).verdict is CacheVerdict.FAILED:
+                return Ratio(mid=None, rounds=0)
+            cache.leave()
+            sides.append((cache, _ours(reader, streams=name in STREAMS and not sides)))
+        for _ in range(args.rounds + 1):
+            for column, (cache, served) in zip(rates, sides, strict=True):
+                cache.group.enter([os.getpid()])
                 try:
                     column.append(_turn(served, args.seconds)[0])
                 finally:
                     cache.leave()
-        return compare(rates[1][1:], rates[0][1:])
+    return compare(rates[1][1:], rates[0][1:])
 
 
 def _turn(served: Served, seconds: float) -> tuple[float, float]:
@@ -150,16 +154,22 @@ def _turn(served: Served, seconds: float) -> tuple[float, float]:
     return samples / (time.perf_counter() - start), 1e6 * (time.process_time() - cpu) / samples
 
 
+def _readers(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Iterator[Reader]:
+    """Open the format's store and LMDB's, made where they are missing."""
+    container, _, reader = name.partition(":")
+    for backend in (f"{container}+{codec}{reader and ':'}{reader}", f"lmdb+{codec}"):
+        spec = DatasetSpec(name=dataset, size=args.size or SIZES[dataset, codec])
+        options = BuildOptions(say=lambda _: None)
+        store = ensure_store(spec, parse_backend(backend), args.stores, options=options).path
+        yield open_reader(store, parse_backend(backend).reader)
+
+
+def _bytes(reader: Reader) -> int:
+    return sum(path.stat().st_size for path in _files(reader))
+
+
 def _files(reader: Reader) -> list[Path]:
     return get_format(reader.manifest.format).data_files(reader.store)
-
-
-def _opened(stack: contextlib.ExitStack, spec: DatasetSpec, name: str, stores: Path) -> Reader:
-    backend = parse_backend(name)
-    store = ensure_store(spec, backend, stores, options=BuildOptions(say=lambda _: None)).path
-    warm(get_format(backend.format).data_files(store), anew=True)
-    reader = get_format(backend.format).reader(store, Manifest.read(store), backend.reader)
-    return stack.enter_context(reader)
 
 
 def _served(reader: Reader, begin: Callable[[list[Indices], Seed], Hand], *, streams: bool) -> Served:
@@ -215,7 +225,7 @@ def _arguments() -> argparse.Namespace:
         values = sorted({key[index] for key in SIZES})
         parser.add_argument(f"--{name}", nargs="+", choices=values, default=values)
     parser.add_argument(
-        "--size", type=int, help="samples; 10,000 of CIFAR-10, 500 or 2,000 of ImageNet by default"
+        "--size", type=int, help="samples; 10,000 of CIFAR-10, 500 or 1,000 of ImageNet by default"
     )
     parser.add_argument("--stores", type=Path, default=Path(os.environ.get("STOREBENCH_STORES", "stores")))
     parser.add_argument("--rounds", type=int, default=5)

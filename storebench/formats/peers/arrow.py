@@ -7,7 +7,7 @@ from typing import IO, Any, ClassVar
 import numpy.typing as npt
 
 from storebench.formats.base import FormatInfo, ReaderInfo
-from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
 from storebench.formats.peers.writers import BlocksWriter
 
 
@@ -61,6 +61,7 @@ class ArrowReader(RowsReader):
         self.opened.callback(mapped.close)
         self._images = pa.ipc.open_file(mapped).read_all()[IMAGE]
         self.hold("_images")
+        forget_mapped(path.resolve())
         if self._images.type != pa.binary():
             raise TypeError(f"images are {self._images.type}")
         return labels

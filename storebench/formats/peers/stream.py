@@ -15,7 +15,7 @@ from storebench.formats.common import load_integers, save_array
 from storebench.formats.options import Options, integer
 from storebench.formats.peers.rows import Row, RowsReader, required
 from storebench.formats.peers.writers import LibraryWriter
-from storebench.formats.reader import Seed
+from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE, Seed
 from storebench.manifest import Manifest
 
 SHARDS_FILE = "shards.npy"
@@ -133,12 +133,11 @@ class StreamReader(RowsReader):
         return [found[number] for number in numbers]
 
     def notes(self) -> dict[str, str]:
-        notes = {"shuffle buffer": f"{self.options.buffer} samples"}
+        notes = {BUFFER_NOTE: str(self.options.buffer)}
         if self.plan_seed is not None:
             order = self.native_order(self.store, self.manifest, self.options, self.plan_seed)
             displacement, neighbours = randomness(order)
-            notes["displacement"] = f"{displacement:.2f} of that of a uniform shuffle"
-            notes["neighbours kept"] = f"{neighbours:.2%}"
+            notes |= {DISPLACEMENT_NOTE: f"{displacement:.4f}", NEIGHBOURS_NOTE: f"{neighbours:.4f}"}
         if self._departures:
             notes["batches outside of the native order"] = str(self._departures)
         return notes
