@@ -28,7 +28,7 @@ for name in filter(is_installed, PEERS):
     with small.open() as opened:
         read_pixels(opened, [1])
 left = [str(path) for top in ("home", "temporary") for path in Path(top).rglob("*") if path.is_file()]
-left += [name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("sem.")]
+left += [name for name in set(os.listdir("/dev/shm")) - before if not name.startswith(("sem.", "storebench"))]
 print("LEFT", left)
 """
 
