@@ -116,7 +116,7 @@ bench-ci: setup ## Five timed sessions of the pytest-benchmark suite; 'pytest-be
 	    --benchmark-json=$(RUNS)/ci/session-$$session.json > $(RUNS)/ci/session-$$session.log || { cat $(RUNS)/ci/session-$$session.log; exit 5; }; \
 	done
 
-REFERENCE := answer roofline paper codecs ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited
+REFERENCE := answer roofline paper codecs peers ranks overlap datastore ltfb lmdbio-ranks lmdbio-limited
 reference: data ## Measure results/reference again (about two hours and a half); REFERENCE="answer" measures a part of it
 	rm -rf $(addprefix results/reference/,$(REFERENCE))
 	for name in $(REFERENCE); do $(BIN)/storebench bench scenarios/$$name.toml --out results/reference/$$name || exit $$?; done

@@ -1,291 +1,219 @@
-"""Each reader of another project's format against the loop that its authors recommend, on the same store.
+"""Each reader of another project's format against the loop that its authors recommend, on the same store, and against LMDB.
 
-Epochs of both sides take turns in one process, from the page cache; a third epoch reads the same images from LMDB. Every epoch
-serves each sample once and hands over bytes (raw: a batch of pixels); nothing is decoded. A reader should be at least 0.9
-times as fast as the recommended loop.
+The three take turns in one process, from the page cache; then storebench's reader and LMDB take turns with memory for
+half of their store. They hand over bytes (raw: a batch of pixels); nothing is decoded. The order is shuffled, or the
+format's own, which is no fair match for a shuffled one. A reader should be at least 0.9 times as fast as the recommended loop.
 """
 
 import argparse
 import contextlib
+import functools
+import itertools
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from benchmarks.recommended_loops import LOOPS, STREAMS
 from benchmarks.runs import ratio_words
-from storebench.comparison import compare
+from storebench.comparison import Ratio, compare
 from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Indices, Reader
-from storebench.formats.peers.example import image_of
-from storebench.formats.peers.tfrecord import records
-from storebench.formats.registry import get_format, is_installed, parse_backend
-from storebench.manifest import Manifest
+from storebench.formats.reader import Seed
+from storebench.formats.registry import get_format, is_installed, open_reader, parse_backend
+from storebench.probes.cgroup import LimitedCache, memory_group
 from storebench.probes.page_cache import warm
+from storebench.results import CacheVerdict
 from storebench.stores.convert import BuildOptions, ensure_store
 
+T = TypeVar("T")
+
 ASKED = 0.9
-SIZES = {"cifar10": 10_000, "imagenet": 2000}
-
-Batch = Callable[[list[int]], Sequence[Any]]
-"""Return the payloads of some samples, by a library's own call."""
-
-Stream = Callable[[], Iterator[Any]]
-"""Yield the payloads of an epoch in the library's own order."""
-
-
-def npy(store: Path) -> Batch:
-    """Index the mapped array."""
-    data = np.load(store / "data.npy", mmap_mode="r")
-    if data.ndim > 1:
-        return lambda numbers: data[numbers]
-    ends = np.load(store / "offsets.npy").tolist()
-    return lambda numbers: [data[ends[number] : ends[number + 1]].tobytes() for number in numbers]
-
-
-def sqlite(store: Path) -> Batch:
-    """Select one row per query (docs.python.org, sqlite3)."""
-    import sqlite3
-
-    base = sqlite3.connect(store / "data.sqlite")
-    return lambda numbers: [
-        base.execute("SELECT image FROM samples WHERE id = ?", (number,)).fetchone()[0] for number in numbers
-    ]
-
-
-def safetensors(store: Path) -> Batch:
-    """Slice a tensor of the open file (the README of safetensors)."""
-    from safetensors import safe_open
-
-    file: Any = safe_open(store / "data.safetensors", "np")
-    images = file.get_slice("image")
-    if len(images.get_shape()) > 1:
-        return lambda numbers: [images[number] for number in numbers]
-    ends = file.get_tensor("offset").tolist()
-    return lambda numbers: [images[ends[number] : ends[number + 1]].tobytes() for number in numbers]
-
-
-def arrow(store: Path) -> Batch:
-    """Take rows of the mapped table (Arrow's cookbook)."""
-    import pyarrow as pa
-
-    table = pa.ipc.open_file(pa.memory_map(str(store / "data.arrow"))).read_all().select(["image"])
-    return lambda numbers: table.take(numbers)["image"].to_pylist()
-
-
-def parquet(store: Path) -> Batch:
-    """Take rows of the data set (Arrow's cookbook)."""
-    import pyarrow.dataset as pd
-
-    data = pd.dataset(store / "data.parquet")
-    return lambda numbers: data.take(numbers, columns=["image"])["image"].to_pylist()
-
-
-def hf(store: Path) -> Batch:
-    """Fetch a batch as a DataLoader does."""
-    from datasets import load_from_disk
-
-    data = load_from_disk(store / "dataset")
-    raw = getattr(data.features["image"], "dtype", "") == "binary"
-    return lambda numbers: [
-        row["image"] if raw else row["image"]["bytes"] for row in data.__getitems__(numbers)
-    ]
-
-
-def array_record(store: Path) -> Batch:
-    """Fetch a batch of Grain's data source, with the parser of storebench instead of TensorFlow's."""
-    from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-    source = ArrayRecordDataSource(str(store / "data.array_record"))
-    return lambda numbers: [image_of(record) for record in source.__getitems__(numbers)]
-
-
-def litdata(store: Path) -> Batch:
-    """Index the StreamingDataset."""
-    from litdata import StreamingDataset
-
-    data = StreamingDataset(str(store / "data"))
-    return lambda numbers: [data[number]["image"] for number in numbers]
-
-
-def lance(store: Path) -> Batch:
-    """Take rows of the data set."""
-    import lance as library
-
-    data = library.dataset(store / "data.lance")
-    return lambda numbers: data.take(numbers, columns=["image"])["image"].to_pylist()
-
-
-def rocksdb(store: Path) -> Batch:
-    """Get several keys at once."""
-    from rocksdict import AccessType, Options, Rdict
-
-    base = Rdict(str(store), Options(raw_mode=True), access_type=AccessType.read_only())
-    return lambda numbers: base[[b"%08d" % number for number in numbers]]
-
-
-def zarr(store: Path) -> Batch:
-    """Select rows orthogonally."""
-    import zarr as library
-
-    images: Any = library.open_array(store / "data.zarr/image", mode="r")
-    return lambda numbers: images.oindex[numbers]
-
-
-def tensorstore(store: Path) -> Batch:
-    """Read rows in one call."""
-    import tensorstore as library
-
-    place = {"driver": "file", "path": str((store / "data.zarr/image").absolute())}
-    images = library.open({"driver": "zarr3", "kvstore": place}, read=True).result()
-    return lambda numbers: images[numbers].read().result()
-
-
-def webdataset(store: Path) -> Stream:
-    """Run the pipeline of the README: shuffled shards, then a buffer of 1,000."""
-    from webdataset import WebDataset
-
-    def epoch() -> Iterator[Any]:
-        names = sorted(map(str, store.glob("*.tar")))
-        for sample in WebDataset(names, shardshuffle=len(names)).shuffle(1000):
-            yield sample.get("jpg") or sample["bin"]
-
-    return epoch
-
-
-def tfrecord(store: Path) -> Stream:
-    """Read the files one after the other; there is no library without TensorFlow that runs."""
-
-    def epoch() -> Iterator[Any]:
-        for path in sorted(store.glob("*.tfrecord")):
-            yield from map(image_of, records(path))
-
-    return epoch
-
-
-LOOPS: dict[str, Callable[[Path], Batch]] = {
-    "npy": npy,
-    "sqlite": sqlite,
-    "safetensors": safetensors,
-    "arrow": arrow,
-    "parquet": parquet,
-    "hf": hf,
-    "array_record": array_record,
-    "litdata": litdata,
-    "lance": lance,
-    "rocksdb": rocksdb,
-    "zarr": zarr,
-    "zarr:tensorstore": tensorstore,
+SIZES = {
+    ("cifar10", "raw"): 10_000,
+    ("cifar10", "jpeg"): 10_000,
+    ("imagenet", "raw"): 500,
+    ("imagenet", "jpeg"): 1000,
 }
-STREAMS: dict[str, Callable[[Path], Stream]] = {"webdataset": webdataset, "tfrecord": tfrecord}
+BATCH = 64
+LEAST_LIMIT = 8 << 20
+"""Memory that the readers themselves need."""
+
+Hand = Callable[[Indices], Any]
+"""Return the samples of a batch."""
+
+Served = Iterator[tuple[int, bool]]
+"""Serve a batch per step: its samples, and whether a turn may end after it."""
 
 
-@dataclass(kw_only=True)
-class Rates:
-    """Samples per second of each round."""
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The comparisons of one reader."""
 
-    ours: list[float]
-    library: list[float]
-    lmdb: list[float]
+    rate: float
+    cpu_us: float
+    size: float
+    loop: Ratio
+    warm: Ratio
 
 
 def main() -> int:
-    """Measure, print a table per data set, and return 1 where a reader is slower than it should be."""
+    """Measure, print a table per data set and codec, and return 1 where a reader is slower than it should be."""
     args = _arguments()
     below = []
-    for dataset, codec in (("cifar10", "raw"), ("imagenet", "jpeg")):
-        if dataset not in args.dataset:
+    for (dataset, codec), size in SIZES.items():
+        if dataset not in args.dataset or codec not in args.codec:
             continue
-        print(f"\n{dataset}, {args.size or SIZES[dataset]:,} samples, {codec}, warm, one process")
-        print(f"{'':20} {'order':>8} {'samples/s':>11} {'of its own loop':>20} {'of LMDB':>20}")
+        print(f"\n{dataset}, {args.size or size:,} samples, {codec}, one process")
+        print(f"{'':17} {'order':>8} {'samples/s':>10} {'CPU us':>7} {'bytes':>6}", end="")
+        print(f"{'of its own loop':>21} {'of LMDB, warm':>23} {'of LMDB, limited':>23}")
         for name in args.backend or [*LOOPS, *STREAMS]:
             if not is_installed(name.partition(":")[0]):
-                print(f"{name:20} not installed")
+                print(f"{name:17} not installed")
                 continue
-            rates = measure(name, codec, dataset, args)
-            own, lmdb = compare(rates.library, rates.ours), compare(rates.lmdb, rates.ours)
+            row = in_new_process(measure, name, dataset, codec, args)
+            if row is None:
+                raise SystemExit(f"{name}: the process that measured was killed")
+            limited = in_new_process(measure_limited, name, dataset, codec, args)
             order = "own" if name in STREAMS else "shuffled"
-            row = f"{name:20} {order:>8} {median(rates.ours):11,.0f}"
-            print(f"{row} {ratio_words(own):>20} {ratio_words(lmdb, 3):>20}", flush=True)
-            if own.high is not None and own.high < ASKED:
-                below.append(f"{name} on {dataset}")
+            print(f"{name:17} {order:>8} {row.rate:10,.0f} {row.cpu_us:7.1f} {row.size:6.2f}", end="")
+            print(f"{ratio_words(row.loop):>21} {ratio_words(row.warm, 3):>23}", end="")
+            print(f" {ratio_words(limited, 3) if limited else 'needs more memory':>23}", flush=True)
+            if row.loop.high is not None and row.loop.high < ASKED:
+                below.append(f"{name} on {dataset}, {codec}")
     for words in below:
         print(f"below {ASKED:g} of the recommended loop: {words}", file=sys.stderr)
     return int(bool(below))
 
 
-def measure(name: str, codec: str, dataset: str, args: argparse.Namespace) -> Rates:
-    """Let both sides and LMDB take turns."""
-    spec = DatasetSpec(name=dataset, size=args.size or SIZES[dataset])
-    rng, rates = np.random.default_rng(0), Rates(ours=[], library=[], lmdb=[])
-    container, _, reader = name.partition(":")
+def in_new_process(work: Callable[..., T], *arguments: Any) -> T | None:
+    """Return what a function returns in a process without caches; None if the process is killed."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(work, *arguments).result()
+        except BrokenProcessPool:
+            return None
+
+
+def measure(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Row:
+    """Let the reader, the recommended loop and LMDB take turns, with everything in memory."""
     with contextlib.ExitStack() as stack:
-        ours = _opened(stack, spec, f"{container}+{codec}" + (f":{reader}" if reader else ""), args.stores)
-        lmdb = _opened(stack, spec, f"lmdb+{codec}", args.stores)
-        loop = STREAMS[name](ours.store) if name in STREAMS else LOOPS[name](ours.store)
-        for turn in range(args.rounds + 1):
-            order = rng.permutation(ours.manifest.count)
-            native = order
-            if name in STREAMS:
-                native = type(ours).native_order(ours.store, ours.manifest, ours.options, (turn,))
-            sides = (
-                _read(ours, _split(native, args.batch_size), (turn,)),
-                _library(loop, _split(order, args.batch_size), ours, streams=name in STREAMS),
-                _read(lmdb, _split(order, args.batch_size), None),
-            )
-            if turn:  # the first epoch only warms
-                for side, rate in zip((rates.ours, rates.library, rates.lmdb), sides, strict=True):
-                    side.append(rate)
-    return rates
+        ours, lmdb = map(stack.enter_context, _readers(name, dataset, codec, args))
+        warm([*_files(ours), *_files(lmdb)], anew=True)
+        sides = [_ours(ours, streams=name in STREAMS), _library(name, ours), _ours(lmdb)]
+        turns = [[_turn(side, args.seconds) for side in sides] for _ in range(args.rounds + 1)][1:]
+        rates = [[rate for rate, _ in column] for column in zip(*turns, strict=True)]
+        return Row(
+            rate=median(rates[0]),
+            cpu_us=median(cpu_us for (_, cpu_us), *_ in turns),
+            size=_bytes(ours) / sum(map(len, lmdb.fetch(np.arange(len(lmdb))))),
+            loop=compare(rates[1], rates[0]),
+            warm=compare(rates[2], rates[0]),
+        )
 
 
-def _split(order: Indices, size: int) -> list[Indices]:
-    return [order[at : at + size] for at in range(0, len(order), size)]
+def measure_limited(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Ratio:
+    """Compare with LMDB, each with memory for half of its store; the pages of one stay while the other reads."""
+    rates: list[list[float]] = [[], []]
+    with contextlib.ExitStack() as stack:
+        sides: list[tuple[LimitedCache, Served]] = []
+        for reader in _readers(name, dataset, codec, args):
+            stack.enter_context(reader)
+            limit = max(LEAST_LIMIT, _bytes(reader) // 2)
+            cache = LimitedCache(stack.enter_context(memory_group(limit)), limit, _files(reader))
+            if cache.prepare([os.getpid()]).verdict is CacheVerdict.FAILED:
+                return Ratio(mid=None, rounds=0)
+            cache.leave()
+            sides.append((cache, _ours(reader, streams=name in STREAMS and not sides)))
+        for _ in range(args.rounds + 1):
+            for column, (cache, served) in zip(rates, sides, strict=True):
+                cache.group.enter([os.getpid()])
+                try:
+                    column.append(_turn(served, args.seconds)[0])
+                finally:
+                    cache.leave()
+    return compare(rates[1][1:], rates[0][1:])
 
 
-def _opened(stack: contextlib.ExitStack, spec: DatasetSpec, name: str, stores: Path) -> Reader:
-    options = BuildOptions(say=lambda line: print(line, file=sys.stderr))
-    backend = parse_backend(name)
-    store = ensure_store(spec, backend, stores, options=options).path
-    warm(get_format(backend.format).data_files(store), anew=True)
-    reader = get_format(backend.format).reader(store, Manifest.read(store), backend.reader)
-    return stack.enter_context(reader)
+def _turn(served: Served, seconds: float) -> tuple[float, float]:
+    """Return samples per second and microseconds of the processor per sample of a turn."""
+    samples, start, cpu = 0, time.perf_counter(), time.process_time()
+    for count, may_end in served:
+        samples += count
+        if may_end and time.perf_counter() - start >= seconds:
+            break
+    return samples / (time.perf_counter() - start), 1e6 * (time.process_time() - cpu) / samples
 
 
-def _read(reader: Reader, batches: list[Indices], seed: tuple[int, ...] | None) -> float:
-    """Return the samples per second of an epoch of storebench's reader."""
-    out = np.empty((len(batches[0]), *reader.image_shape), np.uint8)
-    raw = reader.payload_codec == "raw"
-    start = time.perf_counter()
-    reader.plan(batches, seed)
-    for indices in batches:
-        if raw:
-            reader.fetch_into(indices, out)
+def _readers(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Iterator[Reader]:
+    """Open the format's store and LMDB's, made where they are missing."""
+    container, _, reader = name.partition(":")
+    for backend in (f"{container}+{codec}{reader and ':'}{reader}", f"lmdb+{codec}"):
+        spec = DatasetSpec(name=dataset, size=args.size or SIZES[dataset, codec])
+        options = BuildOptions(say=lambda _: None)
+        store = ensure_store(spec, parse_backend(backend), args.stores, options=options).path
+        yield open_reader(store, parse_backend(backend).reader)
+
+
+def _bytes(reader: Reader) -> int:
+    return sum(path.stat().st_size for path in _files(reader))
+
+
+def _files(reader: Reader) -> list[Path]:
+    return get_format(reader.manifest.format).data_files(reader.store)
+
+
+def _served(reader: Reader, begin: Callable[[list[Indices], Seed], Hand], *, streams: bool) -> Served:
+    """Serve epochs in turn; a stream's turn ends with its epoch, because its buffer fills first and empties last."""
+    for epoch in itertools.count():
+        if streams:
+            order = type(reader).native_order(reader.store, reader.manifest, reader.options, (epoch,))
         else:
-            reader.fetch(indices)
-    return sum(map(len, batches)) / (time.perf_counter() - start)
+            order = np.random.default_rng(epoch).permutation(len(reader))
+        batches = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
+        hand = begin(batches, (epoch,))
+        for number, indices in enumerate(batches, 1):
+            hand(indices)
+            yield len(indices), not streams or number == len(batches)
 
 
-def _library(loop: Any, batches: list[Indices], reader: Reader, *, streams: bool) -> float:
-    """Return the samples per second of an epoch of the library's loop, with raw pixels collated into a batch."""
-    raw, served = reader.payload_codec == "raw", 0
-    start = time.perf_counter()
-    stream = loop() if streams else iter(())
-    for indices in batches:
-        count = len(indices)
-        rows = [next(stream) for _ in range(count)] if streams else loop(indices.tolist())
-        if raw and not isinstance(rows, np.ndarray):
-            rows = np.stack([np.frombuffer(row, np.uint8) for row in rows])
-        served += len(rows)
-    rate = served / (time.perf_counter() - start)
-    if served != reader.manifest.count:
-        raise SystemExit(f"{reader.store}: the loop served {served} samples")
-    return rate
+def _ours(reader: Reader, *, streams: bool = False) -> Served:
+    out = np.empty((BATCH, *reader.image_shape), np.uint8)
+
+    def begin(batches: list[Indices], seed: Seed) -> Hand:
+        reader.plan(batches, seed if streams else None)
+        return (
+            functools.partial(reader.fetch_into, out=out) if reader.payload_codec == "raw" else reader.fetch
+        )
+
+    return _served(reader, begin, streams=streams)
+
+
+def _library(name: str, reader: Reader) -> Served:
+    """Serve epochs through the library's loop, with raw pixels collated into a batch."""
+
+    def collated(rows: Any) -> Any:
+        if reader.payload_codec != "raw" or isinstance(rows, np.ndarray):
+            return rows
+        return np.stack([np.frombuffer(row, np.uint8) for row in rows])
+
+    def begin(*_: Any) -> Hand:
+        if name in STREAMS:
+            stream = STREAMS[name](reader.store)()
+            return lambda indices: collated(list(itertools.islice(stream, len(indices))))
+        return lambda indices: collated(loop(indices.tolist()))
+
+    loop: Any = None if name in STREAMS else LOOPS[name](reader.store)
+    return _served(reader, begin, streams=name in STREAMS)
 
 
 def _arguments() -> argparse.Namespace:
@@ -293,16 +221,16 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("backend", nargs="*", help=f"all, if none is named: {', '.join([*LOOPS, *STREAMS])}")
-    parser.add_argument("--dataset", action="append", choices=list(SIZES), help="both, if none is named")
+    for index, name in enumerate(("dataset", "codec")):
+        values = sorted({key[index] for key in SIZES})
+        parser.add_argument(f"--{name}", nargs="+", choices=values, default=values)
     parser.add_argument(
-        "--size", type=int, help="samples; 10,000 of CIFAR-10 and 2,000 of ImageNet by default"
+        "--size", type=int, help="samples; 10,000 of CIFAR-10, 500 or 1,000 of ImageNet by default"
     )
     parser.add_argument("--stores", type=Path, default=Path(os.environ.get("STOREBENCH_STORES", "stores")))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batch-size", type=int, default=64)
-    args = parser.parse_args()
-    args.dataset = args.dataset or list(SIZES)
-    return args
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn, at least")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -64,6 +64,9 @@ def put_content(content: "Content") -> None:
     if table is not None:
         put("")
         write_out(drawn(table))
+    for table in content.orders:
+        put("")
+        write_out(drawn(table))
     if told.changes:
         put("", "What would change this:", *(f"- {text}" for text in told.changes))
     put(*content.feeding, *content.caveats)

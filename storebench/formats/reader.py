@@ -99,6 +99,10 @@ class Traits:
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 
 
+BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE = "shuffle buffer", "displacement", "neighbours kept"
+"""Notes of a reader with the trait `native_order`: the samples of its buffer, the mean displacement of a sample over that
+of a uniform shuffle, and the share of neighbours that stay neighbours."""
+
 Seed = tuple[int, ...]
 """What decides the order of one epoch."""
 

@@ -82,9 +82,9 @@ PEERS: dict[str, FormatEntry] = {
     "webdataset": _peer("webdataset:WebDatasetFormat", "webdataset"),
     "tfrecord": _peer("tfrecord:TfRecordFormat", "google_crc32c"),
     "array_record": _peer("array_record:ArrayRecordFormat", "array_record"),
-    "litdata": _peer("litdata:LitDataFormat", "litdata"),
+    "litdata": _peer("indexed:LitDataFormat", "litdata"),
     "mds": FormatEntry(
-        target="storebench.formats.peers.mds:MdsFormat",
+        target="storebench.formats.peers.indexed:MdsFormat",
         install="pip install '.[mds]'",
         libraries=("streaming",),
         note="in an environment of its own, because it needs numpy < 2.2",

@@ -31,6 +31,7 @@ from storebench.report.tables import (
     feeding_table,
     io_table,
     ladder_table,
+    order_table,
     panel_table,
     point_table,
     rank_tables,
@@ -54,7 +55,7 @@ class Section:
     slug: str
     tables: tuple[Table, ...]
     more: tuple[Table, ...]
-    """Roofline, ladder, and ranks."""
+    """Roofline, ladder, ranks, and own orders."""
     plots: tuple[Plot, ...]
     first: tuple[Plot, ...] = ()
     """Those of its plots that the page shows at once."""
@@ -91,6 +92,11 @@ class Content:
     def tables(self) -> tuple[Table, ...]:
         """The tables of panels, of every dataset in order."""
         return tuple(table for section in self.sections for table in section.tables)
+
+    @property
+    def orders(self) -> tuple[Table, ...]:
+        """How random the readers' own orders are, for each dataset that has such readers."""
+        return tuple(table for section in self.sections for table in section.more if table.kind == "order")
 
     @property
     def feeding(self) -> list[str]:
@@ -201,6 +207,7 @@ def _section(
     more = [feeding_table(part, accelerators) for part in (roofs[:1], roofs[1:]) if part]
     more += [table for table in [point_table(roofs)] if table]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
+    more += [table for table in [order_table(cells)] if table]
     slug = dataset_slug(cells[0])
     plots = list(_plots(cells, listed, roofs, limits, accelerators))
     named = [dataclasses.replace(plot, name=f"{plot.name}-{slug}") for plot in plots]

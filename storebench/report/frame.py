@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE
 from storebench.results import (
     BACKEND_FIELDS,
     CELL_FIELDS,
@@ -90,6 +92,9 @@ _EXTRA_COLUMNS: list[tuple[str, Any]] = [
     ("machine_readahead_kib", int | None),
     ("cpu_s_per_sample", float | None),
     ("cores_used", float | None),
+    ("order_buffer_samples", float | None),
+    ("order_displacement", float | None),
+    ("order_neighbours_kept", float | None),
 ]
 
 
@@ -147,7 +152,7 @@ def _row(record: Record, run: Path, machines: dict[str, Environment]) -> dict[st
     row["cell_id"] = record.cell.cell_id
     table = find_table(run, record.steps_file) if record.steps_file else None
     row["steps_path"] = None if table is None else str(table)
-    return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record)
+    return row | _place(record.environment or machines.get(record.run_id)) | _cpu(record) | _order(record)
 
 
 def _place(environment: Environment | None) -> dict[str, Any]:
@@ -181,4 +186,16 @@ def _cpu(record: Record) -> dict[str, Any]:
     return {
         "cpu_s_per_sample": (user + system) / record.samples,
         "cores_used": (user + system) / record.epoch_s,
+    }
+
+
+def _order(record: Record) -> dict[str, Any]:
+    """Return the columns of an order that is the reader's own."""
+    names = (BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE)
+    columns = ("order_buffer_samples", "order_displacement", "order_neighbours_kept")
+    texts = [record.reader_notes.get(name, "") for name in names]
+    return {
+        column: float(text)
+        for column, text in zip(columns, texts, strict=True)
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII)
     }

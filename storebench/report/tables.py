@@ -214,6 +214,24 @@ def io_table(panel: Panel, anchor: str = "") -> Table:
     return _table("io", caption, columns, panel.measured, anchor=anchor, marks=marks, notes=(REQUESTS_NOTE,))
 
 
+def order_table(cells: Sequence[CellSummary]) -> Table | None:
+    """Return how random the own orders of readers are; None without such a reader."""
+    column: type[_Column[CellSummary]] = _Column
+    own = {cell.backend: cell for cell in cells if cell.cell.backend.native_order and cell.usable}
+    columns = [
+        column("store", "backend", lambda c: c.backend, backend_label),
+        column("samples in the buffer", "order_buffer_samples", lambda c: c.median("order_buffer_samples")),
+        column("displacement", "order_displacement", lambda c: c.median("order_displacement")),
+        column(
+            "neighbours kept", "order_neighbours_kept", lambda c: c.median("order_neighbours_kept"), percent
+        ),
+    ]
+    caption = (
+        f"{dataset_label(cells[0])}. Own orders; a uniform shuffle has displacement 1 and keeps no neighbours"
+    )
+    return _table("order", caption, columns, list(own.values())) if own else None
+
+
 def panel_table(
     panel: Panel,
     limits: Mapping[tuple[str, str], Bottleneck],

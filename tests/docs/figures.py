@@ -1,7 +1,7 @@
 """Draw the plots and fill the tables of docs/ from the reference results: ``make docs``.
 
 A table of docs/results.md is filled if the comment above it says from what: runs, a query of their records, the
-field of the rows, and the field of the columns with its values.
+field of the rows, the field of the columns with its values, and the row to compare with if that is not PNG files.
 """
 
 import re
@@ -11,10 +11,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import storebench
+from storebench.comparison import Estimate, Ratio
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.labels import backend_label, number
 from storebench.report.panels import paired
-from storebench.report.plots.style import saved
+from storebench.report.plots.style import finish, name_rows, new_axes, plain_numbers, saved, styled, whiskers
 from storebench.results import BACKEND_FIELDS
 from tests.docs.doc_files import ROOT
 
@@ -42,10 +43,62 @@ def results() -> Axes:
     return storebench.plot_throughput(limited)
 
 
+def peers() -> Axes:
+    """Draw the rate of each container over LMDB's, raw pixels and JPEGs; markers of own orders are hollow."""
+    series = (
+        ("cifar10", "raw pixels, CIFAR-10", "#0072b2", "o"),
+        ("imagenet", "JPEGs, decoded, ImageNet", "#d55e00", "s"),
+    )
+    frame = _of("peers")
+    ratios: dict[str, dict[str, tuple[CellSummary, Ratio]]] = {}
+    for dataset, *_ in series:
+        cells = summarise(frame[frame.dataset == dataset])
+        lmdb = next(cell for cell in cells if cell.cell.backend.format == "lmdb")
+        for cell in cells:
+            ratio = paired(cell.values("samples_per_s"), lmdb.values("samples_per_s"))
+            if ratio and cell is not lmdb:
+                ratios.setdefault(_container(cell), {})[dataset] = cell, ratio
+    names = sorted(ratios, key=lambda name: -max(ratio.mid or 0 for _, ratio in ratios[name].values()))
+    with styled():
+        ax = new_axes(0.8 + 0.3 * len(names), None)
+        for (dataset, label, colour, marker), shift in zip(series, (-0.14, 0.14), strict=True):
+            for row, name in enumerate(names):
+                if dataset not in ratios[name]:
+                    continue
+                cell, ratio = ratios[name][dataset]
+                mid = Estimate(mid=ratio.mid or 0.0, low=ratio.low, high=ratio.high)
+                ax.errorbar(
+                    mid.mid,
+                    row + shift,
+                    xerr=whiskers([mid]),
+                    color=colour,
+                    marker=marker,
+                    fillstyle="none" if cell.cell.backend.native_order else "full",
+                )
+            ax.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
+        ax.plot([], [], color="black", marker="o", fillstyle="none", linestyle="none", label="own order")
+        ax.axvline(1, color="black", linewidth=1, label="LMDB")
+        ax.set_xscale("log")
+        mids = [ratio.mid for found in ratios.values() for _, ratio in found.values() if ratio.mid]
+        ax.set_xlim(min(mids) / 2, 2 * max(mids))
+        name_rows(ax, names)
+        plain_numbers(ax.xaxis)
+        ax.set_xlabel("times LMDB's samples/s")
+        finish(ax, "Which container hands over images as fast as LMDB?")
+    return ax
+
+
+def _container(cell: CellSummary) -> str:
+    """Return a container's name, with its reader if that is not the default or has an order of its own."""
+    label = backend_label(cell.backend)
+    return label.replace("+JPEG", "").replace("+RAW", "").replace("JPEG files", "files")
+
+
 DRAWN: dict[str, Callable[[], Axes]] = {
     "results": results,
     "roofline": lambda: storebench.plot_roofline(_of("roofline")),
     "gpu": gpu,
+    "peers": peers,
 }
 """File name without its ending -> what draws it."""
 
@@ -55,15 +108,18 @@ def filled(text: str) -> str:
     return _FILLED.sub(lambda found: found[1] + "".join(_rows(*found[2].split("; "))), text)
 
 
-def _rows(runs: str, query: str, row: str, column: str, values: str) -> Iterator[str]:
+def _rows(runs: str, query: str, row: str, column: str, values: str, compared: str = "png") -> Iterator[str]:
     cells = [cell for cell in summarise(_of(*runs.split()).query(query)) if not cell.is_null]
-    base = None if column in BACKEND_FIELDS else "png"
+    base = None if column in BACKEND_FIELDS else compared
     for name in dict.fromkeys(cell.fields[row] for cell in cells):
         texts = [
             _text([cell for cell in cells if str(cell.fields[column]) == value], row, name, base)
             for value in values.split()
         ]
-        yield f"| {name if name == 'files' else backend_label(name)} | {' | '.join(texts)} |\n"
+        label = name if name == "files" else backend_label(name)
+        native = any(cell.cell.backend.native_order for cell in cells if cell.fields[row] == name)
+        mark = " (own order)" if native and "own order" not in label else ""
+        yield f"| {label}{mark} | {' | '.join(texts)} |\n"
 
 
 def _text(column: list[CellSummary], row: str, name: str, base: str | None) -> str:
@@ -71,7 +127,7 @@ def _text(column: list[CellSummary], row: str, name: str, base: str | None) -> s
     cell = next((one for one in column if one.fields[row] == name), None)
     if cell is None:
         return ""
-    below = next((one for one in column if one.backend == base), None)
+    below = next((one for one in column if base in (one.backend, one.fields[row])), None)
     ratio = below and paired(cell.values("samples_per_s"), below.values("samples_per_s"))
     notes = [number(ratio.mid, 2)] if ratio and cell is not below else []
     notes += [cell.doubt] if cell.doubt else []

@@ -1,72 +1,73 @@
 """Arrow IPC: record batches in one file, memory-mapped; a sample is a slice of a column."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar
 
 import numpy.typing as npt
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
-from storebench.formats.peers.rows import IMAGE, LABEL, BlocksWriter, Row, RowsReader, required
-from storebench.manifest import StoreSpec
-
-DATA_FILE = "data.arrow"
-
-
-def record_batch(payloads: list[bytes], labels: list[int]) -> Any:
-    """Return samples as an Arrow record batch."""
-    import pyarrow as pa
-
-    return pa.record_batch([pa.array(payloads, pa.binary()), pa.array(labels, pa.int64())], schema=schema())
-
-
-def schema() -> Any:
-    """Return the columns of a store: image and label."""
-    import pyarrow as pa
-
-    return pa.schema({IMAGE: pa.binary(), LABEL: pa.int64()})
+from storebench.formats.base import FormatInfo, ReaderInfo
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
+from storebench.formats.peers.writers import BlocksWriter
 
 
 class ArrowWriter(BlocksWriter):
     """Write one record batch per block, uncompressed, so that the file can be mapped."""
 
+    file_name: ClassVar[str] = "data.arrow"
+
     def _start(self) -> None:
         import pyarrow as pa
 
-        self._file = (self.folder / DATA_FILE).open("xb")
-        self._writer = pa.ipc.new_file(self._file, schema())
+        self._file = (self.folder / self.file_name).open("xb")
+        self._schema = pa.schema({IMAGE: pa.binary(), LABEL: pa.int64()})
+        self._writer = self._open(self._file, self._schema)
+
+    def _open(self, file: IO[bytes], schema: Any) -> Any:
+        import pyarrow as pa
+
+        return pa.ipc.new_file(file, schema)
 
     def _write(self, payloads: list[bytes], labels: list[int]) -> None:
-        self._writer.write_batch(record_batch(payloads, labels))
+        import pyarrow as pa
 
-    def _finish(self) -> None:
+        columns = [pa.array(payloads, pa.binary()), pa.array(labels, pa.int64())]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+
+    def _release(self) -> None:
         try:
             self._writer.close()
         finally:
             self._file.close()
 
 
+def views(images: Any, places: list[int]) -> Sequence[Row]:
+    """Return some values of a column without copying them."""
+    return [memoryview(images[place].as_buffer()).cast("B") for place in places]
+
+
 class ArrowReader(RowsReader):
     """One slice of the mapped column per sample: the batch call, ``take``, copies a column of several batches whole."""
 
     library = "Arrow"
+    releases_late = True
 
     def _open(self) -> npt.ArrayLike:
         import pyarrow as pa
 
-        path = required(self.store / DATA_FILE)
+        path = required(self.store / ArrowWriter.file_name)
         labels = _labels(path)
         mapped = pa.memory_map(str(path))
         self.opened.callback(mapped.close)
         self._images = pa.ipc.open_file(mapped).read_all()[IMAGE]
         self.hold("_images")
+        forget_mapped(path.resolve())
         if self._images.type != pa.binary():
             raise TypeError(f"images are {self._images.type}")
         return labels
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
-        images = self._images
-        return [memoryview(images[number].as_buffer()).cast("B") for number in numbers]
+        return views(self._images, numbers)
 
 
 def _labels(path: Path) -> npt.ArrayLike:
@@ -79,7 +80,7 @@ def _labels(path: Path) -> npt.ArrayLike:
     return labels
 
 
-class ArrowFormat(Format):
+class ArrowFormat(PeerFormat):
     """Record batches in one file."""
 
     info = FormatInfo(
@@ -88,15 +89,9 @@ class ArrowFormat(Format):
         default_codec="raw",
         default_reader="mapped",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "mapped": ReaderInfo(
-                reader=ArrowReader,
-                summary="one slice of the mapped column per sample",
-                note="Table.take would gather the same batch several times more slowly",
-            )
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return ArrowWriter(folder, spec)
+    writes = ArrowWriter
+    reads = ReaderInfo(
+        reader=ArrowReader,
+        summary="one slice of the mapped column per sample",
+        note="Table.take would gather the same batch several times more slowly",
+    )

@@ -1,10 +1,11 @@
-"""``tf.train.Example`` by hand: the protocol buffer message in which TFRecord and ArrayRecord files hold a sample."""
+"""The ``tf.train.Example`` in which TFRecord and ArrayRecord files hold a sample."""
 
 from collections.abc import Iterator
 
+from storebench.datasets.containers.protobuf import BYTES, wire_fields
 from storebench.formats.peers.rows import IMAGE, LABEL
 
-_LENGTH_DELIMITED = 2
+_IMAGE = IMAGE.encode()
 
 
 def pack_example(payload: bytes, label: int) -> bytes:
@@ -18,21 +19,17 @@ def pack_example(payload: bytes, label: int) -> bytes:
 
 def image_of(record: bytes) -> memoryview:
     """Return the bytes of the feature ``image`` of an Example; raise `ValueError` if it has none."""
-    view = memoryview(record)
-    for features in _fields(view, 1):
-        for entry in _fields(features, 1):
-            if any(name == IMAGE.encode() for name in _fields(entry, 1)):
-                return next(
-                    value
-                    for feature in _fields(entry, 2)
-                    for many in _fields(feature, 1)
-                    for value in _fields(many, 1)
-                )
+    for features in _messages(memoryview(record), 1):
+        for entry in _messages(features, 1):
+            if any(name == _IMAGE for name in _messages(entry, 1)):
+                for feature in _messages(entry, 2):
+                    for values in _messages(feature, 1):
+                        return next(_messages(values, 1))
     raise ValueError("a record has no image")
 
 
 def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(content)) + content
+    return _varint(number << 3 | BYTES) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:
@@ -44,29 +41,9 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _fields(message: memoryview, number: int) -> Iterator[memoryview]:
-    """Yield the contents of the length-delimited fields of a message that have this number."""
-    at, end = 0, len(message)
-    while at < end:
-        key, at = _read_varint(message, at)
-        if key & 7 != _LENGTH_DELIMITED:
-            raise ValueError(f"a field of type {key & 7} where bytes were expected")
-        size, at = _read_varint(message, at)
-        if at + size > end:
-            raise ValueError("a field ends beyond its message")
-        if key >> 3 == number:
-            yield message[at : at + size]
-        at += size
-
-
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number is too long")
+def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    for number, value in wire_fields(message):
+        if number == wanted:
+            if isinstance(value, int):
+                raise ValueError("a number where bytes were expected")
+            yield value

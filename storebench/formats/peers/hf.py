@@ -1,14 +1,13 @@
 """A dataset that Hugging Face's datasets saved to disk: Arrow streams, mapped, read by its batch call."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy.typing as npt
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
-from storebench.formats.peers.rows import IMAGE, LABEL, BlocksWriter, Row, RowsReader, forget_mapped, required
-from storebench.manifest import StoreSpec
+from storebench.formats.base import FormatInfo, ReaderInfo
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
+from storebench.formats.peers.writers import BlocksWriter
 
 FOLDER, SPOOL = "dataset", "unfinished.arrow"
 
@@ -34,14 +33,14 @@ class HfWriter(BlocksWriter):
     def _finish(self) -> None:
         from datasets import Dataset
 
+        self._flush()
         self._writer.finalize()
         with _quiet():
             Dataset.from_file(str(self.folder / SPOOL)).save_to_disk(self.folder / FOLDER)
         (self.folder / SPOOL).unlink()
 
-    def abort(self) -> None:
-        with contextlib.suppress(*self.library_errors):
-            self._writer.close()
+    def _release(self) -> None:
+        self._writer.close()
 
 
 @contextlib.contextmanager
@@ -62,6 +61,7 @@ class HfReader(RowsReader):
     """``dataset[indices]``, the call that a DataLoader makes for a batch."""
 
     library = "datasets"
+    releases_late = True
 
     def _open(self) -> npt.ArrayLike:
         from datasets import load_from_disk
@@ -71,6 +71,7 @@ class HfReader(RowsReader):
         required(folder / "dataset_info.json")
         # The mapping by which the labels were read ends before the next begins: mapped pages could not be evicted.
         labels: npt.ArrayLike = load_from_disk(folder).data.column(LABEL).to_numpy().copy()
+        self.wait_released()
         self._dataset = load_from_disk(folder)
         self.hold("_dataset")
         for path in folder.glob("*.arrow"):
@@ -83,7 +84,7 @@ class HfReader(RowsReader):
         return images if self._raw else [image["bytes"] for image in images]
 
 
-class HfFormat(Format):
+class HfFormat(PeerFormat):
     """A dataset saved to disk."""
 
     info = FormatInfo(
@@ -92,15 +93,9 @@ class HfFormat(Format):
         default_codec="jpeg",
         default_reader="batch",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "batch": ReaderInfo(
-                reader=HfReader,
-                summary="dataset[indices], one call per batch",
-                note="one call per sample is three times slower",
-            )
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return HfWriter(folder, spec)
+    writes = HfWriter
+    reads = ReaderInfo(
+        reader=HfReader,
+        summary="dataset[indices], one call per batch",
+        note="one call per sample is three times slower",
+    )

@@ -1,57 +1,41 @@
 """One packed .npy file, memory-mapped by numpy: an array of images, or the payloads end to end with their offsets."""
 
-import contextlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import IO
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Indices, Pixels
-from storebench.codecs import Payload
-from storebench.formats.base import Fetched, Format, FormatInfo, ReaderInfo, Writer
-from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, save_array, sync_folder
-from storebench.formats.peers.rows import Row, RowsReader, required, whole_offsets
+from storebench.formats.base import Fetched, FormatInfo, ReaderInfo
+from storebench.formats.common import NPY_ERRORS, damaged, load_integers, save_array
+from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required, whole_offsets
+from storebench.formats.peers.writers import PackedWriter
 from storebench.formats.windows import Batch, Windows
-from storebench.manifest import StoreSpec
 
-DATA_FILE, OFFSETS_FILE, LABELS_FILE = "data.npy", "offsets.npy", "labels.npy"
+OFFSETS_FILE = "offsets.npy"
 
 
-class NpyWriter(Writer):
+class NpyWriter(PackedWriter):
     """Append to one array; the header of encoded payloads is written again when their length is known."""
 
-    def __init__(self, folder: Path, spec: StoreSpec) -> None:
-        super().__init__(folder, spec)
-        self._labels: list[int] = []
-        self._offsets = [0]
-        self._shape = (spec.dataset.count, *spec.dataset.image_shape) if spec.codec == "raw" else None
-        self._file: IO[bytes] = (folder / DATA_FILE).open("xb")
+    file_name = "data.npy"
+    labels_beside = True
+
+    def _start(self) -> None:
+        super()._start()
         self._write_header()
 
-    def append(self, payload: Payload, label: int) -> None:
-        self._file.write(payload)
-        self._labels.append(label)
-        self._offsets.append(self._offsets[-1] + len(payload))
-
-    def close(self) -> None:
-        self._file.seek(0)
+    def _finish(self) -> None:
+        self.file.seek(0)
         self._write_header()
-        self._file.close()
-        save_array(self.folder / LABELS_FILE, np.asarray(self._labels, np.int64))
-        if self._shape is None:
-            save_array(self.folder / OFFSETS_FILE, np.asarray(self._offsets, np.int64))
-        sync_folder(self.folder)
-
-    def abort(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
+        super()._finish()
+        if self.shape is None:
+            save_array(self.folder / OFFSETS_FILE, np.asarray(self.offsets, np.int64))
 
     def _write_header(self) -> None:
         # numpy leaves room in a header for a first axis that grows, so its length stays the same.
-        header = {"descr": "|u1", "fortran_order": False, "shape": self._shape or (self._offsets[-1],)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+        header = {"descr": "|u1", "fortran_order": False, "shape": self.shape or (self.offsets[-1],)}
+        np.lib.format.write_array_header_1_0(self.file, header)
 
 
 class NpyReader(RowsReader):
@@ -61,7 +45,7 @@ class NpyReader(RowsReader):
     library_errors = NPY_ERRORS
 
     def _open(self) -> npt.ArrayLike:
-        path = required(self.store / DATA_FILE)
+        path = required(self.store / NpyWriter.file_name)
         data: Pixels = np.lib.format.open_memmap(path, mode="r")  # refuses a file that is too short
         self._data = data.view(np.ndarray)
         self.hold("_data")
@@ -74,7 +58,7 @@ class NpyReader(RowsReader):
             self._bounds = whole_offsets(offsets, count, data.size, path)
         if data.shape != shape or data.dtype != np.uint8 or not data.flags.c_contiguous:
             raise damaged(f"{data.dtype}{data.shape} where uint8{shape} was expected", path)
-        return load_labels(self.store / LABELS_FILE, count)
+        return self._labels_beside()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         content, bounds = self._data.data, self._bounds
@@ -95,7 +79,7 @@ class NpyReader(RowsReader):
         return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
 
-class NpyFormat(Format):
+class NpyFormat(PeerFormat):
     """One packed array in a file."""
 
     info = FormatInfo(
@@ -104,11 +88,5 @@ class NpyFormat(Format):
         default_codec="raw",
         default_reader="mapped",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "mapped": ReaderInfo(reader=NpyReader, summary="numpy.take per batch, or a slice per payload")
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return NpyWriter(folder, spec)
+    writes = NpyWriter
+    reads = ReaderInfo(reader=NpyReader, summary="numpy.take per batch, or a slice per payload")

@@ -1,21 +1,19 @@
 """RocksDB through rocksdict: sorted tables of records, read by several keys per call."""
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
+from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged
 from storebench.formats.keyvalue import LABEL_KEY, make_key, pack_labels
 from storebench.formats.options import Options, flag
-from storebench.formats.peers.rows import BlocksWriter, Row, RowsReader, required
+from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.writers import LibraryWriter
 from storebench.formats.snapshot import Snapshot
-from storebench.manifest import StoreSpec
 
 LEFT_BEHIND = ("LOG*", "LOCK")
 """Files of the writer that hold no data."""
@@ -30,7 +28,7 @@ def _options() -> Any:
     return options
 
 
-class RocksDbWriter(BlocksWriter):
+class RocksDbWriter(LibraryWriter):
     """Put records in key order, then compact them into finished tables."""
 
     library_errors = (Exception,)  # rocksdict raises nothing more precise
@@ -38,30 +36,26 @@ class RocksDbWriter(BlocksWriter):
     def _start(self) -> None:
         from rocksdict import Rdict, WriteOptions
 
-        self._all_labels: list[int] = []
         self._base = Rdict(str(self.folder), _options())
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # the store is only used when it is finished
         self._base.set_write_options(unlogged)
 
-    def _write(self, payloads: list[bytes], labels: list[int]) -> None:
-        for number, payload in enumerate(payloads, self.written):
-            self._base[make_key(number)] = payload
-        self._all_labels += labels
+    def _put(self, payload: bytes, label: int) -> None:  # noqa: ARG002 - labels are one record
+        self._base[make_key(len(self.labels))] = payload
 
     def _finish(self) -> None:
-        self._base[LABEL_KEY] = pack_labels(self._all_labels)
+        self._base[LABEL_KEY] = pack_labels(self.labels)
         self._base.flush()
         self._base.compact_range(None, None)
-        self._base.close()
+        self._release()
         for pattern in LEFT_BEHIND:
             for path in self.folder.glob(pattern):
                 path.unlink()
 
-    def abort(self) -> None:
-        with contextlib.suppress(Exception):
-            self._base.close()
-        del self._base  # it keeps files open where closing failed
+    def _release(self) -> None:
+        # It keeps files open where closing fails.
+        self.__dict__.pop("_base").close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +106,7 @@ class RocksDbReader(RowsReader):
         return rows
 
 
-class RocksDbFormat(Format):
+class RocksDbFormat(PeerFormat):
     """Sorted tables, written once."""
 
     info = FormatInfo(
@@ -121,17 +115,11 @@ class RocksDbFormat(Format):
         default_codec="raw",
         default_reader="batch",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "batch": ReaderInfo(
-                reader=RocksDbReader,
-                summary="rocksdict's get of several keys, one call per batch, opened read-only",
-                traits=Traits(forks=False),
-                note="each reader opens a private snapshot: links to the tables, copies of the rest; "
-                "mapped=off, the library's default, halves the rate",
-            )
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return RocksDbWriter(folder, spec)
+    writes = RocksDbWriter
+    reads = ReaderInfo(
+        reader=RocksDbReader,
+        summary="rocksdict's get of several keys, one call per batch, opened read-only",
+        traits=Traits(forks=False),
+        note="each reader opens a private snapshot: links to the tables, copies of the rest; "
+        "mapped=off, the library's default, halves the rate",
+    )

@@ -1,20 +1,21 @@
-"""What these formats share: a reader by a library's batch call, a writer in blocks, and their errors."""
+"""What these formats share: their descriptions, a reader by a library's batch call, and the errors of libraries."""
 
 import contextlib
 import ctypes
+import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from storebench.arrays import Indices
-from storebench.codecs import Payload
 from storebench.errors import StorebenchError
-from storebench.formats.base import Fetched, Reader, Writer
-from storebench.formats.common import damaged, sync_folder, write_errors, wrong_length
+from storebench.formats.base import Fetched, Format, Reader, ReaderInfo, Writer
+from storebench.formats.common import damaged, load_labels, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
@@ -22,7 +23,8 @@ from storebench.manifest import Manifest, StoreSpec
 IMAGE, LABEL = "image", "label"
 """Names of the columns, as Hugging Face's image folders have them."""
 
-BLOCK_BYTES = 16 << 20
+LABELS_FILE = "labels.npy"
+"""Labels beside the data, where reading them from the data would read everything."""
 
 ERRORS: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
@@ -30,9 +32,24 @@ ERRORS: tuple[type[Exception], ...] = (
 )
 """Errors that libraries raise for a file that is damaged."""
 
+RELEASE_S = 0.2
+
 _MADV_DONTNEED = 4  # linux/mman-common.h; a file's pages are read again when they are touched
 
 Row = bytes | memoryview
+
+
+class PeerFormat(Format):
+    """A format that consists of a writer and a reader."""
+
+    writes: ClassVar[type[Writer]]
+    reads: ClassVar[ReaderInfo]
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {self.info.default_reader: self.reads}
+
+    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
+        return self.writes(folder, spec)
 
 
 class RowsReader(Reader):
@@ -40,6 +57,8 @@ class RowsReader(Reader):
 
     library: ClassVar[str]
     library_errors: ClassVar[tuple[type[Exception], ...]] = ERRORS
+    releases_late: ClassVar[bool] = False
+    """Whether threads of the library let go of files a moment after closing."""
 
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
@@ -85,6 +104,9 @@ class RowsReader(Reader):
                 batch[place] = row
         return Fetched(out.nbytes)
 
+    def _labels_beside(self) -> npt.NDArray[np.int64]:
+        return load_labels(self.store / LABELS_FILE, self.manifest.count)
+
     def _require_all(self, rows: Sized, numbers: Sized) -> None:
         if len(rows) != len(numbers):
             raise damaged(f"{len(rows)} samples where {len(numbers)} were expected", self.store)
@@ -101,69 +123,24 @@ class RowsReader(Reader):
 
     def _close(self) -> None:
         self.opened.close()
+        if self.releases_late:
+            self.wait_released()
+
+    def wait_released(self) -> None:
+        """Wait until no file of the store is open or mapped, at most `RELEASE_S`."""
+        folder, patience = f"{self.store.resolve()}/", time.monotonic() + RELEASE_S
+        while time.monotonic() < patience and _uses(folder):
+            time.sleep(0.001)
 
     def hold(self, name: str) -> None:
         """Drop the attribute `name` on closing: mapped memory is released with the last reference."""
         self.opened.callback(self.__dict__.pop, name, None)
 
 
-class BlocksWriter(Writer):
-    """Collect samples into blocks, and give each block to the library in one call."""
-
-    block_rows: ClassVar[int] = 1000
-    library_errors: ClassVar[tuple[type[Exception], ...]] = ERRORS
-
-    def __init__(self, folder: Path, spec: StoreSpec) -> None:
-        super().__init__(folder, spec)
-        self.written = 0  # samples of finished blocks
-        self._payloads: list[bytes] = []
-        self._labels: list[int] = []
-        self._bytes = 0
-        with self._failures():
-            self._start()
-
-    def append(self, payload: Payload, label: int) -> None:
-        self._payloads.append(bytes(payload))
-        self._labels.append(label)
-        self._bytes += len(payload)
-        if len(self._labels) >= self.block_rows or self._bytes >= BLOCK_BYTES:
-            self._flush()
-
-    def close(self) -> None:
-        try:
-            self._flush()
-            with self._failures():
-                self._finish()
-        except BaseException:
-            self.abort()
-            raise
-        sync_folder(self.folder)
-
-    def abort(self) -> None:
-        with contextlib.suppress(*self.library_errors):
-            self._finish()
-
-    @abstractmethod
-    def _start(self) -> None:
-        """Open the library's writer."""
-
-    @abstractmethod
-    def _write(self, payloads: list[bytes], labels: list[int]) -> None:
-        """Write the samples ``self.written`` and following."""
-
-    @abstractmethod
-    def _finish(self) -> None:
-        """Close the library's writer."""
-
-    def _flush(self) -> None:
-        if self._labels:
-            with self._failures():
-                self._write(self._payloads, self._labels)
-            self.written += len(self._labels)
-            self._payloads, self._labels, self._bytes = [], [], 0
-
-    def _failures(self) -> contextlib.AbstractContextManager[None]:
-        return write_errors(self.folder, *self.library_errors)
+def _uses(folder: str) -> bool:
+    """Return whether this process has a file of the folder open or mapped."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    return folder in maps or any(file.path.startswith(folder) for file in psutil.Process().open_files())
 
 
 def forget_mapped(path: Path) -> None:

@@ -1,63 +1,48 @@
 """safetensors: a JSON header of named tensors, then their bytes; read slice by slice from a mapped file."""
 
-import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storebench.codecs import Payload
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
-from storebench.formats.common import damaged, sync_folder
-from storebench.formats.peers.rows import IMAGE, LABEL, Row, RowsReader, required, whole_offsets
-from storebench.manifest import StoreSpec
+from storebench.formats.base import FormatInfo, ReaderInfo
+from storebench.formats.common import damaged
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required, whole_offsets
+from storebench.formats.peers.writers import PackedWriter
 
-DATA_FILE = "data.safetensors"
 OFFSET = "offset"
 HEADER_BYTES = 512
 
 
-class SafetensorsWriter(Writer):
+class SafetensorsWriter(PackedWriter):
     """Write labels and offsets before the images, whose bytes may go on: the library writes only whole files from memory."""
 
-    def __init__(self, folder: Path, spec: StoreSpec) -> None:
-        super().__init__(folder, spec)
-        self._labels: list[int] = []
-        self._offsets = [0]
-        self._shape = (spec.dataset.count, *spec.dataset.image_shape) if spec.codec == "raw" else None
-        self._file: IO[bytes] = (folder / DATA_FILE).open("xb")
-        self._file.seek(HEADER_BYTES + 8 * (2 * spec.dataset.count + 1))
+    file_name = "data.safetensors"
 
-    def append(self, payload: Payload, label: int) -> None:
-        self._file.write(payload)
-        self._labels.append(label)
-        self._offsets.append(self._offsets[-1] + len(payload))
+    def _start(self) -> None:
+        super()._start()
+        self.file.seek(HEADER_BYTES + 8 * (2 * self.spec.dataset.count + 1))
 
-    def close(self) -> None:
-        count, end = len(self._labels), self._offsets[-1]
+    def _finish(self) -> None:
+        count, end = len(self.labels), self.offsets[-1]
         starts = np.cumsum([0, 8 * count, 8 * (count + 1), end]).tolist()
         shapes = {
             LABEL: ("I64", [count]),
             OFFSET: ("I64", [count + 1]),
-            IMAGE: ("U8", list(self._shape or (end,))),
+            IMAGE: ("U8", list(self.shape or (end,))),
         }
         header = {
             name: {"dtype": kind, "shape": shape, "data_offsets": starts[place : place + 2]}
             for place, (name, (kind, shape)) in enumerate(shapes.items())
         }
-        self._file.seek(0)
-        self._file.write((HEADER_BYTES - 8).to_bytes(8, "little"))
-        self._file.write(json.dumps(header).encode().ljust(HEADER_BYTES - 8))
-        self._file.write(np.array([*self._labels, *self._offsets], "<i8").tobytes())
-        self._file.close()
-        sync_folder(self.folder)
-
-    def abort(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
+        self.file.seek(0)
+        self.file.write((HEADER_BYTES - 8).to_bytes(8, "little"))
+        self.file.write(json.dumps(header).encode().ljust(HEADER_BYTES - 8))
+        self.file.write(np.array([*self.labels, *self.offsets], "<i8").tobytes())
+        super()._finish()
 
 
 class SafetensorsReader(RowsReader):
@@ -66,7 +51,7 @@ class SafetensorsReader(RowsReader):
     library = "safetensors"
 
     def _open(self) -> npt.ArrayLike:
-        path = required(self.store / DATA_FILE)
+        path = required(self.store / SafetensorsWriter.file_name)
         labels, offsets, shape = self._described(path)
         self._images = _opened(path).get_slice(IMAGE)
         self.hold("_images")
@@ -103,7 +88,7 @@ def _opened(path: Path) -> Any:
         raise damaged(f"safetensors cannot open it ({error})", path) from error
 
 
-class SafetensorsFormat(Format):
+class SafetensorsFormat(PeerFormat):
     """Named tensors in one file."""
 
     info = FormatInfo(
@@ -112,15 +97,9 @@ class SafetensorsFormat(Format):
         default_codec="raw",
         default_reader="slices",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "slices": ReaderInfo(
-                reader=SafetensorsReader,
-                summary="one slice per sample from the mapped file",
-                note="one tensor per sample would be as fast, but a header has room for about a million",
-            )
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return SafetensorsWriter(folder, spec)
+    writes = SafetensorsWriter
+    reads = ReaderInfo(
+        reader=SafetensorsReader,
+        summary="one slice per sample from the mapped file",
+        note="one tensor per sample would be as fast, but a header has room for about a million",
+    )

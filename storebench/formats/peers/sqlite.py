@@ -5,17 +5,17 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Writer
+from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.options import Options, size
-from storebench.formats.peers.rows import ERRORS, BlocksWriter, Row, RowsReader, required
-from storebench.manifest import StoreSpec
+from storebench.formats.peers.rows import ERRORS, PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.writers import BlocksWriter
 
 DATA_FILE = "data.sqlite"
 
@@ -47,10 +47,11 @@ class SqliteWriter(BlocksWriter):
         self._base.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
 
     def _finish(self) -> None:
+        self._flush()
         self._base.commit()
         self._base.close()
 
-    def abort(self) -> None:
+    def _release(self) -> None:
         self._base.close()
 
     @contextlib.contextmanager
@@ -112,7 +113,7 @@ def _connect(path: Path, mapped: int) -> Any:
     return base
 
 
-class SqliteFormat(Format):
+class SqliteFormat(PeerFormat):
     """One table in one file."""
 
     info = FormatInfo(
@@ -121,15 +122,9 @@ class SqliteFormat(Format):
         default_codec="raw",
         default_reader="select",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "select": ReaderInfo(
-                reader=SqliteReader,
-                summary="one SELECT per batch by primary key, from a mapped file",
-                note="mapped_gib=0 halves the rate: each page is copied into SQLite's own cache first",
-            )
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return SqliteWriter(folder, spec)
+    writes = SqliteWriter
+    reads = ReaderInfo(
+        reader=SqliteReader,
+        summary="one SELECT per batch by primary key, from a mapped file",
+        note="mapped_gib=0 halves the rate: each page is copied into SQLite's own cache first",
+    )

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Indices
-from storebench.formats.common import load_integers, load_labels, save_array
+from storebench.formats.common import load_integers, save_array
 from storebench.formats.options import Options, integer
 from storebench.formats.peers.rows import Row, RowsReader, required
-from storebench.formats.reader import Seed
+from storebench.formats.peers.writers import LibraryWriter
+from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE, Seed
 from storebench.manifest import Manifest
 
-SHARDS_FILE, LABELS_FILE = "shards.npy", "labels.npy"
+SHARDS_FILE = "shards.npy"
 
 SHARDS, SHARD_BYTES = 8, 100_000_000
 """A store has at least so many shards, and none is larger: enough to draw from, each of about 100 MB."""
@@ -26,15 +27,18 @@ T = TypeVar("T")
 Numbered = tuple[int, Row]
 
 
-def shard_rows(count: int) -> int:
-    """Return the most samples of one shard in a store of `count` samples."""
-    return max(1, -(-count // SHARDS))
+class ShardsWriter(LibraryWriter):
+    """Write shards, and beside them the number of samples of each."""
 
+    labels_beside = True
 
-def save_index(folder: Path, sizes: Sequence[int], labels: Sequence[int]) -> None:
-    """Write the number of samples of each shard, and all labels: reading these from the shards would read everything."""
-    save_array(folder / SHARDS_FILE, np.asarray(sizes, np.int64))
-    save_array(folder / LABELS_FILE, np.asarray(labels, np.int64))
+    def _start(self) -> None:
+        self.sizes: list[int] = []
+        self.most = max(1, -(-self.spec.dataset.count // SHARDS))  # samples of one shard
+
+    def _finish(self) -> None:
+        super()._finish()
+        save_array(self.folder / SHARDS_FILE, np.asarray(self.sizes, np.int64))
 
 
 def randomness(order: Indices) -> tuple[float, float]:
@@ -73,7 +77,7 @@ class StreamReader(RowsReader):
         self._scan: Iterator[Numbered] = iter(())
         self._scanned = self.manifest.count  # samples that the scan is past
         self._departures = 0
-        return load_labels(self.store / LABELS_FILE, self.manifest.count)
+        return self._labels_beside()
 
     @classmethod
     def native_order(cls, store: Path, manifest: Manifest, options: Options, seed: Seed) -> Indices:
@@ -132,12 +136,11 @@ class StreamReader(RowsReader):
         return [found[number] for number in numbers]
 
     def notes(self) -> dict[str, str]:
-        notes = {"shuffle buffer": f"{self.options.buffer} samples"}
+        notes = {BUFFER_NOTE: str(self.options.buffer)}
         if self.plan_seed is not None:
             order = self.native_order(self.store, self.manifest, self.options, self.plan_seed)
             displacement, neighbours = randomness(order)
-            notes["displacement"] = f"{displacement:.2f} of that of a uniform shuffle"
-            notes["neighbours kept"] = f"{neighbours:.2%}"
+            notes |= {DISPLACEMENT_NOTE: f"{displacement:.4f}", NEIGHBOURS_NOTE: f"{neighbours:.4f}"}
         if self._departures:
             notes["batches outside of the native order"] = str(self._departures)
         return notes

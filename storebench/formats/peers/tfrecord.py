@@ -2,30 +2,27 @@
 
 import random
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from storebench.codecs import Payload
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
-from storebench.formats.common import damaged, sync_folder
+from storebench.datasets.containers.crc32c import masked
+from storebench.formats.base import FormatInfo, ReaderInfo, Traits
+from storebench.formats.common import damaged
 from storebench.formats.peers.example import image_of, pack_example
-from storebench.formats.peers.rows import Row
-from storebench.formats.peers.stream import SHARD_BYTES, Numbered, StreamReader, T, save_index, shard_rows
+from storebench.formats.peers.rows import PeerFormat, Row
+from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter, StreamReader, T
 from storebench.formats.reader import Seed
-from storebench.manifest import StoreSpec
 
 _HEAD = struct.Struct("<QI")  # length, masked CRC-32C of the length
-_MASK_DELTA = 0xA282EAD8
 READ_BYTES = 8 << 20
 
 
 def masked_crc(content: bytes | memoryview) -> int:
-    """Return the checksum of TFRecord: a rotated CRC-32C plus a constant."""
+    """Return the checksum of TFRecord, by a library: `crc32c` without one takes fifty times as long."""
     from google_crc32c import value
 
-    crc = int(value(bytes(content)))
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+    return masked(int(value(bytes(content))))
 
 
 def records(path: Path) -> Iterator[bytes]:
@@ -51,31 +48,22 @@ def write_record(file: IO[bytes], record: bytes) -> None:
     file.write(masked_crc(record).to_bytes(4, "little"))
 
 
-class TfRecordWriter(Writer):
+class TfRecordWriter(ShardsWriter):
     """Write each sample as a ``tf.train.Example`` with image and label."""
 
-    def __init__(self, folder: Path, spec: StoreSpec) -> None:
-        super().__init__(folder, spec)
-        self._labels: list[int] = []
-        self._sizes: list[int] = []
-        self._most = shard_rows(spec.dataset.count)
+    def _start(self) -> None:
+        super()._start()
         self._file: IO[bytes] | None = None
 
-    def append(self, payload: Payload, label: int) -> None:
-        if self._file is None or self._sizes[-1] == self._most or self._file.tell() >= SHARD_BYTES:
-            self.abort()
-            self._file = (self.folder / TfRecordReader.shard_name(len(self._sizes))).open("xb")
-            self._sizes.append(0)
-        write_record(self._file, pack_example(bytes(payload), label))
-        self._labels.append(label)
-        self._sizes[-1] += 1
+    def _put(self, payload: bytes, label: int) -> None:
+        if self._file is None or self.sizes[-1] == self.most or self._file.tell() >= SHARD_BYTES:
+            self._release()
+            self._file = (self.folder / TfRecordReader.shard_name(len(self.sizes))).open("xb")
+            self.sizes.append(0)
+        write_record(self._file, pack_example(payload, label))
+        self.sizes[-1] += 1
 
-    def close(self) -> None:
-        self.abort()
-        save_index(self.folder, self._sizes, self._labels)
-        sync_folder(self.folder)
-
-    def abort(self) -> None:
+    def _release(self) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -123,7 +111,7 @@ class TfRecordReader(StreamReader):
         return image_of(record)
 
 
-class TfRecordFormat(Format):
+class TfRecordFormat(PeerFormat):
     """Files of records."""
 
     info = FormatInfo(
@@ -132,16 +120,10 @@ class TfRecordFormat(Format):
         default_codec="jpeg",
         default_reader="stream",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "stream": ReaderInfo(
-                reader=TfRecordReader,
-                summary="shuffled files, then a shuffle buffer: its own order; every checksum is checked",
-                traits=Traits(native_order=True),
-                note="read without TensorFlow; scattered reads go through the shards from the beginning",
-            )
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return TfRecordWriter(folder, spec)
+    writes = TfRecordWriter
+    reads = ReaderInfo(
+        reader=TfRecordReader,
+        summary="shuffled files, then a shuffle buffer: its own order; every checksum is checked",
+        traits=Traits(native_order=True),
+        note="read without TensorFlow; scattered reads go through the shards from the beginning",
+    )

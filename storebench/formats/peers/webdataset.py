@@ -1,61 +1,44 @@
 """WebDataset: tar files of samples, one member per field, read as a stream through its own pipeline."""
 
-import contextlib
 import gc
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from storebench.codecs import Payload, any_size
+from storebench.codecs import any_size
 from storebench.datasets.images import suffix_of
-from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
-from storebench.formats.common import damaged, sync_folder, write_errors
-from storebench.formats.peers.rows import ERRORS
-from storebench.formats.peers.stream import SHARD_BYTES, Numbered, StreamReader, T, save_index, shard_rows
+from storebench.formats.base import FormatInfo, ReaderInfo, Traits
+from storebench.formats.common import damaged
+from storebench.formats.peers.rows import ERRORS, PeerFormat
+from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter, StreamReader, T
 from storebench.formats.reader import Seed
-from storebench.manifest import StoreSpec
 
 EXTENSIONS = {"raw": "bin", "png": "png", "jpeg": "jpg"}
 
 
-class WebDatasetWriter(Writer):
+class WebDatasetWriter(ShardsWriter):
     """Write ``{key}.jpg`` and ``{key}.cls`` through the library's ShardWriter."""
 
-    def __init__(self, folder: Path, spec: StoreSpec) -> None:
+    def _start(self) -> None:
         from webdataset import ShardWriter
 
-        super().__init__(folder, spec)
-        self._labels: list[int] = []
-        self._sizes: list[int] = []
-        # A modification time with a fraction, the library's default, costs a header of 1.5 KB per member.
-        settings = {"mtime": 0.0, "verbose": 0, "maxcount": shard_rows(spec.dataset.count)}
+        super()._start()
         self._file: IO[bytes] | None = None
-        with write_errors(folder, *ERRORS):
-            self._writer = ShardWriter(
-                str(folder / "%06d.tar"), maxsize=SHARD_BYTES, opener=self._open, **settings
-            )
+        # A modification time with a fraction, the library's default, costs a header of 1.5 KB per member.
+        settings = {"mtime": 0.0, "verbose": 0, "maxcount": self.most, "maxsize": SHARD_BYTES}
+        self._writer = ShardWriter(str(self.folder / "%06d.tar"), opener=self._open, **settings)
 
-    def append(self, payload: Payload, label: int) -> None:
-        content = bytes(payload)
+    def _put(self, payload: bytes, label: int) -> None:
         codec = self.spec.codec
-        name = suffix_of(content[:12]).lstrip(".") if any_size(codec) else EXTENSIONS[codec]
-        with write_errors(self.folder, *ERRORS):
-            self._writer.write({"__key__": f"{len(self._labels):08d}", name: content, "cls": str(label)})
-        self._labels.append(label)
-        self._sizes[self._writer.shard - 1 :] = [self._writer.count]
+        name = suffix_of(payload[:12]).lstrip(".") if any_size(codec) else EXTENSIONS[codec]
+        self._writer.write({"__key__": f"{len(self.labels):08d}", name: payload, "cls": str(label)})
+        self.sizes[self._writer.shard - 1 :] = [self._writer.count]
 
-    def close(self) -> None:
-        with write_errors(self.folder, *ERRORS):
+    def _release(self) -> None:
+        try:
             self._writer.close()
-            self._close_file()
-        save_index(self.folder, self._sizes, self._labels)
-        sync_folder(self.folder)
-
-    def abort(self) -> None:
-        with contextlib.suppress(*ERRORS):
-            self._writer.close()
-        with contextlib.suppress(OSError):
+        finally:
             self._close_file()
 
     def _open(self, name: str) -> IO[bytes]:
@@ -123,7 +106,7 @@ def _number(seed: Seed) -> int:
     return int("".join(f"{part:020d}" for part in seed) or 0)
 
 
-class WebDatasetFormat(Format):
+class WebDatasetFormat(PeerFormat):
     """Tar files."""
 
     info = FormatInfo(
@@ -132,16 +115,10 @@ class WebDatasetFormat(Format):
         default_codec="jpeg",
         default_reader="stream",
     )
-
-    def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "stream": ReaderInfo(
-                reader=WebDatasetReader,
-                summary="WebDataset(shardshuffle).shuffle(buffer): its own order",
-                traits=Traits(native_order=True),
-                note="samples stay near those of their shard; scattered reads go through the shards from the beginning",
-            )
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return WebDatasetWriter(folder, spec)
+    writes = WebDatasetWriter
+    reads = ReaderInfo(
+        reader=WebDatasetReader,
+        summary="WebDataset(shardshuffle).shuffle(buffer): its own order",
+        traits=Traits(native_order=True),
+        note="samples stay near those of their shard; scattered reads go through the shards from the beginning",
+    )

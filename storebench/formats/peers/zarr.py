@@ -2,71 +2,52 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Indices
-from storebench.codecs import Payload
-from storebench.formats.base import Batch, Fetched, Format, FormatInfo, ReaderInfo, Traits, Writer
-from storebench.formats.common import damaged, sync_folder, write_errors
-from storebench.formats.peers.rows import ERRORS, IMAGE, LABEL, Row, RowsReader, required
-from storebench.manifest import StoreSpec
+from storebench.formats.base import Batch, Fetched, FormatInfo, ReaderInfo, Traits
+from storebench.formats.common import damaged
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.writers import PackedWriter
 
-FOLDER, SPOOL = "data.zarr", "unfinished.bin"
-LENGTH = "length"
+FOLDER, LENGTH = "data.zarr", "length"
 SHARD_BYTES = 64 << 20
 
 
-class ZarrWriter(Writer):
+class ZarrWriter(PackedWriter):
     """Keep the payloads in a file until their greatest length is known: Zarr pads payloads, and compresses the padding away."""
 
-    def __init__(self, folder: Path, spec: StoreSpec) -> None:
-        super().__init__(folder, spec)
-        self._labels: list[int] = []
-        self._lengths: list[int] = []
-        self._file: IO[bytes] = (folder / SPOOL).open("xb")
+    file_name = "unfinished.bin"
 
-    def append(self, payload: Payload, label: int) -> None:
-        self._file.write(payload)
-        self._lengths.append(len(payload))
-        self._labels.append(label)
-
-    def close(self) -> None:
-        self._file.close()
-        with write_errors(self.folder, *ERRORS):
-            self._write_arrays()
-        (self.folder / SPOOL).unlink()
-        sync_folder(self.folder)
-
-    def abort(self) -> None:
-        with write_errors(self.folder, OSError):
-            self._file.close()
-
-    def _write_arrays(self) -> None:
+    def _finish(self) -> None:
         import zarr
 
-        info, count = self.spec.dataset, len(self._labels)
-        longest = max(self._lengths)
-        shape = info.image_shape if self.spec.codec == "raw" else (longest,)
+        super()._finish()
+        lengths = np.diff(self.offsets)
+        count, longest = len(lengths), int(lengths.max())
+        shape = self.shape[1:] if self.shape else (longest,)
         rows = min(count, max(1, SHARD_BYTES // longest))
         group = zarr.create_group(self.folder / FOLDER, zarr_format=3)
-        group.create_array(LABEL, data=np.asarray(self._labels, np.int64))
-        group.create_array(LENGTH, data=np.asarray(self._lengths, np.int64))
+        group.create_array(LABEL, data=np.asarray(self.labels, np.int64))
+        group.create_array(LENGTH, data=lengths)
         images = group.create_array(
             IMAGE, shape=(count, *shape), dtype="uint8", chunks=(1, *shape), shards=(rows, *shape)
         )
-        for start, block in self._blocks(rows, longest):
+        for start, block in self._blocks(lengths, rows):
             images[start : start + len(block)] = block.reshape(-1, *shape)
+        (self.folder / self.file_name).unlink()
 
-    def _blocks(self, rows: int, longest: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    def _blocks(
+        self, lengths: npt.NDArray[np.int64], rows: int
+    ) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
         """Yield the first sample and the padded payloads of each shard, uint8 [rows, longest]."""
-        with (self.folder / SPOOL).open("rb") as file:
-            for start in range(0, len(self._lengths), rows):
-                lengths = self._lengths[start : start + rows]
-                block = np.zeros((len(lengths), longest), np.uint8)
-                for row, length in zip(block, lengths, strict=True):
+        with (self.folder / self.file_name).open("rb") as file:
+            for start in range(0, len(lengths), rows):
+                block = np.zeros((len(lengths[start : start + rows]), lengths.max()), np.uint8)
+                for row, length in zip(block, lengths[start : start + rows], strict=True):
                     file.readinto(row[:length].data)
                 yield start, block
 
@@ -142,7 +123,7 @@ class TensorStoreReader(ZarrReader):
         return batch
 
 
-class ZarrFormat(Format):
+class ZarrFormat(PeerFormat):
     """Arrays in chunks and shards."""
 
     info = FormatInfo(
@@ -151,21 +132,18 @@ class ZarrFormat(Format):
         default_codec="raw",
         default_reader="zarr",
     )
+    writes = ZarrWriter
+    reads = ReaderInfo(
+        reader=ZarrReader,
+        summary="zarr-python's oindex, one call per batch",
+        note="about a millisecond per sample in Python, whatever its size; a missing shard would read as zeros, so the files are counted",
+    )
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        return {
-            "zarr": ReaderInfo(
-                reader=ZarrReader,
-                summary="zarr-python's oindex, one call per batch",
-                note="about a millisecond per sample in Python, whatever its size; a missing shard would read as zeros, so the files are counted",
-            ),
-            "tensorstore": ReaderInfo(
-                reader=TensorStoreReader,
-                summary="TensorStore, one read per batch, without a cache",
-                traits=Traits(forks=False),
-                note="its threads read and decompress the samples of a batch at the same time",
-            ),
-        }
-
-    def writer(self, folder: Path, spec: StoreSpec) -> Writer:
-        return ZarrWriter(folder, spec)
+        tensorstore = ReaderInfo(
+            reader=TensorStoreReader,
+            summary="TensorStore, one read per batch, without a cache",
+            traits=Traits(forks=False),
+            note="its threads read and decompress the samples of a batch at the same time",
+        )
+        return {**super().readers(), "tensorstore": tensorstore}

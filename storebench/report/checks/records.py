@@ -215,7 +215,7 @@ def _order_key(record: Record) -> Hashable:
     return (
         *(cell.data, record.epoch, record.replicate, cell.seed, cell.shuffle, cell.batch_size * cell.ranks),
         *(cell.ranks if cell.pad else None, cell.max_steps, cell.passes, cell.trainers, cell.trainer_data),
-        cell.backend.name if cell.backend.native_order else "",
+        cell.backend.name if cell.backend.native_order else None,
     )
 
 

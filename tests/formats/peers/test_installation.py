@@ -1,5 +1,6 @@
 """Formats of other projects: their libraries are only imported when a format is used, and a missing one is one line."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,25 @@ from storebench.formats.registry import PEERS
 
 OWN = [(name, library) for name, entry in PEERS.items() for library in entry.libraries]
 FOREIGN = [(name, library) for name, library in OWN if library not in ("numpy", "sqlite3", "pyarrow")]
+
+
+LEFT = """
+import os
+from pathlib import Path
+from storebench.formats.registry import PEERS, get_format, is_installed
+from storebench.testing.stores import build_small_store, read_pixels
+
+before = set(os.listdir("/dev/shm"))
+for name in filter(is_installed, PEERS):
+    folder = Path("stores", name)
+    folder.mkdir(parents=True)
+    small = build_small_store(get_format(name), "png", folder)
+    with small.open() as opened:
+        read_pixels(opened, [1])
+left = [str(path) for top in ("home", "temporary") for path in Path(top).rglob("*") if path.is_file()]
+left += [name for name in set(os.listdir("/dev/shm")) - before if not name.startswith(("sem.", "storebench"))]
+print("LEFT", left)
+"""
 
 
 def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -50,3 +70,18 @@ def test_every_library_is_in_an_extra() -> None:
     extras = project["optional-dependencies"]
     wanted = {str(entry.install).split("[")[1].split("]")[0] for entry in PEERS.values()}
     assert wanted <= set(extras)
+
+
+def test_libraries_leave_nothing_in_the_home_or_in_shared_memory(tmp_path: Path) -> None:
+    for name in ("home", "temporary"):
+        (tmp_path / name).mkdir()
+    places = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "temporary"), "XDG_CACHE_HOME": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), **places},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "LEFT []"

@@ -1,5 +1,6 @@
 """Readers that keep an order of their own: what they serve is what they say beforehand, and backends' names mark it."""
 
+import csv
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,3 +101,21 @@ def test_a_stream_is_not_dealt_to_several(
     done = cli("run", "tfrecord", "--dataset", "mnist", "--synthetic", "--size", "40", *setting)
     assert done.returncode == 2
     assert "tfrecord is one stream in its own order" in done.stderr
+
+
+def test_a_run_of_both_orders_is_valid_and_measures_the_own_one(
+    cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    pytest.importorskip("google_crc32c")
+    backends = ("tfrecord?buffer=5", "lmdb", "npy")
+    setting = ("--dataset", "mnist", "--synthetic", "--size", "400", "--compute", "none", "--replicates", "1")
+    done = cli("run", *backends, *setting, "--cache", "warm", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "tfrecord (own order, buffer=5)" in done.stdout
+    assert cli("validate", "run").returncode == 0
+    rows = {row["backend"]: row for row in csv.DictReader(cli("export", "run").stdout.splitlines())}
+    assert rows["lmdb"]["order_displacement"] == ""
+    own = rows["tfrecord:stream?buffer=5"]
+    assert own["order_buffer_samples"] == "5.0"
+    assert 0.1 < float(own["order_displacement"]) < 1.5  # the eight shards come in a drawn order
+    assert 0.01 < float(own["order_neighbours_kept"]) < 0.5
