@@ -15,7 +15,7 @@ from storebench.errors import CorruptDataError
 
 
 class ZstdCodec(Codec):
-    """The raw pixels as one Zstandard frame, at the library's default level."""
+    """The raw pixels as one Zstandard frame, at pyarrow's default level (1)."""
 
     name = "zstd"
     lossless = True
@@ -50,7 +50,10 @@ class Lz4Codec(Codec):
 
 
 def _unpack(payload: Payload, codec: str, out: Image) -> None:
-    pixels = pa.decompress(payload, decompressed_size=out.size, codec=codec)
+    # pyarrow's own pool gives the pages of an image back to the kernel, and takes new ones for the next.
+    pixels = pa.decompress(
+        payload, decompressed_size=out.size, codec=codec, memory_pool=pa.system_memory_pool()
+    )
     out[...] = np.frombuffer(pixels, np.uint8).reshape(out.shape)
 
 
