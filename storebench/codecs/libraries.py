@@ -2,10 +2,9 @@
 
 import struct
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from storebench.codecs.base import Codec, Payload
 from storebench.codecs.compressed import with_quality
@@ -18,11 +17,12 @@ class ZstdCodec(Codec):
     """The raw pixels as one Zstandard frame, at pyarrow's default level (1)."""
 
     name = "zstd"
+    library = "pyarrow"
     lossless = True
     suffix = ".zst"
 
     def encode(self, image: Image) -> bytes:
-        return bytes(pa.compress(np.ascontiguousarray(image), codec="zstd", asbytes=True))
+        return _pack(image, "zstd")
 
     def decode_into(self, payload: Payload, out: Image) -> None:
         with undecodable(self.name, payload):
@@ -33,12 +33,12 @@ class Lz4Codec(Codec):
     """The raw pixels as one LZ4 block behind their number (4 bytes, little-endian), as ``lz4.block.compress`` writes it."""
 
     name = "lz4"
+    library = "pyarrow"
     lossless = True
     suffix = ".lz4"
 
     def encode(self, image: Image) -> bytes:
-        packed: bytes = pa.compress(np.ascontiguousarray(image), codec="lz4_raw", asbytes=True)
-        return struct.pack("<I", image.size) + packed
+        return struct.pack("<I", image.size) + _pack(image, "lz4_raw")
 
     def decode_into(self, payload: Payload, out: Image) -> None:
         # The block itself has no size: pyarrow would leave the rest of a longer output as it was in memory.
@@ -49,7 +49,15 @@ class Lz4Codec(Codec):
             _unpack(memoryview(payload)[4:], "lz4_raw", out)
 
 
+def _pack(image: Image, codec: str) -> bytes:
+    import pyarrow as pa
+
+    return bytes(pa.compress(np.ascontiguousarray(image), codec=codec, asbytes=True))
+
+
 def _unpack(payload: Payload, codec: str, out: Image) -> None:
+    import pyarrow as pa
+
     # pyarrow's own pool gives the pages of an image back to the kernel, and takes new ones for the next.
     pixels = pa.decompress(
         payload, decompressed_size=out.size, codec=codec, memory_pool=pa.system_memory_pool()
@@ -60,7 +68,7 @@ def _unpack(payload: Payload, codec: str, out: Image) -> None:
 class _ImageCodec(Codec):
     """Base of the codecs of imagecodecs, which decodes straight into the batch."""
 
-    library: ClassVar[str] = "imagecodecs"
+    library = "imagecodecs"
 
     def decode_into(self, payload: Payload, out: Image) -> None:
         with undecodable(self.name, payload):

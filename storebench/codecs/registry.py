@@ -3,6 +3,8 @@
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
 from storebench.codecs.base import Codec, RawCodec
 from storebench.codecs.compressed import JPEG_QUALITY, JpegCodec, PngCodec, WebpCodec, with_quality
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, decoder_list, require
@@ -40,7 +42,9 @@ def codec_named(text: str) -> str:
         return codec
     if codec not in _LOSSY:
         raise UsageError(f"{codec} has no quality", hint=f"Leave out {quality!r}.")
-    if not (quality.isascii() and quality.isdecimal() and 1 <= int(quality[:4]) <= MOST_QUALITY):
+    if not (
+        quality.isascii() and quality.isdecimal() and len(quality) <= 3 and 1 <= int(quality) <= MOST_QUALITY
+    ):
         raise UsageError(
             f"the quality must be a whole number from 1 to {MOST_QUALITY}, not {quality!r}", where=codec
         )
@@ -109,12 +113,13 @@ def get_codec(name: str) -> Codec:
     decoding = decoding_of(":".join([codec, *qualities]), tuple(given))
     codec, _, quality = decoding.codec.partition(":")
     graded = {"quality": int(quality)} if quality else {}
-    if library := CODECS[codec].library:
-        require(library, f"the codec {codec!r}", library)
-    if codec == JxlCodec.name:
-        return JxlCodec(**graded)
     if not _has_decoders(codec):
-        return CODECS[codec]
+        found = JxlCodec(**graded) if codec == JxlCodec.name else CODECS[codec]
+        if found.library:
+            require(found.library, f"the codec {codec!r}", found.library)
+            small = np.zeros((16, 16, 3), np.uint8)
+            found.decode_into(found.encode(small), small)  # loads the library, which is no read of the store
+        return found
     decoder = DECODERS[decoding.decoder]()
     if codec == OriginalCodec.name:
         return OriginalCodec(decoder, scaled=decoding.scaled)

@@ -41,9 +41,7 @@ class Chunk:
     payloads: list[bytes]  # the codec's output for each sample
     labels: list[int]  # the label of each sample
     digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
-    squared_error: float = (
-        0.0  # of the decoded payloads of a lossy codec, summed over all values of all pixels
-    )
+    squared_error: float = 0.0  # of the pixels of lossy payloads, summed over all
 
 
 @dataclass(frozen=True, kw_only=True)
