@@ -11,6 +11,7 @@ from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, decoder_list, 
 from storebench.codecs.libraries import JxlCodec, Lz4Codec, QoiCodec, ZstdCodec
 from storebench.codecs.original import OriginalCodec
 from storebench.errors import UnknownNameError, UsageError
+from storebench.fileio.json_text import brief
 from storebench.settings.backend import Pairs
 
 CODECS: dict[str, Codec] = {
@@ -46,7 +47,7 @@ def codec_named(text: str) -> str:
         quality.isascii() and quality.isdecimal() and len(quality) <= 3 and 1 <= int(quality) <= MOST_QUALITY
     ):
         raise UsageError(
-            f"the quality must be a whole number from 1 to {MOST_QUALITY}, not {quality!r}", where=codec
+            f"the quality must be a whole number from 1 to {MOST_QUALITY}, not {brief(quality)}", where=codec
         )
     default = codec == JpegCodec.name and int(quality) == JPEG_QUALITY
     return with_quality(codec, None if default else int(quality))

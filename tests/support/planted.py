@@ -48,6 +48,7 @@ FORMATS = {
     "lmdb+jpeg": ("lmdb", "jpeg", "get"),
     "lmdb+qoi": ("lmdb", "qoi", "get"),
     "lmdb+webp": ("lmdb", "webp", "get"),
+    "lmdb+jpeg:100": ("lmdb", "jpeg:100", "get"),
     "lmdb+webp:80": ("lmdb", "webp:80", "get"),
     "hdf5+png": ("hdf5", "png", "library"),
     "original": ("files", "original", "get"),
@@ -74,8 +75,9 @@ PAYLOAD = {
     "qoi": 140_000,
     "webp": 90_000,
     "webp:80": 13_000,
+    "jpeg:100": 150_000,
 }
-LOSSY = ("jpeg", "original", "webp:80")
+LOSSY = ("jpeg", "original", "webp:80", "jpeg:100")
 
 
 def full_name(backend: str, options: tuple[tuple[str, str], ...]) -> str:
