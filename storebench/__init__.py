@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from storebench.loading.torch_dataset import StoreDataset
     from storebench.profiling.profile import profile
     from storebench.report.analysis import compare, load_results, load_steps
+    from storebench.report.plots.codecs import plot_codecs
     from storebench.report.plots.roofline import plot_roofline
     from storebench.report.plots.scaling import plot_ranks, plot_workers
     from storebench.report.plots.step_time import plot_rank_steps, plot_step_time
@@ -28,6 +29,7 @@ __all__ = [
     "load_results",
     "load_steps",
     "open_reader",
+    "plot_codecs",
     "plot_loss",
     "plot_rank_steps",
     "plot_ranks",
@@ -47,6 +49,7 @@ _HOMES = {
     "load_results": "storebench.report.analysis",
     "load_steps": "storebench.report.analysis",
     "open_reader": "storebench.formats.registry",
+    "plot_codecs": "storebench.report.plots.codecs",
     "plot_loss": "storebench.report.plots.waits",
     "plot_rank_steps": "storebench.report.plots.step_time",
     "plot_ranks": "storebench.report.plots.scaling",

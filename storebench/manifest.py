@@ -47,6 +47,7 @@ class Manifest(StoreSpec):
     bytes_on_disk: int
     samples_digest: str
     lossless: bool
+    psnr_db: float | None = None
     build_s: float
     created_utc: str
     storebench_version: str
@@ -105,6 +106,7 @@ def store_facts(manifest: Manifest) -> StoreFacts:
         build_s=manifest.build_s,
         samples_digest=manifest.samples_digest,
         lossless=manifest.lossless,
+        psnr_db=manifest.psnr_db,
         origin=provenance.origin.value,
         source=provenance.source,
         derived_frac=provenance.derived_frac,
@@ -155,6 +157,8 @@ def _refuse_impossible(manifest: Manifest) -> None:
             raise ValueError(f"{name}: {brief(getattr(manifest, name))} is not a number of bytes")
     if not 0 <= manifest.build_s < math.inf:
         raise ValueError(f"build_s: {manifest.build_s} is not a duration")
+    if manifest.psnr_db is not None and not 0 <= manifest.psnr_db < math.inf:
+        raise ValueError(f"psnr_db: {manifest.psnr_db} is not a ratio in dB")
     if not 0 <= provenance.skipped_files <= _MOST_BYTES:
         raise ValueError(
             f"dataset.provenance.skipped_files: {brief(provenance.skipped_files)} is not a number of files"

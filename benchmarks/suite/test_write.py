@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.suite.drawn import DrawnDataset, draw, skip_without_library
 from benchmarks.suite.measurement import Measurement
-from storebench.codecs import CODECS
+from storebench.codecs import CODECS, get_codec
 from storebench.datasets import DatasetSpec
 from storebench.formats.registry import PEERS, format_names, parse_backend
 from storebench.stores.convert import BuildOptions, Replace, convert
@@ -52,7 +52,9 @@ def test_convert(
 
 @pytest.mark.parametrize("name", CODECS)
 def test_decode(measured: Callable[[Measurement], None], photographs: DrawnDataset, name: str) -> None:
-    codec, pixels = CODECS[name], photographs.pixels()[:DECODED]
+    if library := CODECS[name].library:
+        pytest.importorskip(library)
+    codec, pixels = get_codec(name), photographs.pixels()[:DECODED]
     payloads = [codec.encode(image) for image in pixels]
     out = np.empty_like(pixels)
     passes = 20 if name == "raw" else 1

@@ -228,7 +228,11 @@ def _described(cell: CellSummary, base: CellSummary) -> tuple[str, Change, str]:
         return f"{backend.codec.upper()}s in {store}", Change.SAME, NOTHING
     if backend.codec == "raw":
         return f"raw pixels in {store}", Change.RAW, "no random crops" if side else NOTHING
-    return f"{side}-pixel {backend.codec.upper()}s in {store}", Change.SHRUNK, "crops of the middle"
+    return (
+        f"{side}-pixel {backend.codec.partition(':')[0].upper()}s in {store}",
+        Change.SHRUNK,
+        "crops of the middle",
+    )
 
 
 def _feeds(cell: CellSummary, accelerator: Accelerator, handoff_s: float) -> bool:

@@ -229,7 +229,7 @@ def _repeated(store: "Store", build: "Callable[[Path], Store]", repeat: int) -> 
 
 
 _PRINTED = (
-    *("count", "format", "codec", "lossless", "payload_bytes", "file_bytes", "bytes_on_disk"),
+    *("count", "format", "codec", "lossless", "psnr_db", "payload_bytes", "file_bytes", "bytes_on_disk"),
     *("build_s", "samples_digest"),
 )
 
@@ -256,11 +256,12 @@ def _line(store: "Store") -> str:
     info = manifest.dataset
     shape = "x".join(map(str, info.image_shape))
     held = "image files as they are" if any_size(manifest.codec) else f"samples of {shape}"
+    loss = "" if manifest.psnr_db is None else f"PSNR {manifest.psnr_db:.1f} dB, "
     built = f"built in {manifest.build_s:.1f} s" if store.built else "there already"
     return (
         f"{store.path}: {manifest.count:,} {info.provenance.origin} {held}, "
         f"{manifest.bytes_on_disk / 2**20:,.1f} MiB on disk for {manifest.payload_bytes / 2**20:,.1f} MiB, "
-        f"{built}, digest {manifest.samples_digest}"
+        f"{loss}{built}, digest {manifest.samples_digest}"
     )
 
 

@@ -14,9 +14,12 @@ Payload = bytes | bytearray | memoryview
 class Codec(ABC):
     """Turn an image into bytes and back."""
 
-    name: ClassVar[str]  # the name in backends and results
-    lossless: ClassVar[bool]  # whether decoding returns exactly the pixels that were encoded
+    name: str  # the name in backends and results, with the quality where that is not the default
+    lossless: bool  # whether decoding returns exactly the pixels that were encoded
     suffix: ClassVar[str]  # file extension for a single payload
+    library: ClassVar[str] = (
+        ""  # the library that it loads when it is first used; if optional, the name of its extra as well
+    )
 
     @abstractmethod
     def encode(self, image: Image) -> bytes:

@@ -1,4 +1,4 @@
-"""PNG and JPEG of images of one size: Pillow encodes, and a decoder of choice decodes."""
+"""PNG, JPEG and WebP of images of one size: Pillow encodes, and a decoder of choice decodes."""
 
 import io
 from typing import ClassVar
@@ -9,23 +9,31 @@ from PIL import Image as PilImage
 from storebench.codecs.base import Codec, Payload
 from storebench.codecs.decoders import Decoder, PillowDecoder, undecodable
 from storebench.datasets.base import Image
-from storebench.datasets.images import JPEG, PNG
+from storebench.datasets.images import JPEG, PNG, WEBP
 from storebench.errors import CorruptDataError
+
+JPEG_QUALITY = 90
+"""The quality of JPEGs for which none is given."""
+
+
+def with_quality(codec: str, quality: int | None) -> str:
+    """Return the name of a codec at a quality; None is the default."""
+    return codec if quality is None else f"{codec}:{quality}"
 
 
 class _CompressedCodec(Codec):
-    """Base of PNG and JPEG, grey and RGB only."""
+    """Base of PNG, JPEG and WebP, grey and RGB only."""
 
     kind: ClassVar[str]
-    save_options: ClassVar[dict[str, int]]
 
-    def __init__(self, decoder: Decoder | None = None) -> None:
+    def __init__(self, decoder: Decoder | None, **save_options: int) -> None:
         self.decoder = decoder or PillowDecoder()
+        self._save_options = save_options
 
     def encode(self, image: Image) -> bytes:
         buffer = io.BytesIO()
         pixels = image[:, :, 0] if image.shape[2] == 1 else image
-        PilImage.fromarray(pixels).save(buffer, self.kind, **self.save_options)
+        PilImage.fromarray(pixels).save(buffer, self.kind, **self._save_options)
         return buffer.getvalue()
 
     def decode_into(self, payload: Payload, out: Image) -> None:
@@ -47,14 +55,32 @@ class PngCodec(_CompressedCodec):
     lossless = True
     suffix = ".png"
     kind = PNG
-    save_options: ClassVar[dict[str, int]] = {"compress_level": 6}
+
+    def __init__(self, decoder: Decoder | None = None) -> None:
+        super().__init__(decoder, compress_level=6)
 
 
 class JpegCodec(_CompressedCodec):
-    """JPEG at quality 90 with halved chroma (4:2:0); its digest covers the decoded pixels."""
+    """JPEG with halved chroma (4:2:0); its digest covers the decoded pixels."""
 
     name = "jpeg"
     lossless = False
     suffix = ".jpg"
     kind = JPEG
-    save_options: ClassVar[dict[str, int]] = {"quality": 90, "subsampling": 2}
+
+    def __init__(self, decoder: Decoder | None = None, quality: int | None = None) -> None:
+        super().__init__(decoder, quality=quality or JPEG_QUALITY, subsampling=2)
+        self.name = with_quality(self.name, quality)
+
+
+class WebpCodec(_CompressedCodec):
+    """WebP: lossless, or lossy at a quality."""
+
+    name = "webp"
+    suffix = ".webp"
+    kind = WEBP
+
+    def __init__(self, decoder: Decoder | None = None, quality: int | None = None) -> None:
+        self.lossless = quality is None
+        super().__init__(decoder, **({"lossless": 1} if quality is None else {"quality": quality}))
+        self.name = with_quality(self.name, quality)

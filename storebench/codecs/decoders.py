@@ -1,4 +1,4 @@
-"""Libraries that decode JPEG and PNG: Pillow, libjpeg-turbo through simplejpeg, and OpenCV."""
+"""Libraries that decode JPEG, PNG and WebP: Pillow, libjpeg-turbo through simplejpeg, and OpenCV."""
 
 import contextlib
 import importlib
@@ -19,6 +19,7 @@ from storebench.datasets.images import (
     JPEG,
     PILLOW_FORMATS,
     PNG,
+    WEBP,
     Header,
     be_strict,
     is_deep,
@@ -156,7 +157,7 @@ class SimpleJpegDecoder(_ArrayDecoder):
     library = "simplejpeg"
 
     def __init__(self) -> None:
-        _require(self)
+        require(self.library, f"the decoder {self.name!r}", self.name)
         self._rehearse()
 
     def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:  # noqa: ARG002 - it reads the size itself
@@ -175,14 +176,14 @@ class SimpleJpegDecoder(_ArrayDecoder):
 
 
 class OpenCvDecoder(_ArrayDecoder):
-    """OpenCV's imdecode, for JPEG and PNG."""
+    """OpenCV's imdecode, for JPEG, PNG and WebP."""
 
     name = "opencv"
-    kinds = frozenset({JPEG, PNG})
+    kinds = frozenset({JPEG, PNG, WEBP})
     library = "cv2"
 
     def __init__(self) -> None:
-        _require(self)
+        require(self.library, f"the decoder {self.name!r}", self.name)
         import cv2
 
         # Its pool has a thread per core, whatever number a cell gives, and converts the colours of large images.
@@ -220,7 +221,7 @@ def decoder_list(kind: str | None = None) -> str:
     return ", ".join(
         candidate.name
         if is_installed(candidate)
-        else f"{candidate.name} (not installed: {_install_line(candidate)})"
+        else f"{candidate.name} (not installed: {_install_line(candidate.name)})"
         for candidate in able
     )
 
@@ -230,8 +231,8 @@ def is_installed(decoder: type[Decoder]) -> bool:
     return not decoder.library or importlib.util.find_spec(decoder.library) is not None
 
 
-def _install_line(decoder: type[Decoder]) -> str:
-    return f"pip install '.[{decoder.name}]'"
+def _install_line(extra: str) -> str:
+    return f"pip install '.[{extra}]'"
 
 
 @contextlib.contextmanager
@@ -247,11 +248,12 @@ def undecodable(codec: str, payload: Payload) -> Iterator[None]:
         raise CorruptDataError(f"{problem} ({reason_of(error)})") from error
 
 
-def _require(decoder: Decoder) -> None:
+def require(library: str, user: str, extra: str) -> None:
+    """Import the optional library that a decoder or codec needs; its error says how to install it."""
     try:
-        importlib.import_module(decoder.library)
+        importlib.import_module(library)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"the decoder {decoder.name!r} needs the library {decoder.library!r}, which is not installed",
-            hint=f"Run: {_install_line(type(decoder))}.",
+            f"{user} needs the library {library!r}, which is not installed",
+            hint=f"Run: {_install_line(extra)}.",
         ) from error

@@ -1,31 +1,63 @@
-"""The codecs, and the parser of their names with decoders."""
+"""The codecs, and the parser of their names with qualities and decoders."""
 
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
 from storebench.codecs.base import Codec, RawCodec
-from storebench.codecs.compressed import JpegCodec, PngCodec
-from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, decoder_list
+from storebench.codecs.compressed import JPEG_QUALITY, JpegCodec, PngCodec, WebpCodec, with_quality
+from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER, decoder_list, require
+from storebench.codecs.libraries import JxlCodec, Lz4Codec, QoiCodec, ZstdCodec
 from storebench.codecs.original import OriginalCodec
 from storebench.errors import UnknownNameError, UsageError
+from storebench.fileio.json_text import brief
 from storebench.settings.backend import Pairs
 
 CODECS: dict[str, Codec] = {
-    codec.name: codec for codec in (RawCodec(), PngCodec(), JpegCodec(), OriginalCodec())
+    codec.name: codec
+    for codec in (
+        *(RawCodec(), PngCodec(), JpegCodec(), WebpCodec(), JxlCodec()),
+        *(QoiCodec(), ZstdCodec(), Lz4Codec(), OriginalCodec()),
+    )
 }
+"""The codecs by name, at their default quality."""
 
 SCALE = "scale"
 DECODER = "decoder"
 DCT, FULL = "dct", "full"
 
-_COMPRESSED = {PngCodec.name: PngCodec, JpegCodec.name: JpegCodec}
+_COMPRESSED: dict[str, type[PngCodec | JpegCodec | WebpCodec]] = {
+    codec.name: codec for codec in (PngCodec, JpegCodec, WebpCodec)
+}
+_LOSSY = (JpegCodec.name, WebpCodec.name, JxlCodec.name)  # those with a quality
+MOST_QUALITY = 100
+
+
+def codec_named(text: str) -> str:
+    """Return the name of a codec with its quality in canonical spelling: "jpeg:90" is "jpeg"."""
+    codec, _, quality = text.partition(":")
+    if codec not in CODECS:
+        raise UnknownNameError.of("codec", codec, CODECS)
+    if not quality:
+        return codec
+    if codec not in _LOSSY:
+        raise UsageError(f"{codec} has no quality", hint=f"Leave out {quality!r}.")
+    if not (
+        quality.isascii() and quality.isdecimal() and len(quality) <= 3 and 1 <= int(quality) <= MOST_QUALITY
+    ):
+        raise UsageError(
+            f"the quality must be a whole number from 1 to {MOST_QUALITY}, not {brief(quality)}", where=codec
+        )
+    default = codec == JpegCodec.name and int(quality) == JPEG_QUALITY
+    return with_quality(codec, None if default else int(quality))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
     """A codec and how its payloads are decoded."""
 
-    codec: str  # the codec's name, which determines the stored bytes
+    codec: str  # the codec's name with its quality, which determine the stored bytes
     decoder: str = DEFAULT_DECODER  # the library that decodes
     scaled: bool = False  # whether JPEGs are decoded at a reduced scale (``scale=dct``)
 
@@ -42,15 +74,15 @@ class Decoding:
 
 def decoding_of(codec: str, options: Pairs) -> Decoding:
     """Return the decoder, with its scale, for the payloads of a codec."""
-    if codec not in CODECS:
-        raise UnknownNameError.of("codec", codec, CODECS)
+    name = codec_named(codec)
+    codec = name.partition(":")[0]
     given = dict(options)
     if unknown := sorted(given.keys() - {DECODER, SCALE}):
         raise UnknownNameError.of(f"option of {codec}", unknown[0], (DECODER, SCALE))
     decoder, scale = given.get(DECODER, DEFAULT_DECODER), given.get(SCALE, FULL)
     if decoder not in DECODERS:
         raise UnknownNameError.of("decoder", decoder, DECODERS)
-    if decoder != DEFAULT_DECODER and codec == RawCodec.name:
+    if decoder != DEFAULT_DECODER and not _has_decoders(codec):
         raise UsageError(f"{codec} has no decoder to choose", hint=f"Leave out {decoder!r}.")
     kind = _COMPRESSED[codec].kind if codec in _COMPRESSED else None
     if kind is not None and kind not in DECODERS[decoder].kinds:
@@ -63,28 +95,41 @@ def decoding_of(codec: str, options: Pairs) -> Decoding:
             f"only images of any size are decoded at a reduced scale, not {codec}",
             hint=f"Leave out {SCALE}={DCT}, or use the codec 'original'.",
         )
-    return Decoding(codec=codec, decoder=decoder, scaled=scale == DCT)
+    return Decoding(codec=name, decoder=decoder, scaled=scale == DCT)
+
+
+def _has_decoders(codec: str) -> bool:
+    return codec in _COMPRESSED or codec == OriginalCodec.name
 
 
 @functools.cache
 def get_codec(name: str) -> Codec:
-    if name in CODECS:
-        return CODECS[name]
+    """Return a codec that encodes at the quality and decodes by the decoder that a name may have ("webp:80:opencv")."""
     body, _, scale = name.partition(f"?{SCALE}=")
-    codec, _, decoder = body.partition(":")
-    given = [(DECODER, decoder)] if decoder else []
-    decoding = decoding_of(codec, (*given, *([(SCALE, scale)] if scale else [])))
-    if codec == RawCodec.name:
-        return CODECS[codec]
-    library = DECODERS[decoding.decoder]()
+    codec, *parts = body.split(":")
+    qualities = [part for part in parts if part.isdecimal()]
+    given = [(DECODER, part) for part in parts if part not in qualities]
+    if scale:
+        given.append((SCALE, scale))
+    decoding = decoding_of(":".join([codec, *qualities]), tuple(given))
+    codec, _, quality = decoding.codec.partition(":")
+    graded = {"quality": int(quality)} if quality else {}
+    if not _has_decoders(codec):
+        found = JxlCodec(**graded) if codec == JxlCodec.name else CODECS[codec]
+        if found.library:
+            require(found.library, f"the codec {codec!r}", found.library)
+            small = np.zeros((16, 16, 3), np.uint8)
+            found.decode_into(found.encode(small), small)  # loads the library, which is no read of the store
+        return found
+    decoder = DECODERS[decoding.decoder]()
     if codec == OriginalCodec.name:
-        return OriginalCodec(library, scaled=decoding.scaled)
-    return _COMPRESSED[codec](library)
+        return OriginalCodec(decoder, scaled=decoding.scaled)
+    return _COMPRESSED[codec](decoder, **graded)
 
 
 def decoders_of(codec: str) -> str:
     """Return the names of the decoders of a codec, a missing one with the line that installs it; "" if it has none to choose."""
-    if codec not in CODECS or codec == RawCodec.name:
+    if not _has_decoders(codec):
         return ""
     return decoder_list(_COMPRESSED[codec].kind if codec in _COMPRESSED else None)
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.codecs import CODECS, Decoding, decoding_of, get_codec
+from storebench.codecs import Decoding, decoding_of, get_codec
 from storebench.codecs.decoders import DECODERS, DEFAULT_DECODER
-from storebench.codecs.registry import DECODER, SCALE, decoders_of
+from storebench.codecs.registry import DECODER, SCALE, codec_named, decoders_of
 from storebench.errors import MissingDependencyError, UnknownNameError, UsageError
 from storebench.formats.base import Format, FormatInfo, Reader, Traits
 from storebench.formats.options import as_text
@@ -179,9 +179,10 @@ def parse_backend(text: str) -> Backend:
     format_ = get_format(name)
     readers = format_.readers()
     codec = codec or format_.info.default_codec
-    decoder, reader = _decoder_and_reader(text, parts, format_, codec)
-    if codec not in CODECS:
-        raise UnknownNameError.of("codec", codec, CODECS)
+    qualities = [part for part in parts if part.isdecimal()]
+    others = [part for part in parts if part not in qualities]
+    decoder, reader = _decoder_and_reader(text, others, format_, codec)
+    codec = codec_named(":".join([codec, *qualities]))
     split = [pair.partition("=") for pair in tail.split(",") if pair]
     if any(not key or not value for key, _, value in split):
         raise UsageError(
@@ -223,7 +224,7 @@ def _decoder_and_reader(text: str, parts: Sequence[str], format_: Format, codec:
     if len(decoders) > 1 or len(others) > 1:
         raise UsageError(
             f"cannot read {text!r}",
-            hint="Write FORMAT+CODEC:DECODER:READER, such as lmdb+jpeg:simplejpeg:direct.",
+            hint="Write FORMAT+CODEC:QUALITY:DECODER:READER, such as lmdb+jpeg:80:simplejpeg:direct.",
         )
     return (decoders[0] if decoders else ""), others[0] if others else format_.info.default_reader
 

@@ -19,6 +19,7 @@ from storebench.probes.machine import mount_of
 from storebench.results import Environment
 
 _LIBRARIES = ("torch", "numpy", "pillow", "h5py", "lmdb", "plyvel")
+_CODEC_LIBRARIES = ("pyarrow", "simplejpeg", "opencv-python-headless", "imagecodecs")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -96,6 +97,7 @@ def version_of(distribution: str) -> str | None:
 def _notes(store: Path | str) -> dict[str, Any]:
     mount = mount_of(store)
     return {
+        "codecs": {name: version_of(name) for name in _CODEC_LIBRARIES},
         "host": hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest(),
         "load": list(os.getloadavg()),
         "governor": machine.governor(),

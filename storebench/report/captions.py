@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from storebench.report.bottleneck import Bottleneck
 from storebench.report.cells import CellSummary
+from storebench.report.codecs import Coded
 from storebench.report.labels import backend_label, duration, number, percent
 from storebench.report.panels import Panel
 from storebench.report.ranks import job_name, step_parts
@@ -24,6 +25,11 @@ def space(panel: Panel) -> str:
     if best is None or base is None or not own or not other:
         return ""
     return f"{backend_label(best.backend)}: {number(own / other, 2)} times the disk of {backend_label(base.backend)}."
+
+
+def codecs(compared: Sequence[Coded]) -> str:
+    best = [one.name for one in compared if one.lossless and one.frontier]
+    return f"Of the lossless ones, no other is both smaller and faster than: {', '.join(best)}."
 
 
 def limit(panel: Panel, limits: Mapping[tuple[str, str], Bottleneck]) -> str:

@@ -16,16 +16,18 @@ from storebench.report.bottleneck import Bottleneck, bottlenecks
 from storebench.report.cells import CellSummary, summarise, varying_fields
 from storebench.report.checks.findings import Finding
 from storebench.report.checks.records import Sourced
+from storebench.report.codecs import FEWEST, Coded, coded
 from storebench.report.explorer import matrix
 from storebench.report.frame import to_frame
 from storebench.report.labels import backend_label, caveats, dataset_label, dataset_slug
 from storebench.report.ladder import ladders
 from storebench.report.panels import Panel, ordered, panels
-from storebench.report.plots import roofline, scaling, step_time, throughput, waits
+from storebench.report.plots import codecs, roofline, scaling, step_time, throughput, waits
 from storebench.report.plots.style import MOST_LINES, Plot
 from storebench.report.roofline import Roofline, point_keys, rooflines
 from storebench.report.tables import (
     Table,
+    codec_table,
     cold_table,
     every_cell,
     feeding_table,
@@ -40,7 +42,7 @@ from storebench.results import Environment
 from storebench.runs.promised import incomplete, left_out
 from storebench.settings.words import ComputeKind
 
-_FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps")
+_FIRST_PLOTS = ("step-time", "roofline", "workers", "ranks", "rank-steps", "codecs")
 """Plots of the first dataset that the page shows; all others are collapsed."""
 
 _MOST_COLUMNS = 5
@@ -208,8 +210,13 @@ def _section(
     more += [table for table in [point_table(roofs)] if table]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     more += [table for table in [order_table(cells)] if table]
+    compared = _codecs(listed)
+    more += [codec_table(compared)] if compared else []
     slug = dataset_slug(cells[0])
     plots = list(_plots(cells, listed, roofs, limits, accelerators))
+    if compared:
+        told = captions.codecs(compared)
+        plots.append(_plot("codecs", codecs.QUESTION, codecs.plot_codecs, [c.cell for c in compared], told))
     named = [dataclasses.replace(plot, name=f"{plot.name}-{slug}") for plot in plots]
     first = [new for plot, new in zip(plots, named, strict=True) if leads and plot.name in _FIRST_PLOTS]
     return Section(
@@ -220,6 +227,14 @@ def _section(
         plots=tuple(named),
         first=tuple(first),
         io=tuple(io_table(panel, f"{anchors[panel.cells]}-io") for panel in listed),
+    )
+
+
+def _codecs(listed: Sequence[Panel]) -> list[Coded]:
+    """Return the codecs of the first panel in which one container has several."""
+    found = map(coded, (panel.measured for panel in listed))
+    return next(
+        (codecs for codecs in found if len({one.cell.cell.backend.codec for one in codecs}) >= FEWEST), []
     )
 
 

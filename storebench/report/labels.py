@@ -17,6 +17,7 @@ from storebench.settings.loop import SETTINGS
 from storebench.settings.words import CacheState, ComputeKind, Split
 from storebench.units import number_of
 
+ORIGINAL = "original"
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
 MODELS = {
     "lenet": "LeNet",
@@ -40,12 +41,14 @@ BACKENDS = {
 }
 """Labels of backends; any other backend has its own name as its label."""
 
+CODECS = {ORIGINAL: ORIGINAL, "webp": "WebP", "zstd": "zstd"}
+"""Codecs that are not written in capitals."""
+
 _STATES = {
     CacheState.WARM: "in memory",
     CacheState.COLD: "from a cold start",
     CacheState.LIMITED: "larger than memory",
 }
-ORIGINAL = "original"
 
 _SETTINGS = {row.name: row for row in SETTINGS}
 _SINGULAR = {"epochs": "epoch", "steps": "step", "passes": "pass", "threads": "thread"}
@@ -59,7 +62,7 @@ def backend_label(backend: str) -> str:
     body, _, options = backend.partition("?")
     body, *parts = body.split(":")
     container, _, codec = body.partition("+")
-    codec = codec if codec == ORIGINAL else codec.upper()
+    codec = CODECS.get(codec, codec.upper())
     name = BACKENDS.get(body) or FORMATS.get(container, container) + (f"+{codec}" if codec else "")
     parts = ["own order" if part == STREAM else part for part in parts]
     details = ", ".join(part for part in (*parts, options.replace(",", ", ")) if part)

@@ -11,6 +11,7 @@ from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.plain_text import csv_cell, markdown
 from storebench.report.bottleneck import Bottleneck, inflation
 from storebench.report.cells import CellSummary, varying_fields
+from storebench.report.codecs import Coded
 from storebench.report.labels import (
     backend_label,
     common_setting,
@@ -51,6 +52,7 @@ _COLD_NOTE = (
     "A resident share beside a rate means that more of the store was in memory than had been requested, by read-ahead or"
     " because samples share pages: it is no cold rate. A cold start ranks nothing."
 )
+_FRONTIER_NOTE = "On the frontier: no other codec is both smaller and faster. A lossless one is compared with lossless ones only."
 _FED_NOTE = (
     "An accelerator starves if it is busy less than 90% of its time. With workers the delivered rate is min(F, 1 / (1/G + c)),"
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
@@ -306,6 +308,31 @@ def _identity(cell_of: Callable[[T], CellSummary]) -> list[_Column[T]]:
         _Column("", "environment_key", lambda item: cell_of(item).environment_key),
         _Column("", "cell_id", lambda item: cell_of(item).cell.cell_id),
     ]
+
+
+def codec_table(codecs: Sequence[Coded]) -> Table:
+    """Return the table of the codecs of one container: size, loss and rate."""
+    first = codecs[0].cell
+    column: type[_Column[Coded]] = _Column
+    columns = [
+        column("codec", "codec", lambda c: c.name),
+        column("bytes per image", "bytes_per_image", lambda c: c.bytes_per_image),
+        column("of raw pixels", "raw_frac", _raw_frac, percent),
+        column("PSNR, dB", "", lambda c: "lossless" if c.lossless else number(c.psnr_db)),
+        column("", "psnr_db", lambda c: c.psnr_db),
+        column("images/s", "samples_per_s", lambda c: c.images_per_s),
+        column("frontier", "", lambda c: "yes" if c.frontier else ""),
+        column("", "frontier", lambda c: c.frontier),
+        *_identity(lambda c: c.cell),
+    ]
+    caption = f"{dataset_label(first)}: {setting_label(first)}. Codecs in {first.cell.backend.format}"
+    marks = tuple(mark(one.cell) for one in codecs)
+    return _table("codecs", caption, columns, codecs, marks=marks, notes=(_FRONTIER_NOTE,))
+
+
+def _raw_frac(one: Coded) -> float:
+    height, width, channels = map(int, str(one.cell.fact("store_image_shape")).split("x"))
+    return one.bytes_per_image / (height * width * channels)
 
 
 def cold_table(panel: Panel) -> Table | None:

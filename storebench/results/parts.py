@@ -23,6 +23,7 @@ class StoreFacts:
     source: str
     derived_frac: float
     provenance_note: str = ""
+    psnr_db: float | None = None  # Peak signal-to-noise ratio of lossy images, over all pixels of the store.
     skipped_files: int = 0  # Number of unreadable image files that were left out of its samples, as asked.
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import enum
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,6 +187,7 @@ def _write(
     storage_format = get_format(backend.format)
     digests = np.empty((len(dataset), DIGEST_BYTES), np.uint8) if known is None else known
     payload_bytes = done = 0
+    squared_error = 0.0
     started = time.perf_counter()
     with (
         contextlib.closing(encode(encoder, options.processes)) as chunks,
@@ -198,6 +200,7 @@ def _write(
             if known is None:
                 rows = np.frombuffer(chunk.digests, np.uint8).reshape(-1, DIGEST_BYTES)
                 digests[done : done + len(rows)] = rows
+            squared_error += chunk.squared_error
             done += len(chunk.labels)
             advance(done, len(dataset))
     build_s = time.perf_counter() - started
@@ -212,9 +215,15 @@ def _write(
         bytes_on_disk=bytes_on_disk,
         samples_digest=set_digest(digests),
         lossless=codec.lossless,
+        psnr_db=_psnr_db(squared_error / (done * dataset.info.image_bytes)),
         build_s=build_s,
         decoded=options.decode or not isinstance(dataset, Originals) or dataset.decoded_before,
         created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         storebench_version=__version__,
     )
     return digests, manifest
+
+
+def _psnr_db(mean_squared_error: float) -> float | None:
+    """Return the peak signal-to-noise ratio of 8-bit pixels; None where no pixel differs."""
+    return 10 * math.log10(255**2 / mean_squared_error) if mean_squared_error else None

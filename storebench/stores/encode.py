@@ -41,6 +41,7 @@ class Chunk:
     payloads: list[bytes]  # the codec's output for each sample
     labels: list[int]  # the label of each sample
     digests: bytes  # the 16-byte digests of the decoded payloads, joined; empty if they are already known
+    squared_error: float = 0.0  # of the pixels of lossy payloads, summed over all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +61,19 @@ class Encoder:
         encode_one = self._file if isinstance(self.dataset, Originals) else self._image
         samples = [encode_one(index) for index in part]
         return Chunk(
-            payloads=[payload for payload, _, _ in samples],
-            labels=[label for _, label, _ in samples],
-            digests=b"".join(digest for _, _, digest in samples),
+            payloads=[payload for payload, _, _, _ in samples],
+            labels=[label for _, label, _, _ in samples],
+            digests=b"".join(digest for _, _, digest, _ in samples),
+            squared_error=sum(error for *_, error in samples),
         )
 
-    def _file(self, index: int) -> tuple[bytes, int, bytes]:
+    def _file(self, index: int) -> tuple[bytes, int, bytes, float]:
         """Return the bytes of an image file as they are; the digest covers them."""
         payload, label = self.dataset.original(index)
         label = self._checked_label(index, label)
-        return payload, label, payload_digest(payload, label)
+        return payload, label, payload_digest(payload, label), 0.0
 
-    def _image(self, index: int) -> tuple[bytes, int, bytes]:
+    def _image(self, index: int) -> tuple[bytes, int, bytes, float]:
         info = self.dataset.info
         try:
             image, label = self.dataset.sample(index)
@@ -87,10 +89,12 @@ class Encoder:
         label = self._checked_label(index, label)
         payload = self.codec.encode(image)
         if not self.digest:
-            return payload, label, b""
-        if not self.codec.lossless:
-            self.codec.decode_into(payload, image := np.empty_like(image))
-        return payload, label, sample_digest(image, label)
+            return payload, label, b"", 0.0
+        if self.codec.lossless:
+            return payload, label, sample_digest(image, label), 0.0
+        self.codec.decode_into(payload, stored := np.empty_like(image))
+        squares = np.square(np.subtract(stored, image, dtype=np.float32))
+        return payload, label, sample_digest(stored, label), float(squares.sum(dtype=np.float64))
 
     def _checked_label(self, index: int, label: int) -> int:
         info = self.dataset.info

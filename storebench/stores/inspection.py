@@ -1,13 +1,21 @@
 """Inspect a file of any program: find its samples, read random ones of the largest parts, in a separate process."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from storebench.datasets.base import HF_PREFIX
 from storebench.datasets.containers.find import INDEX, find_container, is_container, kind_of, known_kinds
-from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
+from storebench.errors import (
+    CorruptDataError,
+    CorruptStoreError,
+    DataNotFoundError,
+    SchemaVersionError,
+    UsageError,
+)
 from storebench.formats.registry import get_format
+from storebench.manifest import Manifest
 from storebench.probes.page_cache import resident
 from storebench.settings.words import Split
 from storebench.stores.lmdb_files import find_lmdb
@@ -57,7 +65,17 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
         raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
     work = partial(_inspect, place, kind, database, samples)
     doing = f"reading it as {kind}"
-    return run_isolated(work, doing=doing, where=place, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
+    found = run_isolated(work, doing=doing, where=place, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
+    return replace(found, notes=found.notes | _store_note(place.parent))
+
+
+def _store_note(folder: Path) -> dict[str, str]:
+    """Return what a lossy codec has lost, if the folder is a store of storebench."""
+    with contextlib.suppress(CorruptStoreError, SchemaVersionError):
+        manifest = Manifest.read(folder)
+        if manifest.psnr_db is not None:
+            return {manifest.codec: f"PSNR {manifest.psnr_db:.1f} dB against the images that were converted"}
+    return {}
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:

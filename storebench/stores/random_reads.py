@@ -281,6 +281,8 @@ def _held(value: Any) -> list[Any]:
 
 _MAGIC = {
     "JPEG": rb"\xff\xd8\xff",
+    "JPEG XL": rb"(?:\xff\x0a|\0\0\0\x0cJXL )",
+    "QOI": rb"qoif",
     "PNG": rb"\x89PNG\r\n\x1a\n",
     "WebP": rb"RIFF....WEBP",
     "GIF": rb"GIF8",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from storebench._version import __version__
-from storebench.codecs import CODECS
+from storebench.codecs import get_codec
 from storebench.datasets.base import DatasetInfo, Image, Origin, Provenance
 from storebench.formats.base import Batch, Format, Indices, Reader
 from storebench.formats.registry import get_format
@@ -81,7 +81,7 @@ def build_small_store(
     info = dataset_info(count, shape)
     images = sample_images(count, shape)
     labels = np.random.default_rng(1).integers(0, len(CLASS_NAMES), count)
-    payloads = [CODECS[codec].encode(image) for image in images]
+    payloads = [get_codec(codec).encode(image) for image in images]
     spec = StoreSpec(dataset=info, format=store_format.info.name, codec=codec)
     with store_format.writer(folder, spec) as writer:
         for payload, label in zip(payloads, labels.tolist(), strict=True):
@@ -109,7 +109,7 @@ def _manifest(spec: StoreSpec, store_format: Format, folder: Path, payloads: Seq
         file_bytes=sum(stat.st_size for stat in stats),
         bytes_on_disk=sum(stat.st_blocks * 512 for stat in stats),
         samples_digest="0" * 32,
-        lossless=CODECS[spec.codec].lossless,
+        lossless=get_codec(spec.codec).lossless,
         build_s=0.0,
         created_utc="2026-01-01T00:00:00+00:00",
         storebench_version=__version__,
@@ -120,7 +120,7 @@ def decode(codec: str, payloads: Sequence[bytes], shape: tuple[int, int, int]) -
     """Return the payloads' pixels, uint8 [n, H, W, C]."""
     pixels = np.zeros((len(payloads), *shape), dtype=np.uint8)
     for payload, out in zip(payloads, pixels, strict=True):
-        CODECS[codec].decode_into(payload, out)
+        get_codec(codec).decode_into(payload, out)
     return pixels
 
 

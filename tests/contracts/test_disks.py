@@ -69,7 +69,7 @@ def _may_loop() -> bool:
 FILL_UP = """
 import shutil, sys
 from pathlib import Path
-from storebench.codecs import CODECS
+from storebench.codecs import get_codec
 from storebench.errors import DiskFullError, from_os_error
 from storebench.formats.registry import get_format
 from storebench.manifest import StoreSpec
@@ -78,7 +78,7 @@ from storebench.testing.stores import dataset_info, open_files
 name, codec, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3]) / "store"
 import numpy as np
 image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-size = len(CODECS[codec].encode(image))
+size = len(get_codec(codec).encode(image))
 spec = StoreSpec(dataset=dataset_info(3000, image.shape), format=name, codec=codec)
 get_format(name)
 before = open_files()

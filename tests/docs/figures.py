@@ -1,7 +1,8 @@
 """Draw the plots and fill the tables of docs/ from the reference results: ``make docs``.
 
-A table of docs/results.md is filled if the comment above it says from what: runs, a query of their records, the
-field of the rows, the field of the columns with its values, and the row to compare with if that is not PNG files.
+A table of docs/results.md is filled if the comment above it says from what. "rates": runs, a query of their records,
+the field of the rows, the field of the columns with its values, and the row to compare with if that is not PNG files.
+"codecs": a run and a query of its records.
 """
 
 import re
@@ -13,9 +14,11 @@ from matplotlib.axes import Axes
 import storebench
 from storebench.comparison import Estimate, Ratio
 from storebench.report.cells import CellSummary, summarise
+from storebench.report.codecs import coded
 from storebench.report.labels import backend_label, number
 from storebench.report.panels import paired
 from storebench.report.plots.style import finish, name_rows, new_axes, plain_numbers, saved, styled, whiskers
+from storebench.report.tables import codec_table
 from storebench.results import BACKEND_FIELDS
 from tests.docs.doc_files import ROOT
 
@@ -23,7 +26,11 @@ REFERENCE = ROOT / "results" / "reference"
 FIGURES = ROOT / "docs" / "figures"
 RESULTS = ROOT / "docs" / "results.md"
 
-_FILLED = re.compile(r"(<!-- rates: (.+) -->\n\n\|.*\n\|.*\n)(?:\|.*\n)*")
+_FILLED = re.compile(r"(<!-- (rates|codecs): (.+) -->\n\n\|.*\n\|.*\n)(?:\|.*\n)*")
+
+
+WARM = "cache == 'warm'"
+PHOTOGRAPHS = f"dataset == 'imagenet' and {WARM}"
 
 
 def _of(*runs: str) -> pd.DataFrame:
@@ -96,6 +103,8 @@ def _container(cell: CellSummary) -> str:
 
 DRAWN: dict[str, Callable[[], Axes]] = {
     "results": results,
+    "codecs": lambda: storebench.plot_codecs(_of("codecs").query(PHOTOGRAPHS)),
+    "codecs-cifar10": lambda: storebench.plot_codecs(_of("codecs").query(f"dataset == 'cifar10' and {WARM}")),
     "roofline": lambda: storebench.plot_roofline(_of("roofline")),
     "gpu": gpu,
     "peers": peers,
@@ -105,10 +114,16 @@ DRAWN: dict[str, Callable[[], Axes]] = {
 
 def filled(text: str) -> str:
     """Return a document with the rows of its tables of rates as the reference results have them."""
-    return _FILLED.sub(lambda found: found[1] + "".join(_rows(*found[2].split("; "))), text)
+    rows = {"rates": _rates, "codecs": _codecs}
+    return _FILLED.sub(lambda found: found[1] + "".join(rows[found[2]](*found[3].split("; "))), text)
 
 
-def _rows(runs: str, query: str, row: str, column: str, values: str, compared: str = "png") -> Iterator[str]:
+def _codecs(runs: str, query: str) -> Iterator[str]:
+    for row in codec_table(coded(summarise(_of(runs).query(query)))).rows:
+        yield f"| {' | '.join(row)} |\n"
+
+
+def _rates(runs: str, query: str, row: str, column: str, values: str, compared: str = "png") -> Iterator[str]:
     cells = [cell for cell in summarise(_of(*runs.split()).query(query)) if not cell.is_null]
     base = None if column in BACKEND_FIELDS else compared
     for name in dict.fromkeys(cell.fields[row] for cell in cells):

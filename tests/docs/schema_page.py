@@ -89,6 +89,7 @@ _UNITS = {
     "bytes": "bytes",
     "kib": "KiB",
     "frac": "share",
+    "db": "dB",
     "ns": "ns",
     "s": "s",
     "seconds": "s",

@@ -46,6 +46,10 @@ FORMATS = {
     "lmdb:shared": ("lmdb", "raw", "shared"),
     "lmdb+png": ("lmdb", "png", "get"),
     "lmdb+jpeg": ("lmdb", "jpeg", "get"),
+    "lmdb+qoi": ("lmdb", "qoi", "get"),
+    "lmdb+webp": ("lmdb", "webp", "get"),
+    "lmdb+jpeg:100": ("lmdb", "jpeg:100", "get"),
+    "lmdb+webp:80": ("lmdb", "webp:80", "get"),
     "hdf5+png": ("hdf5", "png", "library"),
     "original": ("files", "original", "get"),
     "lmdb+original": ("lmdb", "original", "get"),
@@ -63,7 +67,17 @@ ENVIRONMENT = Environment(
 )
 COPY_BYTES_PER_S = 400_000.0 * 196_608
 SHAPES = {"imagenet": (256, 256, 3), "cifar10": (32, 32, 3), "mnist": (28, 28, 1)}
-PAYLOAD = {"raw": 196_608, "png": 100_000, "jpeg": 20_000, "original": 130_000}
+PAYLOAD = {
+    "raw": 196_608,
+    "png": 100_000,
+    "jpeg": 20_000,
+    "original": 130_000,
+    "qoi": 140_000,
+    "webp": 90_000,
+    "webp:80": 13_000,
+    "jpeg:100": 150_000,
+}
+LOSSY = ("jpeg", "original", "webp:80", "jpeg:100")
 
 
 def full_name(backend: str, options: tuple[tuple[str, str], ...]) -> str:
@@ -177,7 +191,7 @@ def make_record(
             bytes_on_disk=bytes_on_disk,
             build_s=build_s,
             samples_digest="aa",
-            lossless=cell.backend.codec not in ("jpeg", "original"),
+            lossless=cell.backend.codec not in LOSSY,
             origin=origin,
             source="photographs",
             derived_frac=0.95 if origin == "derived" else 0.0,

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from PIL import Image as PilImage
 
-from storebench.codecs import CODECS, any_size, get_codec
-from storebench.errors import CorruptDataError, UnknownNameError
+from storebench.codecs import get_codec
+from storebench.errors import CorruptDataError, MissingDependencyError, UnknownNameError, UsageError
+from storebench.formats import parse_backend
+from tests.support.codecs import ALL, LOSSLESS, LOSSY, installed
 from tests.support.thinning import examples
 
 Image = npt.NDArray[np.uint8]
 
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]))
 images = shapes.flatmap(lambda shape: npst.arrays(np.uint8, shape))
-lossless = pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if codec.lossless])
-every = pytest.mark.parametrize("name", CODECS)
-fixed = pytest.mark.parametrize("name", [name for name in CODECS if not any_size(name)])
+lossless = pytest.mark.parametrize("name", installed(LOSSLESS))
+every = pytest.mark.parametrize("name", installed((*ALL, "original")))
+fixed = pytest.mark.parametrize("name", installed(ALL))
 quickly = examples(60)
 
 
@@ -31,13 +34,9 @@ def decoded(name: str, payload: bytes, shape: tuple[int, ...]) -> Image:
     return out
 
 
-def test_the_codecs_say_which_of_them_give_back_the_pixels() -> None:
-    assert {name: codec.lossless for name, codec in CODECS.items()} == {
-        "raw": True,
-        "png": True,
-        "jpeg": False,
-        "original": False,
-    }
+@fixed
+def test_the_codecs_say_which_of_them_give_back_the_pixels(name: str) -> None:
+    assert get_codec(name).lossless == (name in LOSSLESS)
 
 
 @lossless
@@ -47,11 +46,15 @@ def test_a_lossless_codec_gives_back_the_very_pixels(name: str, image: Image) ->
     assert np.array_equal(decoded(name, get_codec(name).encode(image), image.shape), image)
 
 
-def test_jpeg_is_near_a_smooth_image_and_smaller_than_its_pixels() -> None:
+@pytest.mark.parametrize("name", installed(LOSSY))
+def test_a_lossy_codec_is_near_a_smooth_image_and_smaller_at_a_lower_quality(name: str) -> None:
     ramp = np.add.outer(np.arange(64), np.arange(64))[:, :, None].repeat(3, axis=2).astype(np.uint8)
-    payload = get_codec("jpeg").encode(ramp)
+    payload = get_codec(name).encode(ramp)
     assert len(payload) < ramp.size / 4
-    assert np.abs(decoded("jpeg", payload, ramp.shape).astype(int) - ramp).max() <= 8
+    assert np.abs(decoded(name, payload, ramp.shape).astype(int) - ramp).max() <= 12
+    noise = np.random.default_rng(0).integers(0, 256, ramp.shape, dtype=np.uint8)
+    sizes = [len(get_codec(f"{name.partition(':')[0]}:{quality}").encode(noise)) for quality in (20, 60, 95)]
+    assert sizes == sorted(set(sizes))
 
 
 @every
@@ -96,7 +99,9 @@ def test_a_payload_of_another_shape_is_refused(name: str) -> None:
         decoded(name, payload, (9, 9, 3))
 
 
-@pytest.mark.parametrize(("name", "other"), [("png", "JPEG"), ("jpeg", "PNG"), ("png", "GIF")])
+@pytest.mark.parametrize(
+    ("name", "other"), [("png", "JPEG"), ("jpeg", "PNG"), ("png", "GIF"), ("webp", "PNG"), ("jpeg", "WEBP")]
+)
 def test_a_file_of_another_kind_is_refused(name: str, other: str) -> None:
     buffer = io.BytesIO()
     PilImage.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, other)
@@ -107,3 +112,47 @@ def test_a_file_of_another_kind_is_refused(name: str, other: str) -> None:
 def test_an_unknown_codec_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'jpeg'"):
         get_codec("jpg")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("lmdb+jpeg:90", "lmdb+jpeg"),
+        ("lmdb+jpeg:080", "lmdb+jpeg:80"),
+        ("jpeg:75", "files+jpeg:75"),
+        ("lmdb+webp:direct:80", "lmdb+webp:80:direct"),
+        ("hdf5+zstd", "hdf5+zstd"),
+    ],
+)
+def test_the_quality_is_a_part_of_the_codecs_name(text: str, name: str) -> None:
+    backend = parse_backend(text)
+    assert backend.name == name
+    assert parse_backend(name) == backend
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("lmdb+jpeg:0", "from 1 to 100, not '0'"),
+        ("lmdb+webp:101", "from 1 to 100, not '101'"),
+        ("lmdb+webp:80:90", "not '80:90'"),
+        ("lmdb+webp:" + "9" * 5000, "from 1 to 100, not '999"),
+        ("png:6", "png has no quality"),
+        ("lmdb+zstd:opencv", "zstd has no decoder to choose"),
+    ],
+)
+def test_an_impossible_quality_or_decoder_is_refused(text: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        parse_backend(text)
+
+
+def test_a_codec_without_its_library_is_refused_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    get_codec.cache_clear()
+    with pytest.raises(
+        MissingDependencyError, match=r"'qoi' needs the library .*pip install '\.\[imagecodecs\]'"
+    ):
+        parse_backend("lmdb+qoi")
+    get_codec.cache_clear()

@@ -128,7 +128,7 @@ def looks_of(backends: Sequence[tuple[str, str, str]]) -> list[Look]:
     places: Counter[str] = Counter()
     found: dict[tuple[str, str, str], Look] = {}
     for name, container, codec in dict.fromkeys(backends):
-        hatch, marker = _CODECS.get(codec, ("xx", "D"))
+        hatch, marker = _CODECS.get(codec.partition(":")[0], ("xx", "D"))
         if container == "files" and codec in ("png", "raw"):  # files usually hold PNG
             hatch = "" if codec == "png" else "//"
         place = places[container]
