@@ -28,6 +28,21 @@ LESS = {"png": {1_000_000: 300_000}}
 """Sizes that a backend takes instead of those asked for, unless they are named: a million PNG files take many minutes."""
 
 IMAGE_BYTES = 28 * 28
+
+SCENARIO = """\
+name = "growth"
+question = "?"
+replicates = 1
+ceilings = false  # constant: about four seconds, and up to 256 MiB
+
+[[matrix]]
+dataset = "mnist"
+size = {size}
+backends = ["{backend}"]
+model = "none"
+compute = "none"
+cache = "warm"
+"""
 PAUSE_S = 0.05
 BEGIN, END = "<!-- growth -->\n", "<!-- growth ends -->\n"
 HEADER = (
@@ -71,9 +86,9 @@ def private_bytes(process: psutil.Process) -> int:
 
 
 def run(*arguments: str, size: int) -> Cost:
-    """Run storebench on some samples of MNIST, and look at its processes' memory all the while."""
+    """Run storebench, and look at its processes' memory all the while."""
     started, most = time.perf_counter(), 0
-    command = [sys.executable, "-m", "storebench", *arguments, "--dataset", "mnist", "--size", str(size)]
+    command = [sys.executable, "-m", "storebench", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     watched = psutil.Process(process.pid)
     while True:
@@ -94,10 +109,12 @@ def measure(backend: str, size: int, folder: Path) -> tuple[Cost, Cost]:
     """Convert and run once; the store is removed."""
     stores, out = folder / "stores", folder / "run"
     try:
+        places = ["--out", str(stores), "--dataset", "mnist", "--size", str(size)]
         # In as many processes at every size, so that their memory is none of the growth.
-        convert = run("convert", backend, "--processes", "2", "--out", str(stores), size=size)
-        words = ["--compute", "none", "--cache", "warm", "--stores", str(stores), "--out", str(out)]
-        trained = run("run", backend, *words, size=size)
+        convert = run("convert", backend, "--processes", "2", *places, size=size)
+        scenario = folder / "scenario.toml"
+        scenario.write_text(SCENARIO.format(backend=backend, size=size), encoding="utf-8")
+        trained = run("bench", str(scenario), "--stores", str(stores), "--out", str(out), size=size)
         epoch_s = read_records(out)[0].epoch_s
     finally:
         shutil.rmtree(stores, ignore_errors=True)
