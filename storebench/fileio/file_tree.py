@@ -33,7 +33,8 @@ class FileTree(Sequence[Path]):
         with contextlib.suppress(PermissionError), os.scandir(folder) as entries:
             for entry in entries:
                 is_link = entry.is_symlink()
-                if entry.is_dir():
+                # Of a link to itself, only pathlib says that it is no folder.
+                if Path(entry.path).is_dir() if is_link else entry.is_dir():
                     within += [] if is_link else [entry.path]
                 elif entry.name not in but:
                     names.append(os.fsencode(entry.name))

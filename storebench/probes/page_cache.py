@@ -101,7 +101,7 @@ def _evict(files: Paths) -> None:
         time.sleep(wait_s)
         for path in names_of(left):
             with opened(path) as fd:
-                if attempt or not many:
+                if attempt or not many:  # an fsync of a clean file may still commit the journal
                     _write_back(fd, path)
                 ask_to_evict(fd)
         before, counts = pages, resident_by_file(left)

@@ -15,11 +15,12 @@ def test_a_tree_lists_what_walking_the_folder_does(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "b" / "link").symlink_to("10.png")
     (tmp_path / "b" / "broken").symlink_to("nowhere")
+    (tmp_path / "b" / "itself").symlink_to("itself")
     (tmp_path / "a" / "another folder").symlink_to("../b")
     tree = FileTree(tmp_path, but={"left.out"})
     found = [path for path in tmp_path.rglob("*") if path.name != "left.out" and not path.is_dir()]
     assert sorted(tree) == sorted(found)
-    assert sorted(tree.links) == [tmp_path / "b" / "broken", tmp_path / "b" / "link"]
+    assert sorted(tree.links) == [tmp_path / "b" / name for name in ("broken", "itself", "link")]
     assert [tree[number] for number in range(len(tree))] == list(tree) == list(map(Path, tree.names()))
     assert tree[-1] == list(tree)[-1]
     assert tree[1:3] == list(tree)[1:3]
