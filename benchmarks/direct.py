@@ -74,7 +74,7 @@ def measure(side: Side) -> Figures:
 
 def _files(store: Path) -> list[Path]:
     manifest = Manifest.read(store)
-    return get_format(manifest.format).data_files(store)
+    return list(get_format(manifest.format).data_files(store))
 
 
 def _prepare(side: Side, files: list[Path]) -> float:

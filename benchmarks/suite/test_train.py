@@ -28,7 +28,7 @@ def loader(request: pytest.FixtureRequest, stores: Callable[[str], Store]) -> It
     store = stores(BACKEND)
     job = LoadJob(store=store.path, backend=parse_backend(BACKEND))
     with get_loader("processes")(job, workers=request.param) as opened:
-        warm(store.path.rglob("*.*"))
+        warm([*store.path.rglob("*.*")])
         opened.open()
         yield opened, store
 

@@ -141,6 +141,7 @@ class Dataset(ABC):
     """The geometry and identity of the image files as they are; None if the samples are no image files."""
 
     known_unreadable: Mapping[int, Refusal] = {}
+    in_memory: bool = False  # whether all images are in memory
     thread_safe: bool = False  # whether several threads may call `original` at the same time
     decoded_before: bool = (
         False  # whether `original` returns files that were decoded when their store was built
@@ -190,6 +191,8 @@ class Arrays:
 
 class ArrayDataset(Dataset):
     """Serve samples from arrays that `load` reads."""
+
+    in_memory = True
 
     def __init__(self, name: str, split: Split, load: Callable[[], Arrays]) -> None:
         arrays = load()

@@ -27,6 +27,7 @@ class ChosenSamples(Dataset):
         self.original_info = None if files is None else self._selected(files, "repeated")
         self.resize_note, self.layout_note = source.resize_note, source.layout_note
         self.skip_note, self.thread_safe = source.skip_note, source.thread_safe
+        self.in_memory = source.in_memory
         known = source.known_unreadable
         places = ((index, known.get(self.place(index))) for index in range(count if known else 0))
         self.known_unreadable = {index: error for index, error in places if error is not None}
@@ -82,9 +83,10 @@ class Grown(ChosenSamples):
         check_index(index, len(self))
         place = self.place(index)
         kept = self._cache.pop(place, None) or self.source.sample(place)
-        self._cache[place] = kept  # behind all others: the first one is the least recently used
-        if len(self._cache) * self.info.image_bytes > CACHE_BYTES:
-            self._cache.popitem(last=False)
+        if not self.source.in_memory:
+            self._cache[place] = kept  # behind all others: the first one is the least recently used
+            if len(self._cache) * self.info.image_bytes > CACHE_BYTES:
+                self._cache.popitem(last=False)
         pixels, label = kept
         if index < len(self.source):
             return pixels.copy(), label

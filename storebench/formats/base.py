@@ -10,7 +10,7 @@ third party's format inherits it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from storebench.arrays import Indices
 from storebench.codecs import Payload
 from storebench.datasets.base import Dataset
 from storebench.errors import UnknownNameError
+from storebench.fileio.file_tree import FileTree
 from storebench.formats.reader import Fetched, Reader, Traits
 from storebench.formats.windows import Batch
 from storebench.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, StoreSpec
@@ -164,11 +165,10 @@ class Format(ABC):
         """Return the traits of one reader of this format (the default one if None)."""
         return self.readers()[reader or self.info.default_reader].traits
 
-    def data_files(self, store: Path) -> list[Path]:
+    def data_files(self, store: Path) -> Sequence[Path]:
         """Return every file of the store that holds samples: these are evicted, counted and measured."""
-        own = {MANIFEST_NAME, DIGESTS_NAME}
         # Entries other than files and folders are listed too, so that measuring sizes refuses them.
-        return sorted(path for path in store.rglob("*") if path.name not in own and not path.is_dir())
+        return FileTree(store, but={MANIFEST_NAME, DIGESTS_NAME})
 
     def auditor(self, store: Path, manifest: Manifest) -> Reader:
         """Return a reader for reading everything once, in memory that does not grow with the store.

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import math
 import os
 import tokenize
@@ -18,6 +19,8 @@ from storebench.errors import CorruptDataError, CorruptStoreError, OutputError, 
 from storebench.fileio.reading import open_regular
 from storebench.filesystem import sync, sync_file_system
 from storebench.manifest import CONVERT_AGAIN
+
+MOST_SYNCS = 500  # files of a store that are synced one by one
 
 NPY_ERRORS = (
     *(OSError, ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError),
@@ -95,8 +98,8 @@ def load_labels(path: Path, count: int) -> npt.NDArray[np.int64]:
 
 def sync_folder(folder: Path) -> None:
     """Sync every file and folder under `folder` to disk."""
-    paths = [folder, *folder.rglob("*")]
-    if len(paths) > 500:  # one call per file system is faster than so many
+    paths = [folder, *itertools.islice(folder.rglob("*"), MOST_SYNCS)]
+    if len(paths) > MOST_SYNCS:  # one call per file system is faster than so many
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             sync_file_system(handle, folder)

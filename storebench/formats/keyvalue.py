@@ -1,7 +1,7 @@
 """Helpers of the key-value formats: keys, the record of labels, and the loop over ``get``."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ StoredValue = bytes | memoryview
 make_key: Callable[[int], bytes] = KEY.__mod__
 
 
-def pack_labels(labels: list[int]) -> bytes:
+def pack_labels(labels: Sequence[int]) -> bytes:
     """Return the record of `labels`."""
     return np.asarray(labels, dtype="<i8").tobytes()
 

@@ -263,18 +263,26 @@ def _codec_of(backend: Backend) -> str:
 
 def coverage(planned: Sequence[Indices], served: Sequence[Indices], timed: TimedCheck) -> Coverage:
     wanted, got = joined(planned), joined(served)
+    counts = {
+        "expected": len(wanted),
+        "served": len(got),
+        "timed_checked": timed.checked,
+        "timed_wrong": timed.wrong,
+    }
+    wanted.sort()
+    got.sort()
+    if np.array_equal(wanted, got):  # in a third of the memory
+        unique = int(np.count_nonzero(got[1:] != got[:-1])) + min(1, len(got))
+        return Coverage(unique=unique, duplicates=0, missing=0, **counts)
     every = np.union1d(wanted, got)
     wanted_counts, got_counts = (
         np.bincount(np.searchsorted(every, indices), minlength=len(every)) for indices in (wanted, got)
     )
     return Coverage(
-        expected=len(wanted),
-        served=len(got),
         unique=int(np.count_nonzero(got_counts)),
         duplicates=int(np.maximum(got_counts - np.maximum(wanted_counts, 1), 0).sum()),
         missing=int(np.maximum(wanted_counts - got_counts, 0).sum()),
-        timed_checked=timed.checked,
-        timed_wrong=timed.wrong,
+        **counts,
     )
 
 

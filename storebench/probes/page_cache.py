@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError
+from storebench.fileio.file_tree import Paths, names_of
 from storebench.filesystem import sync_file_system
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_count import (
     PAGE_BYTES,
-    Paths,
     Residency,
     opened,
     pages_of,
@@ -55,14 +55,13 @@ DROP_CACHES = "/proc/sys/vm/drop_caches"
 _READ_BYTES = 4 << 20
 # Pages under writeback cannot be evicted yet; the waits add up to about three seconds.
 _EVICT_WAITS_S = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0, 1.0)
-# The open reader of a warm cell maps pages, so some stay. They do no harm, as all pages are read again.
-_ANEW_WAITS_S = _EVICT_WAITS_S[:2]
 _MANY_FILES = 64
 
 
 def evict(paths: Paths) -> str:
     """Write files back and evict them from the page cache; return the method ("fadvise")."""
-    _evict(list(paths), _EVICT_WAITS_S)
+    if paths:
+        _evict(paths)
     return "fadvise"
 
 
@@ -91,53 +90,61 @@ def _writing_back(subject: str, path: Path | str) -> Iterator[None]:
             ) from error
 
 
-def _evict(files: Sequence[Path | str], waits_s: Sequence[float]) -> None:
-    if not files:
+def _evict(files: Paths) -> None:
+    first, many = next(names_of(files)), len(files) > _MANY_FILES
+    if many:
+        _write_back_all(first)
+    if mount_of(first).fstype in IN_MEMORY:
         return
-    mount, written_back = mount_of(files[0]), len(files) > _MANY_FILES
-    if written_back:
-        # For the whole filesystem, which is far cheaper than a journal commit for each of many new files.
-        with opened(files[0]) as fd, _writing_back(f"the filesystem at {mount.point}", files[0]):
-            sync_file_system(fd, files[0])
-    if mount.fstype in IN_MEMORY:
-        return
-    few = COLD_MAX_FRAC * pages_of(files)
     left, pages = files, -1
-    for wait_s in waits_s:
+    for attempt, wait_s in enumerate(_EVICT_WAITS_S):
         time.sleep(wait_s)
-        for path in left:
+        for path in names_of(left):
             with opened(path) as fd:
-                # An fsync of a clean file may still commit the journal, for each of many files.
-                if not written_back:
-                    with _writing_back("the file", path):
-                        os.fsync(fd)
+                if attempt or not many:  # an fsync of a clean file may still commit the journal
+                    _write_back(fd, path)
                 ask_to_evict(fd)
-        written_back = False
         before, counts = pages, resident_by_file(left)
         left, pages = list(counts), sum(counts.values())
         # An open reader maps a few pages, which waiting does not remove; the store is cold with them.
-        if not left or before == pages <= few:
+        if not left or before == pages <= COLD_MAX_FRAC * pages_of(files):
             return
+
+
+def _write_back_all(path: str) -> None:
+    """Write back the whole filesystem of a file: far cheaper than a journal commit for each of many new files."""
+    subject = f"the filesystem at {mount_of(path).point}"
+    with opened(path) as fd, _writing_back(subject, path):
+        sync_file_system(fd, path)
+
+
+def _write_back(fd: int, path: str) -> None:
+    with _writing_back("the file", path):
+        os.fsync(fd)
 
 
 def warm(paths: Paths, *, anew: bool = False) -> Residency:
     """Read each file from start to end; return the pages that are resident afterwards."""
-    files = list(paths)
-    if anew:
-        _evict(files, _ANEW_WAITS_S)
     for _ in range(WARM_PASSES):
-        _read(files)
-        counted = resident(files)
+        _read(paths, anew=anew)
+        anew, counted = False, resident(paths)
         if counted.frac is None or counted.frac >= WARM_ENOUGH_FRAC:
             break
     return counted
 
 
-def _read(paths: Paths) -> None:
-    buffer = bytearray(_READ_BYTES)
-    for path in paths:
+def _read(paths: Paths, *, anew: bool = False) -> None:
+    """Read each file from start to end; if `anew`, evict those first that may have arrived in parts."""
+    buffers, many = [bytearray(_READ_BYTES)], len(paths) > _MANY_FILES
+    if anew and many:
+        _write_back_all(next(names_of(paths)))
+    for path in names_of(paths):
         with opened(path) as fd:
-            while os.readv(fd, [buffer]):
+            if anew and os.fstat(fd).st_size > PAGE_BYTES:
+                if not many:
+                    _write_back(fd, path)
+                ask_to_evict(fd)
+            while os.readv(fd, buffers) == _READ_BYTES:
                 pass
 
 

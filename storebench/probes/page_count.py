@@ -5,13 +5,14 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from storebench.errors import CellFailedError
+from storebench.fileio.file_tree import Paths, names_of
 from storebench.probes.machine import mount_of
 from storebench.system.libc import LIBC
 
@@ -22,7 +23,7 @@ NOT_ALLOWED = "the kernel answers only for files that you own or may write"
 _NR_CACHESTAT = 451
 _MAP_BYTES = 1 << 30
 
-Paths = Iterable[Path | str]
+_Span, _Stat = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 _CountFd = Callable[[int, int], int]
 _Ways = list[tuple[str, _CountFd]]
 
@@ -53,21 +54,20 @@ class CannotCountError(CellFailedError):
 
 def resident(paths: Paths) -> Residency:
     """Count the resident pages of files without touching any of them."""
-    files = list(paths)
-    total = pages_of(files)
-    return _residency(total, _ways(files[0]), lambda count: _per_file(files, count)) if total else NO_PAGES
+    return _residency(_ways(paths), lambda count: _per_file(paths, count), lambda: pages_of(paths))
 
 
 def pages_of(paths: Paths) -> int:
     """Return the number of pages of some files."""
-    return sum(_pages(os.stat(path).st_size) for path in paths)  # noqa: PTH116 - a Path for each of 10,000 files takes longer
+    return sum(_pages(os.stat(path).st_size) for path in names_of(paths))  # noqa: PTH116 - a million Path objects take seconds
 
 
-def resident_by_file(paths: Sequence[Path | str]) -> dict[Path | str, int]:
+def resident_by_file(paths: Paths) -> dict[str, int]:
     """Return the resident pages of each file that has any; empty if they cannot be counted."""
-    for _, count in _ways(paths[0]):
+    for _, count in _ways(paths):
         with contextlib.suppress(CannotCountError):
-            return {path: pages for path, pages in zip(paths, _per_file(paths, count), strict=True) if pages}
+            counted = zip(names_of(paths), _per_file(paths, count), strict=True)
+            return {path: pages for path, (_, pages) in counted if pages}
     return {}
 
 
@@ -75,37 +75,47 @@ class OpenFiles:
     """Files that stay open, so that their resident pages can be counted repeatedly at little cost."""
 
     def __init__(self, paths: Paths) -> None:
-        files = list(paths)
         with contextlib.ExitStack() as stack:
-            fds = [stack.enter_context(opened(path)) for path in files]
+            fds = [stack.enter_context(opened(path)) for path in paths]
             self._open = stack.pop_all()  # until this object is gone
         sizes = [(fd, os.fstat(fd).st_size) for fd in fds]
         self._sizes = [(fd, size) for fd, size in sizes if size]
         self._pages = sum(_pages(size) for _, size in sizes)
-        self._ways = _ways(files[0]) if files else []
+        self._ways = _ways(paths)
 
     def resident(self) -> Residency:
         """Count the resident pages without touching any of them."""
-        if not self._pages:
-            return NO_PAGES
-        return _residency(self._pages, self._ways, lambda count: (count(*one) for one in self._sizes))
+        return _residency(
+            self._ways,
+            lambda count: ((_pages(size), count(fd, size)) for fd, size in self._sizes),
+            lambda: self._pages,
+        )
 
 
-def _residency(total: int, ways: _Ways, counts: Callable[[_CountFd], Iterable[int]]) -> Residency:
-    """Count with the first method that works here."""
+def _residency(
+    ways: _Ways, counts: Callable[[_CountFd], Iterable[tuple[int, int]]], all_pages: Callable[[], int]
+) -> Residency:
+    """Count with the first method that works here; `counts` yields the pages of each file, and the resident ones."""
     reasons: list[str] = []
     for name, count in ways:
+        total = pages = 0
         try:
-            pages = sum(counts(count))
+            for of_file, resident_of_file in counts(count):
+                total += of_file
+                pages += resident_of_file
         except CannotCountError as error:
             reasons.append(f"{name}: {error.what}")
         else:
-            return Residency(pages_total=total, pages_resident=pages, method=name)
+            return Residency(pages_total=total, pages_resident=pages, method=name) if total else NO_PAGES
+    if not (total := all_pages()):
+        return NO_PAGES
     return Residency(pages_total=total, pages_resident=None, method="unknown", reason="; ".join(reasons))
 
 
-def _ways(path: Path | str) -> _Ways:
-    fstype = mount_of(path).fstype
+def _ways(paths: Paths) -> _Ways:
+    if not paths:
+        return []
+    fstype = mount_of(next(names_of(paths))).fstype
     if fstype == "zfs":
         return [("page cache", _zfs)]
     ways: _Ways = [("cachestat", lambda fd, size: cachestat_pages(fd, 0, size)), ("mincore", _mincore)]
@@ -116,11 +126,16 @@ def _pages(size: int) -> int:
     return -(-size // PAGE_BYTES)
 
 
-def _per_file(files: Sequence[Path | str], count: _CountFd) -> Iterator[int]:
-    for path in files:
-        with opened(path) as fd:
+def _per_file(paths: Paths, count: _CountFd) -> Iterator[tuple[int, int]]:
+    """Yield the pages of each file, and the resident ones."""
+    for path in names_of(paths):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # without `opened`, which takes as long as the call
+        try:
             size = os.fstat(fd).st_size
-            yield count(fd, size) if size else 0
+            counted = count(fd, size) if size else 0
+        finally:
+            os.close(fd)
+        yield _pages(size), counted
 
 
 @contextlib.contextmanager
@@ -140,8 +155,7 @@ def _zfs(_fd: int, _size: int) -> int:
 def cachestat_pages(fd: int, start: int, length: int) -> int:
     """Return the number of resident pages in a range of an open file, by `cachestat(2)`."""
     # The exact length matters: length 0, "to the end", would also count the pages of a large folio beyond the file.
-    span = (ctypes.c_uint64 * 2)(start, _pages(length) * PAGE_BYTES)
-    stat = (ctypes.c_uint64 * 5)()
+    span, stat = _Span(start, _pages(length) * PAGE_BYTES), _Stat()
     if LIBC.syscall(_NR_CACHESTAT, fd, span, stat, 0):
         code = ctypes.get_errno()
         raise CannotCountError("this kernel is older than 6.5" if code == errno.ENOSYS else os.strerror(code))

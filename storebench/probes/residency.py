@@ -138,7 +138,7 @@ def chosen_files(paths: Sequence[Path | str]) -> list[Path | str]:
     """Return the files that represent `paths`: all of them, or `MOST_FILES` that no reader can know beforehand."""
     if len(paths) <= MOST_FILES:
         return list(paths)
-    return _RANDOM.sample(list(paths), MOST_FILES)
+    return _RANDOM.sample(paths, MOST_FILES)
 
 
 def settled(count: Callable[[], Residency], limit_bytes: int | None) -> tuple[Residency, int]:

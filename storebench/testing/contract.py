@@ -365,7 +365,7 @@ class FormatContract(WindowsContract):
         """Whichever of its files is damaged: one clear error, or every sample is right."""
         refusals = 0
         files = small.format.data_files(small.path)
-        for number, path in enumerate(files[:3] + files[-3:]):
+        for number, path in enumerate([*files[:3], *files[-3:]]):
             copy = Path(shutil.copytree(small.path, tmp_path / f"copy{number}"))
             _damage(copy / path.relative_to(small.path), damage)
             before = open_files()

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storebench.errors import CellFailedError
+from storebench.fileio.file_tree import FileTree
 from storebench.formats.registry import get_format, traits_of
 from storebench.probes.machine import mount_of
 from storebench.probes.page_cache import (
-    WARM_MIN_FRAC,
     Residency,
     cache_facts,
     drop_caches,
@@ -19,9 +19,6 @@ from storebench.probes.page_cache import (
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.backend import Backend
 from storebench.settings.words import BOUNDED_STATES, CacheState
-
-_WARM_TRIES = 3
-"""Most attempts for a store that is warm when its reading ends, and no longer at the count before the first step."""
 
 
 class StoreCache:
@@ -47,9 +44,10 @@ class StoreCache:
         self.drops = drops and requested == CacheState.COLD and not self._traits.ready_made
 
     @property
-    def files(self) -> list[Path]:
+    def files(self) -> Sequence[Path]:
         """Files that are evicted and counted: the store's data, and indexes that its reader keeps beside it."""
-        return [*self.data_files, *self._reader.index_files(self._store)]
+        indexes = self._reader.index_files(self._store)
+        return [*self.data_files, *indexes] if indexes else self.data_files
 
     def before_opening(self) -> CacheFacts | None:
         """Prepare the cache for opening the readers."""
@@ -71,7 +69,7 @@ class StoreCache:
             return dataclasses.replace(cache_facts(CacheState.ANY, none), requested=requested, reason=reason)
         files = self.files
         if requested == CacheState.WARM:
-            how, counted = "fadvise+read" if first else "read", _warmed(files, anew=first)
+            how, counted = "fadvise+read" if first else "read", warm(files, anew=first)
         else:
             how = evict(files) if requested == CacheState.COLD else how
             counted = resident(files)
@@ -87,24 +85,11 @@ class StoreCache:
             drop_caches()
 
 
-def _warmed(files: Sequence[Path], *, anew: bool) -> Residency:
-    """Read the files and count their pages afterwards; again if the kernel has dropped some in between."""
-    for _ in range(_WARM_TRIES):
-        read, counted = warm(files, anew=anew), resident(files)
-        if not _is_warm(read) or _is_warm(counted):
-            break
-        anew = False
-    return counted
-
-
-def _is_warm(counted: Residency) -> bool:
-    return counted.frac is None or counted.frac >= WARM_MIN_FRAC
-
-
 def _require_one_file_system(store: Path, data_files: Sequence[Path]) -> None:
     """Raise `CellFailedError` if a symbolic link leads from the store to data on another file system."""
     own = mount_of(store)
-    for link in filter(Path.is_symlink, data_files):
+    links = data_files.links if isinstance(data_files, FileTree) else filter(Path.is_symlink, data_files)
+    for link in links:
         other = mount_of(link)
         if other.point != own.point:
             raise CellFailedError(

@@ -1,5 +1,6 @@
 """The format: image files in class folders, as other tools read them; their writer and readers."""
 
+import array
 import contextlib
 import os
 import re
@@ -51,21 +52,25 @@ class FilesWriter(Writer):
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
-        self._labels: list[int] = []
+        self._labels = array.array("q")
         self._suffix = None if any_size(spec.codec) else get_codec(spec.codec).suffix
-        self._suffixes: list[int] = []
-        self._folders = [folder / IMAGES / name for name in class_folders(spec.dataset.class_names)]
-        for path in self._folders:
+        self._suffixes = bytearray()
+        folders = [folder / IMAGES / name for name in class_folders(spec.dataset.class_names)]
+        for path in folders:
             path.mkdir(parents=True)
+        self._prefixes = [os.path.join(path, "") for path in folders]  # noqa: PTH118 - keeps the final slash
 
     def append(self, payload: Payload, label: int) -> None:
         suffix = self._suffix or suffix_of(bytes(payload[:12]))
-        path = self._folders[label] / f"{len(self._labels):08d}{suffix}"
-        with path.open("xb", buffering=0) as file:
-            written = file.write(payload)
+        path = f"{self._prefixes[label]}{len(self._labels):08d}{suffix}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            written = os.write(handle, payload)
             while written < len(payload):
                 # A disk that fills up first causes a short write; the next write reports the reason.
-                written += file.write(memoryview(payload)[written:])
+                written += os.write(handle, memoryview(payload)[written:])
+        finally:
+            os.close(handle)
         self._labels.append(label)
         if self._suffix is None:
             self._suffixes.append(SUFFIXES.index(suffix))
@@ -73,7 +78,7 @@ class FilesWriter(Writer):
     def close(self) -> None:
         save_array(self.folder / LABELS_FILE, np.asarray(self._labels, dtype=np.int64))
         if self._suffix is None:
-            save_array(self.folder / SUFFIXES_FILE, np.asarray(self._suffixes, dtype=np.uint8))
+            save_array(self.folder / SUFFIXES_FILE, np.frombuffer(self._suffixes, np.uint8))
         sync_folder(self.folder)
 
 
@@ -90,7 +95,6 @@ class FilesReader(Reader):
             raise damaged("the folder of images is missing", store / IMAGES)
         # The path is in pieces that are joined in the loop: a list of all paths would be 100 MB for ImageNet.
         self._prefixes = [os.path.join(store.absolute(), IMAGES, name, "") for name in folders]  # noqa: PTH118 - keeps the final slash
-        self._label_list: list[int] = self.labels.tolist()
         self._suffix = get_codec(manifest.codec).suffix
         self._suffixes: list[int] | None = None
         if any_size(manifest.codec):
@@ -117,7 +121,7 @@ class FilesReader(Reader):
 
     def path(self, number: int) -> str:
         suffix = self._suffix if self._suffixes is None else SUFFIXES[self._suffixes[number]]
-        return f"{self._prefixes[self._label_list[number]]}{number:08d}{suffix}"
+        return f"{self._prefixes[self.labels.item(number)]}{number:08d}{suffix}"
 
     def _open(self, number: int) -> tuple[str, int]:
         path = self.path(number)

@@ -1,5 +1,6 @@
 """HDF5 through h5py: the layout of a store, its writer, and a reader of one hyperslab per sample."""
 
+import array
 import contextlib
 import os
 import sys
@@ -44,8 +45,7 @@ class Hdf5Writer(Writer):
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
         self._path = folder / DATA_FILE
-        self._labels: list[int] = []
-        self._offsets = [0]
+        self._labels, self._offsets = array.array("q"), array.array("q", [0])
         self._raw = spec.codec == "raw"
         self._pending: list[bytes] = []
         self._pending_bytes = self._flushed = 0
@@ -205,7 +205,7 @@ class Hdf5GetReader(Reader):
         shape: tuple[int, ...] = (count, *self.image_shape)
         if self.payload_codec != "raw":
             offsets = read_whole(self._dataset("offset"), "offset", count + 1, self._path)
-            self._offsets: list[int] = offsets.tolist()
+            self._offsets = array.array("q", offsets.tobytes())
             shape = (self._offsets[-1],)
         self._data = self._dataset("data" if self.payload_codec == "raw" else "payload")
         if self._data.shape != shape or self._data.dtype != np.uint8:

@@ -1,5 +1,6 @@
 """The format: sorted tables of records, their writer, and their reader by get."""
 
+import array
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ class LevelDbWriter(Writer):
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
-        self._labels: list[int] = []
+        self._labels = array.array("q")
         self._db = self._open(create=True)
 
     def append(self, payload: Payload, label: int) -> None:

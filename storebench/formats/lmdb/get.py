@@ -1,5 +1,6 @@
 """LMDB through py-lmdb: the writer, and a reader whose get copies each value out of the map."""
 
+import array
 import contextlib
 import errno
 import mmap
@@ -34,7 +35,7 @@ class LmdbWriter(Writer):
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
-        self._labels: list[int] = []
+        self._labels = array.array("q")
         self._page, self._records, self._written = mmap.PAGESIZE, 0, 0
         with self._write_errors():
             self._env = lmdb.open(

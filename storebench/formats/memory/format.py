@@ -1,5 +1,6 @@
 """The format: decoded pixels in one array, its writer, and readers that hold or share it."""
 
+import array
 import contextlib
 import multiprocessing
 import os
@@ -42,8 +43,7 @@ class MemoryWriter(Writer):
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
-        self._labels: list[int] = []
-        self._offsets = [0]
+        self._labels, self._offsets = array.array("q"), array.array("q", [0])
         self._raw = spec.codec == "raw"
         self._file: IO[bytes] = (folder / (DATA_FILE if self._raw else PAYLOADS_FILE)).open("xb")
         if self._raw:

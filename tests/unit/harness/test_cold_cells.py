@@ -110,6 +110,24 @@ def test_a_warm_cell_reads_its_store_anew_however_its_pages_got_there(
     assert own_read_bytes() - before >= 0.95 * sum(path.stat().st_size for path in setup.pages.files)
 
 
+def test_a_warm_cell_opens_each_file_to_read_it_and_to_count_it(
+    on_disk: None, bench: Bench, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = Setup.of(cell_job(cold_cell("png", cache="warm", limit=500), bench.stores, run_folder))
+    opened, open_file = list[str](), os.open
+
+    def noted(path: str, *given: int) -> int:
+        opened.append(path)
+        return open_file(path, *given)
+
+    monkeypatch.setattr(os, "open", noted)
+    assert setup.pages.prepare("epoch").verdict == "verified"
+    monkeypatch.undo()
+    images = [path for path in opened if path.endswith(".png")]
+    assert len(set(images)) == 500
+    assert len(images) <= 2 * 500 + 1  # one stands for all when the file system is written back
+
+
 WATCH = """
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)

@@ -38,7 +38,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many pages were left after each attempt to evict, and let attempts follow without a wait."""
     count, seen = page_count.resident_by_file, list[int]()
 
-    def noted(paths: list[Path | str]) -> dict[Path | str, int]:
+    def noted(paths: list[Path | str]) -> dict[str, int]:
         found = count(paths)
         seen.append(sum(found.values()))
         return found
@@ -108,8 +108,8 @@ def test_warming_gives_up_where_pages_are_always_pushed_out(
 ) -> None:
     reading, passes = page_cache._read, list[float | None]()
 
-    def pushed_out(paths: list[Path]) -> None:
-        reading(paths)
+    def pushed_out(paths: list[Path], *, anew: bool) -> None:
+        reading(paths, anew=anew)
         passes.append(resident(paths).frac)
         evict(paths)
 

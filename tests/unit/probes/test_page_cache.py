@@ -110,6 +110,21 @@ def test_warming_anew_reads_a_resident_file_again(big_file: Path, own_read_bytes
     assert (resident([big_file]).frac or 0) >= 0.99
 
 
+def test_warming_anew_reads_no_page_again_that_is_alone(
+    disk: Path, own_read_bytes: Callable[[], int]
+) -> None:
+    files = [disk / f"small {number}" for number in range(200)]
+    for path in files:
+        path.write_bytes(os.urandom(PAGE_BYTES))
+    evict(files)
+    before = own_read_bytes()
+    assert warm(files, anew=True).frac == 1.0
+    read = own_read_bytes() - before
+    assert warm(files, anew=True).frac == 1.0
+    assert read >= 200 * PAGE_BYTES
+    assert own_read_bytes() - before - read < 20 * PAGE_BYTES
+
+
 @pytest.fixture
 def waits_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the list of the seconds that eviction asks to wait: the clock would also count the disk and other processes."""
