@@ -173,9 +173,9 @@ class HeldRingLane(ProcessLane):
 class HeldRingLoader(LaneLoader):
     """N worker processes fill regions of shared memory, each batch in one that no tensor refers to."""
 
-    context: BaseContext = multiprocessing.get_context()
-    """How workers are started."""
+    context: BaseContext | None = None
+    """How workers are started; None for the default, which is not asked for earlier because that would fix it."""
 
     def _start_lane(self, worker: int) -> Lane:
         shape = self.job.augment.output_shape(Manifest.read(self.job.store).dataset.image_shape)
-        return HeldRingLane(self.job, worker, shape, self.context)
+        return HeldRingLane(self.job, worker, shape, self.context or multiprocessing.get_context())

@@ -129,6 +129,8 @@ class Loader(torch_data.DataLoader[Any]):
     ) -> None:
         if not isinstance(dataset, StoreDataset) or type(dataset).__getitem__ is not StoreDataset.__getitem__:
             raise TypeError(f"dataset must be a storebench.StoreDataset, not {type(dataset).__name__}")
+        if isinstance(workers, bool):
+            raise TypeError("workers must be an integer; shuffle is given by name")
         if kind not in _KINDS:
             raise ValueError(f"kind must be 'ring' or 'threads', not {kind!r}")
         if batch_size is None:
@@ -187,7 +189,7 @@ class Loader(torch_data.DataLoader[Any]):
         )
         job = LoadJob(store=dataset.store, backend=dataset.backend, shuffle=False, prepare=prepare)
         loader = _KINDS[self.kind](job, workers=self.num_workers, pin=self._pins)
-        if isinstance(loader, HeldRingLoader) and self.multiprocessing_context is not None:
+        if isinstance(loader, HeldRingLoader):
             loader.context = self.multiprocessing_context
         loader.open()
         return _Opened(self, loader)

@@ -320,6 +320,7 @@ def slow(images: torch.Tensor) -> torch.Tensor:
         (ValueError, {"sampler": [1], "shuffle": True}),
         (ValueError, {"kind": "processes"}),
         (ValueError, {"persistent_workers": True}),
+        (TypeError, {"workers": True}),
         (TypeError, {"dataset": [1, 2]}),
     ],
     ids=lambda value: "" if isinstance(value, type) else ",".join(value),
