@@ -47,6 +47,8 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         The store's folder, absolute.
     manifest
         Description of the store: dataset, geometry, codec, class names.
+    backend
+        Format, codec, reader and options.
     transform
         As given.
 
