@@ -3,6 +3,8 @@
 All loaders of a backend are open at once and take turns epoch by epoch; each epoch is compared with that without workers of
 the same round. A balanced step sleeps for as long as a batch takes without workers: with perfect overlap an epoch takes as
 long as the longer of the two, which is also predicted from the spans of the same round's epoch without workers.
+
+``--public`` compares `storebench.Loader` with torch's DataLoader over the same dataset, with two workers each.
 """
 
 import argparse
@@ -13,8 +15,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader
 
 from benchmarks.runs import ratio_words
 from storebench.comparison import compare
@@ -24,6 +29,8 @@ from storebench.loading.batch import EpochPlan, LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import Loader, get_loader
 from storebench.loading.order import epoch_order, split_batches
+from storebench.loading.torch_dataset import StoreDataset
+from storebench.loading.torch_loader import Loader as PublicLoader
 from storebench.stores.convert import ensure_store
 from storebench.training.loop import StepTimes, run_epoch
 from storebench.training.steps import EmulatedStep, NoStep, Step
@@ -121,12 +128,37 @@ def report(title: str, samples: int, found: dict[Name, Found]) -> None:
     )
 
 
+def report_public(store: Path, samples: int, rounds: int) -> None:
+    """Print how many times as fast as the DataLoader `storebench.Loader` drains a store; all take turns."""
+    dataset = StoreDataset(store)
+    settings: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "persistent_workers": True}
+    loaders: dict[str, DataLoader[Any]] = {
+        "DataLoader": DataLoader(dataset, num_workers=2, **settings),
+        "Loader, ring": PublicLoader(dataset, workers=2, **settings),
+        "Loader, threads": PublicLoader(dataset, workers=2, kind="threads", **settings),
+        "Loader, NCHW": PublicLoader(dataset, workers=2, transform=torch.Tensor.contiguous, **settings),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in loaders}
+    for number in range(rounds + 1):
+        for name, loader in loaders.items():
+            start = time.perf_counter()
+            assert sum(len(labels) for _, labels in loader) == samples
+            if number:  # the first epoch starts the workers
+                seconds[name].append(time.perf_counter() - start)
+    print(f"\n{store.name}: {samples:,} samples, batches of {BATCH}, 2 workers")
+    print("  loader            samples/s   of the DataLoader, 95% interval")
+    for name, mine in seconds.items():
+        ratio = ratio_words(compare(mine, seconds["DataLoader"])) if name != "DataLoader" else ""
+        print(f"  {name:<16} {samples / statistics.median(mine):>10,.0f}   {ratio:>31}")
+
+
 def main() -> None:
     """Measure every data set and backend that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--backends", nargs="*", default=BACKENDS)
     parser.add_argument("--datasets", nargs="*", default=list(DATASETS))
+    parser.add_argument("--public", action="store_true", help="storebench.Loader against torch's DataLoader")
     parser.add_argument("--stores", type=Path, help="keep the stores here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -136,6 +168,9 @@ def main() -> None:
                 samples = DATASETS[dataset] // SLOW.get(text, 1)
                 spec = DatasetSpec(name=dataset, size=samples)
                 store = ensure_store(spec, backend, arguments.stores or Path(temporary))
+                if arguments.public:
+                    report_public(store.path, samples, arguments.rounds)
+                    continue
                 job = LoadJob(store=store.path, backend=backend)
                 report(f"{dataset}, {text}", samples, measure(job, samples, arguments.rounds))
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from storebench.formats.registry import open_reader
     from storebench.loading.torch_dataset import StoreDataset
+    from storebench.loading.torch_loader import Loader
     from storebench.profiling.profile import profile
     from storebench.report.analysis import compare, load_results, load_steps
     from storebench.report.plots.codecs import plot_codecs
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from storebench.report.plots.waits import plot_loss, plot_wait_distribution, plot_wait_over_epoch
 
 __all__ = [
+    "Loader",
     "StoreDataset",
     "__version__",
     "compare",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Loader": "storebench.loading.torch_loader",
     "StoreDataset": "storebench.loading.torch_dataset",
     "compare": "storebench.report.analysis",
     "load_results": "storebench.report.analysis",

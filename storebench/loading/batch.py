@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,20 @@ LOOP_WORKER = -1
 """The worker number of batches that the loop's own process made."""
 
 
+class Prepare(Protocol):
+    """The work of a training script on a batch's pixels, in the producer. The script may keep what it returns."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it returns a view of the pixels, so that these may be made in shared memory at once."""
+
+    def __call__(self, pixels: torch.Tensor, /) -> Any:
+        """Return what the script is given for pixels, uint8 [n, H, W, C]."""
+
+    def enter(self, worker: int, /) -> None:
+        """Set up a worker process before its first batch."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadJob:
     """The task of a producer: the store, how to read it, and what to do to the images."""
@@ -30,6 +45,7 @@ class LoadJob:
     batch_size: int = 0
     threads: int | None = None
     shuffle: bool = True
+    prepare: "Prepare | None" = None
     store_fill: Fill = Fill.PRELOAD
     store_memory_bytes: int | None = None
 

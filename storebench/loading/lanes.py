@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
-from storebench.loading.loader import Loader, ReusedBuffer, requests_of
+from storebench.loading.loader import Loader, batch_memory, requests_of
 from storebench.loading.producer import Allocate, Producer, lasting_memory
 
 SLOTS = 3
@@ -147,8 +147,9 @@ class Lane(ABC):
             return
         self._taken = self._asked
         self.channel.send(Ask.ABANDON)
-        while self.channel.receive() is not Ask.ABANDON and not self.channel.lost:
-            pass
+        while (item := self.channel.receive()) is not Ask.ABANDON and not self.channel.lost:
+            if not isinstance(item, BaseException):
+                self._batch(item)  # its memory is free again
 
     def answer(self) -> ReaderReport | BaseException:
         """Wait for the answer to a request, skipping batches that an interrupted epoch has left."""
@@ -176,10 +177,15 @@ class LaneLoader(Loader):
 
     def __init__(self, job: LoadJob, *, workers: int, pin: bool = False) -> None:
         super().__init__(job, workers=workers, pin=pin)
-        self._own = Producer(job, ReusedBuffer(pin=pin), lasting=lasting_memory(pin=pin))
+        self._own = Producer(job, batch_memory(job, pin=pin), lasting=lasting_memory(pin=pin))
         self._lanes: list[Lane] = []
         self._is_open = False
         self._epoch: object = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether a producer has died."""
+        return any(lane.channel.lost for lane in self._lanes)
 
     @abstractmethod
     def _start_lane(self, worker: int) -> Lane:

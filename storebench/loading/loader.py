@@ -30,8 +30,9 @@ from storebench.loading.batch import (
     LoadJob,
     ReaderReport,
 )
+from storebench.loading.held import HeldMemory
 from storebench.loading.order import share_of
-from storebench.loading.producer import Producer, lasting_memory
+from storebench.loading.producer import Allocate, Producer, lasting_memory
 from storebench.manifest import Manifest
 from storebench.results import DataStoreFacts
 from storebench.settings.words import LoaderKind
@@ -141,6 +142,11 @@ class ReusedBuffer:
             self._buffer.zero_()
         self._given, self._shape = self._buffer[: shape[0]], shape
         return self._given
+
+
+def batch_memory(job: LoadJob, *, pin: bool) -> Allocate:
+    """Return the allocator of batches that one producer makes in the loop's own process."""
+    return ReusedBuffer(pin=pin) if job.prepare is None else HeldMemory(pin=pin)
 
 
 def batch_shape(job: LoadJob) -> tuple[int, ...]:

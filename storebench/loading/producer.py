@@ -221,7 +221,7 @@ class Producer:
         self, out: torch.Tensor, labels: Indices, indices: Indices, spans: Spans, payload_bytes: int
     ) -> LoadedBatch:
         return LoadedBatch(
-            pixels=out,
+            pixels=out if self.job.prepare is None else self.job.prepare(out),
             labels=labels,
             indices=indices,
             spans=spans,

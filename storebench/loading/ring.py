@@ -10,8 +10,12 @@ import pickle
 import select
 import signal
 import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -93,15 +97,13 @@ class _Share:
     slot_bytes: int
 
 
-class _WorkerEnd:
+class WorkerEnd(ABC):
     """The worker's end: shares come in as plans, batches go out as rows."""
 
     lost = False
 
-    def __init__(self, connection: Connection, memory: RingMemory, slots: Slots) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._memory = memory
-        self._slots = slots
         self._poll = select.poll()  # once: the connection's own poll() makes a selector each time
         self._poll.register(connection.fileno(), select.POLLIN)
 
@@ -110,11 +112,7 @@ class _WorkerEnd:
 
     def receive(self) -> Any:
         """Return the next request, or raise EOFError if the loop's process has ended."""
-        message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own parent wrote it
-        if not isinstance(message, _Share):
-            return message
-        self._memory.fit(message.slot_bytes)
-        return requests_of(message.plan, 1)
+        return self._request(pickle.loads(self._connection.recv_bytes()))  # noqa: S301 - our own parent wrote it
 
     def send(self, message: Any) -> None:
         if isinstance(message, LoadedBatch):
@@ -129,6 +127,29 @@ class _WorkerEnd:
             except Exception:  # noqa: BLE001 - an error's own pickling may raise anything
                 message = RuntimeError(trace)
         self._connection.send_bytes(pickle.dumps(message))
+
+    @abstractmethod
+    def _request(self, message: Any) -> Any:
+        """Return the request that a message of the loop stands for."""
+
+    @abstractmethod
+    def _row(self, batch: LoadedBatch) -> tuple[Any, ...]:
+        """Return what is sent of a batch besides its pixels, which are in shared memory."""
+
+
+class _RingEnd(WorkerEnd):
+    """The end of a worker that writes into a ring."""
+
+    def __init__(self, connection: Connection, memory: RingMemory, slots: Slots) -> None:
+        super().__init__(connection)
+        self._memory = memory
+        self._slots = slots
+
+    def _request(self, message: Any) -> Any:
+        if not isinstance(message, _Share):
+            return message
+        self._memory.fit(message.slot_bytes)
+        return requests_of(message.plan, 1)
 
     def _row(self, batch: LoadedBatch) -> tuple[Any, ...]:
         spans, pixels = batch.spans, batch.pixels
@@ -173,14 +194,44 @@ class _LoopEnd:
     def waiting(self) -> bool:
         return self._connection.poll()
 
+    def send_file(self, file: int) -> None:
+        """Send a file descriptor, also to a process that was not forked."""
+        with contextlib.suppress(ConnectionError):
+            reduction.send_handle(self._connection, file, self._process.pid)
+
     def close(self) -> None:
         self._connection.close()
 
 
-class RingLane(Lane):
-    """A producer in a process, and the memory that it shares with the loop."""
+class ProcessLane(Lane):
+    """A producer in a process, which runs ``work(*arguments, connection, the loop's own end of it)``."""
 
     channel: _LoopEnd
+
+    def __init__(self, context: BaseContext, work: Callable[..., None], *arguments: Any) -> None:
+        own_end, worker_end = multiprocessing.Pipe()
+        self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]  # every context has one
+            target=work, args=(*arguments, worker_end, own_end), daemon=True
+        )
+        self._process.start()
+        worker_end.close()  # the worker's copy is the only one left, so its death ends the connection
+        super().__init__(_LoopEnd(own_end, self._process))
+
+    def stop(self) -> None:
+        """End the process, by a message if it still answers."""
+        if self.channel.lost:
+            self._process.kill()
+        self.channel.send(Ask.STOP)
+        self._process.join(GRACE_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self.channel.close()
+
+
+class RingLane(ProcessLane):
+    """A producer in a process, and the memory that it shares with the loop."""
 
     def __init__(self, job: LoadJob, worker: int, shape: tuple[int, int, int], *, pin: bool) -> None:
         self._worker = worker
@@ -188,16 +239,11 @@ class RingLane(Lane):
         self._memory = RingMemory(pin=pin)
         self._indices: list[Indices] = []
         batch_bytes = job.batch_size * math.prod(shape)
-        own_end, worker_end = multiprocessing.Pipe()
         # Forked like the DataLoader's workers: memory and connection are inherited, no reader is open yet,
         # and the worker touches neither CUDA nor the parent's pool of threads.
-        self._process = multiprocessing.get_context("fork").Process(
-            target=_work, args=(job, worker, self._memory.file, batch_bytes, worker_end, own_end), daemon=True
-        )
-        self._process.start()
+        context = multiprocessing.get_context("fork")
+        super().__init__(context, _work, job, worker, self._memory.file, batch_bytes)
         self._memory.fit(batch_bytes)
-        worker_end.close()  # the worker's copy is the only one left, so its death ends the connection
-        super().__init__(_LoopEnd(own_end, self._process))
 
     def begin(self, requests: list[BatchRequest]) -> None:
         """Make room for the largest batch, then send the worker its share."""
@@ -225,16 +271,8 @@ class RingLane(Lane):
         )
 
     def stop(self) -> None:
-        """End the process, by a message if it still answers, and release the memory."""
-        if self.channel.lost:
-            self._process.kill()
-        self.channel.send(Ask.STOP)
-        self._process.join(GRACE_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        self._process.close()
-        self.channel.close()
+        """End the process, and release the memory."""
+        super().stop()
         self._memory.close()
 
 
@@ -250,16 +288,25 @@ def _work(
     job: LoadJob, worker: int, file: int, batch_bytes: int, connection: Connection, parents: Connection
 ) -> None:
     """Run in the worker process until the loop sends `Ask.STOP`, or its process ends."""
-    parents.close()  # or this process would keep its own connection open when the loop's process dies
-    # Ctrl-C goes to the whole group of processes; the loop decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)  # as in the DataLoader's workers; a pool of threads does not survive a fork
+    become_worker(parents)
     memory = RingMemory(file)
     memory.fit(batch_bytes)
     slots = Slots([functools.partial(memory.slot, number) for number in range(SLOTS)])
     producer = Producer(job, slots.allocate, worker, own_process=True)
+    serve_process(_RingEnd(connection, memory, slots), producer, slots)
+
+
+def become_worker(parents: Connection) -> None:
+    """Prepare a worker process; `parents` is the loop's end of the connection."""
+    parents.close()  # or this process would keep its own connection open when the loop's process dies
+    # Ctrl-C goes to the whole group of processes; the loop decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)  # as in the DataLoader's workers; a pool of threads does not survive a fork
+
+
+def serve_process(end: WorkerEnd, producer: Producer, slots: Slots) -> None:
     try:
         with contextlib.suppress(EOFError, ConnectionError):
-            serve(_WorkerEnd(connection, memory, slots), producer, slots)
+            serve(end, producer, slots)
     finally:
         producer.close()

@@ -12,7 +12,7 @@ import torch
 from storebench.formats.registry import traits_of
 from storebench.loading.batch import LOOP_WORKER, BatchRequest, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.lanes import SLOTS, Ask, Lane, LaneLoader, Slots, serve
-from storebench.loading.loader import ReusedBuffer, batch_shape
+from storebench.loading.loader import batch_memory, batch_shape
 from storebench.loading.producer import Producer, lasting_memory
 
 SHORT_STEP_NS = 50_000
@@ -170,7 +170,7 @@ class ThreadLoader(LaneLoader):
             self._only.paused(nanoseconds)
 
     def _start_lane(self, worker: int) -> Lane:
-        buffers = [ReusedBuffer(pin=self.pin) for _ in range(SLOTS)]
+        buffers = [batch_memory(self.job, pin=self.pin) for _ in range(SLOTS)]
         if self.job.batch_size:
             shape = batch_shape(self.job)
             for buffer in buffers:

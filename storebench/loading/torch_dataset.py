@@ -12,14 +12,14 @@ import numpy.typing as npt
 import torch
 import torch.utils.data as torch_data
 
-from storebench.formats.base import Reader
+from storebench.formats.base import Indices, Reader
 from storebench.formats.registry import get_format, parse_backend
 from storebench.manifest import Manifest
 
 Transform = Callable[[torch.Tensor], Any]
 
-_OPENED_BEFORE_A_FORK: list[Reader] = []
-"""Readers of a parent process. They are kept, because destroying one here could affect files that the parent still uses."""
+OPENED_BEFORE_A_FORK: list[object] = []
+"""Readers and loaders of a parent process. They are kept, because destroying one here could affect files that the parent still uses."""
 
 
 class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
@@ -47,6 +47,8 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         The store's folder, absolute.
     manifest
         Description of the store: dataset, geometry, codec, class names.
+    backend
+        Format, codec, reader and options.
     transform
         As given.
 
@@ -78,7 +80,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         self.transform = transform
         name = f"{self.manifest.format}+{self.manifest.codec}" + (f":{reader}" if reader else "")
         pairs = ",".join(f"{key}={value}" for key, value in (options or {}).items())
-        self._backend = parse_backend(f"{name}?{pairs}")
+        self.backend = parse_backend(f"{name}?{pairs}")
         self._reader: Reader | None = None
         self._opened_by = 0
         self._closing: process_util.Finalize | None = None
@@ -110,10 +112,7 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
         """Return several samples in the order of `indices`, from one fetch; see `__getitem__`."""
-        wanted = np.asarray(indices, dtype=np.int64)
-        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
-            wrong = next(index for index in indices if not 0 <= index < len(self))
-            raise IndexError(f"no sample {wrong} in {len(self)}")
+        wanted = self.checked(indices)
         reader = self._open()
         pixels = np.empty((len(wanted), *reader.image_shape), dtype=np.uint8)
         reader.read_into(wanted, pixels)
@@ -121,6 +120,14 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
         transform = self.transform
         prepared = images if transform is None else [transform(image) for image in images]
         return list(zip(prepared, reader.labels[wanted].tolist(), strict=True))
+
+    def checked(self, indices: Sequence[int]) -> Indices:
+        """Return indices as an array, int64 [n], or raise `IndexError` if no sample has one of them."""
+        wanted = np.asarray(indices, dtype=np.int64)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
+            wrong = next(index for index in indices if not 0 <= index < len(self))
+            raise IndexError(f"no sample {wrong} in {len(self)}")
+        return wanted
 
     def close(self) -> None:
         """Close this process's reader; the next sample opens it anew. Calling it twice is harmless."""
@@ -143,11 +150,11 @@ class StoreDataset(torch_data.Dataset[tuple[Any, int]]):
     def _open(self) -> Reader:
         """Return this process's reader, opened when it is first needed."""
         if self._reader is not None and self._opened_by != os.getpid():
-            _OPENED_BEFORE_A_FORK.append(self._reader)
+            OPENED_BEFORE_A_FORK.append(self._reader)
             self._reader = None
         if self._reader is None:
             opened = get_format(self.manifest.format).reader(
-                self.store, self.manifest, self._backend.reader, dict(self._backend.options)
+                self.store, self.manifest, self.backend.reader, dict(self.backend.options)
             )
             # Called when the dataset is destroyed or its process ends, also in worker processes, but never in a forked child.
             self._closing = process_util.Finalize(self, opened.close, exitpriority=0)

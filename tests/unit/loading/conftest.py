@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,7 @@ def _started(store_of: Callable[[str], SmallStore]) -> None:
     job = LoadJob(store=store_of("lmdb").path, backend=parse_backend("lmdb"))
     plan = EpochPlan(epoch=0, batches=[np.arange(3)])
     gpu = torch.cuda.is_available()
+    resource_tracker.ensure_running()  # spawned workers start it
     for name in ("processes", "threads", "ring"):
         with get_loader(name)(job, workers=1, pin=gpu) as loader:
             loader.open()

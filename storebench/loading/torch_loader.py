@@ -1,0 +1,213 @@
+"""A DataLoader over a store whose workers hand batches over without copying them: `storebench.Loader`."""
+
+import contextlib
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import util as process_util
+from multiprocessing.context import BaseContext
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+import torch.utils.data as torch_data
+from torch.utils.data._utils import pin_memory as torch_pinning
+from torch.utils.data._utils import worker as torch_worker
+
+from storebench.errors import StorebenchError
+from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
+from storebench.loading.held_ring import HeldRingLoader
+from storebench.loading.lanes import LaneLoader
+from storebench.loading.threads import ThreadLoader
+from storebench.loading.torch_dataset import OPENED_BEFORE_A_FORK, StoreDataset
+
+_PLANNED = 1_000
+"""Batches per worker that are drawn from the sampler at once; a sampler may be endless."""
+
+_KINDS: dict[str, type[LaneLoader]] = {"ring": HeldRingLoader, "threads": ThreadLoader}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepare:
+    """The transforms of a training script."""
+
+    dataset: StoreDataset
+    transform: Callable[[Any], Any] | None
+    init: Callable[[int], None] | None
+    workers: int
+    seed: int
+
+    @property
+    def is_view(self) -> bool:
+        return self.transform is None and self.dataset.transform is None
+
+    def __call__(self, pixels: torch.Tensor, /) -> Any:
+        images: Any = pixels.permute(0, 3, 1, 2)
+        if self.dataset.transform is not None:
+            images = torch_data.default_collate([self.dataset.transform(image) for image in images])
+        return images if self.transform is None else self.transform(images)
+
+    def enter(self, worker: int, /) -> None:
+        """Seed a worker process as the DataLoader does, so that random transforms draw the same."""
+        seed = self.seed + worker
+        random.seed(seed)
+        torch.manual_seed(seed)
+        state = torch_worker._generate_state(self.seed, worker)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        np.random.seed(state)  # noqa: NPY002
+        torch_worker._worker_info = torch_worker.WorkerInfo(  # noqa: SLF001
+            id=worker, num_workers=self.workers, seed=seed, dataset=self.dataset
+        )
+        if self.init is not None:
+            self.init(worker)
+
+
+class Loader(torch_data.DataLoader[Any]):
+    """Load batches of a store as `torch.utils.data.DataLoader` does, but hand them over without copying.
+
+    With the same arguments and seed it yields the same batches. Images are in the memory format
+    ``channels_last``, because stores keep them so; ``transform=torch.Tensor.contiguous`` changes that.
+    A batch stays valid for as long as anything refers to it.
+
+    Parameters
+    ----------
+    dataset
+        The store. Its transform is applied to each image.
+    batch_size, shuffle, sampler, batch_sampler, drop_last, generator, persistent_workers, worker_init_fn
+        As for the DataLoader. `sampler` may be a `DistributedSampler`, whose `set_epoch` is called as usual.
+    workers
+        Producers beside the loop; with 0 the loop's own thread makes the batches.
+    kind
+        ``"ring"`` for worker processes that share memory with the loop; ``"threads"`` for threads of this process, which
+        suit readers and transforms that release the GIL, and which share its random state.
+    transform
+        Called in the workers with each batch's images, uint8 [n, C, H, W]; its result takes their place.
+        It must be picklable unless workers are forked, and its result in any case.
+    pin_memory
+        Whether batches are copied to page-locked memory, if there is an accelerator.
+    multiprocessing_context
+        How worker processes start: ``"fork"``, ``"spawn"``, ``"forkserver"``; None for Python's default.
+    num_workers
+        The DataLoader's name of `workers`.
+
+    Raises
+    ------
+    TypeError
+        `dataset` is not a `StoreDataset`.
+    ValueError
+        An impossible value or combination.
+    CellFailedError
+        While iterating: a worker process died. Other errors of a worker are raised as they are, with
+        its traceback as a note.
+
+    Examples
+    --------
+    >>> dataset = storebench.StoreDataset("stores/mnist-train/lmdb+raw")  # doctest: +SKIP
+    >>> for images, labels in storebench.Loader(dataset, 64, workers=2, shuffle=True):  # doctest: +SKIP
+    ...     train(images, labels)
+    """
+
+    def __init__(
+        self,
+        dataset: StoreDataset,
+        batch_size: int = 1,
+        workers: int = 0,
+        *,
+        shuffle: bool | None = None,
+        sampler: torch_data.Sampler[int] | Iterable[int] | None = None,
+        batch_sampler: torch_data.Sampler[list[int]] | Iterable[Sequence[int]] | None = None,
+        drop_last: bool = False,
+        kind: Literal["ring", "threads"] = "ring",
+        transform: Callable[[torch.Tensor], Any] | None = None,
+        pin_memory: bool = False,
+        generator: torch.Generator | None = None,
+        multiprocessing_context: BaseContext | str | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        persistent_workers: bool = False,
+        num_workers: int | None = None,
+    ) -> None:
+        if not isinstance(dataset, StoreDataset) or type(dataset).__getitem__ is not StoreDataset.__getitem__:
+            raise TypeError(f"dataset must be a storebench.StoreDataset, not {type(dataset).__name__}")
+        if isinstance(workers, bool):
+            raise TypeError("workers must be an integer; shuffle is given by name")
+        if kind not in _KINDS:
+            raise ValueError(f"kind must be 'ring' or 'threads', not {kind!r}")
+        if batch_size is None:
+            raise ValueError("batch_size must be a positive integer, not None")
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            cast("Any", batch_sampler),
+            num_workers=workers if num_workers is None else num_workers,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            multiprocessing_context=multiprocessing_context,
+            worker_init_fn=worker_init_fn,
+            generator=generator,
+            persistent_workers=persistent_workers,
+        )
+        self.kind = kind
+        self.transform = transform
+        self._pins = pin_memory and torch.cuda.is_available()
+        self._kept: _Opened | None = None
+
+    def __iter__(self) -> Iterator[list[Any]]:  # type: ignore[override]  # torch's iterator has more, which is private
+        batches = iter(cast("Iterable[Sequence[int]]", self.batch_sampler))
+        if self._kept is not None and self._kept.process != os.getpid():
+            OPENED_BEFORE_A_FORK.append(self._kept)
+            self._kept = None
+        seed = 0
+        if self._kept is None or not self.num_workers:
+            # The DataLoader draws it here, too, and before its sampler draws anything.
+            seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        return self._serve(batches, seed)
+
+    def _serve(self, batches: Iterator[Sequence[int]], seed: int) -> Iterator[list[Any]]:
+        dataset, keeps = cast("StoreDataset", self.dataset), self.persistent_workers or not self.num_workers
+        opened = self._kept or self._open(seed)
+        self._kept = opened if keeps else None
+        count = _PLANNED * max(1, self.num_workers)
+        try:
+            while plan := [dataset.checked(batch) for batch in itertools.islice(batches, count)]:
+                yield from map(self._given, opened.loader.epoch(EpochPlan(epoch=0, batches=plan)))
+        finally:
+            if opened.loader.lost or not keeps:
+                self._kept = None
+                opened.close()
+
+    def _open(self, seed: int) -> "_Opened":
+        dataset = cast("StoreDataset", self.dataset)
+        prepare = _Prepare(
+            dataset=dataset,
+            transform=self.transform,
+            init=self.worker_init_fn,
+            workers=self.num_workers,
+            seed=seed,
+        )
+        job = LoadJob(store=dataset.store, backend=dataset.backend, shuffle=False, prepare=prepare)
+        loader = _KINDS[self.kind](job, workers=self.num_workers, pin=self._pins)
+        if isinstance(loader, HeldRingLoader):
+            loader.context = self.multiprocessing_context
+        loader.open()
+        return _Opened(self, loader)
+
+    def _given(self, batch: LoadedBatch) -> list[Any]:
+        given = [batch.pixels, torch.from_numpy(batch.labels)]
+        return torch_pinning.pin_memory(given) if self._pins else given  # type: ignore[no-untyped-call]
+
+
+class _Opened:
+    """The open producers of a `Loader`, which are closed at the latest when that is gone or the program ends."""
+
+    def __init__(self, owner: Loader, loader: LaneLoader) -> None:
+        self.process = os.getpid()
+        self.loader = loader
+        self.close = process_util.Finalize(owner, _close, args=(loader,), exitpriority=0)
+
+
+def _close(loader: LaneLoader) -> None:
+    with contextlib.suppress(StorebenchError):  # a worker that died was reported already
+        loader.close()

@@ -1,0 +1,339 @@
+"""The loader for training scripts: the DataLoader's batches, kept ones, errors, what is refused, and what is left behind."""
+
+import gc
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+from storebench import Loader, StoreDataset
+from storebench.errors import CellFailedError, IntegrityError
+from storebench.formats.registry import get_format
+from storebench.testing.stores import COUNT, build_small_store
+from tests.support.loading_tools import StoreOf
+
+STORES = ["lmdb", "lmdb+jpeg", "files+png", "files+original", "leveldb", "hdf5", "memory"]
+MAKERS = [("ring", 0), ("ring", 1), ("ring", 3), ("threads", 1), ("threads", 2)]
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
+
+
+@pytest.fixture
+def dataset(store_of: StoreOf) -> Iterator[StoreDataset]:
+    with StoreDataset(store_of("lmdb").path) as opened:
+        yield opened
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+def assert_same(ours: list[Any], theirs: list[Any]) -> None:
+    """Hold batches to those of the DataLoader, bit by bit."""
+    assert len(ours) == len(theirs) > 0
+    for mine, torchs in zip(ours, theirs, strict=True):
+        assert [part.dtype for part in mine] == [part.dtype for part in torchs]
+        assert all(torch.equal(mine_part, part) for mine_part, part in zip(mine, torchs, strict=True))
+
+
+@pytest.mark.parametrize("text", STORES)
+@pytest.mark.parametrize(("kind", "workers"), MAKERS)
+def test_kept_batches_are_those_of_the_dataloader(
+    text: str, kind: Any, workers: int, store_of: StoreOf
+) -> None:
+    with StoreDataset(store_of(text).path) as dataset:
+        for batch_size, drop_last in ((8, False), (8, True), (256, False)):
+            settings: Any = {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last}
+            ours = Loader(dataset, workers=workers, kind=kind, generator=seeded(), **settings)
+            theirs = DataLoader(dataset, generator=seeded(), **settings)
+            assert len(ours) == len(theirs)
+            assert_same([*ours, *ours], [*theirs, *theirs])
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 8 worker")
+def test_eight_workers_and_large_images(tmp_path: Path) -> None:
+    small = build_small_store(get_format("lmdb"), "raw", tmp_path, count=600, shape=(64, 64, 3))
+    with StoreDataset(small.path, "direct") as dataset:
+        for batch_size in (8, 256):
+            ours = Loader(dataset, batch_size, 8, shuffle=True, generator=seeded())
+            theirs = DataLoader(dataset, batch_size, shuffle=True, generator=seeded())
+            assert_same(list(ours), list(theirs))
+
+
+class Noisy:
+    """Draw from every generator that the DataLoader seeds."""
+
+    def __init__(self, *, tells_worker: bool = False) -> None:
+        self.tells_worker = tells_worker
+
+    def __call__(self, image: torch.Tensor) -> Any:
+        info = get_worker_info()
+        noise = random.random() + float(np.random.random()) + torch.rand(3, 1, 1)  # noqa: NPY002
+        return image.double() + noise, (info.id, info.seed, info.num_workers) if info else ()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_random_transforms_draw_as_in_the_dataloader(
+    workers: int, persistent: bool, store_of: StoreOf
+) -> None:
+    with StoreDataset(store_of("lmdb").path, transform=Noisy()) as dataset:
+        batches = []
+        for kind in (Loader, DataLoader):
+            random.seed(1)
+            np.random.seed(1)  # noqa: NPY002
+            torch.manual_seed(1)
+            settings: Any = {"num_workers": workers, "persistent_workers": persistent and workers > 0}
+            loader = kind(dataset, batch_size=16, shuffle=True, **settings)
+            batches.append([batch for _ in range(2) for batch in loader])
+            del loader
+    for (ours, our_labels), (theirs, labels) in zip(*batches, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(our_labels, labels)
+        assert all(map(torch.equal, ours[1], theirs[1]))
+
+
+SAMPLERS: dict[str, Callable[[StoreDataset], dict[str, Any]]] = {
+    "weighted": lambda dataset: {
+        "sampler": WeightedRandomSampler(list(range(1, COUNT + 1)), 50, generator=seeded())
+    },
+    "distributed": lambda dataset: {"sampler": DistributedSampler(dataset, 3, 1)},
+    "batches": lambda dataset: {"batch_sampler": BatchSampler(SequentialSampler(dataset), 9, drop_last=True)},
+    "lists": lambda dataset: {"batch_sampler": [[5], [3, 3, 1], list(range(40))]},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_decide_the_order(name: str, dataset: StoreDataset) -> None:
+    ours, theirs = (
+        Loader(dataset, workers=2, **SAMPLERS[name](dataset)),
+        DataLoader(dataset, **SAMPLERS[name](dataset)),
+    )
+    orders = []
+    for epoch in range(2):
+        for loader in (ours, theirs):
+            if isinstance(loader.sampler, DistributedSampler):
+                loader.sampler.set_epoch(epoch)
+        orders.append(list(ours))
+        assert_same(orders[epoch], list(theirs))
+    if name == "distributed":
+        assert not torch.equal(*(torch.cat([labels for _, labels in batches]) for batches in orders))
+
+
+def test_a_sampler_without_end_is_served(dataset: StoreDataset) -> None:
+    loader = Loader(dataset, batch_sampler=itertools.cycle([[1, 2], [3]]), workers=2)
+    assert [len(labels) for _, labels in itertools.islice(loader, 5)] == [2, 1, 2, 1, 2]
+
+
+def scaled(images: torch.Tensor) -> dict[str, Any]:
+    return {"images": images.float() / 255, "few": (images[:, :, ::2, 1:], 3)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "method"),
+    [("ring", 0, None), ("ring", 2, "fork"), ("ring", 1, "spawn"), ("threads", 2, None)],
+)
+def test_a_transform_is_given_each_batch(
+    kind: Any, workers: int, method: str | None, dataset: StoreDataset
+) -> None:
+    """Its results are larger than the pixels, and differ in size."""
+    settings: Any = {"batch_sampler": [[1], list(range(30)), list(range(60)), [4], *[[9, 8]] * 8]}
+    loader = Loader(
+        dataset, kind=kind, workers=workers, multiprocessing_context=method, transform=scaled, **settings
+    )
+    for (ours, labels), (images, right) in zip(list(loader), DataLoader(dataset, **settings), strict=True):
+        assert torch.equal(labels, right)
+        assert torch.equal(ours["images"], images.float() / 255)
+        assert torch.equal(ours["few"][0], images[:, :, ::2, 1:])
+
+
+def regions() -> int:
+    """Return the number of regions that are mapped here."""
+    return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:storebench-batches")
+
+
+def shared_bytes() -> int:
+    """Return the memory of all regions."""
+    handles = [path for path in Path("/proc/self/fd").iterdir() if "memfd:storebench" in str(path.resolve())]
+    return sum(path.stat().st_blocks * 512 for path in handles)
+
+
+class TestMemory:
+    def test_is_used_again_unless_a_batch_is_kept(self, dataset: StoreDataset) -> None:
+        loader = Loader(dataset, batch_sampler=[[1, 2, 3]] * 60, workers=1)
+        places = {images.data_ptr() for images, _ in loader}
+        assert len(places) < 8
+        labels = [labels for _, labels in loader]  # these keep no pixels
+        assert regions() == 0
+        kept = [images[1, 0] for images, _ in loader]
+        assert len({image.data_ptr() for image in kept}) == len(labels) == 60
+        assert all(torch.equal(image, dataset[2][0][0]) for image in kept)
+
+    def test_goes_back_when_many_batches_are_dropped(self, dataset: StoreDataset) -> None:
+        loader = Loader(dataset, batch_sampler=[list(range(60))] * 60, workers=1, persistent_workers=True)
+        kept = list(loader)
+        assert shared_bytes() > 60 * 60 * dataset[0][0].numel()
+        kept.clear()
+        assert shared_bytes() < 10 * 60 * dataset[0][0].numel()
+        assert len(list(loader)) == 60
+
+    def test_outlives_the_loader(self, dataset: StoreDataset) -> None:
+        images, _ = next(iter(Loader(dataset, 9, 2)))
+        gc.collect()
+        assert torch.equal(images[3], dataset[3][0])
+        images += 1  # it is the script's own
+
+    def test_batches_of_an_epoch_that_was_left_are_used_again(self, dataset: StoreDataset) -> None:
+        loader = Loader(dataset, batch_sampler=[[1, 2]] * 30, workers=2, persistent_workers=True)
+        for _ in range(20):
+            for images, _labels in loader:
+                assert torch.equal(images[1], dataset[2][0])
+                break
+        assert len(list(loader)) == 30
+        assert shared_bytes() < 16 * 8192
+
+
+class Failing:
+    def __init__(self, kind: type[Exception] | None = None) -> None:
+        self.kind = kind
+
+    def __call__(self, images: torch.Tensor) -> Any:
+        if self.kind is None:
+            return lambda: images  # cannot be pickled
+        raise self.kind("a transform failed")
+
+
+class TestErrors:
+    @pytest.mark.parametrize(("kind", "workers"), MAKERS)
+    def test_one_of_a_transform_is_raised_with_its_traceback(
+        self, kind: Any, workers: int, dataset: StoreDataset
+    ) -> None:
+        loader = Loader(dataset, 8, workers, kind=kind, transform=Failing(KeyError))
+        for _ in range(2):
+            with pytest.raises(KeyError, match="a transform failed") as caught:
+                list(loader)
+            where = "".join(traceback.format_exception(caught.value))
+            assert "in __call__" in where
+
+    def test_a_result_that_cannot_be_sent_is_reported(self, dataset: StoreDataset) -> None:
+        with pytest.raises((AttributeError, RuntimeError), match="pickle"):
+            list(Loader(dataset, 8, 1, transform=Failing()))
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_a_killed_worker_is_named_at_once(self, persistent: bool, dataset: StoreDataset) -> None:
+        loader = Loader(dataset, batch_sampler=[[1, 2]] * 5_000, workers=2, persistent_workers=persistent)
+        batches = iter(loader)
+        next(batches)
+        victim = multiprocessing.active_children()[0]
+        victim.kill()
+        start = time.monotonic()
+        with pytest.raises(CellFailedError, match=f"{victim.pid} was killed by SIGKILL") as caught:
+            list(batches)
+        assert time.monotonic() - start < 3
+        assert "\n" not in str(caught.value)
+        assert len(list(loader)) == 5_000
+
+    def test_an_index_without_a_sample_is_refused(self, dataset: StoreDataset) -> None:
+        with pytest.raises(IndexError, match=f"no sample -1 in {COUNT}"):
+            list(Loader(dataset, sampler=[0, -1], workers=1))
+
+    def test_a_damaged_sample_is_named(self, tmp_path: Path) -> None:
+        small = build_small_store(get_format("files"), "png", tmp_path)
+        small.format.locate(small.path, small.manifest, 7).write_bytes(b"x")
+        with StoreDataset(small.path) as dataset, pytest.raises(IntegrityError, match="sample 7"):
+            list(Loader(dataset, 8, 2))
+
+
+def interrupted(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class TestLeaving:
+    """The fixture `nothing_left` looks for processes, threads, descriptors and memory."""
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    @pytest.mark.parametrize(("kind", "workers"), MAKERS[1:])
+    def test_the_loop(self, kind: Any, workers: int, persistent: bool, dataset: StoreDataset) -> None:
+        loader = Loader(dataset, 2, workers, kind=kind, persistent_workers=persistent)
+        for _ in range(2):
+            for _images, labels in loader:
+                assert len(labels) == 2
+                break
+        assert len(list(loader)) == len(loader)
+
+    def test_by_an_interrupt(self, dataset: StoreDataset) -> None:
+        before = signal.signal(signal.SIGALRM, interrupted)
+        try:
+            loader = Loader(dataset, 2, 2, transform=slow, persistent_workers=True)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+    def test_two_iterators_at_once_are_independent(self, dataset: StoreDataset) -> None:
+        loader = Loader(dataset, 8, 1)
+        pairs = list(zip(loader, loader, strict=True))
+        assert len(pairs) == len(loader)
+        assert all(torch.equal(one[1], other[1]) for one, other in pairs)
+
+    def test_a_forked_child_starts_its_own_workers(self, dataset: StoreDataset) -> None:
+        loader = Loader(dataset, 8, 2, persistent_workers=True, transform=process_number)
+        workers = {worker for worker, _ in loader}
+        child = os.fork()
+        if not child:
+            others = {worker for worker, _ in loader}
+            os._exit(0 if len(others) == 2 and not workers & others else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert {worker for worker, _ in loader} == workers
+
+
+def process_number(images: torch.Tensor) -> int:
+    assert len(images)
+    return os.getpid()
+
+
+def slow(images: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.1)
+    return images
+
+
+@pytest.mark.parametrize(
+    ("error", "settings"),
+    [
+        (ValueError, {"workers": -1}),
+        (ValueError, {"batch_size": 0}),
+        (ValueError, {"batch_size": None}),
+        (ValueError, {"sampler": [1], "shuffle": True}),
+        (ValueError, {"kind": "processes"}),
+        (ValueError, {"persistent_workers": True}),
+        (TypeError, {"workers": True}),
+        (TypeError, {"dataset": [1, 2]}),
+    ],
+    ids=lambda value: "" if isinstance(value, type) else ",".join(value),
+)
+def test_bad_settings_are_refused(
+    error: type[Exception], settings: dict[str, Any], dataset: StoreDataset
+) -> None:
+    with pytest.raises(error) as caught:
+        Loader(**{"dataset": dataset, **settings})
+    assert "\n" not in str(caught.value)
