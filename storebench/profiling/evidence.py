@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from storebench.plain_text import plain
 from storebench.probes.counters import counts_reads
-from storebench.probes.machine import mount_of
 from storebench.profiling.files import Files
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place
@@ -19,45 +19,40 @@ _SHOWN_LINES = 2
 _SHOWN_FRAC = 0.01
 """A share of the time below this is not shown."""
 
-_SHOWN_CORES = 0.25
-"""Other processes that used fewer cores are not mentioned."""
-
 
 class Bound(enum.StrEnum):
-    """The limit of a loop."""
+    """The limit of a loop, and what to try."""
 
-    COMPUTE = "the loop itself (compute)"
-    TRANSFORM = "decode or transforms"
-    STORAGE = "storage"
-    WAITING = "waits in the dataset"
-    LOCK = "a lock"
-    COLLATE = "collate"
-    HANDOFF = "the handoff"
-    PINNING = "pinning"
-    LOADER = "the loader"
-    FEW_WORKERS = "too few workers"
-    MANY_WORKERS = "too many workers"
-    STARTUP = "the start of epochs"
-    STALLS = "stalls"
-    UNKNOWN = "nothing yet: too few steps"
+    remedy: str
 
+    def __new__(cls, limit: str, remedy: str) -> Self:
+        bound = str.__new__(cls, limit)
+        bound._value_, bound.remedy = limit, remedy
+        return bound
 
-_REMEDIES = {
-    Bound.COMPUTE: "a faster accelerator or a smaller network; loading is not the limit",
-    Bound.TRANSFORM: "a faster decoder, cheaper transforms, or images stored smaller or decoded",
-    Bound.STORAGE: "more reads in flight (workers), fewer bytes, a faster disk, or more memory",
-    Bound.WAITING: "find the network, process or disk that it waits for; more workers hide waits",
-    Bound.LOCK: "one file or object per worker",
-    Bound.COLLATE: "less work per batch: tensors of one shape, made in the dataset",
-    Bound.HANDOFF: "larger batches, or fewer tensors per batch",
-    Bound.PINNING: "fewer bytes per batch: uint8 images, converted on the device",
-    Bound.LOADER: "its inside was not seen",
-    Bound.FEW_WORKERS: "num_workers={}",
-    Bound.MANY_WORKERS: "num_workers={}",
-    Bound.STARTUP: "persistent_workers=True, or less work at the start of a worker",
-    Bound.STALLS: "the slowest samples, or a larger prefetch_factor",
-    Bound.UNKNOWN: "a longer loop",
-}
+    COMPUTE = (
+        "the loop itself (compute)",
+        "a faster accelerator or a smaller network; loading is not the limit",
+    )
+    TRANSFORM = (
+        "decode or transforms",
+        "a faster decoder, cheaper transforms, or images stored smaller or decoded",
+    )
+    STORAGE = "storage", "more reads in flight (workers), fewer bytes, a faster disk, or more memory"
+    WAITING = (
+        "waits in the dataset",
+        "find the network, process or disk that it waits for; more workers hide waits",
+    )
+    LOCK = "a lock", "one file or object per worker"
+    COLLATE = "collate", "less work per batch: tensors of one shape, made in the dataset"
+    HANDOFF = "the handoff", "larger batches, or fewer tensors per batch"
+    PINNING = "pinning", "fewer bytes per batch: uint8 images, converted on the device"
+    LOADER = "the loader", "its inside was not seen"
+    FEW_WORKERS = "too few workers", "num_workers={}"
+    MANY_WORKERS = "too many workers", "num_workers={}"
+    STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
+    STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
+    UNKNOWN = "nothing yet: too few steps", "a longer loop"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +88,9 @@ class Report:
     busy_frac: float | None = None
     ready_batches: float | None = None
     prefetched: int = 0
-    others_cores: float = 0.0
     device_bytes: float | None = None
     major_faults: float | None = None
-    first_wait_s: float = 0.0
-    init_s: float = 0.0  # of a worker, by the loader's worker_init_fn
     startup_s: float = 0.0
-    stall_count: int = 0
     stall_s: float = 0.0
     hot: tuple[HotLine, ...] = ()
     files: Files | None = None
@@ -118,7 +109,7 @@ class Report:
     @property
     def remedy(self) -> str:
         """What to try."""
-        return _REMEDIES[self.bound].format(self.workers_needed)
+        return self.bound.remedy.format(self.workers_needed)
 
     def __str__(self) -> str:
         return "\n".join(plain(line) for line in self._lines())
@@ -138,16 +129,12 @@ class Report:
             )
         if self.busy_frac is not None and self.ready_batches is not None and self.workers:
             yield f"  workers busy {self.busy_frac:.0%}, batches ready {self.ready_batches:.1f} of {self.prefetched}"
-        hot = list(self.hot[:_SHOWN_LINES])
-        if self.startup_s > _SHOWN_FRAC * self.total_s:
+        if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
             yield (
-                f"  starts of epochs {self.startup_s / self.total_s:.0%} of the time: "
-                f"first batch after {self.first_wait_s:.2f} s, worker_init_fn {self.init_s:.2f} s"
+                f"  of {self.total_s:.2f} s: "
+                f"starts of epochs {self.startup_s:.2f} s, stalls {self.stall_s:.2f} s"
             )
-        if self.stall_s > _SHOWN_FRAC * self.total_s:
-            yield f"  stalls {self.stall_s / self.total_s:.0%} of the time: {self.stall_count}"
-            hot = hot[:1]  # there are twelve lines at most
-        for line in hot:
+        for line in self.hot[:_SHOWN_LINES]:
             yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
         if self.files is not None:
             frac = self.files.resident_frac
@@ -182,16 +169,9 @@ def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:
 
 def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
     """Return what could not be seen."""
-    if not is_inside_seen:
-        reason = "batches came without times" if recorder.workers else "it is not a DataLoader of torch"
-        yield f"the inside of the loader ({recorder.opaque or reason})"
-    if recorder.step_count > MOST_STEPS:
+    if recorder.opaque or not is_inside_seen:
+        yield f"the inside of the loader ({recorder.opaque or 'batches came without times'})"
+    if len(recorder.steps) == MOST_STEPS:
         yield f"all but the last {MOST_STEPS:,} steps"
-    for path in recorder.files:
-        try:
-            kind = mount_of(path).fstype
-        except OSError:
-            continue
-        if not counts_reads(kind):
-            yield f"reads from devices (not counted on {kind})"
-            return
+    if recorder.first_files is not None and not counts_reads(recorder.first_files.filesystem):
+        yield f"reads from devices (not counted on {recorder.first_files.filesystem})"

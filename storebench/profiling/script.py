@@ -3,10 +3,8 @@
 ``python -m storebench.profiling.script [-m] NAME [arguments]``, which ``storebench profile`` becomes.
 """
 
-import contextlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import json
 import os
 import runpy
@@ -16,16 +14,14 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from storebench.profiling.evidence import Report
-from storebench.profiling.recorder import Recorder, say
+from storebench.profiling.guard import Guard, say
+from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
-_TORCH_DATA = "torch.utils.data"
 _WAIT_FOR_RANKS_S = 5.0
 
 _recorders: dict[tuple[Any, ...], Recorder] = {}
@@ -41,47 +37,40 @@ def _recorder_of(loader: Any) -> Recorder:
     return _recorders.setdefault(key, Recorder())
 
 
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _AfterImport(importlib.abc.MetaPathFinder):
     """Watch torch's loaders once the script has imported them: imported any earlier, torch would miss its settings."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _TORCH_DATA:
+        if name != "torch.utils.data":
             return None
+        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            self._loader, spec.loader = spec.loader, self
+            execute = spec.loader.exec_module
+
+            def execute_and_watch(module: types.ModuleType) -> None:
+                execute(module)
+                Guard().attempt(_watch_all)
+
+            spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
 
-    def exec_module(self, module: types.ModuleType) -> None:
-        sys.meta_path.remove(self)
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        try:
-            from storebench.profiling.torch_loaders import watch_all
+def _watch_all() -> None:
+    from storebench.profiling.torch_loaders import watch_all
 
-            watch_all(_recorder_of)
-        except Exception as error:  # noqa: BLE001 - the script goes on
-            say(f"storebench profile: this torch cannot be watched: {type(error).__name__}: {error}")
+    watch_all(_recorder_of)
 
 
-@dataclass(frozen=True)
-class _Rank:
+class _Rank(NamedTuple):
     """What one process of a job says of its steps."""
 
     rank: int
     step_s: float
     wait_s: float
     verdict: str
-
-    @property
-    def line(self) -> str:
-        return f"storebench profile: rank {self.rank}: {1e3 * self.step_s:,.2f} ms per step, waiting {1e3 * self.wait_s:,.2f} ms"
 
 
 def main() -> None:
@@ -99,10 +88,7 @@ def main() -> None:
         _hide_own_frames()
         raise
     finally:
-        try:
-            _conclude(os.environ)
-        except Exception as error:  # noqa: BLE001 - the script's own end stands
-            say(f"storebench profile: no verdict: {type(error).__name__}: {error}")
+        Guard().attempt(_conclude)
 
 
 def _run_file(name: str) -> None:
@@ -129,46 +115,37 @@ def _hide_own_frames() -> None:
     sys.excepthook = hook
 
 
-def _conclude(variables: Mapping[str, str]) -> None:
+def _conclude() -> None:
     """Write the verdict on the loader that took the most time; of several ranks, one line each and one verdict."""
-    seen = [recorder for recorder in _recorders.values() if recorder.step_count]
-    for recorder in seen:
+    for recorder in _recorders.values():
         recorder.ended()
-    reports = sorted((report_of(recorder) for recorder in seen), key=lambda report: report.total_s)
-    ranks, local = int(variables.get("LOCAL_WORLD_SIZE", "1")), int(variables.get("LOCAL_RANK", "0"))
+    reports = sorted(map(report_of, _recorders.values()), key=lambda report: report.total_s)
     if not reports:
         say("storebench profile: the script iterated no torch DataLoader")
-    if ranks == 1 and reports:
+    elif (ranks := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > 1:
+        last = reports[-1]
+        _conclude_ranks(_Rank(int(os.environ["RANK"]), last.step_s, last.wait_s, str(last)), ranks)
+    else:
         say(str(reports[-1]))
         if len(reports) > 1:
             say(f"  other loaders: {len(reports) - 1}")
-    if ranks > 1:
-        own = _rank(int(variables.get("RANK", "0")), reports[-1] if reports else None)
-        say(own.line)
-        _conclude_ranks(own, ranks, is_first=local == 0)
 
 
-def _rank(number: int, report: Report | None) -> _Rank:
-    if report is None:
-        return _Rank(number, 0.0, 0.0, "")
-    return _Rank(number, report.step_s, report.wait_s, str(report))
-
-
-def _conclude_ranks(own: _Rank, count: int, *, is_first: bool) -> None:
+def _conclude_ranks(own: _Rank, count: int) -> None:
     """Hand this rank's times to the first of its node, which writes the verdict; all were started by one process."""
+    times = f"{1e3 * own.step_s:,.2f} ms per step, waiting {1e3 * own.wait_s:,.2f} ms"
+    say(f"storebench profile: rank {own.rank}: {times}")
     folder = Path(tempfile.gettempdir(), f"storebench-profile-{os.getuid()}-{os.getppid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    if not is_first:
+    if os.environ["LOCAL_RANK"] != "0":
         unfinished = folder / f"{own.rank}.part"
-        unfinished.write_text(json.dumps(own.__dict__), encoding="utf-8")
+        unfinished.write_text(json.dumps(own), encoding="utf-8")
         unfinished.rename(folder / f"{own.rank}.json")
         return
     deadline = time.monotonic() + _WAIT_FOR_RANKS_S
     while len(paths := list(folder.glob("*.json"))) < count - 1 and time.monotonic() < deadline:
         time.sleep(0.05)
-    with contextlib.suppress(OSError, ValueError):
-        ranks = [own, *(_Rank(**json.loads(path.read_text(encoding="utf-8"))) for path in paths)]
-        _say_verdict(ranks)
+    _say_verdict([own, *(_Rank(*json.loads(path.read_text(encoding="utf-8"))) for path in paths)])
     if len(paths) < count - 1:
         say(f"storebench profile: {count - 1 - len(paths)} of {count} ranks did not end in time")
     shutil.rmtree(folder, ignore_errors=True)

@@ -2,30 +2,18 @@
 
 # ruff: noqa: SLF001 - torch has no public names for what is extended here
 
-import os
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import DataLoader
-from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data import DataLoader, get_worker_info
 
 from storebench.profiling.making import Made, Maker, Stamped, TimedFetcher, WorkerInit
 from storebench.profiling.recorder import Recorder
 
-_PARTS = {
-    "_BaseDataLoaderIter": "__next__",
-    "_SingleProcessDataLoaderIter": "_next_data",
-    "_MultiProcessingDataLoaderIter": "_process_data",
-}
-"""The parts of torch that are extended; without one of them, only waits are seen."""
-
-_KINDS = (torch_dataloader._SingleProcessDataLoaderIter, torch_dataloader._MultiProcessingDataLoaderIter)
-
 _recorders: "weakref.WeakKeyDictionary[DataLoader[Any], Recorder]" = weakref.WeakKeyDictionary()
 _recorder_of_any: Callable[["DataLoader[Any]"], Recorder] | None = None
-_installed_by = 0
-_classes: dict[type, type] = {}
 
 
 class _Watched:
@@ -46,7 +34,7 @@ class _Watched:
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
         if isinstance(data, Stamped):
-            self._storebench.arrived(data)
+            self._storebench.made(data.made)
             data = data.batch
         return super()._process_data(data, *rest)  # type: ignore[misc]
 
@@ -62,14 +50,9 @@ def watch(loader: "DataLoader[Any]", recorder: Recorder) -> None:
     """Have the iterators of a loader report to a recorder from now on."""
     recorder.workers = loader.num_workers
     recorder.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
-    missing = [
-        name for name, part in _PARTS.items() if not hasattr(getattr(torch_dataloader, name, None), part)
-    ]
-    if missing:
-        recorder.opaque = f"this torch has no {missing[0]}"
-        return
     if getattr(loader, "_iterator", None) is not None:
         recorder.opaque = "its workers had been started before"
+        return
     _install()
     _recorders[loader] = recorder
 
@@ -81,23 +64,20 @@ def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder]) -> None:
     _install()
 
 
+@functools.cache
 def _install() -> None:
-    global _installed_by  # noqa: PLW0603
-    if _installed_by:
-        return
-    _installed_by = os.getpid()
     make_iterator, iterate = DataLoader._get_iterator, DataLoader.__iter__
 
     def iterate_watched(loader: "DataLoader[Any]") -> Any:
         recorder = _recorder(loader)
-        if recorder is None or recorder.is_inside:
+        if recorder is None:
             return iterate(loader)
         with recorder.beginning():
             return iterate(loader)
 
     def make_watched_iterator(loader: "DataLoader[Any]") -> Any:
         recorder = _recorder(loader)
-        if recorder is None or recorder.failure:
+        if recorder is None or recorder.has_failed:
             return make_iterator(loader)
         return _watched_iterator(loader, recorder, make_iterator)
 
@@ -106,7 +86,7 @@ def _install() -> None:
 
 
 def _recorder(loader: "DataLoader[Any]") -> Recorder | None:
-    if os.getpid() != _installed_by:  # a worker that iterates a loader of its own
+    if get_worker_info() is not None:  # a worker that iterates a loader of its own
         return None
     recorder = _recorders.get(loader)
     if recorder is None and _recorder_of_any is not None:
@@ -126,24 +106,14 @@ def _watched_iterator(
     finally:
         loader.worker_init_fn = init
     kind = type(iterator)
-    if not issubclass(kind, _KINDS):
-        recorder.opaque = f"its iterator is a {kind.__name__}"
-        return make(loader)  # without times, which nobody would take off the batches
-    if kind not in _classes:
-        _classes[kind] = type(kind.__name__, (_Watched, kind), {})
     iterator._storebench = recorder
-    iterator.__class__ = _classes[kind]
+    iterator.__class__ = type(kind.__name__, (_Watched, kind), {})
     if not loader.num_workers:
+
+        def deliver(batch: Any, made: Made) -> Any:
+            recorder.made(made)
+            return batch
+
         recorder.maker = Maker()
-        iterator._dataset_fetcher = TimedFetcher(
-            iterator._dataset_fetcher, recorder.maker, _deliver(recorder)
-        )
+        iterator._dataset_fetcher = TimedFetcher(iterator._dataset_fetcher, recorder.maker, deliver)
     return iterator
-
-
-def _deliver(recorder: Recorder) -> Callable[[Any, Made], Any]:
-    def deliver(batch: Any, made: Made) -> Any:
-        recorder.made(made)
-        return batch
-
-    return deliver
