@@ -85,9 +85,6 @@ class Report:
     workers_needed: int | None = None
     parts_s: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
-    busy_frac: float | None = None
-    ready_batches: float | None = None
-    prefetched: int = 0
     device_bytes: float | None = None
     major_faults: float | None = None
     startup_s: float = 0.0
@@ -127,8 +124,6 @@ class Report:
             yield "  making batches: " + ", ".join(
                 f"{name} {share:.0%}" for name, share in self.shares.items()
             )
-        if self.busy_frac is not None and self.ready_batches is not None and self.workers:
-            yield f"  workers busy {self.busy_frac:.0%}, batches ready {self.ready_batches:.1f} of {self.prefetched}"
         if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
             yield (
                 f"  of {self.total_s:.2f} s: "
@@ -151,26 +146,29 @@ def _row(title: str, cells: Mapping[str, float]) -> str:
 
 def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:
     """Return the lines of the user's code with the most samples."""
-    lines: dict[tuple[str, int], Counter[str]] = {}
-    for place, count in places.items():
-        calls = lines.setdefault((place.file, place.line), Counter())
-        calls[f"{Path(place.inner_file).name} {place.inner_function}"] += count
+    lines: Counter[tuple[str, int]] = Counter()
+    calls: dict[tuple[str, int], str] = {}
+    for place, count in places.most_common():
+        lines[place.file, place.line] += count
+        calls.setdefault((place.file, place.line), place.calls)
     return tuple(
         HotLine(
-            share=calls.total() / places.total(),
+            share=count / places.total(),
             file=file,
             line=line,
             text=linecache.getline(file, line).strip(),
-            calls=calls.most_common(1)[0][0],
+            calls=calls[file, line],
         )
-        for (file, line), calls in sorted(lines.items(), key=lambda item: -item[1].total())[:5]
+        for (file, line), count in lines.most_common(5)
     )
 
 
 def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
     """Return what could not be seen."""
-    if recorder.opaque or not is_inside_seen:
-        yield f"the inside of the loader ({recorder.opaque or 'batches came without times'})"
+    if recorder.makes:
+        yield "the inside of the loader (it is not a DataLoader of torch)"
+    elif not is_inside_seen:
+        yield "the inside of the loader (batches came without times)"
     if len(recorder.steps) == MOST_STEPS:
         yield f"all but the last {MOST_STEPS:,} steps"
     if recorder.first_files is not None and not counts_reads(recorder.first_files.filesystem):

@@ -160,20 +160,12 @@ class TimedFetcher:
             made = self._maker.end()
         return batch if made is None else self._deliver(batch, made)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._fetcher, name)
 
-
-class WorkerInit:
-    """A loader's `worker_init_fn`: call the user's own, then have this worker's batches timed."""
-
-    def __init__(self, before: Callable[[int], None] | None) -> None:
-        self._before = before
-
-    def __call__(self, worker: int) -> None:
-        if self._before is not None:
-            self._before(worker)
-        Guard().attempt(_time_batches)
+def init_worker(before: Callable[[int], None] | None, worker: int) -> None:
+    """Call the user's own `worker_init_fn`, then have this worker's batches timed."""
+    if before is not None:
+        before(worker)
+    Guard().attempt(_time_batches)
 
 
 def _time_batches() -> None:

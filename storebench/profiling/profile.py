@@ -76,7 +76,7 @@ def _watch(recorder: Recorder, loader: Iterable[Any]) -> None:
 
         watch(loader, recorder)
     else:
-        recorder.opaque, recorder.makes = "it is not a DataLoader of torch", True
+        recorder.makes = True
 
 
 class _Steps(Generic[_Batch]):

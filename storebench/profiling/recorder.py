@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from storebench.profiling.files import Files, files_of
@@ -22,7 +22,6 @@ class Step:
     place: int  # in its epoch
     wait_ns: int  # in the first step, that for `iter()` as well
     wait_cpu_ns: int  # of the thread that waits
-    ready: int | None
     made: Made | None
     loop_ns: int | None = None
     cpu_ns: int = 0  # of this process, wait and loop
@@ -33,9 +32,7 @@ class Recorder(Guard):
     """Record the steps of a loop."""
 
     workers: int = 0
-    prefetched: int = 0
-    opaque: str = ""  # why the inside of the loader is not seen
-    makes: bool = False  # whether a request for a batch makes it, all of it in this process
+    makes: bool = False  # whether requests make the batches: the loader is not of torch
     maker: Maker | None = None  # of batches that this process makes
     steps: collections.deque[Step] = field(default_factory=lambda: collections.deque(maxlen=MOST_STEPS))
     epochs: int = 0
@@ -48,7 +45,6 @@ class Recorder(Guard):
         self._open: Step | None = None  # given, and the next not yet requested
         self._asked_ns = self._given_ns = self._iter_ns = 0
         self._asked_cpu_ns = self._asked_thread_cpu_ns = 0
-        self._ready: int | None = None
         self._made: Made | None = None
 
     @contextlib.contextmanager
@@ -67,10 +63,8 @@ class Recorder(Guard):
             self._iter_ns = clock() - began_ns
 
     @guarded
-    def asked(self, ready: Callable[[], int] | None = None) -> None:
-        """Note that the loop asks for a batch; a call within another adds the number of `ready` batches only."""
-        if ready is not None:
-            self._ready = ready()
+    def asked(self) -> None:
+        """Note that the loop asks for a batch; nothing if that is part of another request."""
         self._depth += 1
         if self._depth > 1:
             return
@@ -102,11 +96,10 @@ class Recorder(Guard):
             place=self._place,
             wait_ns=self._given_ns - self._asked_ns + self._iter_ns,
             wait_cpu_ns=time.thread_time_ns() - self._asked_thread_cpu_ns,
-            ready=self._ready,
             made=self._made,
         )
         self.steps.append(self._open)
-        self._made = self._ready = None
+        self._made = None
         self._place += 1
         self._iter_ns = 0
 

@@ -18,12 +18,11 @@ _REST = 1000
 
 
 class Place(NamedTuple):
-    """A line of the user's code, and the innermost function that it calls."""
+    """A line of the user's code, and the file and name of the innermost function that it calls."""
 
     file: str
     line: int
-    inner_file: str
-    inner_function: str
+    calls: str
 
 
 class Seen(NamedTuple):
@@ -76,14 +75,15 @@ class Sampler:
         innermost = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
         if innermost is None or innermost.f_code.co_filename.startswith(_OWN):
             return
-        place, code = innermost, innermost.f_code
+        place = innermost
         for frame, _ in traceback.walk_stack(innermost):
             if frame.f_code.co_filename.startswith(_OWN):
                 break
             if not frame.f_code.co_filename.startswith(_LIBRARIES):
                 place = frame
                 break
-        self._places[Place(place.f_code.co_filename, place.f_lineno, code.co_filename, code.co_name)] += 1
+        calls = f"{os.path.basename(innermost.f_code.co_filename)} {innermost.f_code.co_name}"  # noqa: PTH119
+        self._places[Place(place.f_code.co_filename, place.f_lineno, calls)] += 1
 
     def _see_files(self) -> None:
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each would take longer

@@ -3,26 +3,24 @@
 ``python -m storebench.profiling.script [-m] NAME [arguments]``, which ``storebench profile`` becomes.
 """
 
+import fcntl
 import importlib.abc
 import importlib.machinery
 import json
 import os
 import runpy
-import shutil
 import statistics
 import sys
 import tempfile
-import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from storebench.profiling.evidence import Bound, Report
 from storebench.profiling.guard import Guard, say
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import LEAST_GAIN, report_of
-
-_WAIT_FOR_RANKS_S = 5.0
 
 _recorders: dict[tuple[Any, ...], Recorder] = {}
 
@@ -83,23 +81,13 @@ def main() -> None:
         if as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            _run_file(name)
+            sys.path[0] = os.path.dirname(os.path.realpath(name))  # noqa: PTH120
+            runpy.run_path(os.path.abspath(name), run_name="__main__")  # noqa: PTH100 - as Python shows it, with links
     except BaseException:
         _hide_own_frames()
         raise
     finally:
         Guard().attempt(_conclude)
-
-
-def _run_file(name: str) -> None:
-    sys.path[0] = os.path.dirname(os.path.realpath(name))  # noqa: PTH120
-    name = os.path.abspath(name)  # noqa: PTH100 - as Python shows it, with links
-    module = types.ModuleType("__main__")
-    module.__file__ = name
-    module.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = module
-    code = compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 - it is the user's
 
 
 def _hide_own_frames() -> None:
@@ -120,35 +108,33 @@ def _conclude() -> None:
     for recorder in _recorders.values():
         recorder.ended()
     reports = sorted(map(report_of, _recorders.values()), key=lambda report: report.total_s)
-    if not reports:
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if ranks > 1:
+        _conclude_ranks(reports[-1] if reports else Report(bound=Bound.UNKNOWN), ranks)
+    elif not reports:
         say("storebench profile: the script iterated no torch DataLoader")
-    elif (ranks := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > 1:
-        last = reports[-1]
-        _conclude_ranks(_Rank(int(os.environ["RANK"]), last.step_s, last.wait_s, str(last)), ranks)
     else:
         say(str(reports[-1]))
         if len(reports) > 1:
             say(f"  other loaders: {len(reports) - 1}")
 
 
-def _conclude_ranks(own: _Rank, count: int) -> None:
-    """Hand this rank's times to the first of its node, which writes the verdict; all were started by one process."""
+def _conclude_ranks(report: Report, count: int) -> None:
+    """Write this rank's times, also to a file for the last rank of the node that ends; all were started by one process."""
+    own = _Rank(int(os.environ["RANK"]), report.step_s, report.wait_s, str(report))
     times = f"{1e3 * own.step_s:,.2f} ms per step, waiting {1e3 * own.wait_s:,.2f} ms"
     say(f"storebench profile: rank {own.rank}: {times}")
-    folder = Path(tempfile.gettempdir(), f"storebench-profile-{os.getuid()}-{os.getppid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if os.environ["LOCAL_RANK"] != "0":
-        unfinished = folder / f"{own.rank}.part"
-        unfinished.write_text(json.dumps(own), encoding="utf-8")
-        unfinished.rename(folder / f"{own.rank}.json")
-        return
-    deadline = time.monotonic() + _WAIT_FOR_RANKS_S
-    while len(paths := list(folder.glob("*.json"))) < count - 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    _say_verdict([own, *(_Rank(*json.loads(path.read_text(encoding="utf-8"))) for path in paths)])
-    if len(paths) < count - 1:
-        say(f"storebench profile: {count - 1 - len(paths)} of {count} ranks did not end in time")
-    shutil.rmtree(folder, ignore_errors=True)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    name = f"storebench-profile-{os.getuid()}-{os.getppid()}-{attempt}.jsonl"
+    path = Path(tempfile.gettempdir(), name)
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps(own) + "\n")
+        file.seek(0)
+        ranks = [_Rank(*json.loads(line)) for line in file]
+    if len(ranks) == count:
+        path.unlink()
+        _say_verdict(sorted(ranks))
 
 
 def _say_verdict(ranks: list[_Rank]) -> None:

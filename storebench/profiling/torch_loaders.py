@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
-from storebench.profiling.making import Made, Maker, Stamped, TimedFetcher, WorkerInit
+from storebench.profiling.making import Made, Maker, Stamped, TimedFetcher, init_worker
 from storebench.profiling.recorder import Recorder
 
 _recorders: "weakref.WeakKeyDictionary[DataLoader[Any], Recorder]" = weakref.WeakKeyDictionary()
@@ -23,7 +23,7 @@ class _Watched:
 
     def __next__(self) -> Any:
         recorder = self._storebench
-        recorder.asked(self._ready)
+        recorder.asked()
         try:
             batch = super().__next__()  # type: ignore[misc]
         except BaseException:
@@ -38,22 +38,10 @@ class _Watched:
             data = data.batch
         return super()._process_data(data, *rest)  # type: ignore[misc]
 
-    def _ready(self) -> int:
-        """Return the number of batches that are made and not yet taken."""
-        if not hasattr(self, "_task_info"):
-            return 0
-        queued: int = self._data_queue.qsize()  # type: ignore[attr-defined]
-        return queued + sum(len(task) == 2 for task in self._task_info.values())
-
 
 def watch(loader: "DataLoader[Any]", recorder: Recorder) -> None:
     """Have the iterators of a loader report to a recorder from now on."""
     recorder.workers = loader.num_workers
-    recorder.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
-    if getattr(loader, "_iterator", None) is not None:
-        recorder.opaque = "its workers had been started before"
-        return
-    _install()
     _recorders[loader] = recorder
 
 
@@ -61,48 +49,33 @@ def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder]) -> None:
     """Watch every loader that this process iterates."""
     global _recorder_of_any  # noqa: PLW0603 - one per process, like the class that is extended
     _recorder_of_any = recorder_of
-    _install()
-
-
-@functools.cache
-def _install() -> None:
-    make_iterator, iterate = DataLoader._get_iterator, DataLoader.__iter__
-
-    def iterate_watched(loader: "DataLoader[Any]") -> Any:
-        recorder = _recorder(loader)
-        if recorder is None:
-            return iterate(loader)
-        with recorder.beginning():
-            return iterate(loader)
-
-    def make_watched_iterator(loader: "DataLoader[Any]") -> Any:
-        recorder = _recorder(loader)
-        if recorder is None or recorder.has_failed:
-            return make_iterator(loader)
-        return _watched_iterator(loader, recorder, make_iterator)
-
-    DataLoader.__iter__ = iterate_watched  # type: ignore[method-assign]
-    DataLoader._get_iterator = make_watched_iterator  # type: ignore[method-assign, assignment]
 
 
 def _recorder(loader: "DataLoader[Any]") -> Recorder | None:
     if get_worker_info() is not None:  # a worker that iterates a loader of its own
         return None
-    recorder = _recorders.get(loader)
-    if recorder is None and _recorder_of_any is not None:
-        recorder = _recorder_of_any(loader)
-        watch(loader, recorder)
-    return recorder
+    if loader not in _recorders and _recorder_of_any is not None:
+        watch(loader, _recorder_of_any(loader))
+    return _recorders.get(loader)
 
 
-def _watched_iterator(
-    loader: "DataLoader[Any]", recorder: Recorder, make: Callable[["DataLoader[Any]"], Any]
-) -> Any:
+def _iterate_watched(loader: "DataLoader[Any]") -> Any:
+    recorder = _recorder(loader)
+    if recorder is None:
+        return _iterate(loader)
+    with recorder.beginning():
+        return _iterate(loader)
+
+
+def _make_watched_iterator(loader: "DataLoader[Any]") -> Any:
+    recorder = _recorder(loader)
+    if recorder is None or recorder.has_failed:
+        return _make_iterator(loader)
     init = loader.worker_init_fn
     if loader.num_workers:
-        loader.worker_init_fn = WorkerInit(init)
+        loader.worker_init_fn = functools.partial(init_worker, init)
     try:
-        iterator: Any = make(loader)
+        iterator: Any = _make_iterator(loader)
     finally:
         loader.worker_init_fn = init
     kind = type(iterator)
@@ -117,3 +90,9 @@ def _watched_iterator(
         recorder.maker = Maker()
         iterator._dataset_fetcher = TimedFetcher(iterator._dataset_fetcher, recorder.maker, deliver)
     return iterator
+
+
+# This module is imported when the first loader is to be watched.
+_iterate, _make_iterator = DataLoader.__iter__, DataLoader._get_iterator
+DataLoader.__iter__ = _iterate_watched  # type: ignore[method-assign]
+DataLoader._get_iterator = _make_watched_iterator  # type: ignore[method-assign, assignment]

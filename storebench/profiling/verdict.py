@@ -90,7 +90,6 @@ def report_of(recorder: Recorder) -> Report:
     first = [step for step in steps if step.place < lag]
     made = [step.made for step in even if step.made is not None]
     counted = [one.counted for one in made if one.counted is not None]
-    busy_s = sum(one.ended_ns - one.began_ns for one in made) * _S
     shares = _shares(made)
     costs = _costs(recorder.workers, even, made, shares, wait_s, loop_s)
     report = Report(
@@ -101,11 +100,8 @@ def report_of(recorder: Recorder) -> Report:
         wait_s=wait_s,
         loop_s=loop_s,
         workers=recorder.workers,
-        parts_s=_parts(costs) if made and not recorder.opaque else {},
+        parts_s=_parts(costs) if made and not recorder.makes else {},
         shares=shares,
-        busy_frac=min(1.0, busy_s / max(lag * _total_s(even), _NONE)) if made else None,
-        ready_batches=_mean(step.ready for step in even if step.ready is not None),
-        prefetched=recorder.prefetched,
         device_bytes=_mean(count.device_bytes for count in counted),
         major_faults=_mean(count.major_faults for count in counted),
         startup_s=max(0.0, _total_s(first) - len(first) * (wait_s + loop_s)),

@@ -3,8 +3,10 @@
 import copy
 import gc
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +117,30 @@ def test_leaving_the_loop_ends_the_workers_and_shows_the_verdict(capsys: pytest.
     finally:
         gc.enable()
     assert "storebench profile: limited by" in capsys.readouterr().err
+
+
+class Stored(Squares):
+    """A dataset that keeps a file open, above a descriptor that is not in use."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(400, sleep_s=0.005)
+        unused = os.open(path, os.O_RDONLY)
+        self.file = path.open("rb")
+        os.close(unused)
+
+
+@pytest.mark.parametrize("wrap", [DataLoader, iter], ids=["torch", "iterator"])
+def test_the_files_that_stay_open_are_seen(wrap: Callable[[Any], Iterable[Any]], tmp_path: Path) -> None:
+    path = tmp_path / "samples.bin"
+    path.write_bytes(bytes(1 << 20))
+    dataset = Stored(path)
+    profiled = storebench.profile(wrap(dataset), show=False)
+    for _ in profiled:
+        pass
+    files = profiled.report().files
+    dataset.file.close()
+    assert files is not None
+    assert files.folder == str(tmp_path)
 
 
 def interrupted() -> Iterator[int]:
