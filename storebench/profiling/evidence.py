@@ -45,7 +45,8 @@ class Bound(enum.StrEnum):
     )
     LOCK = "a lock", "one file or object per worker"
     COLLATE = "collate", "less work per batch: tensors of one shape, made in the dataset"
-    HANDOFF = "the handoff", "larger batches, or fewer tensors per batch"
+    HANDOFF = "the handoff", "fewer tensors per batch, or a loader that shares memory: storebench.Loader"
+    SMALL_BATCHES = "small batches", "larger batches"
     PINNING = "pinning", "fewer bytes per batch: uint8 images, converted on the device"
     LOADER = "the loader", "its inside was not seen"
     FEW_WORKERS = "too few workers", "num_workers={}"
@@ -85,8 +86,13 @@ class Report:
     workers_needed: int | None = None
     parts_s: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
+    cpu_s: float | None = None
     device_bytes: float | None = None
     major_faults: float | None = None
+    ready_batches: float | None = None
+    prefetched: int = 0
+    first_batch_s: float = 0.0
+    worker_start_s: float | None = None
     startup_s: float = 0.0
     stall_s: float = 0.0
     hot: tuple[HotLine, ...] = ()

@@ -24,9 +24,12 @@ class Files:
 def files_of(seen: Iterable[str]) -> Files | None:
     """Count the resident share of the files that were seen, or of others beside them if there are many small ones."""
     try:
-        paths = [path for path in map(Path, sorted(seen)) if path.is_file() and path.stat().st_size]
-        if not paths:
+        sizes = {path: path.stat().st_size for path in map(Path, seen) if path.is_file()}
+        largest = max(sizes, key=sizes.__getitem__, default=Path())
+        if not sizes.get(largest):
             return None
+        # A process has other files open as well.
+        paths = sorted(path for path, size in sizes.items() if size and path.suffix == largest.suffix)
         folder = os.path.commonpath([path.parent for path in paths])
         if len(paths) >= _MANY_FILES:  # each of these was read just before it was seen
             beside = itertools.islice(paths[0].parent.iterdir(), _COUNTED_FILES)

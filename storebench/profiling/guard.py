@@ -32,16 +32,25 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the user's program goes on
-            self.has_failed = True
-            say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
+            self.fail(error)
             return None
+
+    def fail(self, error: Exception) -> None:
+        self.has_failed = True
+        say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
 
 
 def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R | None]:
-    """Have every call of a method be an attempt."""
+    """Have every call of a method be an attempt. It is called in every step, so it does not call `attempt`."""
 
     @functools.wraps(method)
     def attempt(self: _G, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        return self.attempt(method, self, *args, **kwargs)
+        if self.has_failed:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the user's program goes on
+            self.fail(error)
+            return None
 
     return attempt

@@ -12,20 +12,35 @@ from storebench.profiling.sampling import Sampler, Seen
 
 clock = time.monotonic_ns
 
-_COUNT_EVERY_NS = 20_000_000
-"""Kernel counters are read for a batch if the last were read so long ago: reading them takes some 40 microseconds."""
-
-_TELL_EVERY_NS = 500_000_000
-"""Samples of lines and files travel with a batch if the last did so long ago."""
+_TELL_EVERY_NS = 100_000_000
+"""Counters of the kernel, lines and files travel with a batch if the last did so long ago: reading them takes some time."""
 
 
-class Counted(NamedTuple):
-    """The kernel's counters of one batch."""
+class Schedule:
+    """How long a thread has been ready to run without a core; always 0 where the kernel does not count it."""
 
-    cpu_ns: int
-    delayed_ns: int  # ready to run, but without a core
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def delayed_ns(self) -> int:
+        return 0 if self._file is None else int(os.pread(self._file, 128, 0).split()[1])
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class Told(NamedTuple):
+    """What a process says of the time since it last did: the kernel's counters, and samples."""
+
+    batches: int
+    cpu_ns: int  # of all its threads
     device_bytes: int
     major_faults: int
+    seen: Seen
 
 
 class Made(NamedTuple):
@@ -34,9 +49,11 @@ class Made(NamedTuple):
     began_ns: int
     collated_ns: int  # the dataset and its transforms end, collate begins
     ended_ns: int
-    counted: Counted | None
-    seen: Seen
-    pickling_ns: int = 0
+    dataset_cpu_ns: int  # of the thread that makes the batch
+    collate_cpu_ns: int
+    delayed_ns: int  # ready to run, but without a core
+    told: Told | None
+    pickling_ns: int = 0  # CPU time
     unpickling_ns: int = 0
     pinning_ns: int = 0
 
@@ -45,74 +62,71 @@ class Maker(Guard):
     """Time the batches that this process makes."""
 
     def __init__(self) -> None:
-        self._began_ns = self._collated_ns = self._counted_ns = 0
+        self._began_ns = self._collated_ns = self._began_cpu_ns = self._collated_cpu_ns = self._delayed_ns = 0
         self._is_busy = False
-        self._told_ns = clock()
+        self._told_ns = self._batches = 0
+        self._cpu_ns = time.process_time_ns()
         self._meter = IoMeter()
         self._meter.begin()
-        self._schedule: int | None = None  # this thread's counters
-        with contextlib.suppress(OSError):
-            self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._before: tuple[int, int] | None = None
+        self._schedule = Schedule()
         self._sampler = Sampler(lambda: self._is_busy)
 
     @guarded
     def begin(self) -> None:
-        self._began_ns, self._collated_ns = clock(), 0
-        if self._began_ns - self._counted_ns >= _COUNT_EVERY_NS:
-            self._meter.read()
-            self._before = time.process_time_ns(), self._delayed_ns()
+        self._began_ns, self._began_cpu_ns, self._collated_ns = clock(), time.thread_time_ns(), 0
+        self._delayed_ns = self._schedule.delayed_ns()
         self._is_busy = True
 
     def collate(self) -> None:
-        self._collated_ns = clock()
+        self._collated_ns, self._collated_cpu_ns = clock(), time.thread_time_ns()
 
     @guarded
     def end(self) -> Made:
         """Return the times of the batch that `begin` began."""
         self._is_busy = False
-        ended_ns = clock()
-        counted = None
-        if self._before is not None:
-            cpu_ns, delayed_ns = self._before
-            io = self._meter.read()
-            counted = Counted(
-                cpu_ns=time.process_time_ns() - cpu_ns,
-                delayed_ns=self._delayed_ns() - delayed_ns,
-                device_bytes=io.device_read_bytes if io else 0,
-                major_faults=io.major_faults if io else 0,
-            )
-            self._before, self._counted_ns = None, ended_ns
-        seen = Seen({}, ())
-        if ended_ns - self._told_ns >= _TELL_EVERY_NS:
-            self._told_ns = ended_ns
-            seen = self._sampler.take()
-        return Made(self._began_ns, self._collated_ns or ended_ns, ended_ns, counted, seen)
+        ended_ns, cpu_ns = clock(), time.thread_time_ns()
+        if not self._collated_ns:
+            self._collated_ns, self._collated_cpu_ns = ended_ns, cpu_ns
+        self._batches += 1
+        return Made(
+            self._began_ns,
+            self._collated_ns,
+            ended_ns,
+            self._collated_cpu_ns - self._began_cpu_ns,
+            cpu_ns - self._collated_cpu_ns,
+            self._schedule.delayed_ns() - self._delayed_ns,
+            self._tell(ended_ns) if ended_ns - self._told_ns >= _TELL_EVERY_NS else None,
+        )
 
     def stop(self) -> Seen:
-        """Stop timing; return what no batch has told."""
+        """Stop timing; return the samples that no batch has told."""
         self._is_busy = False
         self._sampler.stop()
         self._meter.end()
-        if self._schedule is not None:
-            os.close(self._schedule)
-            self._schedule = None
+        self._schedule.close()
         return self._sampler.take()
 
-    def _delayed_ns(self) -> int:
-        """Return how long this thread has been ready to run without a core; 0 if the kernel does not count it."""
-        return 0 if self._schedule is None else int(os.pread(self._schedule, 128, 0).split()[1])
+    def _tell(self, now_ns: int) -> Told:
+        io, cpu_ns, batches = self._meter.read(), self._cpu_ns, self._batches
+        self._cpu_ns, self._batches, self._told_ns = time.process_time_ns(), 0, now_ns
+        return Told(
+            batches=batches,
+            cpu_ns=self._cpu_ns - cpu_ns,
+            device_bytes=io.device_read_bytes if io else 0,
+            major_faults=io.major_faults if io else 0,
+            seen=self._sampler.take(),
+        )
 
 
 class _Moment:
-    """The moment when it is pickled; it unpickles as that moment and the one of unpickling."""
+    """The moment when it is pickled, in CPU time; it unpickles as that and the moment of unpickling."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (clock(),)
+        return _arrived, (time.thread_time_ns(),)
 
 
-def _arrived(sent_ns: int) -> tuple[int, int]:
-    return sent_ns, clock()
+def _arrived(sent_cpu_ns: int) -> tuple[int, int]:
+    return sent_cpu_ns, clock()
 
 
 class Stamped:
@@ -122,8 +136,8 @@ class Stamped:
         self.batch, self.made = batch, made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled in this order, so the batch is between the two moments, on both sides.
-        return _restored, (_Moment(), self.made, self.batch, _Moment())
+        # Pickled in this order, so the batch is between the two moments, on both sides. A plain tuple is pickled faster.
+        return _restored, (_Moment(), tuple(self.made), self.batch, _Moment())
 
     def pin_memory(self) -> "Stamped":
         """Pin the batch; torch calls this in its thread."""
@@ -135,8 +149,10 @@ class Stamped:
         return self
 
 
-def _restored(first: tuple[int, int], made: Made, batch: Any, last: tuple[int, int]) -> Stamped:
-    return Stamped(batch, made._replace(pickling_ns=last[0] - first[0], unpickling_ns=last[1] - first[1]))
+def _restored(first: tuple[int, int], made: tuple[Any, ...], batch: Any, last: tuple[int, int]) -> Stamped:
+    return Stamped(
+        batch, Made(*made)._replace(pickling_ns=last[0] - first[0], unpickling_ns=last[1] - first[1])
+    )
 
 
 class TimedFetcher:

@@ -70,13 +70,13 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
 
 
 def _watch(recorder: Recorder, loader: Iterable[Any]) -> None:
+    recorder.makes = True
     torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is not None and isinstance(loader, torch_data.DataLoader):
+    if torch_data is not None:
         from storebench.profiling.torch_loaders import watch
 
-        watch(loader, recorder)
-    else:
-        recorder.makes = True
+        if isinstance(loader, torch_data.DataLoader):
+            watch(loader, recorder)
 
 
 class _Steps(Generic[_Batch]):
@@ -100,7 +100,7 @@ class _Steps(Generic[_Batch]):
             if isinstance(error, StopIteration) or not isinstance(error, Exception):
                 self._show()
             raise
-        self._recorder.given()
+        self._recorder.given(batch)
         return batch
 
     def __del__(self) -> None:

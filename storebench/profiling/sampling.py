@@ -26,9 +26,10 @@ class Place(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The lines that were seen, with their counts, and the files."""
+    """The lines that were seen, with their counts, how often the kernel was waiting for a device there, and the files."""
 
     places: Mapping[Place, int]
+    io_waits: int
     files: Iterable[str]
 
 
@@ -45,9 +46,10 @@ class Sampler:
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self._places: collections.Counter[Place] = collections.Counter()
+        self._io_waits = 0
         self._files: set[str] = set()
         self._is_busy = is_busy
-        self._thread_id = threading.get_ident()
+        self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="storebench-profile", daemon=True).start()
 
@@ -56,8 +58,8 @@ class Sampler:
 
     def take(self) -> Seen:
         """Return what was seen since this was last called."""
-        seen = Seen(self._places, self._files)
-        self._places, self._files = collections.Counter(), set()
+        seen = Seen(self._places, self._io_waits, self._files)
+        self._places, self._io_waits, self._files = collections.Counter(), 0, set()
         return seen
 
     def _run(self) -> None:
@@ -66,7 +68,8 @@ class Sampler:
             began = time.thread_time()
             if self._is_busy():
                 self._see_place()
-                with contextlib.suppress(OSError):  # too many are open
+                with contextlib.suppress(OSError):  # too many are open, or there is no /proc
+                    self._see_io_wait()
                     self._see_files()
             pause_s = max(_EVERY_S, _REST * (time.thread_time() - began))
 
@@ -85,10 +88,15 @@ class Sampler:
         calls = f"{os.path.basename(innermost.f_code.co_filename)} {innermost.f_code.co_name}"  # noqa: PTH119
         self._places[Place(place.f_code.co_filename, place.f_lineno, calls)] += 1
 
+    def _see_io_wait(self) -> None:
+        """Count the thread if it sleeps uninterruptibly, as it does for a block device or a page of a file."""
+        with open(f"/proc/self/task/{self._native_id}/stat", "rb") as file:  # noqa: PTH123 - faster
+            self._io_waits += file.read().rpartition(b")")[2].split()[0] == b"D"
+
     def _see_files(self) -> None:
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each would take longer
             with contextlib.suppress(OSError):  # closed since
                 path = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
                 mode = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE
-                if path.startswith("/") and mode != os.O_WRONLY and not path.startswith(_NOT_DATA):
+                if path.startswith("/") and mode == os.O_RDONLY and not path.startswith(_NOT_DATA):
                     self._files.add(path)

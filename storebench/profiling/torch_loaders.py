@@ -2,6 +2,7 @@
 
 # ruff: noqa: SLF001 - torch has no public names for what is extended here
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -23,13 +24,13 @@ class _Watched:
 
     def __next__(self) -> Any:
         recorder = self._storebench
-        recorder.asked()
+        recorder.asked(self._ready)
         try:
             batch = super().__next__()  # type: ignore[misc]
         except BaseException:
             recorder.ended()
             raise
-        recorder.given()
+        recorder.given(batch)
         return batch
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
@@ -38,10 +39,24 @@ class _Watched:
             data = data.batch
         return super()._process_data(data, *rest)  # type: ignore[misc]
 
+    def _ready(self) -> int:
+        """Return the number of batches that are made and not yet taken."""
+        ready = 0
+        if hasattr(self, "_task_info"):
+            ready = sum(len(task) == 2 for task in self._task_info.values())
+            with contextlib.suppress(NotImplementedError):  # macOS has no size of a queue
+                ready += self._data_queue.qsize()  # type: ignore[attr-defined]
+        return ready
+
 
 def watch(loader: "DataLoader[Any]", recorder: Recorder) -> None:
     """Have the iterators of a loader report to a recorder from now on."""
-    recorder.workers = loader.num_workers
+    recorder.workers, recorder.batch_size = loader.num_workers, loader.batch_size
+    recorder.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
+    recorder.makes = False
+    if recorder.maker is not None:
+        recorder.maker.stop()
+        recorder.maker = None
     _recorders[loader] = recorder
 
 
@@ -54,8 +69,11 @@ def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder]) -> None:
 def _recorder(loader: "DataLoader[Any]") -> Recorder | None:
     if get_worker_info() is not None:  # a worker that iterates a loader of its own
         return None
-    if loader not in _recorders and _recorder_of_any is not None:
-        watch(loader, _recorder_of_any(loader))
+    if loader not in _recorders:
+        if Recorder.making is not None:  # an iterable around a loader of torch
+            watch(loader, Recorder.making)
+        elif _recorder_of_any is not None:
+            watch(loader, _recorder_of_any(loader))
     return _recorders.get(loader)
 
 

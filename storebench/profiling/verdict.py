@@ -1,7 +1,7 @@
 """The verdict on a recorded loop: the part whose removal would gain most, and by how much, from its measured times.
 
 With workers, a step takes as long as the longest of the loop, the workers side by side, the pinning thread, and all CPU
-time over the cores; without workers, their sum.
+time over the cores; without workers, their sum. Times without a core are no part's own: they come from all CPU time.
 """
 
 import dataclasses
@@ -27,6 +27,15 @@ _ENOUGH = 0.95
 
 _MANY = 2
 """More than this many times the workers that are needed are too many."""
+
+_FULL_BATCH = 32
+"""What is done once for a batch weighs little from so many samples on."""
+
+_MANY_TENSORS = 8
+"""So many tensors per batch could be handed over as one."""
+
+_LOCKED_FRAC = 0.3
+"""Of two workers that share a lock, one waits for it half of the time."""
 
 _LOCK = re.compile(r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize")
 
@@ -57,19 +66,31 @@ class _Costs:
         looping = self.wall[Bound.COMPUTE] + self.receiving_s + self.rest_s
         if not self.workers:
             return looping + self.making_s + self.wall[Bound.PINNING]
-        busy = sum(self.cpu.values()) / len(os.sched_getaffinity(0))
-        return max(looping, self.stretch * self.making_s, self.wall[Bound.PINNING], busy)
+        return max(looping, self.stretch * max(self.making_s, self.busy_s), self.wall[Bound.PINNING])
 
-    def fitted(self, step_s: float) -> "_Costs":
+    @property
+    def busy_s(self) -> float:
+        """Seconds per step if all cores compute all the time."""
+        return sum(self.cpu.values()) / len(os.sched_getaffinity(0))
+
+    def fitted(self, step_s: float, *, are_starving: bool) -> "_Costs":
         """Return the costs that explain the measured time of a step."""
-        if self.workers and self.making_s > self.wall[Bound.COMPUTE] + self.receiving_s:
-            return dataclasses.replace(self, stretch=max(1.0, step_s / self.making_s))
+        if are_starving:
+            longest_s = max(self.making_s, self.busy_s, _NONE)
+            return dataclasses.replace(self, stretch=max(1.0, step_s / longest_s))
         return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step_s))
 
-    def without(self, part: Bound, *, but_s: float = 0.0) -> "_Costs":
-        """Return the costs without a part, except for some seconds of it."""
-        costs = dataclasses.replace(self, wall={**self.wall, part: but_s}, cpu={**self.cpu, part: 0.0})
-        return dataclasses.replace(costs, receiving_s=0.0, rest_s=0.0) if part is Bound.HANDOFF else costs
+    def with_share(self, **shares: float) -> "_Costs":
+        """Return the costs with only a share of some parts, by their names."""
+        left = {Bound[name]: share for name, share in shares.items()}
+        handed = left.get(Bound.HANDOFF, 1.0)
+        return dataclasses.replace(
+            self,
+            wall={part: seconds * left.get(part, 1.0) for part, seconds in self.wall.items()},
+            cpu={part: seconds * left.get(part, 1.0) for part, seconds in self.cpu.items()},
+            receiving_s=handed * self.receiving_s,
+            rest_s=handed * self.rest_s,
+        )
 
     def with_workers(self, count: int) -> "_Costs":
         return dataclasses.replace(self, workers=count)
@@ -88,29 +109,37 @@ def report_of(recorder: Recorder) -> Report:
     stalls = [step.wait_ns * _S for step in steady if step.wait_ns * _S > limit_s]
     wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns or 0 for step in even)
     first = [step for step in steps if step.place < lag]
+    ends_s = recorder.ends_ns * _S
     made = [step.made for step in even if step.made is not None]
-    counted = [one.counted for one in made if one.counted is not None]
-    shares = _shares(made)
-    costs = _costs(recorder.workers, even, made, shares, wait_s, loop_s)
+    told = [one.told for one in made if one.told is not None]
+    batches = sum(one.batches for one in told) or None
+    starts = [step for step in steps if not step.place]
+    started = [step.made.began_ns - step.asked_ns for step in starts if step.made is not None]
+    costs, shares = _costs(recorder, even, made, wait_s, loop_s)
     report = Report(
         bound=Bound.UNKNOWN,
         steps=len(steps),
         epochs=recorder.epochs,
-        total_s=_total_s(first) + _total_s(steady),
+        total_s=_total_s(first) + _total_s(steady) + ends_s,
         wait_s=wait_s,
         loop_s=loop_s,
         workers=recorder.workers,
-        parts_s=_parts(costs) if made and not recorder.makes else {},
+        parts_s=_parts(costs, made) if made and not recorder.makes else {},
         shares=shares,
-        device_bytes=_mean(count.device_bytes for count in counted),
-        major_faults=_mean(count.major_faults for count in counted),
-        startup_s=max(0.0, _total_s(first) - len(first) * (wait_s + loop_s)),
+        cpu_s=batches and sum(one.cpu_ns for one in told) * _S / batches,
+        device_bytes=batches and sum(one.device_bytes for one in told) / batches,
+        major_faults=batches and sum(one.major_faults for one in told) / batches,
+        ready_batches=_mean(step.ready for step in even if step.ready is not None),
+        prefetched=recorder.prefetched,
+        first_batch_s=_mean_s(step.wait_ns for step in starts),
+        worker_start_s=_mean_s(started) if recorder.workers and started else None,
+        startup_s=max(0.0, _total_s(first) - len(first) * (wait_s + loop_s)) + ends_s,
         stall_s=sum(stalls) - len(stalls) * wait_s,
         hot=hot_lines(recorder.places),
         files=recorder.first_files,
         unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
     )
-    return _judged(report, costs, is_opaque=not made)
+    return _judged(report, costs, recorder, is_opaque=not made)
 
 
 def _total_s(steps: Iterable[Step]) -> float:
@@ -133,22 +162,11 @@ def _usual_s(steady: list[Step], lag: int) -> float:
     return max(statistics.median(turns or [_total_s(steady)]), statistics.median(making or [0.0]))
 
 
-def _shares(made: list[Made]) -> dict[str, float]:
-    """Return the shares of the time that a batch takes to make: on a CPU, blocked, and without a core."""
-    counted = [(one, one.counted) for one in made if one.counted is not None]
-    wall = sum(one.ended_ns - one.began_ns for one, _ in counted)
-    if not wall:
-        return {}
-    on_cpu = min(1.0, sum(count.cpu_ns for _, count in counted) / wall)
-    delayed = min(1.0 - on_cpu, sum(count.delayed_ns for _, count in counted) / wall)
-    return {"on a CPU": on_cpu, "blocked": 1.0 - on_cpu - delayed, "without a core": delayed}
-
-
-def _parts(costs: _Costs) -> dict[str, float]:
+def _parts(costs: _Costs, made: list[Made]) -> dict[str, float]:
     """Return the seconds of each stage of a batch that were seen."""
     parts = {
-        "dataset": costs.wall[Bound.TRANSFORM] + costs.wall[Bound.WAITING],
-        "collate": costs.wall[Bound.COLLATE],
+        "dataset": _mean_s(one.collated_ns - one.began_ns for one in made),
+        "collate": _mean_s(one.ended_ns - one.collated_ns for one in made),
     }
     if costs.workers:
         parts |= {"pickling": costs.wall[Bound.HANDOFF], "receiving": costs.receiving_s}
@@ -156,44 +174,78 @@ def _parts(costs: _Costs) -> dict[str, float]:
 
 
 def _costs(
-    workers: int,
-    even: list[Step],
-    made: list[Made],
-    shares: Mapping[str, float],
-    wait_s: float,
-    loop_s: float,
-) -> _Costs:
+    recorder: Recorder, even: list[Step], made: list[Made], wait_s: float, loop_s: float
+) -> tuple[_Costs, dict[str, float]]:
+    """Return what each part costs, and the shares of the time that a batch takes to make."""
+    workers = recorder.workers
     waiting_cpu_s = min(wait_s, _mean_s(step.wait_cpu_ns for step in even))
-    receiving_s = 0.0
-    if workers:
-        unpickling_s = _mean_s(0 if one.pinning_ns else one.unpickling_ns for one in made)
-        receiving_s = min(wait_s, max(waiting_cpu_s, unpickling_s))
-    dataset_s, collate_s = wait_s * max(1, workers), 0.0  # if the inside is not seen
-    if made:
-        dataset_s = _mean_s(one.collated_ns - one.began_ns for one in made)
-        collate_s = _mean_s(one.ended_ns - one.collated_ns for one in made)
+    # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
+    starving_s = _mean_s(
+        min(step.wait_ns, max(0, step.made.ended_ns - step.asked_ns))
+        for step in even
+        if step.made is not None
+    )
+    unpickling_s = _mean_s(0 if one.pinning_ns else one.unpickling_ns for one in made)
     pickling_s = _mean_s(one.pickling_ns for one in made)
-    on_cpu = shares.get("on a CPU", 1.0)
-    # Collating only computes.
-    blocked_s = min(shares.get("blocked", 0.0) * (dataset_s + collate_s), dataset_s)
+    dataset_cpu_s, collate_cpu_s = (
+        _mean_s(one.dataset_cpu_ns for one in made),
+        _mean_s(one.collate_cpu_ns for one in made),
+    )
+    making_s = _mean_s(one.ended_ns - one.began_ns for one in made) or wait_s * max(1, workers)
+    delayed_s = min(
+        _mean_s(one.delayed_ns for one in made), max(0.0, making_s - dataset_cpu_s - collate_cpu_s)
+    )
+    told = [one.told for one in made if one.told is not None]
+    process_cpu_s = sum(one.cpu_ns for one in told) * _S / max(1, sum(one.batches for one in told))
+    if not workers:
+        process_cpu_s = waiting_cpu_s
+    # Other threads of the process compute for the dataset, or hand tensors over.
+    threads_s = max(0.0, process_cpu_s - dataset_cpu_s - collate_cpu_s - pickling_s)
+    handing_s = pickling_s + min(threads_s, unpickling_s) if workers else 0.0
+    blocked_s = max(0.0, making_s - dataset_cpu_s - collate_cpu_s - delayed_s)
+    blocked_s -= min(blocked_s, handing_s)
+    computing_s = min(blocked_s, max(0.0, threads_s - handing_s + pickling_s))
+    blocked_s -= computing_s
+    delay_s = 0.0 if workers else delayed_s  # side by side, parts delay each other
+    collating_frac = collate_cpu_s / max(dataset_cpu_s + collate_cpu_s, _NONE)
+    looping_s = loop_s - (_mean_s(step.delayed_ns for step in even) if workers else 0.0)
     cpu = {
         Bound.COMPUTE: max(0.0, _mean_s(step.cpu_ns for step in even) - waiting_cpu_s),
-        Bound.TRANSFORM: on_cpu * dataset_s,
-        Bound.COLLATE: on_cpu * collate_s,
-        Bound.HANDOFF: on_cpu * pickling_s + (waiting_cpu_s if workers else 0.0),
+        Bound.TRANSFORM: dataset_cpu_s + max(computing_s, threads_s - handing_s + pickling_s),
+        Bound.WAITING: 0.0,
+        Bound.COLLATE: collate_cpu_s,
+        Bound.HANDOFF: handing_s + waiting_cpu_s if workers else 0.0,
+        Bound.PINNING: 0.0,
     }
     wall = {
-        Bound.COMPUTE: loop_s,
-        Bound.TRANSFORM: dataset_s - blocked_s,
+        Bound.COMPUTE: max(0.0, looping_s),
+        Bound.TRANSFORM: dataset_cpu_s + computing_s + delay_s * (1.0 - collating_frac),
         Bound.WAITING: blocked_s,
-        Bound.COLLATE: collate_s,
-        Bound.HANDOFF: pickling_s,
+        Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
+        Bound.HANDOFF: handing_s,
         Bound.PINNING: _mean_s(one.pinning_ns and one.pinning_ns + one.unpickling_ns for one in made),
     }
-    return _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s).fitted(wait_s + loop_s)
+    made_s = (dataset_cpu_s + computing_s + blocked_s + collate_cpu_s) / max(1, workers)
+    is_slower = made_s > looping_s + waiting_cpu_s + handing_s / max(1, workers)
+    are_starving = bool(workers) and (starving_s >= wait_s / 2 or is_slower)
+    receiving_s = (waiting_cpu_s if are_starving else wait_s - starving_s) if workers else 0.0
+    costs = _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s)
+    costs = costs.fitted(wait_s + loop_s, are_starving=are_starving)
+    if not made:
+        return costs, {}
+    reading_s = blocked_s * min(
+        1.0, recorder.io_waits / max(1.0, recorder.places.total() * blocked_s / making_s)
+    )
+    parts = {
+        "on a CPU": making_s - delayed_s - blocked_s,
+        "reading": reading_s,
+        "blocked": blocked_s - reading_s,
+        "without a core": delayed_s,
+    }
+    return costs, {name: seconds / making_s for name, seconds in parts.items()}
 
 
-def _judged(report: Report, costs: _Costs, *, is_opaque: bool) -> Report:
+def _judged(report: Report, costs: _Costs, recorder: Recorder, *, is_opaque: bool) -> Report:
     """Return the report with the limit, the speed-up without it, and the workers that are enough."""
     mean_s = report.total_s / report.steps
 
@@ -203,20 +255,37 @@ def _judged(report: Report, costs: _Costs, *, is_opaque: bool) -> Report:
     def gain_with(other: _Costs) -> float:
         return gain(report.step_s - other.step_s)
 
+    per_batch = min(1.0, (recorder.batch_size or _FULL_BATCH) / _FULL_BATCH)
+    are_small = recorder.tensors * per_batch < 1.0
+    if are_small:
+        handed = costs.with_share(HANDOFF=per_batch, COLLATE=per_batch)
+    else:
+        handed = costs.with_share(HANDOFF=1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0)
+    needed = _workers_needed(costs)
     gains: dict[Bound, float] = {
-        **{part: gain_with(costs.without(part)) for part in costs.wall if part is not Bound.COMPUTE},
-        Bound.STARTUP: gain(report.startup_s / report.steps),
+        part: gain_with(costs.with_share(**{part.name: 0.0}))
+        for part in costs.wall
+        if part is not Bound.COMPUTE
+    }
+    gains |= {Bound.HANDOFF: gain_with(handed)} if costs.workers else {}
+    # Workers that persist start once.
+    again = 1.0 - 1.0 / report.epochs if costs.workers and report.epochs > 1 else 1.0
+    gains |= {
+        Bound.STARTUP: gain(again * report.startup_s / report.steps),
         Bound.STALLS: gain(report.stall_s / report.steps),
     }
     spent = {**costs.wall, Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
     bound: Bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
-    best, needed = gains[bound], _workers_needed(costs)
+    best = gains[bound]
     if best < LEAST_GAIN:
-        bound, best = Bound.COMPUTE, gain_with(costs.without(Bound.COMPUTE))
+        bound, best = Bound.COMPUTE, gain_with(costs.with_share(COMPUTE=0.0))
     elif is_opaque and bound in costs.wall:
         bound = Bound.LOADER
+    elif bound is Bound.HANDOFF and are_small:
+        bound = Bound.SMALL_BATCHES
     elif bound is Bound.STARTUP and costs.workers > _MANY * needed:
         bound = Bound.MANY_WORKERS
+        best = gain(report.startup_s / report.steps * (1.0 - needed / costs.workers))
     elif bound in (Bound.TRANSFORM, Bound.COLLATE, Bound.WAITING):
         # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
         least = _ENOUGH * best if bound is Bound.WAITING else LEAST_GAIN
@@ -224,8 +293,7 @@ def _judged(report: Report, costs: _Costs, *, is_opaque: bool) -> Report:
         if bound is Bound.WAITING:
             bound = _kind_of_wait(report)
         if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
-            each_s = costs.wall[Bound.WAITING] / max(1, costs.workers)
-            best = gain_with(costs.without(Bound.WAITING, but_s=each_s))
+            best = gain_with(costs.with_share(WAITING=1.0 / max(1, costs.workers)))
         elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
             bound, best = Bound.FEW_WORKERS, more
     return dataclasses.replace(report, bound=bound, gain=best, workers_needed=None if is_opaque else needed)
@@ -239,7 +307,7 @@ def _workers_needed(costs: _Costs) -> int:
 
 
 def _kind_of_wait(report: Report) -> Bound:
-    if report.device_bytes or report.major_faults:
+    if report.shares["reading"] >= report.shares["blocked"]:
         return Bound.STORAGE
-    line = f"{report.hot[0].text} {report.hot[0].calls}".lower() if report.hot else ""
-    return Bound.LOCK if _LOCK.search(line) else Bound.WAITING
+    locked = sum(line.share for line in report.hot if _LOCK.search(f"{line.text} {line.calls}".lower()))
+    return Bound.LOCK if locked >= _LOCKED_FRAC else Bound.WAITING
