@@ -2,6 +2,7 @@
 
 import enum
 import linecache
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from storebench.profiling.sampling import Place
 from storebench.units import rounded_bytes
 
 _SHOWN_LINES = 2
+_MOST_LINES, _BEFORE_HOT = 12, 6
+_CONVERTED = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".tar", ".parquet"}
+"""Suffixes of files that ``storebench run`` can convert."""
+
 _SHOWN_FRAC = 0.01
 """A share of the time below this is not shown."""
 
@@ -84,6 +89,8 @@ class Report:
     loop_s: float = 0.0
     workers: int = 0
     workers_needed: int | None = None
+    by_workers: Mapping[int, float] = field(default_factory=dict)  # how many times as fast
+    is_swept: bool = False  # whether `by_workers` was measured, not predicted
     parts_s: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     cpu_s: float | None = None
@@ -114,8 +121,20 @@ class Report:
         """What to try."""
         return self.bound.remedy.format(self.workers_needed)
 
+    @property
+    def converting(self) -> str | None:
+        """The command that measures what converting the files would bring; None if they are no image files."""
+        if self.files is None or self.files.suffix not in _CONVERTED:
+            return None
+        return f"storebench run --dataset {shlex.quote(self.files.folder)}"
+
     def __str__(self) -> str:
-        return "\n".join(plain(line) for line in self._lines())
+        lines = list(self._lines())
+        hot = [
+            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}" for line in self.hot
+        ]
+        lines[_BEFORE_HOT:_BEFORE_HOT] = hot[: min(_SHOWN_LINES, _MOST_LINES - len(lines))]
+        return "\n".join(map(plain, lines))
 
     def _lines(self) -> Iterator[str]:
         yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
@@ -127,27 +146,39 @@ class Report:
         if self.parts_s:
             yield _row(f"per batch, {self.workers} workers" if self.workers else "per batch", self.parts_s)
         if self.shares:
-            yield "  making batches: " + ", ".join(
-                f"{name} {share:.0%}" for name, share in self.shares.items()
-            )
-        if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
-            yield (
-                f"  of {self.total_s:.2f} s: "
-                f"starts of epochs {self.startup_s:.2f} s, stalls {self.stall_s:.2f} s"
-            )
-        for line in self.hot[:_SHOWN_LINES]:
-            yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
+            yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+        if self.by_workers:
+            known = "measured" if self.is_swept else "predicted"
+            factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
+            yield _cells(f"as fast by workers ({known})", factors)
+        yield _cells("waits", self._waits())
         if self.files is not None:
             frac = self.files.resident_frac
             cached = "unknown" if frac is None else f"{frac:.0%}"
             device = rounded_bytes(self.device_bytes or 0.0)
             yield f"  {self.files.folder}: {cached} in memory when first seen; from devices {device} per batch"
+        if self.converting:
+            yield f"  what converting these files brings: {self.converting}"
         if self.unseen:
             yield f"  not seen: {'; '.join(self.unseen)}"
 
+    def _waits(self) -> dict[str, str]:
+        waits = {"first batch": f"{self.first_batch_s:.2f} s"}
+        if self.worker_start_s is not None:
+            waits["of it workers' start"] = f"{self.worker_start_s:.2f} s"
+        if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
+            waits |= {"starts of epochs": f"{self.startup_s:.2f} s", "stalls": f"{self.stall_s:.2f} s"}
+        if self.prefetched and self.ready_batches is not None:
+            waits["batches ready"] = f"{self.ready_batches:.1f} of {self.prefetched}"
+        return waits
 
-def _row(title: str, cells: Mapping[str, float]) -> str:
-    return f"  {title}: " + ", ".join(f"{name} {1e3 * seconds:,.2f} ms" for name, seconds in cells.items())
+
+def _row(title: str, seconds: Mapping[str, float]) -> str:
+    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in seconds.items()})
+
+
+def _cells(title: str, cells: Mapping[str, str]) -> str:
+    return f"  {title}: " + ", ".join(f"{name} {text}" for name, text in cells.items())
 
 
 def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:

@@ -18,6 +18,7 @@ class Files:
 
     folder: str
     filesystem: str
+    suffix: str
     resident_frac: float | None
 
 
@@ -34,6 +35,11 @@ def files_of(seen: Iterable[str]) -> Files | None:
         if len(paths) >= _MANY_FILES:  # each of these was read just before it was seen
             beside = itertools.islice(paths[0].parent.iterdir(), _COUNTED_FILES)
             paths = [path for path in beside if path.is_file()]
-        return Files(folder=folder, filesystem=mount_of(folder).fstype, resident_frac=resident(paths).frac)
+        return Files(
+            folder=folder,
+            filesystem=mount_of(folder).fstype,
+            suffix=largest.suffix.lower(),
+            resident_frac=resident(paths).frac,
+        )
     except OSError:  # files come and go
         return None

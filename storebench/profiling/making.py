@@ -53,6 +53,7 @@ class Made(NamedTuple):
     collate_cpu_ns: int
     delayed_ns: int  # ready to run, but without a core
     told: Told | None
+    pid: int
     pickling_ns: int = 0  # CPU time
     unpickling_ns: int = 0
     pinning_ns: int = 0
@@ -64,6 +65,7 @@ class Maker(Guard):
     def __init__(self) -> None:
         self._began_ns = self._collated_ns = self._began_cpu_ns = self._collated_cpu_ns = self._delayed_ns = 0
         self._is_busy = False
+        self._pid = os.getpid()
         self._told_ns = self._batches = 0
         self._cpu_ns = time.process_time_ns()
         self._meter = IoMeter()
@@ -96,6 +98,7 @@ class Maker(Guard):
             cpu_ns - self._collated_cpu_ns,
             self._schedule.delayed_ns() - self._delayed_ns,
             self._tell(ended_ns) if ended_ns - self._told_ns >= _TELL_EVERY_NS else None,
+            self._pid,
         )
 
     def stop(self) -> Seen:

@@ -24,10 +24,11 @@ class Step:
     asked_ns: int
     wait_ns: int  # in the first step, that for `iter()` as well
     wait_cpu_ns: int  # of the thread that waits; if there are no workers, of the process
+    wait_delayed_ns: int  # of the loop's thread, ready to run without a core
     ready: int | None  # batches that were made and not yet taken
     made: Made | None
     loop_ns: int | None = None
-    delayed_ns: int = 0  # of the loop's thread, ready to run without a core
+    delayed_ns: int = 0  # as in the wait
     cpu_ns: int = 0  # of this process, wait and loop
 
 
@@ -56,7 +57,7 @@ class Recorder(Guard):
         self._place = 0
         self._open: Step | None = None  # given, and the next not yet requested
         self._asked_ns = self._given_ns = self._iter_ns = 0
-        self._asked_cpu_ns = self._asked_wait_cpu_ns = self._given_delayed_ns = 0
+        self._asked_cpu_ns = self._asked_wait_cpu_ns = self._asked_delayed_ns = self._given_delayed_ns = 0
         self._ready: int | None = None
         self._made: Made | None = None
         self._schedule: Schedule | None = None
@@ -88,9 +89,10 @@ class Recorder(Guard):
             return
         now, cpu_ns = clock(), time.process_time_ns()
         self._schedule = self._schedule or Schedule()
+        self._asked_delayed_ns = self._schedule.delayed_ns()
         if self._open is not None:
             self._open.loop_ns, self._open.cpu_ns = now - self._given_ns, cpu_ns - self._asked_cpu_ns
-            self._open.delayed_ns = self._schedule.delayed_ns() - self._given_delayed_ns
+            self._open.delayed_ns = self._asked_delayed_ns - self._given_delayed_ns
             self._open = None
         self._asked_ns, self._asked_cpu_ns, self._asked_wait_cpu_ns = now, cpu_ns, self._cpu_clock()
         if self.makes:
@@ -115,11 +117,13 @@ class Recorder(Guard):
         if self.makes and self.maker is not None and (made := self.maker.end()) is not None:
             self.made(made)
         self._found_inside(False)
+        self._given_delayed_ns = self._schedule.delayed_ns() if self._schedule else 0
         self._open = Step(
             place=self._place,
             asked_ns=self._asked_ns - self._iter_ns,
             wait_ns=self._given_ns - self._asked_ns + self._iter_ns,
             wait_cpu_ns=self._cpu_clock() - self._asked_wait_cpu_ns,
+            wait_delayed_ns=self._given_delayed_ns - self._asked_delayed_ns,
             ready=self._ready,
             made=self._made,
         )
@@ -129,7 +133,6 @@ class Recorder(Guard):
         self._made = self._ready = None
         self._place += 1
         self._iter_ns = 0
-        self._given_delayed_ns = self._schedule.delayed_ns() if self._schedule else 0
 
     @guarded
     def ended(self) -> None:

@@ -1,15 +1,18 @@
 """Run a user's script or module unedited, and profile the torch DataLoaders that it iterates.
 
-``python -m storebench.profiling.script [-m] NAME [arguments]``, which ``storebench profile`` becomes.
+``python -m storebench.profiling.script OPTIONS NAME [arguments]``, which ``storebench profile`` becomes; OPTIONS is JSON.
 """
 
+import dataclasses
 import fcntl
 import importlib.abc
 import importlib.machinery
 import json
 import os
 import runpy
+import shlex
 import statistics
+import subprocess
 import sys
 import tempfile
 import types
@@ -22,7 +25,18 @@ from storebench.profiling.guard import Guard, say
 from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
+
+class Options(NamedTuple):
+    """What ``storebench profile`` is asked for, beside the script."""
+
+    as_module: bool = False
+    sweep: bool = False
+    convert: bool = False
+    out: str | None = None
+
+
 _recorders: dict[tuple[Any, ...], Recorder] = {}
+_loaders: dict[int, Any] | None = None  # of each recorder, the last; kept for a sweep only
 
 
 def _recorder_of(loader: Any) -> Recorder:
@@ -32,7 +46,10 @@ def _recorder_of(loader: Any) -> Recorder:
     except TypeError:
         length = -1
     key = (type(loader.dataset), length, loader.batch_size, loader.num_workers)
-    return _recorders.setdefault(key, Recorder())
+    recorder = _recorders.setdefault(key, Recorder())
+    if _loaders is not None:
+        _loaders[id(recorder)] = loader
+    return recorder
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -73,12 +90,15 @@ class _Rank(NamedTuple):
 
 def main() -> None:
     """Run the script that the command line names, as Python itself would."""
-    as_module = sys.argv[1] == "-m"
-    name, *arguments = sys.argv[2 if as_module else 1 :]
+    options = Options(**json.loads(sys.argv[1]))
+    name, *arguments = sys.argv[2:]
+    if options.sweep:
+        global _loaders  # noqa: PLW0603 - one script per process
+        _loaders = {}
     sys.argv = [name, *arguments]
     sys.meta_path.insert(0, _AfterImport())
     try:
-        if as_module:
+        if options.as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
             sys.path[0] = os.path.dirname(os.path.realpath(name))  # noqa: PTH120
@@ -87,7 +107,7 @@ def main() -> None:
         _hide_own_frames()
         raise
     finally:
-        Guard().attempt(_conclude)
+        Guard().attempt(_conclude, options)
 
 
 def _hide_own_frames() -> None:
@@ -103,20 +123,40 @@ def _hide_own_frames() -> None:
     sys.excepthook = hook
 
 
-def _conclude() -> None:
+def _conclude(options: Options) -> None:
     """Write the verdict on the loader that took the most time; of several ranks, one line each and one verdict."""
     for recorder in _recorders.values():
         recorder.ended()
-    reports = sorted(map(report_of, _recorders.values()), key=lambda report: report.total_s)
+    pairs = [(report_of(recorder), recorder) for recorder in _recorders.values()]
+    report, recorder = max(
+        pairs, key=lambda pair: pair[0].total_s, default=(Report(bound=Bound.UNKNOWN), Recorder())
+    )
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ranks > 1:
-        _conclude_ranks(reports[-1] if reports else Report(bound=Bound.UNKNOWN), ranks)
-    elif not reports:
+        _conclude_ranks(report, ranks)
+    elif not pairs:
         say("storebench profile: the script iterated no torch DataLoader")
     else:
-        say(str(reports[-1]))
-        if len(reports) > 1:
-            say(f"  other loaders: {len(reports) - 1}")
+        _conclude_alone(report, recorder, options)
+
+
+def _conclude_alone(report: Report, recorder: Recorder, options: Options) -> None:
+    if _loaders is not None:
+        from storebench.profiling.sweep import sweep
+        from storebench.profiling.torch_loaders import watch_all
+
+        watch_all(None)
+        report = report_of(recorder, sweep(_loaders[id(recorder)]))
+    others = len(_recorders) - 1
+    if others:
+        report = dataclasses.replace(report, unseen=(*report.unseen, f"other loaders: {others}"))
+    say(str(report))
+    if options.out is not None:
+        from storebench.profiling.folder import write_profile
+
+        write_profile(Path(options.out), recorder, report)
+    if options.convert and report.converting:
+        subprocess.run([sys.executable, "-m", *shlex.split(report.converting)], check=False)
 
 
 def _conclude_ranks(report: Report, count: int) -> None:

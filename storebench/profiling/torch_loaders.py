@@ -60,8 +60,8 @@ def watch(loader: "DataLoader[Any]", recorder: Recorder) -> None:
     _recorders[loader] = recorder
 
 
-def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder]) -> None:
-    """Watch every loader that this process iterates."""
+def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder] | None) -> None:
+    """Watch every loader that this process iterates; with None, no other from now on."""
     global _recorder_of_any  # noqa: PLW0603 - one per process, like the class that is extended
     _recorder_of_any = recorder_of
 

@@ -89,15 +89,14 @@ class _Costs:
             wall={part: seconds * left.get(part, 1.0) for part, seconds in self.wall.items()},
             cpu={part: seconds * left.get(part, 1.0) for part, seconds in self.cpu.items()},
             receiving_s=handed * self.receiving_s,
-            rest_s=handed * self.rest_s,
         )
 
     def with_workers(self, count: int) -> "_Costs":
         return dataclasses.replace(self, workers=count)
 
 
-def report_of(recorder: Recorder) -> Report:
-    """Return the verdict on what a recorder has seen."""
+def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
+    """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
     steps = [step for step in recorder.steps if step.loop_ns is not None]
     lag = max(1, recorder.workers)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
@@ -139,7 +138,7 @@ def report_of(recorder: Recorder) -> Report:
         files=recorder.first_files,
         unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
     )
-    return _judged(report, costs, recorder, is_opaque=not made)
+    return _judged(report, costs, recorder, rates or {}, is_opaque=not made)
 
 
 def _total_s(steps: Iterable[Step]) -> float:
@@ -209,6 +208,9 @@ def _costs(
     delay_s = 0.0 if workers else delayed_s  # side by side, parts delay each other
     collating_frac = collate_cpu_s / max(dataset_cpu_s + collate_cpu_s, _NONE)
     looping_s = loop_s - (_mean_s(step.delayed_ns for step in even) if workers else 0.0)
+    made_s = (dataset_cpu_s + computing_s + blocked_s + collate_cpu_s) / max(1, workers)
+    is_slower = made_s > looping_s + waiting_cpu_s + handing_s / max(1, workers)
+    are_starving = bool(workers) and (starving_s >= wait_s / 2 or is_slower)
     cpu = {
         Bound.COMPUTE: max(0.0, _mean_s(step.cpu_ns for step in even) - waiting_cpu_s),
         Bound.TRANSFORM: dataset_cpu_s + max(computing_s, threads_s - handing_s + pickling_s),
@@ -218,17 +220,15 @@ def _costs(
         Bound.PINNING: 0.0,
     }
     wall = {
-        Bound.COMPUTE: max(0.0, looping_s),
+        Bound.COMPUTE: max(0.0, looping_s) if are_starving else loop_s,
         Bound.TRANSFORM: dataset_cpu_s + computing_s + delay_s * (1.0 - collating_frac),
         Bound.WAITING: blocked_s,
         Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
         Bound.HANDOFF: handing_s,
         Bound.PINNING: _mean_s(one.pinning_ns and one.pinning_ns + one.unpickling_ns for one in made),
     }
-    made_s = (dataset_cpu_s + computing_s + blocked_s + collate_cpu_s) / max(1, workers)
-    is_slower = made_s > looping_s + waiting_cpu_s + handing_s / max(1, workers)
-    are_starving = bool(workers) and (starving_s >= wait_s / 2 or is_slower)
-    receiving_s = (waiting_cpu_s if are_starving else wait_s - starving_s) if workers else 0.0
+    received_s = wait_s - starving_s - _mean_s(step.wait_delayed_ns for step in even)
+    receiving_s = (waiting_cpu_s if are_starving else max(waiting_cpu_s, received_s)) if workers else 0.0
     costs = _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s)
     costs = costs.fitted(wait_s + loop_s, are_starving=are_starving)
     if not made:
@@ -245,12 +245,14 @@ def _costs(
     return costs, {name: seconds / making_s for name, seconds in parts.items()}
 
 
-def _judged(report: Report, costs: _Costs, recorder: Recorder, *, is_opaque: bool) -> Report:
+def _judged(
+    report: Report, costs: _Costs, recorder: Recorder, rates: Mapping[int, float], *, is_opaque: bool
+) -> Report:
     """Return the report with the limit, the speed-up without it, and the workers that are enough."""
     mean_s = report.total_s / report.steps
 
-    def gain(saved_s: float) -> float:
-        return mean_s / max(mean_s - max(0.0, saved_s), _NONE)
+    def gain(saved_s: float, *, loses: bool = False) -> float:
+        return mean_s / max(mean_s - (saved_s if loses else max(0.0, saved_s)), _NONE)
 
     def gain_with(other: _Costs) -> float:
         return gain(report.step_s - other.step_s)
@@ -296,7 +298,25 @@ def _judged(report: Report, costs: _Costs, recorder: Recorder, *, is_opaque: boo
             best = gain_with(costs.with_share(WAITING=1.0 / max(1, costs.workers)))
         elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
             bound, best = Bound.FEW_WORKERS, more
-    return dataclasses.replace(report, bound=bound, gain=best, workers_needed=None if is_opaque else needed)
+    looping_s = costs.wall[Bound.COMPUTE] + costs.receiving_s
+    steps_s = {
+        count: max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
+        for count, rate in rates.items()
+    }
+    by_workers = {count: gain(report.step_s - step_s, loses=True) for count, step_s in steps_s.items()}
+    if not rates and report.parts_s:
+        counts = sorted({1, len(os.sched_getaffinity(0)), needed, costs.workers} - {0})
+        by_workers = {
+            count: gain(report.step_s - costs.with_workers(count).step_s, loses=True) for count in counts
+        }
+    return dataclasses.replace(
+        report,
+        bound=bound,
+        gain=best,
+        workers_needed=None if is_opaque else needed,
+        by_workers=by_workers,
+        is_swept=bool(rates),
+    )
 
 
 def _workers_needed(costs: _Costs) -> int:
