@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -107,6 +108,9 @@ def main() -> None:
         _hide_own_frames()
         raise
     finally:
+        if hasattr(signal, "SIGCHLD"):
+            # torch raises wherever this process is when a worker has died, which the script's own error says by now.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         Guard().attempt(_conclude, options)
 
 

@@ -97,6 +97,21 @@ def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> 
         assert str(list(loader)) == str(plain)  # and without us, afterwards
 
 
+def moved(loader: Iterable[Any]) -> Iterator[Any]:
+    yield from loader
+
+
+def test_the_inside_of_a_wrapped_loader_is_seen() -> None:
+    profiled = storebench.profile(moved(DataLoader(Squares(60), batch_size=5, num_workers=2)), show=False)
+    for _ in profiled:
+        time.sleep(0.002)
+    report = profiled.report()
+    assert (report.workers, report.prefetched, report.unseen) == (2, 4, ())
+    assert set(report.parts_s) == {"dataset", "collate", "pickling", "receiving"}
+    assert report.ready_batches
+    assert report.worker_start_s
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loaders_error_is_its_own(workers: int) -> None:
     profiled = storebench.profile(DataLoader(Squares(fails_at=13), batch_size=4, num_workers=workers))

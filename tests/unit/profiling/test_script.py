@@ -1,6 +1,8 @@
 """``storebench profile SCRIPT`` runs the script as Python itself does, and adds a verdict."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,8 @@ SCRIPTS = {
     "wrong syntax": "train(\n",
     "at exit": "import atexit\natexit.register(lambda: print('exit', Images))\ntrain()\n",
     "spawned": "if __name__ == '__main__':\n    train('spawn')\n",
+    "worker dies": "import os\nImages.__getitem__ = lambda self, index: os._exit(3) if index == 30 else index\n"
+    "for batch in DataLoader(Images(), batch_size=2, num_workers=1):\n    pass\n",
     "path": "print(sys.path[0], __file__)\ntrain()\n",
 }
 
@@ -70,7 +74,9 @@ def test_a_script_runs_as_in_python(name: str, tmp_path: Path) -> None:
     expected, done = run(*words, folder=tmp_path), profile(*words, folder=tmp_path)
     rest, own = split(done.stderr)
     assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
-    assert rest == expected.stderr.splitlines()
+    assert [re.sub(r"pid \d+", "pid", line) for line in rest] == [
+        re.sub(r"pid \d+", "pid", line) for line in expected.stderr.splitlines()
+    ]
     assert own[0].startswith("storebench profile: ")
     assert len(own) <= 12
     assert (len(own) > 2) == (name != "wrong syntax")
@@ -89,10 +95,25 @@ def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
     assert "storebench/profiling" not in done.stderr
 
 
+def test_a_folder_and_a_sweep_are_written_if_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train()\n")
+    done = profile("--sweep", "--out", "out/put", "train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out/put/profile.json").read_text())
+    assert report["is_swept"]
+    assert {"0", "1", "2"} <= set(report["by_workers"])
+    events = json.loads((tmp_path / "out/put/trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["name"] for event in spans} == {"wait", "loop", "dataset", "collate"}
+    assert len({event["tid"] for event in spans}) == 2
+    assert report["text"].splitlines()[0] in (tmp_path / "out/put/index.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["nowhere.py"], "nowhere.py: there is no such script"),
+        (["--out", "/dev/null/x", __file__], "/dev/null/x"),
         (["-m", "nowhere_at_all"], "nowhere_at_all: there is no module of this name"),
         ([], "missing argument"),
     ],
