@@ -14,7 +14,7 @@ from storebench.probes.counters import counts_reads
 from storebench.profiling.files import Files
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place
-from storebench.units import rounded_bytes
+from storebench.units import number_of, rounded_bytes
 
 _SHOWN_LINES = 2
 _MOST_LINES, _BEFORE_HOT = 12, 6
@@ -144,7 +144,8 @@ class Report:
         yield f"  predicted without this limit: {self.gain:.2f} times as fast"
         yield _row(f"per step, of {self.steps:,}", {"wait": self.wait_s, "loop": self.loop_s})
         if self.parts_s:
-            yield _row(f"per batch, {self.workers} workers" if self.workers else "per batch", self.parts_s)
+            workers = number_of(self.workers, "worker")
+            yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
             yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
         if self.by_workers:
