@@ -79,17 +79,15 @@ class Loop:
             self.batch,
             num_workers=self.workers,
             collate_fn=self.collate,
-            worker_init_fn=functools.partial(slow_start, self.init_s) if self.init_s else None,
+            worker_init_fn=lambda _worker: time.sleep(self.init_s),
             persistent_workers=self.persistent,
         )
 
     def collate(self, samples: list[Any]) -> Any:
         work(self.collate_s)
-        return (
-            [sample[0, row].clone() for sample in samples for row in range(32)]
-            if self.split
-            else default_collate(samples)
-        )
+        if self.split:
+            return [sample[0, row].clone() for sample in samples for row in range(32)]
+        return default_collate(samples)
 
     def train(self, loader: Iterable[Any]) -> float:
         """Return the seconds of the loop over a loader."""
@@ -107,10 +105,6 @@ def work(seconds: float) -> None:
     block = np.ones(20_000)
     while time.thread_time() < ends:
         np.sqrt(block)
-
-
-def slow_start(seconds: float, _worker: int) -> None:
-    time.sleep(seconds)
 
 
 class Samples(Dataset[Any]):
@@ -176,71 +170,31 @@ def ask(reply_s: float) -> None:
         reply.read()
 
 
+JPEG: dict[str, Any] = {"jpeg": True, "batch": 32, "steps": 480}
+DISK: dict[str, Any] = {"slow_disk": True, "steps": 90}
+SMALL: dict[str, Any] = {"steps": 300, "workers": 1, "work_s": 0.0001, "loop_s": 0.0}
 LOOPS = [
     Loop("slow transform", Bound.TRANSFORM, {"work_s": 0.0}, work_s=0.002),
     Loop("slow transform, 4 workers", Bound.TRANSFORM, {"work_s": 0.0}, work_s=0.002, workers=4),
     Loop("slow transform, generator", Bound.TRANSFORM, {"work_s": 0.0}, work_s=0.001, workers=None),
-    Loop("JPEG decode", Bound.TRANSFORM, {"jpeg": False}, jpeg=True, batch=32, steps=480),
-    Loop("throttled disk", Bound.STORAGE, {"slow_disk": False}, slow_disk=True, steps=90),
-    Loop(
-        "throttled disk, no workers", Bound.STORAGE, {"slow_disk": False}, slow_disk=True, steps=90, workers=0
-    ),
-    Loop(
-        "throttled disk, generator",
-        Bound.STORAGE,
-        {"slow_disk": False},
-        slow_disk=True,
-        steps=90,
-        workers=None,
-    ),
+    Loop("JPEG decode", Bound.TRANSFORM, {"jpeg": False}, **JPEG),
+    Loop("throttled disk", Bound.STORAGE, {"slow_disk": False}, **DISK),
+    Loop("throttled disk, no workers", Bound.STORAGE, {"slow_disk": False}, **DISK, workers=0),
+    Loop("throttled disk, generator", Bound.STORAGE, {"slow_disk": False}, **DISK, workers=None),
     Loop("slow network", Bound.WAITING, {"reply_s": 0.0}, reply_s=0.004),
     Loop("slow network, no workers", Bound.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=0),
     Loop("slow network, generator", Bound.WAITING, {"reply_s": 0.0}, reply_s=0.002, workers=None),
     Loop("sleeping reads", Bound.WAITING, {"sleep_s": 0.0}, sleep_s=0.004),
     Loop("sleeping reads, 4 workers", Bound.WAITING, {"sleep_s": 0.0}, sleep_s=0.008, workers=4),
     Loop("expensive collate", Bound.COLLATE, {"collate_s": 0.0}, collate_s=0.016),
-    Loop(
-        "expensive collate, large batch",
-        Bound.COLLATE,
-        {"collate_s": 0.0},
-        collate_s=0.016,
-        batch=64,
-        steps=960,
-    ),
+    Loop("collate of many samples", Bound.COLLATE, {"collate_s": 0.0}, collate_s=0.02, batch=32, steps=480),
     Loop("too few workers: 1", Bound.FEW_WORKERS, {"workers": 2}, work_s=0.002, workers=1),
     Loop("too few workers: 0", Bound.FEW_WORKERS, {"workers": 1}, work_s=0.001, workers=0, loop_s=0.01),
-    Loop(
-        "too few workers: 0, JPEG",
-        Bound.FEW_WORKERS,
-        {"workers": 1},
-        jpeg=True,
-        batch=32,
-        steps=480,
-        workers=0,
-        loop_s=0.01,
-    ),
+    Loop("too few workers: 0, JPEG", Bound.FEW_WORKERS, {"workers": 1}, **JPEG, workers=0, loop_s=0.01),
     Loop("too many workers: 16", Bound.MANY_WORKERS, {"workers": 1}, workers=16, epochs=4, steps=40),
     Loop("too many workers: 8", Bound.MANY_WORKERS, {"workers": 1}, workers=8, epochs=4, steps=40),
-    Loop(
-        "small batches: 1",
-        Bound.SMALL_BATCHES,
-        {"batch": 32},
-        batch=1,
-        steps=300,
-        workers=1,
-        work_s=0.0001,
-        loop_s=0.0,
-    ),
-    Loop(
-        "small batches: 2",
-        Bound.SMALL_BATCHES,
-        {"batch": 32},
-        batch=2,
-        steps=300,
-        workers=1,
-        work_s=0.0001,
-        loop_s=0.0,
-    ),
+    Loop("small batches: 1", Bound.SMALL_BATCHES, {"batch": 32}, batch=1, **SMALL),
+    Loop("small batches: 2", Bound.SMALL_BATCHES, {"batch": 32}, batch=2, **SMALL),
     Loop("many tensors per batch", Bound.HANDOFF, {"split": False}, split=True, workers=1),
     Loop("compute", Bound.COMPUTE, {"loop_s": 0.0}, loop_s=0.03, sleep_s=0.001),
     Loop("compute, no workers", Bound.COMPUTE, {"loop_s": 0.0}, loop_s=0.06, sleep_s=0.0005, workers=0),
