@@ -22,6 +22,9 @@ _LEAST_STEPS = 4
 _STALL, _STALL_S = 3.0, 0.05
 """A wait of so many times the usual, and of at least so many seconds, is a stall."""
 
+_RARE = 0.05
+"""A larger share of the waits are no stalls."""
+
 _ENOUGH = 0.95
 """So many workers are enough that more would be faster by no more than this."""
 
@@ -104,8 +107,10 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
     if len(steady) < _LEAST_STEPS:
         return Report(bound=Bound.UNKNOWN, steps=len(steps), epochs=recorder.epochs, workers=recorder.workers)
     limit_s = max(_STALL * _usual_s(steady, lag), _STALL_S)
-    even = [step for step in steady if step.wait_ns * _S <= limit_s]
     stalls = [step.wait_ns * _S for step in steady if step.wait_ns * _S > limit_s]
+    if len(stalls) > _RARE * len(steady):  # the usual way of a device that serves in bursts
+        limit_s, stalls = float("inf"), []
+    even = [step for step in steady if step.wait_ns * _S <= limit_s]
     wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns or 0 for step in even)
     first = [step for step in steps if step.place < lag]
     ends_s = recorder.ends_ns * _S
