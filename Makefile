@@ -22,7 +22,7 @@ run = $(RUNS)/$(NOW)-$(1)
 bench = $(BIN)/storebench bench scenarios/$(1).toml --out $(run) >/dev/null || { failed=$$?; [ $$failed -eq 5 ] && [ -s $(run)/records.jsonl ] || exit $$failed; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
+.PHONY: help setup setup-peers data bench-all bench-paper bench-gpu bench-profile bench-png bench-hdf5 bench-memory bench-leveldb bench-lmdb bench-ci \
         reference plan-error docs test test-full test-faults lint clean distclean
 
 help: ## List the targets
@@ -78,6 +78,9 @@ bench-%: setup ## Run scenarios/NAME.toml and report on it ('storebench scenario
 	  $(BIN)/storebench report $(call run,$*) --allow-invalid --out $(REPORT)-$* || exit $$?; \
 	  exit $$failed; \
 	else $(BIN)/python -m benchmarks.$*; fi
+
+bench-profile: setup ## Plant a limit into 31 training loops: is it named, and is the gain of removing it predicted? (6 minutes)
+	$(BIN)/python -m benchmarks.profile_cases
 
 bench-png: BACKENDS := png
 bench-hdf5: BACKENDS := hdf5

@@ -1,8 +1,10 @@
 """``storebench profile``: what limits the loop of a training script."""
 
 import importlib.util
+import json
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +23,21 @@ def profile(
     as_module: Annotated[
         bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")
     ] = False,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep", help="In the end, load for some seconds with each of several numbers of workers."
+        ),
+    ] = False,
+    convert: Annotated[
+        bool,
+        typer.Option(
+            "--convert", help="In the end, measure what converting the image files that were read brings."
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for a page, the timeline, and all figures.")
+    ] = None,
 ) -> None:
     """Run a training script, and name what limits it.
 
@@ -33,10 +50,14 @@ def profile(
             raise UsageError("there is no module of this name", where=name)
         if not as_module and not os.path.isfile(name):  # noqa: PTH113 - Path raises where the text cannot be a path
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
+        options: dict[str, bool | str] = {"as_module": as_module, "sweep": sweep, "convert": convert}
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            options["out"] = str(out.absolute())
         sys.stdout.flush()
         sys.stderr.flush()
         # A new program, so that nothing of this one (handlers of signals, modules) is in the script's way.
         os.execv(  # noqa: S606
             sys.executable,
-            [sys.executable, "-m", "storebench.profiling.script", *(["-m"] if as_module else []), *script],
+            [sys.executable, "-m", "storebench.profiling.script", json.dumps(options), *script],
         )

@@ -2,62 +2,63 @@
 
 import enum
 import linecache
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from storebench.plain_text import plain
 from storebench.probes.counters import counts_reads
-from storebench.probes.machine import mount_of
 from storebench.profiling.files import Files
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place
-from storebench.units import rounded_bytes
+from storebench.units import number_of, rounded_bytes
 
 _SHOWN_LINES = 2
+_MOST_LINES, _BEFORE_HOT = 12, 6
+_CONVERTED = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".tar", ".parquet"}
+"""Suffixes of files that ``storebench run`` can convert."""
+
 _SHOWN_FRAC = 0.01
 """A share of the time below this is not shown."""
 
-_SHOWN_CORES = 0.25
-"""Other processes that used fewer cores are not mentioned."""
-
 
 class Bound(enum.StrEnum):
-    """The limit of a loop."""
+    """The limit of a loop, and what to try."""
 
-    COMPUTE = "the loop itself (compute)"
-    TRANSFORM = "decode or transforms"
-    STORAGE = "storage"
-    WAITING = "waits in the dataset"
-    LOCK = "a lock"
-    COLLATE = "collate"
-    HANDOFF = "the handoff"
-    PINNING = "pinning"
-    LOADER = "the loader"
-    FEW_WORKERS = "too few workers"
-    MANY_WORKERS = "too many workers"
-    STARTUP = "the start of epochs"
-    STALLS = "stalls"
-    UNKNOWN = "nothing yet: too few steps"
+    remedy: str
 
+    def __new__(cls, limit: str, remedy: str) -> Self:
+        bound = str.__new__(cls, limit)
+        bound._value_, bound.remedy = limit, remedy
+        return bound
 
-_REMEDIES = {
-    Bound.COMPUTE: "a faster accelerator or a smaller network; loading is not the limit",
-    Bound.TRANSFORM: "a faster decoder, cheaper transforms, or images stored smaller or decoded",
-    Bound.STORAGE: "more reads in flight (workers), fewer bytes, a faster disk, or more memory",
-    Bound.WAITING: "find the network, process or disk that it waits for; more workers hide waits",
-    Bound.LOCK: "one file or object per worker",
-    Bound.COLLATE: "less work per batch: tensors of one shape, made in the dataset",
-    Bound.HANDOFF: "larger batches, or fewer tensors per batch",
-    Bound.PINNING: "fewer bytes per batch: uint8 images, converted on the device",
-    Bound.LOADER: "its inside was not seen",
-    Bound.FEW_WORKERS: "num_workers={}",
-    Bound.MANY_WORKERS: "num_workers={}",
-    Bound.STARTUP: "persistent_workers=True, or less work at the start of a worker",
-    Bound.STALLS: "the slowest samples, or a larger prefetch_factor",
-    Bound.UNKNOWN: "a longer loop",
-}
+    COMPUTE = (
+        "the loop itself (compute)",
+        "a faster accelerator or a smaller network; loading is not the limit",
+    )
+    TRANSFORM = (
+        "decode or transforms",
+        "a faster decoder, cheaper transforms, or images stored smaller or decoded",
+    )
+    STORAGE = "storage", "more reads in flight (workers), fewer bytes, a faster disk, or more memory"
+    WAITING = (
+        "waits in the dataset",
+        "find the network, process or disk that it waits for; more workers hide waits",
+    )
+    LOCK = "a lock", "one file or object per worker"
+    COLLATE = "collate", "less work per batch: tensors of one shape, made in the dataset"
+    HANDOFF = "the handoff", "fewer tensors per batch, or a loader that shares memory: storebench.Loader"
+    SMALL_BATCHES = "small batches", "larger batches"
+    PINNING = "pinning", "fewer bytes per batch: uint8 images, converted on the device"
+    LOADER = "the loader", "its inside was not seen"
+    FEW_WORKERS = "too few workers", "num_workers={}"
+    MANY_WORKERS = "too many workers", "num_workers={}"
+    STARTUP = "the start of epochs", "persistent_workers=True, or less work at the start of a worker"
+    STALLS = "stalls", "the slowest samples, or a larger prefetch_factor"
+    UNKNOWN = "nothing yet: too few steps", "a longer loop"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,18 +89,18 @@ class Report:
     loop_s: float = 0.0
     workers: int = 0
     workers_needed: int | None = None
+    by_workers: Mapping[int, float] = field(default_factory=dict)  # how many times as fast
+    is_swept: bool = False  # whether `by_workers` was measured, not predicted
     parts_s: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
-    busy_frac: float | None = None
-    ready_batches: float | None = None
-    prefetched: int = 0
-    others_cores: float = 0.0
+    cpu_s: float | None = None
     device_bytes: float | None = None
     major_faults: float | None = None
-    first_wait_s: float = 0.0
-    init_s: float = 0.0  # of a worker, by the loader's worker_init_fn
+    ready_batches: float | None = None
+    prefetched: int = 0
+    first_batch_s: float = 0.0
+    worker_start_s: float | None = None
     startup_s: float = 0.0
-    stall_count: int = 0
     stall_s: float = 0.0
     hot: tuple[HotLine, ...] = ()
     files: Files | None = None
@@ -118,10 +119,22 @@ class Report:
     @property
     def remedy(self) -> str:
         """What to try."""
-        return _REMEDIES[self.bound].format(self.workers_needed)
+        return self.bound.remedy.format(self.workers_needed)
+
+    @property
+    def converting(self) -> str | None:
+        """The command that measures what converting the files would bring; None if they are no image files."""
+        if self.files is None or self.files.suffix not in _CONVERTED:
+            return None
+        return f"storebench run --dataset {shlex.quote(self.files.folder)}"
 
     def __str__(self) -> str:
-        return "\n".join(plain(line) for line in self._lines())
+        lines = list(self._lines())
+        hot = [
+            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}" for line in self.hot
+        ]
+        lines[_BEFORE_HOT:_BEFORE_HOT] = hot[: min(_SHOWN_LINES, _MOST_LINES - len(lines))]
+        return "\n".join(map(plain, lines))
 
     def _lines(self) -> Iterator[str]:
         yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
@@ -131,67 +144,70 @@ class Report:
         yield f"  predicted without this limit: {self.gain:.2f} times as fast"
         yield _row(f"per step, of {self.steps:,}", {"wait": self.wait_s, "loop": self.loop_s})
         if self.parts_s:
-            yield _row(f"per batch, {self.workers} workers" if self.workers else "per batch", self.parts_s)
+            workers = number_of(self.workers, "worker")
+            yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
-            yield "  making batches: " + ", ".join(
-                f"{name} {share:.0%}" for name, share in self.shares.items()
-            )
-        if self.busy_frac is not None and self.ready_batches is not None and self.workers:
-            yield f"  workers busy {self.busy_frac:.0%}, batches ready {self.ready_batches:.1f} of {self.prefetched}"
-        hot = list(self.hot[:_SHOWN_LINES])
-        if self.startup_s > _SHOWN_FRAC * self.total_s:
-            yield (
-                f"  starts of epochs {self.startup_s / self.total_s:.0%} of the time: "
-                f"first batch after {self.first_wait_s:.2f} s, worker_init_fn {self.init_s:.2f} s"
-            )
-        if self.stall_s > _SHOWN_FRAC * self.total_s:
-            yield f"  stalls {self.stall_s / self.total_s:.0%} of the time: {self.stall_count}"
-            hot = hot[:1]  # there are twelve lines at most
-        for line in hot:
-            yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
+            yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+        if self.by_workers:
+            known = "measured" if self.is_swept else "predicted"
+            factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
+            yield _cells(f"as fast by workers ({known})", factors)
+        yield _cells("waits", self._waits())
         if self.files is not None:
             frac = self.files.resident_frac
             cached = "unknown" if frac is None else f"{frac:.0%}"
             device = rounded_bytes(self.device_bytes or 0.0)
             yield f"  {self.files.folder}: {cached} in memory when first seen; from devices {device} per batch"
+        if self.converting:
+            yield f"  what converting these files brings: {self.converting}"
         if self.unseen:
             yield f"  not seen: {'; '.join(self.unseen)}"
 
+    def _waits(self) -> dict[str, str]:
+        waits = {"first batch": f"{self.first_batch_s:.2f} s"}
+        if self.worker_start_s is not None:
+            waits["of it workers' start"] = f"{self.worker_start_s:.2f} s"
+        if self.startup_s + self.stall_s > _SHOWN_FRAC * self.total_s:
+            waits |= {"starts of epochs": f"{self.startup_s:.2f} s", "stalls": f"{self.stall_s:.2f} s"}
+        if self.prefetched and self.ready_batches is not None:
+            waits["batches ready"] = f"{self.ready_batches:.1f} of {self.prefetched}"
+        return waits
 
-def _row(title: str, cells: Mapping[str, float]) -> str:
-    return f"  {title}: " + ", ".join(f"{name} {1e3 * seconds:,.2f} ms" for name, seconds in cells.items())
+
+def _row(title: str, seconds: Mapping[str, float]) -> str:
+    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in seconds.items()})
+
+
+def _cells(title: str, cells: Mapping[str, str]) -> str:
+    return f"  {title}: " + ", ".join(f"{name} {text}" for name, text in cells.items())
 
 
 def hot_lines(places: Counter[Place]) -> tuple[HotLine, ...]:
     """Return the lines of the user's code with the most samples."""
-    lines: dict[tuple[str, int], Counter[str]] = {}
-    for place, count in places.items():
-        calls = lines.setdefault((place.file, place.line), Counter())
-        calls[f"{Path(place.inner_file).name} {place.inner_function}"] += count
+    lines: Counter[tuple[str, int]] = Counter()
+    calls: dict[tuple[str, int], str] = {}
+    for place, count in places.most_common():
+        lines[place.file, place.line] += count
+        calls.setdefault((place.file, place.line), place.calls)
     return tuple(
         HotLine(
-            share=calls.total() / places.total(),
+            share=count / places.total(),
             file=file,
             line=line,
             text=linecache.getline(file, line).strip(),
-            calls=calls.most_common(1)[0][0],
+            calls=calls[file, line],
         )
-        for (file, line), calls in sorted(lines.items(), key=lambda item: -item[1].total())[:5]
+        for (file, line), count in lines.most_common(5)
     )
 
 
 def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
     """Return what could not be seen."""
-    if not is_inside_seen:
-        reason = "batches came without times" if recorder.workers else "it is not a DataLoader of torch"
-        yield f"the inside of the loader ({recorder.opaque or reason})"
-    if recorder.step_count > MOST_STEPS:
+    if recorder.makes:
+        yield "the inside of the loader (it is not a DataLoader of torch)"
+    elif not is_inside_seen:
+        yield "the inside of the loader (batches came without times)"
+    if len(recorder.steps) == MOST_STEPS:
         yield f"all but the last {MOST_STEPS:,} steps"
-    for path in recorder.files:
-        try:
-            kind = mount_of(path).fstype
-        except OSError:
-            continue
-        if not counts_reads(kind):
-            yield f"reads from devices (not counted on {kind})"
-            return
+    if recorder.first_files is not None and not counts_reads(recorder.first_files.filesystem):
+        yield f"reads from devices (not counted on {recorder.first_files.filesystem})"

@@ -7,24 +7,40 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from storebench.probes.batch_io import IoMeter
-from storebench.profiling.sampling import Place, Sampler
+from storebench.profiling.guard import Guard, guarded
+from storebench.profiling.sampling import Sampler, Seen
 
 clock = time.monotonic_ns
 
-_COUNT_EVERY_NS = 20_000_000
-"""Kernel counters are read for a batch if the last were read so long ago: reading them takes some 40 microseconds."""
-
-_TELL_EVERY_NS = 500_000_000
-"""Samples of lines and files travel with a batch if the last did so long ago."""
+_TELL_EVERY_NS = 100_000_000
+"""Counters of the kernel, lines and files travel with a batch if the last did so long ago: reading them takes some time."""
 
 
-class Counted(NamedTuple):
-    """The kernel's counters of one batch."""
+class Schedule:
+    """How long a thread has been ready to run without a core; always 0 where the kernel does not count it."""
 
-    cpu_ns: int
-    delayed_ns: int  # ready to run, but without a core
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def delayed_ns(self) -> int:
+        return 0 if self._file is None else int(os.pread(self._file, 128, 0).split()[1])
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class Told(NamedTuple):
+    """What a process says of the time since it last did: the kernel's counters, and samples."""
+
+    batches: int
+    cpu_ns: int  # of all its threads
     device_bytes: int
     major_faults: int
+    seen: Seen
 
 
 class Made(NamedTuple):
@@ -33,104 +49,87 @@ class Made(NamedTuple):
     began_ns: int
     collated_ns: int  # the dataset and its transforms end, collate begins
     ended_ns: int
-    counted: Counted | None
-    places: dict[Place, int]
-    files: tuple[str, ...]
-    init_ns: int = 0  # of the worker, with its first batch
+    dataset_cpu_ns: int  # of the thread that makes the batch
+    collate_cpu_ns: int
+    delayed_ns: int  # ready to run, but without a core
+    told: Told | None
+    pid: int
+    pickling_ns: int = 0  # CPU time
+    unpickling_ns: int = 0
+    pinning_ns: int = 0
 
 
-class Maker:
+class Maker(Guard):
     """Time the batches that this process makes."""
 
-    def __init__(self, init_ns: int = 0) -> None:
-        self._init_ns = init_ns
-        self._began_ns = self._collated_ns = 0
-        self._busy = False
-        self._told_ns = clock()
+    def __init__(self) -> None:
+        self._began_ns = self._collated_ns = self._began_cpu_ns = self._collated_cpu_ns = self._delayed_ns = 0
+        self._is_busy = False
+        self._pid = os.getpid()
+        self._told_ns = self._batches = 0
+        self._cpu_ns = time.process_time_ns()
         self._meter = IoMeter()
         self._meter.begin()
-        self._schedule: int | None = open_schedule()
-        self._counted_ns = 0
-        self._before: tuple[int, int] | None = None
-        self._sampler = Sampler(lambda: self._busy)
+        self._schedule = Schedule()
+        self._sampler = Sampler(lambda: self._is_busy)
 
-    def begin(self) -> bool:
-        """Note that a batch is begun; False if it cannot be timed."""
-        try:
-            self._began_ns, self._collated_ns = clock(), 0
-            if self._began_ns - self._counted_ns >= _COUNT_EVERY_NS:
-                self._meter.read()
-                self._before = time.process_time_ns(), delayed_ns(self._schedule)
-        except Exception:  # noqa: BLE001 - nothing of ours may reach the user's loop
-            return False
-        self._busy = True
-        return True
+    @guarded
+    def begin(self) -> None:
+        self._began_ns, self._began_cpu_ns, self._collated_ns = clock(), time.thread_time_ns(), 0
+        self._delayed_ns = self._schedule.delayed_ns()
+        self._is_busy = True
 
     def collate(self) -> None:
-        self._collated_ns = clock()
+        self._collated_ns, self._collated_cpu_ns = clock(), time.thread_time_ns()
 
-    def end(self) -> Made | None:
-        """Return the times of the batch that `begin` began; None if they cannot be read."""
-        self._busy = False
-        try:
-            return self._times()
-        except Exception:  # noqa: BLE001 - nothing of ours may reach the user's loop
-            return None
+    @guarded
+    def end(self) -> Made:
+        """Return the times of the batch that `begin` began."""
+        self._is_busy = False
+        ended_ns, cpu_ns = clock(), time.thread_time_ns()
+        if not self._collated_ns:
+            self._collated_ns, self._collated_cpu_ns = ended_ns, cpu_ns
+        self._batches += 1
+        return Made(
+            self._began_ns,
+            self._collated_ns,
+            ended_ns,
+            self._collated_cpu_ns - self._began_cpu_ns,
+            cpu_ns - self._collated_cpu_ns,
+            self._schedule.delayed_ns() - self._delayed_ns,
+            self._tell(ended_ns) if ended_ns - self._told_ns >= _TELL_EVERY_NS else None,
+            self._pid,
+        )
 
-    def _times(self) -> Made:
-        ended_ns = clock()
-        counted = None
-        if self._before is not None:
-            cpu_ns, delayed_before_ns = self._before
-            io = self._meter.read()
-            counted = Counted(
-                cpu_ns=time.process_time_ns() - cpu_ns,
-                delayed_ns=delayed_ns(self._schedule) - delayed_before_ns,
-                device_bytes=io.device_read_bytes if io else 0,
-                major_faults=io.major_faults if io else 0,
-            )
-            self._before, self._counted_ns = None, ended_ns
-        places, files = dict[Place, int](), tuple[str, ...]()
-        if ended_ns - self._told_ns >= _TELL_EVERY_NS:
-            self._told_ns = ended_ns
-            places, files = self._sampler.take()
-        init_ns, self._init_ns = self._init_ns, 0
-        collated_ns = self._collated_ns or ended_ns
-        return Made(self._began_ns, collated_ns, ended_ns, counted, places, files, init_ns)
-
-    def stop(self) -> tuple[dict[Place, int], tuple[str, ...]]:
-        """Stop timing; return the lines and files that no batch has told."""
-        self._busy = False
+    def stop(self) -> Seen:
+        """Stop timing; return the samples that no batch has told."""
+        self._is_busy = False
         self._sampler.stop()
         self._meter.end()
-        if self._schedule is not None:
-            os.close(self._schedule)
-            self._schedule = None
+        self._schedule.close()
         return self._sampler.take()
 
-
-def open_schedule() -> int | None:
-    """Open the scheduler's counters of this thread."""
-    try:
-        return os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
-def delayed_ns(schedule: int | None) -> int:
-    """Return how long a thread has been ready to run without a core; 0 if the kernel does not count it."""
-    return 0 if schedule is None else int(os.pread(schedule, 128, 0).split()[1])
+    def _tell(self, now_ns: int) -> Told:
+        io, cpu_ns, batches = self._meter.read(), self._cpu_ns, self._batches
+        self._cpu_ns, self._batches, self._told_ns = time.process_time_ns(), 0, now_ns
+        return Told(
+            batches=batches,
+            cpu_ns=self._cpu_ns - cpu_ns,
+            device_bytes=io.device_read_bytes if io else 0,
+            major_faults=io.major_faults if io else 0,
+            seen=self._sampler.take(),
+        )
 
 
 class _Moment:
-    """The moment when it is pickled; it unpickles as that moment and the one of unpickling."""
+    """The moment when it is pickled, in CPU time; it unpickles as that and the moment of unpickling."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (clock(),)
+        return _arrived, (time.thread_time_ns(),)
 
 
-def _arrived(sent_ns: int) -> tuple[int, int]:
-    return sent_ns, clock()
+def _arrived(sent_cpu_ns: int) -> tuple[int, int]:
+    return sent_cpu_ns, clock()
 
 
 class Stamped:
@@ -138,11 +137,10 @@ class Stamped:
 
     def __init__(self, batch: Any, made: Made) -> None:
         self.batch, self.made = batch, made
-        self.pickling_ns = self.unpickling_ns = self.pinning_ns = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled in this order, so the batch is between the two moments, on both sides.
-        return _restored, (_Moment(), self.made, self.batch, _Moment())
+        # Pickled in this order, so the batch is between the two moments, on both sides. A plain tuple is pickled faster.
+        return _restored, (_Moment(), tuple(self.made), self.batch, _Moment())
 
     def pin_memory(self) -> "Stamped":
         """Pin the batch; torch calls this in its thread."""
@@ -150,25 +148,14 @@ class Stamped:
 
         began_ns = clock()
         self.batch = pin_memory(self.batch)  # type: ignore[no-untyped-call]
-        self.pinning_ns = clock() - began_ns
+        self.made = self.made._replace(pinning_ns=clock() - began_ns)
         return self
 
 
-def _restored(first: tuple[int, int], made: Made, batch: Any, last: tuple[int, int]) -> Stamped:
-    stamped = Stamped(batch, made)
-    stamped.pickling_ns, stamped.unpickling_ns = last[0] - first[0], last[1] - first[1]
-    return stamped
-
-
-class _Collate:
-    """A loader's collate function, whose beginning is noted."""
-
-    def __init__(self, collate: Callable[[Any], Any], maker: Maker) -> None:
-        self._collate, self._maker = collate, maker
-
-    def __call__(self, samples: Any) -> Any:
-        self._maker.collate()
-        return self._collate(samples)
+def _restored(first: tuple[int, int], made: tuple[Any, ...], batch: Any, last: tuple[int, int]) -> Stamped:
+    return Stamped(
+        batch, Made(*made)._replace(pickling_ns=last[0] - first[0], unpickling_ns=last[1] - first[1])
+    )
 
 
 class TimedFetcher:
@@ -176,39 +163,36 @@ class TimedFetcher:
 
     def __init__(self, fetcher: Any, maker: Maker, deliver: Callable[[Any, Made], Any]) -> None:
         self._fetcher, self._maker, self._deliver = fetcher, maker, deliver
-        fetcher.collate_fn = _Collate(fetcher.collate_fn, maker)
+        collate = fetcher.collate_fn
+
+        def timed_collate(samples: Any) -> Any:
+            maker.collate()
+            return collate(samples)
+
+        fetcher.collate_fn = timed_collate
 
     def fetch(self, index: Any) -> Any:
-        began = self._maker.begin()
+        self._maker.begin()
         try:
             batch = self._fetcher.fetch(index)
         finally:
-            made = self._maker.end() if began else None
+            made = self._maker.end()
         return batch if made is None else self._deliver(batch, made)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._fetcher, name)
+
+def init_worker(before: Callable[[int], None] | None, worker: int) -> None:
+    """Call the user's own `worker_init_fn`, then have this worker's batches timed."""
+    if before is not None:
+        before(worker)
+    Guard().attempt(_time_batches)
 
 
-class WorkerInit:
-    """A loader's `worker_init_fn`: call the user's own, then have this worker's batches timed."""
-
-    def __init__(self, before: Callable[[int], None] | None) -> None:
-        self._before = before
-
-    def __call__(self, worker: int) -> None:
-        began_ns = clock()
-        if self._before is not None:
-            self._before(worker)
-        with contextlib.suppress(Exception):  # the batches come without times then, and the report says so
-            _time_batches(Maker(clock() - began_ns))
-
-
-def _time_batches(maker: Maker) -> None:
+def _time_batches() -> None:
     """Have torch create timed fetchers, in this worker process only."""
     from torch.utils.data import _DatasetKind, get_worker_info
 
     create: Callable[..., Any] = _DatasetKind.create_fetcher
+    maker = Maker()
 
     def create_timed(kind: Any, dataset: Any, *rest: Any) -> Any:
         fetcher = create(kind, dataset, *rest)

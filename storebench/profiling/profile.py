@@ -1,11 +1,12 @@
 """Profile the loop over any iterable of batches: `storebench.profile`."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from storebench.profiling.evidence import Report
-from storebench.profiling.recorder import Recorder, say
+from storebench.profiling.guard import say
+from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import report_of
 
 _Batch = TypeVar("_Batch")
@@ -39,27 +40,22 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         self._is_watched = False
 
     def __iter__(self) -> Iterator[_Batch]:
-        recorder = self._recorder
         if not self._is_watched:
             self._is_watched = True
-            _attach(recorder, self._loader)
-        with recorder.beginning():
+            self._recorder.attempt(_watch, self._recorder, self._loader)
+        with self._recorder.beginning():
             batches = iter(self._loader)
-        return _Steps(batches, self)
+        return _Steps(batches, self._recorder, self._show)
 
     def report(self) -> Report:
         """Return the verdict on everything that was seen so far, with its evidence; ``print`` shows it."""
         return report_of(self._recorder)
 
-    def _end(self, *, shows: bool = True) -> None:
-        """Show the verdict, once."""
-        self._recorder.ended()
-        if shows and self._shows and self._recorder.step_count and not self._recorder.failure:
+    def _show(self) -> None:
+        """Write the verdict, once."""
+        if self._shows and self._recorder.steps and (report := self._recorder.attempt(self.report)):
             self._shows = False
-            try:
-                say(str(self.report()))
-            except Exception as error:  # noqa: BLE001 - the user's program goes on
-                say(f"storebench profile: no verdict: {type(error).__name__}: {error}")
+            say(str(report))
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -73,24 +69,21 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         return getattr(self._loader, name)
 
 
-def _attach(recorder: Recorder, loader: Iterable[Any]) -> None:
-    """Have torch's loaders report from inside; nothing else does."""
+def _watch(recorder: Recorder, loader: Iterable[Any]) -> None:
+    recorder.makes = True
     torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is None or not isinstance(loader, torch_data.DataLoader):
-        return
-    try:
+    if torch_data is not None:
         from storebench.profiling.torch_loaders import watch
 
-        watch(loader, recorder)
-    except Exception as error:  # noqa: BLE001 - only waits are seen
-        recorder.opaque = f"{type(error).__name__}: {error}"
+        if isinstance(loader, torch_data.DataLoader):
+            watch(loader, recorder)
 
 
 class _Steps(Generic[_Batch]):
     """The iterator of one epoch."""
 
-    def __init__(self, batches: Iterator[_Batch], owner: profile[_Batch]) -> None:
-        self._batches, self._owner, self._recorder = batches, owner, owner._recorder  # noqa: SLF001
+    def __init__(self, batches: Iterator[_Batch], recorder: Recorder, show: Callable[[], None]) -> None:
+        self._batches, self._recorder, self._show = batches, recorder, show
         self._is_over = False
 
     def __iter__(self) -> Iterator[_Batch]:
@@ -102,17 +95,15 @@ class _Steps(Generic[_Batch]):
             batch = next(self._batches)
         except BaseException as error:
             self._is_over = True
+            self._recorder.ended()
             # An error of the loader is the last that its user sees; an interrupt is not one.
-            self._owner._end(shows=isinstance(error, StopIteration) or not isinstance(error, Exception))  # noqa: SLF001
+            if isinstance(error, StopIteration) or not isinstance(error, Exception):
+                self._show()
             raise
-        self._recorder.given()
+        self._recorder.given(batch)
         return batch
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_batches":
-            raise AttributeError(name)
-        return getattr(self._batches, name)
 
     def __del__(self) -> None:
         if not self._is_over and not sys.is_finalizing():  # the loop was left
-            self._owner._end()  # noqa: SLF001
+            self._recorder.ended()
+            self._show()

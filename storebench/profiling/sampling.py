@@ -8,36 +8,36 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-EVERY_S = 0.05
+_EVERY_S = 0.05
 _REST = 1000
 """The thread sleeps at least so many times as long as a sample took."""
 
-_MOST_FILES = 256
-_MAPS_AT = 10
-_STANDARD = 2
-_NOT_DATA = (".so", ".py", ".pyc", ".pyi")
-_SYSTEM = ("/dev/", "/proc/", "/sys/", "/usr/lib/", "/lib/")
-
 
 class Place(NamedTuple):
-    """A line of the user's code, and the innermost function that it calls."""
+    """A line of the user's code, and the file and name of the innermost function that it calls."""
 
     file: str
     line: int
-    inner_file: str
-    inner_function: str
+    calls: str
 
 
-def _libraries() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+class Seen(NamedTuple):
+    """The lines that were seen, with their counts, how often the kernel was waiting for a device there, and the files."""
+
+    places: Mapping[Place, int]
+    io_waits: int
+    files: Iterable[str]
 
 
-_LIBRARIES = _libraries()
+_LIBRARIES = (
+    "<frozen",
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
+_NOT_DATA = ("/dev/", "/proc/", "/sys/", *_LIBRARIES)
 _OWN = os.path.dirname(__file__)  # noqa: PTH120
 
 
@@ -46,67 +46,57 @@ class Sampler:
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self._places: collections.Counter[Place] = collections.Counter()
+        self._io_waits = 0
         self._files: set[str] = set()
-        self._taken: set[str] = set()
         self._is_busy = is_busy
-        self._thread_id = threading.get_ident()
+        self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._ended = threading.Event()
-        self._samples = 0
         threading.Thread(target=self._run, name="storebench-profile", daemon=True).start()
 
     def stop(self) -> None:
         self._ended.set()
 
-    def take(self) -> tuple[dict[Place, int], tuple[str, ...]]:
-        """Return the lines, with their counts, and the files that were seen since this was last called."""
-        places, self._places = self._places, collections.Counter()
-        files = self._files.copy() - self._taken
-        self._taken |= files
-        return dict(places), tuple(files)
+    def take(self) -> Seen:
+        """Return what was seen since this was last called."""
+        seen = Seen(self._places, self._io_waits, self._files)
+        self._places, self._io_waits, self._files = collections.Counter(), 0, set()
+        return seen
 
     def _run(self) -> None:
-        pause_s = EVERY_S
+        pause_s = _EVERY_S
         while not self._ended.wait(pause_s):
             began = time.thread_time()
             if self._is_busy():
-                with contextlib.suppress(OSError, RuntimeError, ValueError):  # files close, dictionaries grow
-                    self._sample()
-            pause_s = max(EVERY_S, _REST * (time.thread_time() - began))
+                self._see_place()
+                with contextlib.suppress(OSError):  # too many are open, or there is no /proc
+                    self._see_io_wait()
+                    self._see_files()
+            pause_s = max(_EVERY_S, _REST * (time.thread_time() - began))
 
-    def _sample(self) -> None:
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
-        if frame is not None and not frame.f_code.co_filename.startswith(_OWN):
-            self._places[_place(frame)] += 1
-        del frame  # it would keep the user's batch alive
-        self._samples += 1
-        if len(self._files) < _MOST_FILES:
-            for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each would take longer
-                if (
-                    int(name) > _STANDARD
-                    and fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
-                ):
-                    self._see(os.readlink(f"/proc/self/fd/{name}"))  # noqa: PTH115
-        if self._samples == _MAPS_AT:
-            with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
-                for line in maps:
-                    self._see(line[73:].rstrip("\n"))
+    def _see_place(self) -> None:
+        """Count the innermost line outside libraries, or of all if the batch is made in libraries only."""
+        innermost = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
+        if innermost is None or innermost.f_code.co_filename.startswith(_OWN):
+            return
+        place = innermost
+        for frame, _ in traceback.walk_stack(innermost):
+            if frame.f_code.co_filename.startswith(_OWN):
+                break
+            if not frame.f_code.co_filename.startswith(_LIBRARIES):
+                place = frame
+                break
+        calls = f"{os.path.basename(innermost.f_code.co_filename)} {innermost.f_code.co_name}"  # noqa: PTH119
+        self._places[Place(place.f_code.co_filename, place.f_lineno, calls)] += 1
 
-    def _see(self, path: str) -> None:
-        if path.startswith("/") and not (
-            path.startswith((*_SYSTEM, *_LIBRARIES))
-            or path.endswith((*_NOT_DATA, "(deleted)"))
-            or ".so." in path
-        ):
-            self._files.add(path)
+    def _see_io_wait(self) -> None:
+        """Count the thread if it sleeps uninterruptibly, as it does for a block device or a page of a file."""
+        with open(f"/proc/self/task/{self._native_id}/stat", "rb") as file:  # noqa: PTH123 - faster
+            self._io_waits += file.read().rpartition(b")")[2].split()[0] == b"D"
 
-
-def _place(innermost: FrameType) -> Place:
-    """Return the innermost line outside libraries, or of all if the batch is made in libraries only."""
-    code, found = innermost.f_code, innermost
-    frame: FrameType | None = innermost
-    while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
-        if not frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen")):
-            found = frame
-            break
-        frame = frame.f_back
-    return Place(found.f_code.co_filename, found.f_lineno, code.co_filename, code.co_name)
+    def _see_files(self) -> None:
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each would take longer
+            with contextlib.suppress(OSError):  # closed since
+                path = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+                mode = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE
+                if path.startswith("/") and mode == os.O_RDONLY and not path.startswith(_NOT_DATA):
+                    self._files.add(path)

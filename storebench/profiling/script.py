@@ -1,34 +1,43 @@
 """Run a user's script or module unedited, and profile the torch DataLoaders that it iterates.
 
-``python -m storebench.profiling.script [-m] NAME [arguments]``, which ``storebench profile`` becomes.
+``python -m storebench.profiling.script OPTIONS NAME [arguments]``, which ``storebench profile`` becomes; OPTIONS is JSON.
 """
 
-import contextlib
+import dataclasses
+import fcntl
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import json
 import os
 import runpy
-import shutil
+import shlex
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
-import time
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from storebench.profiling.evidence import Report
-from storebench.profiling.recorder import Recorder, say
+from storebench.profiling.evidence import Bound, Report
+from storebench.profiling.guard import Guard, say
+from storebench.profiling.recorder import Recorder
 from storebench.profiling.verdict import LEAST_GAIN, report_of
 
-_TORCH_DATA = "torch.utils.data"
-_WAIT_FOR_RANKS_S = 5.0
+
+class Options(NamedTuple):
+    """What ``storebench profile`` is asked for, beside the script."""
+
+    as_module: bool = False
+    sweep: bool = False
+    convert: bool = False
+    out: str | None = None
+
 
 _recorders: dict[tuple[Any, ...], Recorder] = {}
+_loaders: dict[int, Any] | None = None  # of each recorder, the last; kept for a sweep only
 
 
 def _recorder_of(loader: Any) -> Recorder:
@@ -38,40 +47,40 @@ def _recorder_of(loader: Any) -> Recorder:
     except TypeError:
         length = -1
     key = (type(loader.dataset), length, loader.batch_size, loader.num_workers)
-    return _recorders.setdefault(key, Recorder())
+    recorder = _recorders.setdefault(key, Recorder())
+    if _loaders is not None:
+        _loaders[id(recorder)] = loader
+    return recorder
 
 
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _AfterImport(importlib.abc.MetaPathFinder):
     """Watch torch's loaders once the script has imported them: imported any earlier, torch would miss its settings."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _TORCH_DATA:
+        if name != "torch.utils.data":
             return None
+        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            self._loader, spec.loader = spec.loader, self
+            execute = spec.loader.exec_module
+
+            def execute_and_watch(module: types.ModuleType) -> None:
+                execute(module)
+                Guard().attempt(_watch_all)
+
+            spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
 
-    def exec_module(self, module: types.ModuleType) -> None:
-        sys.meta_path.remove(self)
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        try:
-            from storebench.profiling.torch_loaders import watch_all
+def _watch_all() -> None:
+    from storebench.profiling.torch_loaders import watch_all
 
-            watch_all(_recorder_of)
-        except Exception as error:  # noqa: BLE001 - the script goes on
-            say(f"storebench profile: this torch cannot be watched: {type(error).__name__}: {error}")
+    watch_all(_recorder_of)
 
 
-@dataclass(frozen=True)
-class _Rank:
+class _Rank(NamedTuple):
     """What one process of a job says of its steps."""
 
     rank: int
@@ -79,41 +88,30 @@ class _Rank:
     wait_s: float
     verdict: str
 
-    @property
-    def line(self) -> str:
-        return f"storebench profile: rank {self.rank}: {1e3 * self.step_s:,.2f} ms per step, waiting {1e3 * self.wait_s:,.2f} ms"
-
 
 def main() -> None:
     """Run the script that the command line names, as Python itself would."""
-    as_module = sys.argv[1] == "-m"
-    name, *arguments = sys.argv[2 if as_module else 1 :]
+    options = Options(**json.loads(sys.argv[1]))
+    name, *arguments = sys.argv[2:]
+    if options.sweep:
+        global _loaders  # noqa: PLW0603 - one script per process
+        _loaders = {}
     sys.argv = [name, *arguments]
     sys.meta_path.insert(0, _AfterImport())
     try:
-        if as_module:
+        if options.as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            _run_file(name)
+            sys.path[0] = os.path.dirname(os.path.realpath(name))  # noqa: PTH120
+            runpy.run_path(os.path.abspath(name), run_name="__main__")  # noqa: PTH100 - as Python shows it, with links
     except BaseException:
         _hide_own_frames()
         raise
     finally:
-        try:
-            _conclude(os.environ)
-        except Exception as error:  # noqa: BLE001 - the script's own end stands
-            say(f"storebench profile: no verdict: {type(error).__name__}: {error}")
-
-
-def _run_file(name: str) -> None:
-    sys.path[0] = os.path.dirname(os.path.realpath(name))  # noqa: PTH120
-    name = os.path.abspath(name)  # noqa: PTH100 - as Python shows it, with links
-    module = types.ModuleType("__main__")
-    module.__file__ = name
-    module.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = module
-    code = compile(Path(name).read_bytes(), name, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 - it is the user's
+        if hasattr(signal, "SIGCHLD"):
+            # torch raises wherever this process is when a worker has died, which the script's own error says by now.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        Guard().attempt(_conclude, options)
 
 
 def _hide_own_frames() -> None:
@@ -129,49 +127,58 @@ def _hide_own_frames() -> None:
     sys.excepthook = hook
 
 
-def _conclude(variables: Mapping[str, str]) -> None:
+def _conclude(options: Options) -> None:
     """Write the verdict on the loader that took the most time; of several ranks, one line each and one verdict."""
-    seen = [recorder for recorder in _recorders.values() if recorder.step_count]
-    for recorder in seen:
+    for recorder in _recorders.values():
         recorder.ended()
-    reports = sorted((report_of(recorder) for recorder in seen), key=lambda report: report.total_s)
-    ranks, local = int(variables.get("LOCAL_WORLD_SIZE", "1")), int(variables.get("LOCAL_RANK", "0"))
-    if not reports:
-        say("storebench profile: the script iterated no torch DataLoader")
-    if ranks == 1 and reports:
-        say(str(reports[-1]))
-        if len(reports) > 1:
-            say(f"  other loaders: {len(reports) - 1}")
+    pairs = [(report_of(recorder), recorder) for recorder in _recorders.values()]
+    report, recorder = max(
+        pairs, key=lambda pair: pair[0].total_s, default=(Report(bound=Bound.UNKNOWN), Recorder())
+    )
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ranks > 1:
-        own = _rank(int(variables.get("RANK", "0")), reports[-1] if reports else None)
-        say(own.line)
-        _conclude_ranks(own, ranks, is_first=local == 0)
+        _conclude_ranks(report, ranks)
+    elif not pairs:
+        say("storebench profile: the script iterated no torch DataLoader")
+    else:
+        _conclude_alone(report, recorder, options)
 
 
-def _rank(number: int, report: Report | None) -> _Rank:
-    if report is None:
-        return _Rank(number, 0.0, 0.0, "")
-    return _Rank(number, report.step_s, report.wait_s, str(report))
+def _conclude_alone(report: Report, recorder: Recorder, options: Options) -> None:
+    if _loaders is not None:
+        from storebench.profiling.sweep import sweep
+        from storebench.profiling.torch_loaders import watch_all
+
+        watch_all(None)
+        report = report_of(recorder, sweep(_loaders[id(recorder)]))
+    others = len(_recorders) - 1
+    if others:
+        report = dataclasses.replace(report, unseen=(*report.unseen, f"other loaders: {others}"))
+    say(str(report))
+    if options.out is not None:
+        from storebench.profiling.folder import write_profile
+
+        write_profile(Path(options.out), recorder, report)
+    if options.convert and report.converting:
+        subprocess.run([sys.executable, "-m", *shlex.split(report.converting)], check=False)
 
 
-def _conclude_ranks(own: _Rank, count: int, *, is_first: bool) -> None:
-    """Hand this rank's times to the first of its node, which writes the verdict; all were started by one process."""
-    folder = Path(tempfile.gettempdir(), f"storebench-profile-{os.getuid()}-{os.getppid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if not is_first:
-        unfinished = folder / f"{own.rank}.part"
-        unfinished.write_text(json.dumps(own.__dict__), encoding="utf-8")
-        unfinished.rename(folder / f"{own.rank}.json")
-        return
-    deadline = time.monotonic() + _WAIT_FOR_RANKS_S
-    while len(paths := list(folder.glob("*.json"))) < count - 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    with contextlib.suppress(OSError, ValueError):
-        ranks = [own, *(_Rank(**json.loads(path.read_text(encoding="utf-8"))) for path in paths)]
-        _say_verdict(ranks)
-    if len(paths) < count - 1:
-        say(f"storebench profile: {count - 1 - len(paths)} of {count} ranks did not end in time")
-    shutil.rmtree(folder, ignore_errors=True)
+def _conclude_ranks(report: Report, count: int) -> None:
+    """Write this rank's times, also to a file for the last rank of the node that ends; all were started by one process."""
+    own = _Rank(int(os.environ["RANK"]), report.step_s, report.wait_s, str(report))
+    times = f"{1e3 * own.step_s:,.2f} ms per step, waiting {1e3 * own.wait_s:,.2f} ms"
+    say(f"storebench profile: rank {own.rank}: {times}")
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    name = f"storebench-profile-{os.getuid()}-{os.getppid()}-{attempt}.jsonl"
+    path = Path(tempfile.gettempdir(), name)
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps(own) + "\n")
+        file.seek(0)
+        ranks = [_Rank(*json.loads(line)) for line in file]
+    if len(ranks) == count:
+        path.unlink()
+        _say_verdict(sorted(ranks))
 
 
 def _say_verdict(ranks: list[_Rank]) -> None:

@@ -2,30 +2,19 @@
 
 # ruff: noqa: SLF001 - torch has no public names for what is extended here
 
-import os
+import contextlib
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import DataLoader
-from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data import DataLoader, get_worker_info
 
-from storebench.profiling.making import Made, Maker, Stamped, TimedFetcher, WorkerInit
+from storebench.profiling.making import Made, Maker, Stamped, TimedFetcher, init_worker
 from storebench.profiling.recorder import Recorder
-
-_PARTS = {
-    "_BaseDataLoaderIter": "__next__",
-    "_SingleProcessDataLoaderIter": "_next_data",
-    "_MultiProcessingDataLoaderIter": "_process_data",
-}
-"""The parts of torch that are extended; without one of them, only waits are seen."""
-
-_KINDS = (torch_dataloader._SingleProcessDataLoaderIter, torch_dataloader._MultiProcessingDataLoaderIter)
 
 _recorders: "weakref.WeakKeyDictionary[DataLoader[Any], Recorder]" = weakref.WeakKeyDictionary()
 _recorder_of_any: Callable[["DataLoader[Any]"], Recorder] | None = None
-_installed_by = 0
-_classes: dict[type, type] = {}
 
 
 class _Watched:
@@ -41,109 +30,87 @@ class _Watched:
         except BaseException:
             recorder.ended()
             raise
-        recorder.given()
+        recorder.given(batch)
         return batch
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
         if isinstance(data, Stamped):
-            self._storebench.arrived(data)
+            self._storebench.made(data.made)
             data = data.batch
         return super()._process_data(data, *rest)  # type: ignore[misc]
 
     def _ready(self) -> int:
         """Return the number of batches that are made and not yet taken."""
-        if not hasattr(self, "_task_info"):
-            return 0
-        queued: int = self._data_queue.qsize()  # type: ignore[attr-defined]
-        return queued + sum(len(task) == 2 for task in self._task_info.values())
+        ready = 0
+        if hasattr(self, "_task_info"):
+            ready = sum(len(task) == 2 for task in self._task_info.values())
+            with contextlib.suppress(NotImplementedError):  # macOS has no size of a queue
+                ready += self._data_queue.qsize()  # type: ignore[attr-defined]
+        return ready
 
 
 def watch(loader: "DataLoader[Any]", recorder: Recorder) -> None:
     """Have the iterators of a loader report to a recorder from now on."""
-    recorder.workers = loader.num_workers
+    recorder.workers, recorder.batch_size = loader.num_workers, loader.batch_size
     recorder.prefetched = loader.num_workers * (loader.prefetch_factor or 0)
-    missing = [
-        name for name, part in _PARTS.items() if not hasattr(getattr(torch_dataloader, name, None), part)
-    ]
-    if missing:
-        recorder.opaque = f"this torch has no {missing[0]}"
-        return
-    if getattr(loader, "_iterator", None) is not None:
-        recorder.opaque = "its workers had been started before"
-    _install()
+    recorder.makes = False
+    if recorder.maker is not None:
+        recorder.maker.stop()
+        recorder.maker = None
     _recorders[loader] = recorder
 
 
-def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder]) -> None:
-    """Watch every loader that this process iterates."""
+def watch_all(recorder_of: Callable[["DataLoader[Any]"], Recorder] | None) -> None:
+    """Watch every loader that this process iterates; with None, no other from now on."""
     global _recorder_of_any  # noqa: PLW0603 - one per process, like the class that is extended
     _recorder_of_any = recorder_of
-    _install()
-
-
-def _install() -> None:
-    global _installed_by  # noqa: PLW0603
-    if _installed_by:
-        return
-    _installed_by = os.getpid()
-    make_iterator, iterate = DataLoader._get_iterator, DataLoader.__iter__
-
-    def iterate_watched(loader: "DataLoader[Any]") -> Any:
-        recorder = _recorder(loader)
-        if recorder is None or recorder.is_inside:
-            return iterate(loader)
-        with recorder.beginning():
-            return iterate(loader)
-
-    def make_watched_iterator(loader: "DataLoader[Any]") -> Any:
-        recorder = _recorder(loader)
-        if recorder is None or recorder.failure:
-            return make_iterator(loader)
-        return _watched_iterator(loader, recorder, make_iterator)
-
-    DataLoader.__iter__ = iterate_watched  # type: ignore[method-assign]
-    DataLoader._get_iterator = make_watched_iterator  # type: ignore[method-assign, assignment]
 
 
 def _recorder(loader: "DataLoader[Any]") -> Recorder | None:
-    if os.getpid() != _installed_by:  # a worker that iterates a loader of its own
+    if get_worker_info() is not None:  # a worker that iterates a loader of its own
         return None
-    recorder = _recorders.get(loader)
-    if recorder is None and _recorder_of_any is not None:
-        recorder = _recorder_of_any(loader)
-        watch(loader, recorder)
-    return recorder
+    if loader not in _recorders:
+        if Recorder.making is not None:  # an iterable around a loader of torch
+            watch(loader, Recorder.making)
+        elif _recorder_of_any is not None:
+            watch(loader, _recorder_of_any(loader))
+    return _recorders.get(loader)
 
 
-def _watched_iterator(
-    loader: "DataLoader[Any]", recorder: Recorder, make: Callable[["DataLoader[Any]"], Any]
-) -> Any:
+def _iterate_watched(loader: "DataLoader[Any]") -> Any:
+    recorder = _recorder(loader)
+    if recorder is None:
+        return _iterate(loader)
+    with recorder.beginning():
+        return _iterate(loader)
+
+
+def _make_watched_iterator(loader: "DataLoader[Any]") -> Any:
+    recorder = _recorder(loader)
+    if recorder is None or recorder.has_failed:
+        return _make_iterator(loader)
     init = loader.worker_init_fn
     if loader.num_workers:
-        loader.worker_init_fn = WorkerInit(init)
+        loader.worker_init_fn = functools.partial(init_worker, init)
     try:
-        iterator: Any = make(loader)
+        iterator: Any = _make_iterator(loader)
     finally:
         loader.worker_init_fn = init
     kind = type(iterator)
-    if not issubclass(kind, _KINDS):
-        recorder.opaque = f"its iterator is a {kind.__name__}"
-        return make(loader)  # without times, which nobody would take off the batches
-    if kind not in _classes:
-        _classes[kind] = type(kind.__name__, (_Watched, kind), {})
     iterator._storebench = recorder
-    iterator.__class__ = _classes[kind]
+    iterator.__class__ = type(kind.__name__, (_Watched, kind), {})
     if not loader.num_workers:
+
+        def deliver(batch: Any, made: Made) -> Any:
+            recorder.made(made)
+            return batch
+
         recorder.maker = Maker()
-        iterator._dataset_fetcher = TimedFetcher(
-            iterator._dataset_fetcher, recorder.maker, _deliver(recorder)
-        )
+        iterator._dataset_fetcher = TimedFetcher(iterator._dataset_fetcher, recorder.maker, deliver)
     return iterator
 
 
-def _deliver(recorder: Recorder) -> Callable[[Any, Made], Any]:
-    def deliver(batch: Any, made: Made) -> Any:
-        recorder.made(made)
-        return batch
-
-    return deliver
+# This module is imported when the first loader is to be watched.
+_iterate, _make_iterator = DataLoader.__iter__, DataLoader._get_iterator
+DataLoader.__iter__ = _iterate_watched  # type: ignore[method-assign]
+DataLoader._get_iterator = _make_watched_iterator  # type: ignore[method-assign, assignment]

@@ -1,16 +1,15 @@
 """The verdict on a recorded loop: the part whose removal would gain most, and by how much, from its measured times.
 
 With workers, a step takes as long as the longest of the loop, the workers side by side, the pinning thread, and all CPU
-time over the cores; without workers, their sum.
+time over the cores; without workers, their sum. Times without a core are no part's own: they come from all CPU time.
 """
 
 import dataclasses
 import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from storebench.profiling.evidence import Bound, Report, hot_lines, unseen_of
 from storebench.profiling.making import Made
@@ -23,11 +22,23 @@ _LEAST_STEPS = 4
 _STALL, _STALL_S = 3.0, 0.05
 """A wait of so many times the usual, and of at least so many seconds, is a stall."""
 
+_RARE = 0.05
+"""A larger share of the waits are no stalls."""
+
 _ENOUGH = 0.95
 """So many workers are enough that more would be faster by no more than this."""
 
 _MANY = 2
 """More than this many times the workers that are needed are too many."""
+
+_FULL_BATCH = 32
+"""What is done once for a batch weighs little from so many samples on."""
+
+_MANY_TENSORS = 8
+"""So many tensors per batch could be handed over as one."""
+
+_LOCKED_FRAC = 0.3
+"""Of two workers that share a lock, one waits for it half of the time."""
 
 _LOCK = re.compile(r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize")
 
@@ -46,227 +57,282 @@ class _Costs:
     rest_s: float = 0.0  # of a step, if workers are not its longest stage
     stretch: float = 1.0  # workers take turns unevenly, so a step takes longer than a batch over their number
 
-    def step(self, *, without: Bound | None = None, workers: int | None = None) -> float:
-        """Return the time of a step without a part, or with other workers."""
-        count = self.workers if workers is None else workers
-        wall = {part: 0.0 if part is without else value for part, value in self.wall.items()}
-        receiving, rest = (0.0, 0.0) if without is Bound.HANDOFF else (self.receiving_s, self.rest_s)
-        making = wall[Bound.TRANSFORM] + wall[Bound.WAITING] + wall[Bound.COLLATE]
-        if not count:
-            return wall[Bound.COMPUTE] + making + wall[Bound.PINNING] + receiving + rest
-        busy = sum(value for part, value in self.cpu.items() if part is not without)
-        looping = wall[Bound.COMPUTE] + receiving + rest
-        return max(
-            looping,
-            self.stretch * (making + wall[Bound.HANDOFF]) / count,
-            wall[Bound.PINNING],
-            busy / _cores(),
+    @property
+    def making_s(self) -> float:
+        """Seconds for one batch, side by side with others if there are workers."""
+        parts = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
+        return sum(self.wall[part] for part in parts) / max(1, self.workers)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per step."""
+        looping = self.wall[Bound.COMPUTE] + self.receiving_s + self.rest_s
+        if not self.workers:
+            return looping + self.making_s + self.wall[Bound.PINNING]
+        return max(looping, self.stretch * max(self.making_s, self.busy_s), self.wall[Bound.PINNING])
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds per step if all cores compute all the time."""
+        return sum(self.cpu.values()) / len(os.sched_getaffinity(0))
+
+    def fitted(self, step_s: float, *, are_starving: bool) -> "_Costs":
+        """Return the costs that explain the measured time of a step."""
+        if are_starving:
+            longest_s = max(self.making_s, self.busy_s, _NONE)
+            return dataclasses.replace(self, stretch=max(1.0, step_s / longest_s))
+        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step_s))
+
+    def with_share(self, **shares: float) -> "_Costs":
+        """Return the costs with only a share of some parts, by their names."""
+        left = {Bound[name]: share for name, share in shares.items()}
+        handed = left.get(Bound.HANDOFF, 1.0)
+        return dataclasses.replace(
+            self,
+            wall={part: seconds * left.get(part, 1.0) for part, seconds in self.wall.items()},
+            cpu={part: seconds * left.get(part, 1.0) for part, seconds in self.cpu.items()},
+            receiving_s=handed * self.receiving_s,
         )
 
-    def fitted(self, step_s: float) -> "_Costs":
-        """Return the costs that explain the measured time of a step."""
-        making = self.wall[Bound.TRANSFORM] + self.wall[Bound.WAITING] + self.wall[Bound.COLLATE]
-        alone_s = (making + self.wall[Bound.HANDOFF]) / max(1, self.workers)
-        if self.workers and alone_s > self.wall[Bound.COMPUTE] + self.receiving_s:
-            return dataclasses.replace(self, stretch=max(1.0, step_s / alone_s))
-        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step()))
+    def with_workers(self, count: int) -> "_Costs":
+        return dataclasses.replace(self, workers=count)
 
 
-def report_of(recorder: Recorder) -> Report:
-    """Return the verdict on what a recorder has seen."""
+def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
+    """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
     steps = [step for step in recorder.steps if step.loop_ns is not None]
     lag = max(1, recorder.workers)
     # Workers make their first batches side by side, so these arrive faster than any later ones can.
     steady = [step for step in steps if step.place >= lag] or [step for step in steps if step.place]
     if len(steady) < _LEAST_STEPS:
-        return Report(
-            bound=Bound.UNKNOWN, steps=len(steps), epochs=len(recorder.epochs), workers=recorder.workers
-        )
-    limit_s = max(_STALL * _usual(steady, lag), _STALL_S)
-    even = [step for step in steady if step.wait_ns * _S <= limit_s]
+        return Report(bound=Bound.UNKNOWN, steps=len(steps), epochs=recorder.epochs, workers=recorder.workers)
+    limit_s = max(_STALL * _usual_s(steady, lag), _STALL_S)
     stalls = [step.wait_ns * _S for step in steady if step.wait_ns * _S > limit_s]
-    wait_s, loop_s = _mean(step.wait_ns for step in even), _mean(step.loop_ns or 0 for step in even)
+    if len(stalls) > _RARE * len(steady):  # the usual way of a device that serves in bursts
+        limit_s, stalls = float("inf"), []
+    even = [step for step in steady if step.wait_ns * _S <= limit_s]
+    wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns or 0 for step in even)
     first = [step for step in steps if step.place < lag]
-    spent_s = _total(first) + sum(epoch.iter_ns for epoch in recorder.epochs) * _S
-    startup_s = max(0.0, spent_s - len(first) * (wait_s + loop_s))
-    stall_s = sum(stalls) - len(stalls) * wait_s
-    total_s = spent_s + _total(steady)
+    ends_s = recorder.ends_ns * _S
     made = [step.made for step in even if step.made is not None]
-    shares = _shares(made)
-    costs = _costs(recorder, even, made, shares, wait_s, loop_s)
-    counted = [one.counted for one in made if one.counted is not None]
+    told = [one.told for one in made if one.told is not None]
+    batches = sum(one.batches for one in told) or None
+    starts = [step for step in steps if not step.place]
+    started = [step.made.began_ns - step.asked_ns for step in starts if step.made is not None]
+    costs, shares = _costs(recorder, even, made, wait_s, loop_s)
     report = Report(
         bound=Bound.UNKNOWN,
         steps=len(steps),
-        epochs=len(recorder.epochs),
-        total_s=total_s,
+        epochs=recorder.epochs,
+        total_s=_total_s(first) + _total_s(steady) + ends_s,
         wait_s=wait_s,
         loop_s=loop_s,
         workers=recorder.workers,
-        parts_s=_parts(made, even, costs),
-        shares=shares or {},
-        busy_frac=_share(sum(one.ended_ns - one.began_ns for one in made) * _S, lag * _total(even)),
-        ready_batches=_mean_or_none([step.ready for step in even if step.ready is not None]),
+        parts_s=_parts(costs, made) if made and not recorder.makes else {},
+        shares=shares,
+        cpu_s=batches and sum(one.cpu_ns for one in told) * _S / batches,
+        device_bytes=batches and sum(one.device_bytes for one in told) / batches,
+        major_faults=batches and sum(one.major_faults for one in told) / batches,
+        ready_batches=_mean(step.ready for step in even if step.ready is not None),
         prefetched=recorder.prefetched,
-        others_cores=recorder.others_cores(),
-        device_bytes=_mean_or_none([count.device_bytes for count in counted]),
-        major_faults=_mean_or_none([count.major_faults for count in counted]),
-        first_wait_s=(recorder.epochs[0].iter_ns + steps[0].wait_ns) * _S,
-        init_s=recorder.init_ns * _S,
-        startup_s=startup_s,
-        stall_count=len(stalls),
-        stall_s=stall_s,
+        first_batch_s=_mean_s(step.wait_ns for step in starts),
+        worker_start_s=_mean_s(started) if recorder.workers and started else None,
+        startup_s=max(0.0, _total_s(first) - len(first) * (wait_s + loop_s)) + ends_s,
+        stall_s=sum(stalls) - len(stalls) * wait_s,
         hot=hot_lines(recorder.places),
         files=recorder.first_files,
         unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
     )
-    return _judged(report, costs, is_opaque=bool(recorder.workers or recorder.opaque) and not made)
+    return _judged(report, costs, recorder, rates or {}, is_opaque=not made)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _total(steps: Iterable[Step]) -> float:
+def _total_s(steps: Iterable[Step]) -> float:
     return sum(step.wait_ns + (step.loop_ns or 0) for step in steps) * _S
 
 
-def _mean(values_ns: Iterable[int]) -> float:
-    return _S * (_mean_or_none(list(values_ns)) or 0.0)
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return statistics.fmean(known) if known else None
 
 
-def _mean_or_none(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def _mean_s(values_ns: Iterable[int]) -> float:
+    return _S * (_mean(values_ns) or 0.0)
 
 
-def _share(part: float, whole: float) -> float | None:
-    return min(1.0, part / whole) if part and whole else None
-
-
-def _usual(steady: list[Step], lag: int) -> float:
+def _usual_s(steady: list[Step], lag: int) -> float:
     """Return the longest usual wait: workers make their batches side by side, so waits come in bursts of one per worker."""
-    times = [step.wait_ns + (step.loop_ns or 0) for step in steady]
-    turns = [sum(times[at : at + lag]) for at in range(0, len(times) - lag + 1, lag)] or [sum(times)]
-    making = [step.made.ended_ns - step.made.began_ns for step in steady if step.made is not None] or [0]
-    return max(statistics.median(turns), statistics.median(making)) * _S
+    turns = [_total_s(steady[at : at + lag]) for at in range(0, len(steady) - lag + 1, lag)]
+    making = [(step.made.ended_ns - step.made.began_ns) * _S for step in steady if step.made is not None]
+    return max(statistics.median(turns or [_total_s(steady)]), statistics.median(making or [0.0]))
 
 
-def _shares(made: list[Made]) -> dict[str, float] | None:
-    """Return the shares of the time that a batch takes to make: on a CPU, blocked, and without a core."""
-    counted = [(one, one.counted) for one in made if one.counted is not None]
-    wall = sum(one.ended_ns - one.began_ns for one, _ in counted)
-    if not wall:
-        return None
-    on_cpu = min(1.0, sum(count.cpu_ns for _, count in counted) / wall)
-    delayed = min(1.0 - on_cpu, sum(count.delayed_ns for _, count in counted) / wall)
-    return {"on a CPU": on_cpu, "blocked": 1.0 - on_cpu - delayed, "without a core": delayed}
-
-
-def _parts(made: list[Made], even: list[Step], costs: _Costs) -> dict[str, float]:
+def _parts(costs: _Costs, made: list[Made]) -> dict[str, float]:
     """Return the seconds of each stage of a batch that were seen."""
-    if not made:
-        return {}
     parts = {
-        "dataset": _mean(one.collated_ns - one.began_ns for one in made),
-        "collate": _mean(one.ended_ns - one.collated_ns for one in made),
+        "dataset": _mean_s(one.collated_ns - one.began_ns for one in made),
+        "collate": _mean_s(one.ended_ns - one.collated_ns for one in made),
     }
     if costs.workers:
-        parts |= {"pickling": _mean(step.pickling_ns for step in even), "receiving": costs.receiving_s}
+        parts |= {"pickling": costs.wall[Bound.HANDOFF], "receiving": costs.receiving_s}
     return parts | ({"pinning": costs.wall[Bound.PINNING]} if costs.wall[Bound.PINNING] else {})
 
 
 def _costs(
-    recorder: Recorder,
-    even: list[Step],
-    made: list[Made],
-    shares: Mapping[str, float] | None,
-    wait_s: float,
-    loop_s: float,
-) -> _Costs:
-    workers, step_s, watched = recorder.workers, wait_s + loop_s, max(recorder.watched_ns, 1)
-    cpu_in_wait_s = min(wait_s, _mean(step.wait_cpu_ns for step in even))
-    pickling_s, receiving_s = _mean(step.pickling_ns for step in even), 0.0
-    pinning_s = _mean(step.pinning_ns and step.pinning_ns + step.unpickling_ns for step in even)
-    if workers:
-        unpickling_s = _mean(0 if step.pinning_ns else step.unpickling_ns for step in even)
-        receiving_s = min(wait_s, max(cpu_in_wait_s, unpickling_s))
-    if made:
-        access_s = _mean(one.collated_ns - one.began_ns for one in made)
-        collate_s = _mean(one.ended_ns - one.collated_ns for one in made)
-    else:  # the inside is not seen
-        access_s, collate_s = wait_s * max(1, workers), 0.0
-        on_cpu = cpu_in_wait_s / max(wait_s, _NONE)
-        delayed = min(1.0 - on_cpu, recorder.main_delayed_ns / watched)
-        shares = {"on a CPU": on_cpu, "blocked": 1.0 - on_cpu - delayed}
-    on_cpu, blocked = (shares["on a CPU"], shares["blocked"]) if shares else (1.0, 0.0)
+    recorder: Recorder, even: list[Step], made: list[Made], wait_s: float, loop_s: float
+) -> tuple[_Costs, dict[str, float]]:
+    """Return what each part costs, and the shares of the time that a batch takes to make."""
+    workers = recorder.workers
+    waiting_cpu_s = min(wait_s, _mean_s(step.wait_cpu_ns for step in even))
+    # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
+    starving_s = _mean_s(
+        min(step.wait_ns, max(0, step.made.ended_ns - step.asked_ns))
+        for step in even
+        if step.made is not None
+    )
+    unpickling_s = _mean_s(0 if one.pinning_ns else one.unpickling_ns for one in made)
+    pickling_s = _mean_s(one.pickling_ns for one in made)
+    dataset_cpu_s, collate_cpu_s = (
+        _mean_s(one.dataset_cpu_ns for one in made),
+        _mean_s(one.collate_cpu_ns for one in made),
+    )
+    making_s = _mean_s(one.ended_ns - one.began_ns for one in made) or wait_s * max(1, workers)
+    delayed_s = min(
+        _mean_s(one.delayed_ns for one in made), max(0.0, making_s - dataset_cpu_s - collate_cpu_s)
+    )
+    told = [one.told for one in made if one.told is not None]
+    process_cpu_s = sum(one.cpu_ns for one in told) * _S / max(1, sum(one.batches for one in told))
+    if not workers:
+        process_cpu_s = waiting_cpu_s
+    # Other threads of the process compute for the dataset, or hand tensors over.
+    threads_s = max(0.0, process_cpu_s - dataset_cpu_s - collate_cpu_s - pickling_s)
+    handing_s = pickling_s + min(threads_s, unpickling_s) if workers else 0.0
+    blocked_s = max(0.0, making_s - dataset_cpu_s - collate_cpu_s - delayed_s)
+    blocked_s -= min(blocked_s, handing_s)
+    computing_s = min(blocked_s, max(0.0, threads_s - handing_s + pickling_s))
+    blocked_s -= computing_s
+    delay_s = 0.0 if workers else delayed_s  # side by side, parts delay each other
+    collating_frac = collate_cpu_s / max(dataset_cpu_s + collate_cpu_s, _NONE)
+    looping_s = loop_s - (_mean_s(step.delayed_ns for step in even) if workers else 0.0)
+    made_s = (dataset_cpu_s + computing_s + blocked_s + collate_cpu_s) / max(1, workers)
+    is_slower = made_s > looping_s + waiting_cpu_s + handing_s / max(1, workers)
+    are_starving = bool(workers) and (starving_s >= wait_s / 2 or is_slower)
     cpu = {
-        Bound.COMPUTE: max(0.0, step_s * recorder.main_cpu_ns / watched - cpu_in_wait_s),
-        Bound.TRANSFORM: on_cpu * access_s,
-        Bound.COLLATE: on_cpu * collate_s,
-        Bound.HANDOFF: on_cpu * pickling_s + (cpu_in_wait_s if workers else 0.0),
+        Bound.COMPUTE: max(0.0, _mean_s(step.cpu_ns for step in even) - waiting_cpu_s),
+        Bound.TRANSFORM: dataset_cpu_s + max(computing_s, threads_s - handing_s + pickling_s),
+        Bound.WAITING: 0.0,
+        Bound.COLLATE: collate_cpu_s,
+        Bound.HANDOFF: handing_s + waiting_cpu_s if workers else 0.0,
+        Bound.PINNING: 0.0,
     }
-    blocked_s = min(blocked * (access_s + collate_s), access_s)  # collating only computes
     wall = {
-        Bound.COMPUTE: loop_s,
-        Bound.TRANSFORM: access_s - blocked_s,
+        Bound.COMPUTE: max(0.0, looping_s) if are_starving else loop_s,
+        Bound.TRANSFORM: dataset_cpu_s + computing_s + delay_s * (1.0 - collating_frac),
         Bound.WAITING: blocked_s,
-        Bound.COLLATE: collate_s,
-        Bound.HANDOFF: pickling_s,
-        Bound.PINNING: pinning_s,
+        Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
+        Bound.HANDOFF: handing_s,
+        Bound.PINNING: _mean_s(one.pinning_ns and one.pinning_ns + one.unpickling_ns for one in made),
     }
-    return _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s).fitted(step_s)
+    received_s = wait_s - starving_s - _mean_s(step.wait_delayed_ns for step in even)
+    receiving_s = (waiting_cpu_s if are_starving else max(waiting_cpu_s, received_s)) if workers else 0.0
+    costs = _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s)
+    costs = costs.fitted(wait_s + loop_s, are_starving=are_starving)
+    if not made:
+        return costs, {}
+    reading_s = blocked_s * min(
+        1.0, recorder.io_waits / max(1.0, recorder.places.total() * blocked_s / making_s)
+    )
+    parts = {
+        "on a CPU": making_s - delayed_s - blocked_s,
+        "reading": reading_s,
+        "blocked": blocked_s - reading_s,
+        "without a core": delayed_s,
+    }
+    return costs, {name: seconds / making_s for name, seconds in parts.items()}
 
 
-def _judged(report: Report, costs: _Costs, *, is_opaque: bool) -> Report:
+def _judged(
+    report: Report, costs: _Costs, recorder: Recorder, rates: Mapping[int, float], *, is_opaque: bool
+) -> Report:
     """Return the report with the limit, the speed-up without it, and the workers that are enough."""
     mean_s = report.total_s / report.steps
 
-    def gain(saved_s: float) -> float:
-        return mean_s / max(mean_s - max(0.0, saved_s), _NONE)
+    def gain(saved_s: float, *, loses: bool = False) -> float:
+        return mean_s / max(mean_s - (saved_s if loses else max(0.0, saved_s)), _NONE)
 
-    def gain_of(**change: Bound | int) -> float:
-        return gain(report.step_s - costs.step(**change))  # type: ignore[arg-type]
+    def gain_with(other: _Costs) -> float:
+        return gain(report.step_s - other.step_s)
 
-    gains = {part: gain_of(without=part) for part in costs.wall if part is not Bound.COMPUTE}
+    per_batch = min(1.0, (recorder.batch_size or _FULL_BATCH) / _FULL_BATCH)
+    are_small = recorder.tensors * per_batch < 1.0
+    if are_small:
+        handed = costs.with_share(HANDOFF=per_batch, COLLATE=per_batch)
+    else:
+        handed = costs.with_share(HANDOFF=1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0)
+    needed = _workers_needed(costs)
+    gains: dict[Bound, float] = {
+        part: gain_with(costs.with_share(**{part.name: 0.0}))
+        for part in costs.wall
+        if part is not Bound.COMPUTE
+    }
+    gains |= {Bound.HANDOFF: gain_with(handed)} if costs.workers else {}
+    # Workers that persist start once.
+    again = 1.0 - 1.0 / report.epochs if costs.workers and report.epochs > 1 else 1.0
     gains |= {
-        Bound.STARTUP: gain(report.startup_s / report.steps),
+        Bound.STARTUP: gain(again * report.startup_s / report.steps),
         Bound.STALLS: gain(report.stall_s / report.steps),
     }
     spent = {**costs.wall, Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
-    bound: Any = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
-    best, needed = gains[bound], _workers_needed(costs)
+    bound: Bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
+    best = gains[bound]
     if best < LEAST_GAIN:
-        bound, best = Bound.COMPUTE, gain_of(without=Bound.COMPUTE)
+        bound, best = Bound.COMPUTE, gain_with(costs.with_share(COMPUTE=0.0))
     elif is_opaque and bound in costs.wall:
         bound = Bound.LOADER
+    elif bound is Bound.HANDOFF and are_small:
+        bound = Bound.SMALL_BATCHES
     elif bound is Bound.STARTUP and costs.workers > _MANY * needed:
         bound = Bound.MANY_WORKERS
+        best = gain(report.startup_s / report.steps * (1.0 - needed / costs.workers))
     elif bound in (Bound.TRANSFORM, Bound.COLLATE, Bound.WAITING):
         # Workers that wait need no core each, so the wait is worth naming unless more workers hide all of it.
         least = _ENOUGH * best if bound is Bound.WAITING else LEAST_GAIN
-        more = gain_of(workers=needed)
+        more = gain_with(costs.with_workers(needed))
         if bound is Bound.WAITING:
             bound = _kind_of_wait(report)
         if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
-            waiting_s = costs.wall[Bound.WAITING] / max(1, costs.workers)
-            best = gain(
-                report.step_s
-                - dataclasses.replace(costs, wall={**costs.wall, Bound.WAITING: waiting_s}).step()
-            )
+            best = gain_with(costs.with_share(WAITING=1.0 / max(1, costs.workers)))
         elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
             bound, best = Bound.FEW_WORKERS, more
-    return dataclasses.replace(report, bound=bound, gain=best, workers_needed=None if is_opaque else needed)
+    looping_s = costs.wall[Bound.COMPUTE] + costs.receiving_s
+    steps_s = {
+        count: max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
+        for count, rate in rates.items()
+    }
+    by_workers = {count: gain(report.step_s - step_s, loses=True) for count, step_s in steps_s.items()}
+    if not rates and report.parts_s:
+        counts = sorted({1, len(os.sched_getaffinity(0)), needed, costs.workers} - {0})
+        by_workers = {
+            count: gain(report.step_s - costs.with_workers(count).step_s, loses=True) for count in counts
+        }
+    return dataclasses.replace(
+        report,
+        bound=bound,
+        gain=best,
+        workers_needed=None if is_opaque else needed,
+        by_workers=by_workers,
+        is_swept=bool(rates),
+    )
 
 
 def _workers_needed(costs: _Costs) -> int:
     """Return the fewest workers that reach the speed of as many as there are cores, or as there are now."""
-    most = max(costs.workers, _cores())
-    best = costs.step(workers=most)
-    return next(count for count in range(1, most + 1) if best >= _ENOUGH * costs.step(workers=count))
+    most = max(costs.workers, len(os.sched_getaffinity(0)))
+    best_s = costs.with_workers(most).step_s
+    return next(count for count in range(1, most + 1) if best_s >= _ENOUGH * costs.with_workers(count).step_s)
 
 
 def _kind_of_wait(report: Report) -> Bound:
-    if report.device_bytes or report.major_faults:
+    if report.shares["reading"] >= report.shares["blocked"]:
         return Bound.STORAGE
-    line = f"{report.hot[0].text} {report.hot[0].calls}".lower() if report.hot else ""
-    return Bound.LOCK if _LOCK.search(line) else Bound.WAITING
+    locked = sum(line.share for line in report.hot if _LOCK.search(f"{line.text} {line.calls}".lower()))
+    return Bound.LOCK if locked >= _LOCKED_FRAC else Bound.WAITING

@@ -3,8 +3,10 @@
 import copy
 import gc
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +97,21 @@ def test_batches_are_the_same(kind: str, capsys: pytest.CaptureFixture[str]) -> 
         assert str(list(loader)) == str(plain)  # and without us, afterwards
 
 
+def moved(loader: Iterable[Any]) -> Iterator[Any]:
+    yield from loader
+
+
+def test_the_inside_of_a_wrapped_loader_is_seen() -> None:
+    profiled = storebench.profile(moved(DataLoader(Squares(60), batch_size=5, num_workers=2)), show=False)
+    for _ in profiled:
+        time.sleep(0.002)
+    report = profiled.report()
+    assert (report.workers, report.prefetched, report.unseen) == (2, 4, ())
+    assert set(report.parts_s) == {"dataset", "collate", "pickling", "receiving"}
+    assert report.ready_batches
+    assert report.worker_start_s
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loaders_error_is_its_own(workers: int) -> None:
     profiled = storebench.profile(DataLoader(Squares(fails_at=13), batch_size=4, num_workers=workers))
@@ -115,6 +132,31 @@ def test_leaving_the_loop_ends_the_workers_and_shows_the_verdict(capsys: pytest.
     finally:
         gc.enable()
     assert "storebench profile: limited by" in capsys.readouterr().err
+
+
+class Stored(Squares):
+    """A dataset that keeps a file open, above a descriptor that is not in use."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(60, sleep_s=0.01)
+        unused = os.open(path, os.O_RDONLY)
+        self.file = path.open("rb")
+        os.close(unused)
+
+
+@pytest.mark.parametrize("kind", ["torch", "iterator"])
+def test_the_files_that_stay_open_are_seen(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "samples.bin"
+    path.write_bytes(bytes(1 << 20))
+    dataset = Stored(path)
+    loader = DataLoader(dataset) if kind == "torch" else (dataset[index] for index in range(len(dataset)))
+    profiled = storebench.profile(loader, show=False)
+    for _ in profiled:
+        pass
+    files = profiled.report().files
+    dataset.file.close()
+    assert files is not None
+    assert files.folder == str(tmp_path)
 
 
 def interrupted() -> Iterator[int]:

@@ -1,5 +1,6 @@
 """``storebench profile SCRIPT`` runs the script as Python itself does, and adds a verdict."""
 
+import json
 import os
 import subprocess
 import sys
@@ -89,10 +90,38 @@ def test_a_module_runs_as_in_python(tmp_path: Path) -> None:
     assert "storebench/profiling" not in done.stderr
 
 
+def test_of_workers_that_die_the_records_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # Python leaves a folder there for each process that dies
+    dies = (
+        "import os\nImages.__getitem__ = lambda self, index: os._exit(3) if index == 30 else (index, index)\n"
+    )
+    (tmp_path / "train.py").write_text(LOOP + dies + "train()\n")
+    done = profile("--out", "out", "train.py", folder=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "storebench-error" not in done.stderr
+    assert (tmp_path / "out" / "profile.json").is_file()
+
+
+def test_a_folder_and_a_sweep_are_written_if_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train()\n")
+    done = profile("--sweep", "--out", "out/put", "train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out/put/profile.json").read_text())
+    assert report["is_swept"]
+    assert {"0", "1", "2"} <= set(report["by_workers"])
+    events = json.loads((tmp_path / "out/put/trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["name"] for event in spans} == {"wait", "loop", "dataset", "collate"}
+    assert len({event["tid"] for event in spans}) == 2
+    assert report["text"].splitlines()[0] in (tmp_path / "out/put/index.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["nowhere.py"], "nowhere.py: there is no such script"),
+        (["--out", "/dev/null/x", __file__], "/dev/null/x"),
         (["-m", "nowhere_at_all"], "nowhere_at_all: there is no module of this name"),
         ([], "missing argument"),
     ],

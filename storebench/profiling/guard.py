@@ -1,0 +1,56 @@
+"""Keep failures of the profiler out of the user's program."""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from storebench.system.unexpected import unexpected_line
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_G = TypeVar("_G", bound="Guard")
+
+
+def say(text: str) -> None:
+    """Write to standard error, if there is one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+class Guard:
+    """Attempts work of the profiler: the first failure is told, and nothing more is attempted."""
+
+    has_failed = False
+
+    def attempt(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        """Return what a function returns; None if it fails, or something has failed before."""
+        if self.has_failed:
+            return None
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the user's program goes on
+            self.fail(error)
+            return None
+
+    def fail(self, error: Exception) -> None:
+        self.has_failed = True
+        say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
+
+
+def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R | None]:
+    """Have every call of a method be an attempt. It is called in every step, so it does not call `attempt`."""
+
+    @functools.wraps(method)
+    def attempt(self: _G, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        if self.has_failed:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the user's program goes on
+            self.fail(error)
+            return None
+
+    return attempt
