@@ -2,36 +2,30 @@
 
     python -m benchmarks.plan_error [RUN...]
 
-A hash of its id puts each cell into one of two halves before anything is fitted. The sharpness of the smooth minimum and the
-width of the intervals come from the first half; every figure in the table comes from the second. A cell is predicted without
-itself and without the cells of its store that its kind is about, such as all cells with workers.
+A hash of its id puts each cell into one of two halves. What is fitted comes from the first half, the table from the second. A
+cell is predicted without itself and without the cells of its store that its kind is about, such as all cells with workers.
 """
 
 import argparse
 import dataclasses
 import hashlib
+import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from storebench.planner.errors import ERRORS_FILE, KINDS, Kind, KindError, half_width, write_errors
-from storebench.planner.measured import (
-    SHARPNESS,
-    Lacking,
-    Measurements,
-    Wanted,
-    disturbed,
-    pooled,
-    resident_share,
-)
-from storebench.planner.model import Limit, Loop, Machine, delivered, limits
+from storebench.planner.errors import ERRORS_FILE, Kind, KindError, half_width
+from storebench.planner.measured import Lacking, Measurements, Wanted, disturbed, pooled, resident_share
+from storebench.planner.model import SHARPNESS, Limit, Node, delivered, limits
 from storebench.report.analysis import find_runs, load_results
 from storebench.report.bottleneck import Bound, bottlenecks
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, summarise
+from storebench.report.labels import percent
+from storebench.report.roofline import ingestion_rate
+from storebench.report.tables import Table
 from storebench.settings.words import BOUNDED_STATES, CacheState, ComputeKind, Share
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
@@ -39,37 +33,27 @@ GOOD_FRAC = 0.20
 SMALL_GRADIENTS = 1 << 20
 """Ranks that exchange more bytes per step spend time on it, which the planner leaves out."""
 
-_RESOURCE = {
-    Limit.ACCELERATORS: "accelerator",
-    Limit.CORES: "processor",
-    Limit.WORKERS: "processor",
-    Limit.LOOP: "processor",
-    Limit.HANDOFF: "handoff",
-    Limit.LATENCY: "storage",
-    Limit.BANDWIDTH: "storage",
-    Limit.REQUESTS: "storage",
-    Bound.COMPUTE: "accelerator",
-    Bound.COPY: "accelerator",
-    Bound.CONTENTION: "accelerator",
-    Bound.READER: "processor",
-    Bound.DECODE: "processor",
-    Bound.PREP: "processor",
-    Bound.HANDOFF: "handoff",
-    Bound.STORAGE: "storage",
-    Bound.LATENCY: "storage",
-    Bound.FETCH: "storage",
-}
+RIVALS = ("min of two rates", "DS-Analyzer")
+HEAD = ("kind of cell", "cells", "median error", "within 20%", "limit right", "90% interval covers", *RIVALS)
+
+_RESOURCES: tuple[frozenset[Limit | Bound], ...] = (
+    frozenset({Limit.ACCELERATORS, Bound.COMPUTE, Bound.COPY, Bound.CONTENTION}),
+    frozenset({Limit.CORES, Limit.WORKERS, Limit.LOOP, Bound.READER, Bound.DECODE, Bound.PREP}),
+    frozenset({Limit.HANDOFF, Bound.HANDOFF}),
+    frozenset({Limit.LATENCY, Limit.BANDWIDTH, Limit.REQUESTS, Bound.STORAGE, Bound.LATENCY, Bound.FETCH}),
+)
+"""The limits of a plan and of a report that are the same resource."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A cell that is predicted: the limits of the planner, the rates of its rivals, and what was measured."""
+    """A cell that is predicted: the limits of the planner, the rates of its rivals, and the limit in a report."""
 
     kind: Kind
     cell: CellSummary
     limits: dict[Limit, float]
-    rivals: dict[str, float] = field(default_factory=dict)
-    bound: Bound | None = None
+    rivals: dict[str, float]
+    bound: Bound | None
 
     @property
     def measured(self) -> float:
@@ -81,7 +65,7 @@ class Case:
         """Whether it belongs to the half that is fitted."""
         return hashlib.blake2b(self.cell.cell.cell_id.encode(), digest_size=1).digest()[0] < 128
 
-    def error(self, sharpness: float) -> float:
+    def error(self, sharpness: float = SHARPNESS) -> float:
         """Return the logarithm of predicted over measured."""
         return math.log(delivered(self.limits, sharpness) / self.measured)
 
@@ -91,23 +75,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan_error", description=__doc__)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="default: results/reference")
     parser.add_argument("--write", action="store_true", help="write the file that 'storebench plan' reads")
-    parser.add_argument("--cells", action="store_true", help="print every prediction")
     asked = parser.parse_args()
     cases = list(all_cases(asked.runs or [REFERENCE]))
-    if asked.cells:
-        for case in sorted(cases, key=lambda case: (case.kind, case.error(SHARPNESS))):
-            print(_line(case))
+    seen = [case for case in cases if case.fits]
     fitted = min(
-        (p / 2 for p in range(4, 33)),
-        key=lambda p: statistics.median(abs(case.error(p)) for case in cases if case.fits),
+        (p / 2 for p in range(4, 33)), key=lambda p: statistics.median(abs(case.error(p)) for case in seen)
     )
-    print(f"sharpness fitted to {sum(case.fits for case in cases)} cells: {fitted:g} (in use: {SHARPNESS:g})")
-    errors = {kind: _kind_error([case for case in cases if case.kind is kind]) for kind in KINDS}
-    for line in _table(cases, errors):
-        print(line)
+    by_kind = {kind: [case for case in cases if case.kind is kind] for kind in Kind}
+    rows = (*(_row(kind, own) for kind, own in by_kind.items()), _row("all", cases))
+    caption = f"sharpness fitted to {len(seen)} cells: {fitted:g} (in use: {SHARPNESS:g})"
+    print(Table(caption=caption, head=HEAD, rows=rows).to_markdown())
     if asked.write:
-        write_errors({kind: error for kind, error in errors.items() if error is not None})
-        print(ERRORS_FILE)
+        errors = {
+            kind: dataclasses.asdict(_kind_error(own))
+            for kind, own in by_kind.items()
+            if not all(case.fits for case in own)
+        }
+        ERRORS_FILE.write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
 
 
 def all_cases(runs: Iterable[Path]) -> Iterable[Case]:
@@ -130,25 +114,24 @@ def all_cases(runs: Iterable[Path]) -> Iterable[Case]:
 def _kinds(cell: CellSummary, group: Sequence[CellSummary]) -> tuple[Kind, ...]:
     """Return the kinds of prediction that a cell tests."""
     own = cell.cell
-    real, read = own.compute.kind is ComputeKind.REAL, own.backend.format != MEMORY_FORMAT
-    if own.share is not Share.NONE or cell.is_null:
+    real = own.compute.kind is ComputeKind.REAL
+    # A network on the CPU takes the producers' cores: it is no accelerator.
+    if own.share is not Share.NONE or cell.is_null or (real and own.device == "cpu"):
         return ()
     if own.ranks > 1:
         exchanged = cell.median("job_gradient_bytes") or 0
         return () if real or exchanged > SMALL_GRADIENTS else (Kind.RANKS,)
-    if real and own.device == "cpu":
-        return (Kind.CPU_TRAINING,)
     if own.compute.kind is not ComputeKind.NONE:
         alike = [other.cell for other in group if other.backend == cell.backend]
         loading = {other.batch_size for other in alike if other.compute.kind is ComputeKind.NONE}
         if loading and own.batch_size not in loading:
-            return (Kind.BATCH,)
+            return ()
         return (Kind.ACCELERATOR_WORKERS,) if own.workers else (Kind.ACCELERATOR_LOOP,)
     if own.workers and own.cache is CacheState.WARM:
         return (Kind.WORKERS,)
     if own.cache is CacheState.LIMITED:
         return (Kind.MEMORY, Kind.MEMORY_OF_DEVICE)
-    return (Kind.COLD,) if own.cache is CacheState.COLD and read else ()
+    return (Kind.COLD,) if own.cache is CacheState.COLD and own.backend.format != MEMORY_FORMAT else ()
 
 
 def _hidden(kind: Kind, cell: CellSummary, other: CellSummary) -> bool:
@@ -157,8 +140,6 @@ def _hidden(kind: Kind, cell: CellSummary, other: CellSummary) -> bool:
     match kind:
         case Kind.RANKS:
             return own.ranks >= cell.cell.ranks
-        case Kind.CPU_TRAINING:
-            return kinds is ComputeKind.REAL
         case Kind.WORKERS:
             return own.workers > 0
         case Kind.MEMORY:
@@ -176,10 +157,13 @@ def _case(kind: Kind, cell: CellSummary, group: Sequence[CellSummary], bound: Bo
     seen = Measurements.of(
         other for other in group if not (other.backend == cell.backend and _hidden(kind, cell, other))
     )
-    machine = Machine(
-        cores=cell.fact("conditions_cores") or 1, bytes_per_s=seen.device_rate(cell.backend, "best")
+    node = Node(
+        cores=cell.fact("conditions_cores") or 1,
+        accelerators=own.ranks,
+        samples_per_s=_ingestion(cell, group),
+        workers=own.workers,
+        bytes_per_s=seen.device_rate(cell.backend, "best"),
     )
-    loop = Loop(accelerators=own.ranks, samples_per_s=_ingestion(cell, group), workers=own.workers)
     wanted = Wanted(
         backend=cell.backend,
         workers=own.workers,
@@ -194,12 +178,11 @@ def _case(kind: Kind, cell: CellSummary, group: Sequence[CellSummary], bound: Bo
         (other.cell.cache, other.cell.readahead_kib) == (own.cache, own.readahead_kib) for other in alike
     ):
         raise Lacking("another limited cell")
-    demand = seen.demand(wanted)
     return Case(
         kind=kind,
         cell=cell,
-        limits=limits(demand, loop, machine),
-        rivals=_rivals(cell, seen, loop, machine),
+        limits=limits(seen.demand(wanted), node),
+        rivals=_rivals(cell, seen, node),
         bound=bound,
     )
 
@@ -211,97 +194,69 @@ def _ingestion(cell: CellSummary, group: Sequence[CellSummary]) -> float:
         return math.inf
     if own.compute.kind is ComputeKind.EMULATED:
         return own.batch_size / own.compute.milliseconds * 1e3
-    alike = [
-        null
-        for null in group
-        if null.is_null and (null.cell.model, null.cell.device) == (own.model, own.device)
-        if null.cell.batch_size == own.batch_size
-    ]
-    if not alike:
+    work = (own.model, own.device, own.batch_size)
+    nulls = (n for n in group if n.is_null and (n.cell.model, n.cell.device, n.cell.batch_size) == work)
+    rate = next((rate.mid for null in nulls if (rate := ingestion_rate(null))), None)
+    if rate is None:
         raise Lacking("add a null cell")
-    return 1 / statistics.median(null.per_sample("compute_s") + null.per_sample("h2d_s") for null in alike)
+    return rate
 
 
-def _rivals(cell: CellSummary, seen: Measurements, loop: Loop, machine: Machine) -> dict[str, float]:
-    own = [
-        other
-        for other in seen.cells
-        if other.backend == cell.backend and other.cell.compute.kind is ComputeKind.NONE
-    ]
-    needed = loop.accelerators * loop.samples_per_s
-    alike = [other for other in own if other.cell.cache is cell.cell.cache] or own
-    if not alike:
+def _rivals(cell: CellSummary, seen: Measurements, node: Node) -> dict[str, float]:
+    """Return the rates that simpler formulas predict."""
+    alike = [other for other in seen.cells if other.backend == cell.backend]
+    own = [other for other in alike if other.cell.compute.kind is ComputeKind.NONE]
+    if not own:
         return {}
-    near = min(alike, key=lambda other: abs(other.cell.workers - cell.cell.workers))
-    rate = near.median("samples_per_s") or math.nan
-    found = {
-        "min of two rates": min(rate, needed),
-        "scaling by workers": min(rate * loop.producers / max(1, near.cell.workers), needed),
-    }
-    held = [other for other in own if other.cell.cache is CacheState.WARM]
+    near = min(
+        own, key=lambda c: (c.cell.cache is not cell.cell.cache, abs(c.cell.workers - cell.cell.workers))
+    )
+    needed = node.accelerators * node.samples_per_s
+    found = {"min of two rates": min(near.median("samples_per_s") or math.nan, needed)}
+    held = next((other for other in own if other.cell.cache is CacheState.WARM), None)
     payload, samples = near.median("payload_bytes"), near.median("samples")
     if held and payload and samples:
-        prep = machine.cores / (held[0].median("whole_cpu_s_per_sample") or math.nan)
+        prep = node.cores / (held.median("whole_cpu_s_per_sample") or math.nan)
         missed = 1 - resident_share(cell)
-        fetch = machine.bytes_per_s / (payload / samples) / missed if missed else math.inf
+        fetch = node.bytes_per_s / (payload / samples) / missed if missed else math.inf
         found["DS-Analyzer"] = min(prep, fetch, needed)
     return {name: value for name, value in found.items() if math.isfinite(value) and value > 0}
 
 
-def _kind_error(cases: Sequence[Case]) -> KindError | None:
-    """Return the error of a kind on the half that was not fitted; None without cells there."""
-    seen, unseen = [case for case in cases if case.fits], [case for case in cases if not case.fits]
-    if not unseen:
-        return None
-    width = half_width([abs(case.error(SHARPNESS)) for case in seen])
-    errors = [case.error(SHARPNESS) for case in unseen]
-    judged = [case for case in unseen if case.bound in _RESOURCE]
-    right = sum(_RESOURCE[next(iter(case.limits))] == _RESOURCE[case.bound] for case in judged if case.bound)
+def _kind_error(cases: Sequence[Case]) -> KindError:
+    """Return the error on the half that was not fitted."""
+    width = half_width(abs(case.error()) for case in cases if case.fits)
+    errors = [abs(math.expm1(case.error())) for case in cases if not case.fits]
     return KindError(
-        cells=len(unseen),
-        median_error=statistics.median(abs(math.expm1(error)) for error in errors),
-        within_20=sum(abs(math.expm1(error)) <= GOOD_FRAC for error in errors) / len(errors),
-        limit_right=right / len(judged) if judged else None,
-        covered=None if width is None else sum(abs(error) <= width for error in errors) / len(errors),
-        half_width=width,
+        median_error=round(statistics.median(errors), 3),
+        half_width=None if width is None else round(width, 3),
     )
 
 
-def _table(cases: Sequence[Case], errors: dict[Kind, KindError | None]) -> Iterable[str]:
-    rivals = ("min of two rates", "DS-Analyzer", "scaling by workers")
-    yield f"| kind of cell | cells | median error | within 20% | limit right | 90% interval covers | {' | '.join(rivals)} |"
-    yield "|---|" + " ---: |" * (5 + len(rivals))
-    for kind, error in errors.items():
-        unseen = [case for case in cases if case.kind is kind and not case.fits]
-        yield _row(kind, error, [_rival_error(unseen, name) for name in rivals])
-    together, unseen = _kind_error(cases), [case for case in cases if not case.fits]
-    if together is not None:
-        mixed = dataclasses.replace(together, covered=None)  # each kind has an interval of its own
-        yield _row("all", mixed, [_rival_error(unseen, name) for name in rivals])
-
-
-def _row(kind: str, error: KindError | None, theirs: Sequence[float | None]) -> str:
-    if error is None:
-        return f"| {kind} | 0 | no data |" + " |" * (3 + len(theirs))
-    shares = (error.median_error, error.within_20, error.limit_right, error.covered, *theirs)
-    return f"| {kind} | {error.cells} | {' | '.join(map(_percent, shares))} |"
-
-
-def _rival_error(cases: Sequence[Case], name: str) -> float | None:
-    errors = [abs(case.rivals[name] / case.measured - 1) for case in cases if name in case.rivals]
-    return statistics.median(errors) if errors else None
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
-
-
-def _line(case: Case) -> str:
-    own: Any = case.cell.cell
-    setting = f"{own.data.name} {own.model} {own.compute} {own.cache} w{own.workers} r{own.ranks} b{own.batch_size} ra{own.readahead_kib}"
-    parts = " ".join(f"{name}={rate:.0f}" for name, rate in case.limits.items() if math.isfinite(rate))
-    error = math.expm1(case.error(SHARPNESS))
-    return f"{case.kind}: {case.cell.backend} {setting}: {case.measured:.0f}, {error:+.0%} [{case.bound}] {parts}"
+def _row(kind: str, cases: Sequence[Case]) -> tuple[str, ...]:
+    unseen = [case for case in cases if not case.fits]
+    if not unseen:
+        return kind, "0", "no data", *[""] * (len(HEAD) - 3)
+    known, errors = _kind_error(cases), [case.error() for case in unseen]
+    width = known.half_width if kind in set(Kind) else None  # each kind has an interval of its own
+    judged = [
+        (next(iter(case.limits)), case.bound) for case in unseen if case.bound not in (None, Bound.BALANCED)
+    ]
+    shares = (
+        [abs(math.expm1(error)) <= GOOD_FRAC for error in errors],
+        [any({*pair} <= resource for resource in _RESOURCES) for pair in judged],
+        [] if width is None else [abs(error) <= width for error in errors],
+    )
+    rivals = [
+        [abs(case.rivals[name] / case.measured - 1) for case in unseen if name in case.rivals]
+        for name in RIVALS
+    ]
+    figures = (
+        known.median_error,
+        *(statistics.mean(right) if right else None for right in shares),
+        *(statistics.median(own) if own else None for own in rivals),
+    )
+    return kind, str(len(unseen)), *map(percent, figures)
 
 
 if __name__ == "__main__":

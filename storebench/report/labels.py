@@ -134,11 +134,12 @@ def condition_label(cell: CellSummary) -> str:
     """Return the state of the store as a person would say it: "in memory", "larger than memory, read-ahead 128 KiB"."""
     words = _STATES.get(CacheState(cell.cell.cache), "cache as found")
     kib = cell.cell.readahead_kib
-    if kib is None:
-        return words
-    return f"{words}, read-ahead " + (
-        f"{kib // 1024} MiB" if kib >= 1024 and not kib % 1024 else f"{kib} KiB"
-    )
+    return words if kib is None else f"{words}, {readahead_label(kib)}"
+
+
+def readahead_label(kib: int) -> str:
+    """Return the size of the read-ahead in words: "read-ahead 128 KiB", "read-ahead 8 MiB"."""
+    return "read-ahead " + (f"{kib // 1024} MiB" if kib >= 1024 and not kib % 1024 else f"{kib} KiB")
 
 
 def _setting_word(name: str, value: object, cell: Cell) -> str:

