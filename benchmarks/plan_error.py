@@ -154,7 +154,7 @@ def _hidden(kind: Kind, cell: CellSummary, other: CellSummary) -> bool:
 
 def _case(kind: Kind, cell: CellSummary, group: Sequence[CellSummary], bound: Bound | None) -> Case:
     own = cell.cell
-    seen = Measurements.of(
+    seen = Measurements(
         other for other in group if not (other.backend == cell.backend and _hidden(kind, cell, other))
     )
     node = Node(

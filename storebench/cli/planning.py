@@ -79,18 +79,10 @@ def plan(
         for name, value in (("--read-mb-s", read_mb_s), ("--iops", iops)):
             if value is not None and value <= 0:
                 raise UsageError(f"must be more than 0, not {value:g}", where=name)
-        name, count = accelerator.strip(), 1
-        if match := re.fullmatch(r"(.+):(-?\d+)", name):
-            name, count = match[1], int(match[2])
-        if count < 1:
-            raise UsageError(
-                f"{count} is no number of accelerators",
-                where="--accelerator",
-                hint="Write NAME or NAME:COUNT.",
-            )
         from storebench.accelerators import find_accelerator
 
-        profile = find_accelerator(name)
+        counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator.strip())
+        profile = find_accelerator(counted[1] if counted else accelerator)
         from storebench.planner.plan import plan as planned
         from storebench.report.analysis import find_runs, load_results
         from storebench.report.cells import summarise
@@ -99,7 +91,7 @@ def plan(
             [cell for file in find_runs(runs) for cell in summarise(load_results(file))],
             dataset,
             accelerator=profile,
-            count=count,
+            count=int(counted[2]) if counted else 1,
             workers=workers,
             cores=cores,
             memory_bytes=None if memory is None else memory * 2**30,
@@ -130,13 +122,12 @@ def _show(made: "Plan") -> None:
     put(f"{words}." if choice.busy >= BUSY_FRAC else f"No store feeds {words}; its limit is {choice.limit}.")
     resident = "nothing" if target.other_storage else "all stores"
     held = resident if target.memory_bytes is None else f"at most {target.memory_bytes / 2**30:g} GiB"
-    storage = "as given, for all nodes" if target.other_storage else "that of the run, in each node"
     put(
         f"accelerators: {target.accelerator.title} ({target.accelerator.origin})",
         f"they take: {number(target.needed)} images/s",
         f"nodes: {target.nodes}, each with {target.cores} cores and {target.count * target.workers} workers",
         f"in the page cache: {held}",
-        f"storage: {storage}",
+        f"storage: {'as given, for all nodes' if target.other_storage else 'that of the run, in each node'}",
         f"images: {target.samples:,} of {made.dataset}",
     )
     columns = {
@@ -152,8 +143,11 @@ def _show(made: "Plan") -> None:
             for store in stores
         ],
     }
-    alike = [head for head in [*columns][2:] if len(set(columns[head])) == 1 < len(stores)]
-    put(*(f"{head}: {value}" for head in alike if (value := columns.pop(head)[0])))
+    for head in [*columns][2:]:
+        value = columns[head][0]
+        if (not value or len(stores) > 1) and {*columns[head]} == {value}:
+            del columns[head]
+            put(*([f"{head}: {value}"] if value else []))
     if "pays after" in columns:
         put(f"pays after: the epochs in which a conversion to {stores[0].label} saves its time")
     rows = tuple(zip(*columns.values(), strict=True))

@@ -37,17 +37,12 @@ class Wanted:
     """Share of the samples that an epoch serves."""
 
 
-@dataclass(frozen=True)
 class Measurements:
-    """The cells of one dataset on one machine that a plan may use."""
+    """The cells of one dataset on one machine that a plan may use: those of stores with figures."""
 
-    cells: tuple[CellSummary, ...]
-
-    @classmethod
-    def of(cls, cells: Iterable[CellSummary]) -> "Measurements":
-        """Keep the cells of stores with figures."""
+    def __init__(self, cells: Iterable[CellSummary]) -> None:
         stored = (cell for cell in cells if not cell.is_null and cell.cell.share is Share.NONE)
-        return cls(tuple(cell for cell in stored if cell.median("samples_per_s") and _span_s(cell) > 0))
+        self.cells = [cell for cell in stored if cell.median("samples_per_s") and _span_s(cell) > 0]
 
     def demand(self, wanted: Wanted) -> Demand:
         """Return the needs of a sample of a store. Raises `Lacking` if no cell tells them."""
@@ -171,9 +166,8 @@ def pooled(cells: Iterable[CellSummary]) -> list[list[CellSummary]]:
     groups: dict[tuple[object, ...], list[CellSummary]] = {}
     for cell in cells:
         data, shape = cell.cell.data, cell.fact("store_image_shape")
-        groups.setdefault((cell.environment_key, data.name, data.split, data.image_size, shape), []).append(
-            cell
-        )
+        key = (cell.environment_key, data.name, data.split, data.image_size, shape)
+        groups.setdefault(key, []).append(cell)
     return list(groups.values())
 
 

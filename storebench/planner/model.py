@@ -40,11 +40,6 @@ class Demand:
     """Measured rate over the rate that the formulas give for the measured setting; it multiplies the loading limits."""
 
     @property
-    def latency_bound(self) -> bool:
-        """Whether a sample takes longer to read than to decode and prepare."""
-        return self.wait_s > self.producing_s
-
-    @property
     def span_s(self) -> float:
         """Time of the process that makes the sample."""
         return self.producing_s + self.wait_s
@@ -67,14 +62,15 @@ class Node:
 def limits(demand: Demand, node: Node) -> dict[Limit, float]:
     """Return the samples per second that each resource of a node permits, the lowest first; not the unlimited ones."""
     processes, step_s = node.accelerators, 1 / node.samples_per_s
+    made = Limit.WORKERS if node.workers else Limit.LOOP
+    if demand.wait_s > demand.producing_s:
+        made = Limit.LATENCY
     found: dict[Limit, float] = {}
     if node.workers:
-        made = Limit.LATENCY if demand.latency_bound else Limit.WORKERS
         found[made] = demand.scale * _per_s(processes * node.workers, demand.span_s)
         received = Limit.HANDOFF if demand.handoff_s > step_s else Limit.ACCELERATORS
         found[received] = _per_s(processes, step_s + demand.handoff_s)
     else:
-        made = Limit.LATENCY if demand.latency_bound else Limit.LOOP
         slower = Limit.ACCELERATORS if step_s > demand.span_s else made
         found[slower] = demand.scale * _per_s(processes, step_s + demand.span_s)
     if processes * (node.workers + 1) > node.cores:

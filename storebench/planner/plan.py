@@ -200,7 +200,7 @@ def _target(group: Sequence[CellSummary], given: dict[str, Any]) -> Target:
 
 class _Planner:
     def __init__(self, group: Sequence[CellSummary], target: Target) -> None:
-        self.target, self.measured = target, Measurements.of(group)
+        self.target, self.measured = target, Measurements(group)
         network = target.accelerator.model.partition("-")[0]
         self.model = network if any(cell.cell.model == network for cell in group) else ""
         errors = read_errors()
@@ -288,10 +288,12 @@ class _Planner:
 
     def _kinds(self, own: Sequence[CellSummary], resident: float) -> list[Kind]:
         """Return in what the prediction differs from the cells."""
-        workers = self.target.workers
-        found = [Kind.ACCELERATOR_WORKERS if workers else Kind.ACCELERATOR_LOOP]
-        cores = {cell.fact("conditions_cores") for cell in own}
-        if workers not in {cell.cell.workers for cell in own} or self.target.cores not in cores:
+        target = self.target
+        found = [Kind.ACCELERATOR_WORKERS if target.workers else Kind.ACCELERATOR_LOOP]
+        workers, cores = zip(
+            *((cell.cell.workers, cell.fact("conditions_cores")) for cell in own), strict=True
+        )
+        if target.workers not in workers or target.cores not in cores:
             found.append(Kind.WORKERS)
         if self.target.count > 1:
             found.append(Kind.RANKS)
