@@ -1,6 +1,5 @@
 """What stores ask of a storage system and what they get: bytes, requests, amplification and waits, by number of readers."""
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,23 +12,13 @@ from storebench.report.labels import (
     number,
     setting_label,
 )
-from storebench.report.tables import Table
+from storebench.report.tables import REQUESTS_NOTE, Table
 from storebench.settings.words import ComputeKind
 from storebench.units import number_of
 
-REQUESTS = "Requests are calls that read, pipes between processes included, and page faults that wait for the device."
 TOO_SHORT = "too short: too few steps in the requested state; use --size {size}."
 FAILED = "failed: 'storebench validate' and the log of the run say why."
 UNSOUND = "invalid: the figures do not validate; 'storebench validate' says why."
-
-
-def _requests_per_s(cell: CellSummary) -> float | None:
-    rates = [
-        (row["read_calls"] + (row["major_faults"] or 0)) / row["epoch_s"]
-        for row in cell.counted
-        if row["read_calls"] is not None and row["epoch_s"]
-    ]
-    return statistics.median(rates) if rates else None
 
 
 def _median(metric: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
@@ -42,7 +31,7 @@ def _median(metric: str, factor: float = 1.0) -> Callable[[CellSummary], float |
 
 FIGURES: tuple[tuple[str, Callable[[CellSummary], float | None], Callable[[Any], str]], ...] = (
     ("MiB/s of payload", _median("payload_bytes_per_s", 2.0**-20), number),
-    ("requests/s", _requests_per_s, number),
+    ("requests/s", lambda cell: cell.requests_per_s, number),
     ("read amplification", _median("read_amplification"), number),
     ("p50 of a batch's wait", _median("data_wait_p50_ns", 1e-9), duration),
     ("p99 of a batch's wait", _median("data_wait_p99_ns", 1e-9), duration),
@@ -95,7 +84,7 @@ def _table(cells: Sequence[CellSummary], apart: Sequence[str]) -> Table:
     missing = {_missing(cell) for cell in cells}
     more = 2 * max((int(cell.fact("store_count") or 0) for cell in cells), default=0)
     words = {"failed": FAILED, "invalid": UNSOUND, "too short": TOO_SHORT.format(size=more)}
-    notes = (REQUESTS, *(text for word, text in words.items() if word in missing))
+    notes = (REQUESTS_NOTE, *(text for word, text in words.items() if word in missing))
     return Table(caption=caption, head=tuple(head), rows=tuple(rows), notes=notes)
 
 

@@ -171,6 +171,10 @@ def parse_backend(text: str) -> Backend:
         raise UsageError(
             f"no backend is called {text!r}", hint="Write FORMAT[+CODEC][:READER], such as lmdb+jpeg."
         )
+    if name in ALIASES:
+        raise UsageError(
+            f"{name!r} is short for {ALIASES[name]}, whose codec is named", hint=f"Write files+{codec}."
+        )
     format_ = get_format(name)
     readers = format_.readers()
     codec = codec or format_.info.default_codec

@@ -84,7 +84,7 @@ def _sentence(panel: Panel, base: CellSummary | None, best: CellSummary | None, 
     if best is None:
         return "No store can be ranked: the rates are not steady, or too short."
     label = backend_label(best.backend)
-    rounds = len(best.values("samples_per_s"))
+    rounds = ratio.rounds if ratio is not None else len(best.values("samples_per_s"))
     if rounds < MIN_ROUNDS:
         times = "" if ratio is None or best is base else f" ({number(ratio.mid, 2)} times {name})"
         return f"Undecided after {number_of(rounds, 'round')}: {label} looks fastest{times}; {MIN_ROUNDS} rounds decide."

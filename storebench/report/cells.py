@@ -300,6 +300,16 @@ class CellSummary:
         values = list(self.values(metric).values())
         return statistics.median(values) if values else None
 
+    @property
+    def requests_per_s(self) -> float | None:
+        """Read calls, and page faults that waited for the device, per second of an epoch."""
+        rates = [
+            (row["read_calls"] + (row["major_faults"] or 0)) / row["epoch_s"]
+            for row in self.counted
+            if row["read_calls"] is not None and row["epoch_s"]
+        ]
+        return statistics.median(rates) if rates else None
+
     def rounds_per(self, metric: str, counter: str) -> dict[Round, float]:
         """Return a sum of time over a counter ("timed_steps", "timed_samples") for each replicate, in seconds."""
         prefix = WHOLE if metric.startswith(WHOLE) else ""

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from storebench._version import __version__
 from storebench.codecs import any_size
+from storebench.formats.registry import store_name_of
 from storebench.plain_text import markdown as escaped_markdown
 from storebench.plain_text import plain
 from storebench.report.cells import backend_rank
@@ -114,10 +115,11 @@ def _command(content: Content) -> str:
     if told.choice is None or told.panel is None or told.choice is told.panel.base:
         return ""
     own = told.choice.cell
-    name = own.backend.name.partition(":")[0].partition("?")[0]
+    name = store_name_of(own.backend)
     side = None if any_size(own.backend.codec) else own.data.image_size
     size = [] if side is None else ["--image-size", str(side)]
-    return shlex.join(["storebench", "convert", name, "--dataset", own.data.name, *size])
+    command = shlex.join(["storebench", "convert", name, "--dataset", own.data.name, *size])
+    return command if own.backend.name == name else f"{command}  # read it as {own.backend.name}"
 
 
 def _evidence(content: Content) -> list[tuple[str, str]]:

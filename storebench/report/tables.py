@@ -55,7 +55,9 @@ _FED_NOTE = (
     "An accelerator starves if it is busy less than 90% of its time. With workers the delivered rate is min(F, 1 / (1/G + c)),"
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
 )
-_IO_NOTE = "Requests are read calls and page faults that waited for the device; their size is the device's bytes over their number."
+REQUESTS_NOTE = (
+    "Requests are read calls, pipes between processes included, and page faults that waited for the device."
+)
 _WARMED = 0.1
 """A rate is no cold one if the resident share of the store exceeded the requested one by more."""
 
@@ -184,12 +186,13 @@ def io_table(panel: Panel, anchor: str = "") -> Table:
     def median(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
         return lambda cell: None if (value := cell.median(name)) is None else value * factor
 
-    def requests(cell: CellSummary) -> float | None:
-        calls, faults = cell.median("read_calls"), cell.median("major_faults")
-        return None if calls is None else calls + (faults or 0.0)
+    def device_bytes_per_s(cell: CellSummary) -> float | None:
+        read, took = cell.median("device_read_bytes"), cell.median("epoch_s")
+        return read / took if read is not None and took else None
 
-    def over(top: float | None, bottom: float | None) -> float | None:
-        return top / bottom if top is not None and bottom else None
+    def request_bytes(cell: CellSummary) -> float | None:
+        read, requests = device_bytes_per_s(cell), cell.requests_per_s
+        return read / requests if read is not None and requests else None
 
     columns = [
         column("store", "", lambda c: backend_label(c.backend)),
@@ -197,14 +200,10 @@ def io_table(panel: Panel, anchor: str = "") -> Table:
         column("", "backend", lambda c: c.backend),
         column("samples, MiB/s", "", median("payload_bytes_per_s", 2.0**-20)),
         column("", "payload_bytes_per_s", median("payload_bytes_per_s")),
-        column(
-            "device, MiB/s", "", lambda c: over(median("device_read_bytes", 2.0**-20)(c), c.median("epoch_s"))
-        ),
+        column("device, MiB/s", "", lambda c: (rate := device_bytes_per_s(c)) and rate * 2.0**-20),
         column("", "device_read_bytes", median("device_read_bytes")),
-        column("requests/s", "requests_per_s", lambda c: over(requests(c), c.median("epoch_s"))),
-        column(
-            "request size", "request_bytes", lambda c: over(c.median("device_read_bytes"), requests(c)), size
-        ),
+        column("requests/s", "requests_per_s", lambda c: c.requests_per_s),
+        column("device bytes per request", "request_bytes", request_bytes, size),
         column("amplification", "read_amplification", median("read_amplification")),
         column("wait p50", "data_wait_p50_s", median("data_wait_p50_ns", 1e-9), duration),
         column("wait p99", "data_wait_p99_s", median("data_wait_p99_ns", 1e-9), duration),
@@ -212,7 +211,7 @@ def io_table(panel: Panel, anchor: str = "") -> Table:
     ]
     caption = f"{dataset_label(panel.first)}: {setting_label(panel.speaker)}. What the storage delivers"
     marks = tuple(map(mark, panel.measured))
-    return _table("io", caption, columns, panel.measured, anchor=anchor, marks=marks, notes=(_IO_NOTE,))
+    return _table("io", caption, columns, panel.measured, anchor=anchor, marks=marks, notes=(REQUESTS_NOTE,))
 
 
 def panel_table(

@@ -27,12 +27,14 @@ class Fork:
     def __init__(self, server: "subprocess.Popen[bytes]", within_s: float) -> None:
         self._server = server
         self._code: int | None = None
-        self.pid = self._answer(within_s)
+        # Of an interpreter that has ended, `wait` returns the exit code.
+        self.pid = self._answer(within_s) or server.pid
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, or raise `subprocess.TimeoutExpired`."""
         if self._code is None:
-            self._code = self._answer(timeout)
+            code = self._answer(timeout)
+            self._code = self._server.wait() if code is None else code
         return self._code
 
     def poll(self) -> int | None:
@@ -47,17 +49,14 @@ class Fork:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def _answer(self, timeout: float | None) -> int:
-        """Return the next number that the server writes; if it has ended, its own id, then its exit code."""
+    def _answer(self, timeout: float | None) -> int | None:
+        """Return the next number that the server writes; None if it has ended."""
         output = self._server.stdout
         assert output is not None
         if not select.select([output], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(self._server.args, timeout or 0.0)
         line = output.readline()
-        if line.endswith(b"\n"):
-            return int(line)
-        self._code = self._server.wait()
-        return self._server.pid if not hasattr(self, "pid") else self._code
+        return int(line) if line.endswith(b"\n") else None
 
 
 class ForkServer:
@@ -141,7 +140,8 @@ class ForkServer:
 def serve(main: Callable[[Sequence[str]], int]) -> int:
     """Fork a process for each request on standard input, and answer with its id, and with its exit code when it ends."""
     end_with_starter(signal.SIGTERM)
-    running_digest(), running_checkout()
+    for cached in (running_digest, running_checkout):  # of the code that has just been imported
+        cached()
     for line in sys.stdin.buffer:
         request, variables = json.loads(line), started_here({})
         if not (pid := os.fork()):

@@ -224,6 +224,10 @@ def test_several_numbers_of_workers_are_measured_within_the_budget() -> None:
     assert len(handing(first)) == 3
     assert alone.estimate_s < first.estimate_s < BUDGET_S
     assert chosen(workers=[1]).estimate_s < BUDGET_S
+    dropped = set(backends(alone)) - set(backends(first))
+    notes = [note for note in first.notes if note.startswith("left out, to end within five minutes: ")]
+    assert all(name in note for name in dropped for note in notes)
+    assert len(notes) == bool(dropped)
 
 
 def test_what_was_asked_for_replaces_what_is_chosen() -> None:
