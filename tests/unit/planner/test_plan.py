@@ -173,7 +173,7 @@ def test_a_store_that_was_measured_beside_other_work_says_so(tmp_path: Path, cli
 
 REFUSED: list[tuple[str, int, str]] = [
     ("--accelerator a100:0", 2, "no accelerator is called 'a100:0'"),
-    ("--accelerator gpu=100:-3", 2, "'gpu=100:-3'"),
+    ("--accelerator gpu=100:-3", 2, "'100:-3' is no rate of an accelerator"),
     ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
     ("--accelerator a100:lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100 --memory -1", 2, "--memory: must be greater than or equal to 0"),
