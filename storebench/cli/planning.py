@@ -1,10 +1,9 @@
 """The verb `plan`: what each store delivers on a machine that it was not measured on."""
 
 import dataclasses
-import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +11,6 @@ from storebench.cli.common import exit_codes, put, put_json, say, write_out
 from storebench.cli.options import JsonOption, finite
 from storebench.cli.results import drawn
 from storebench.errors import UsageError
-
-if TYPE_CHECKING:
-    from storebench.planner.plan import Plan
 
 
 def plan(
@@ -29,6 +25,7 @@ def plan(
             " images/s.",
         ),
     ],
+    model: Annotated[str | None, typer.Option(help="The network, unless NAME:MODEL names it.")] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -68,6 +65,10 @@ def plan(
     dataset: Annotated[
         str | None, typer.Option(help="The run's dataset. [default: the one with the largest images]")
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write a page with the roofline of the target, and what each input changes."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict what each store delivers on another machine.
@@ -76,14 +77,17 @@ def plan(
     'python -m benchmarks.plan_error', and stands below the table.
     """
     with exit_codes():
-        for name, value in (("--read-mb-s", read_mb_s), ("--iops", iops)):
+        for option, value in (("--read-mb-s", read_mb_s), ("--iops", iops)):
             if value is not None and value <= 0:
-                raise UsageError(f"must be more than 0, not {value:g}", where=name)
+                raise UsageError(f"must be more than 0, not {value:g}", where=option)
         from storebench.accelerators import find_accelerator
 
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator.strip())
-        profile = find_accelerator(counted[1] if counted else accelerator)
+        name = counted[1] if counted else accelerator
+        profile = find_accelerator(f"{name}:{model}" if model else name)
+        from storebench.fileio.whole_files import write_whole
         from storebench.planner.plan import plan as planned
+        from storebench.planner.words import errors, facts, sentence, table
         from storebench.report.analysis import find_runs, load_results
         from storebench.report.cells import summarise
 
@@ -102,58 +106,15 @@ def plan(
             first_byte_s=None if first_byte_ms is None else first_byte_ms / 1e3,
             epochs=epochs,
         )
+        if page is not None:
+            from storebench.planner.page import page as written
+
+            write_whole(page, written(made))
         if as_json:
             put_json(dataclasses.asdict(made))
-        else:
-            _show(made)
-            for line in made.lacking:
-                say(f"not planned: {line}")
-
-
-def _show(made: "Plan") -> None:
-    """Print the store to use, the target, and a table; what is the same for all stores stands above it."""
-    from storebench.planner.errors import read_errors
-    from storebench.report.labels import number, percent
-    from storebench.report.roofline import BUSY_FRAC
-    from storebench.report.tables import Table
-
-    target, stores, choice = made.target, made.stores, made.choice
-    words = f"{target.accelerators} x {target.accelerator.device}: {percent(choice.busy)} busy with {choice.label}"
-    put(f"{words}." if choice.busy >= BUSY_FRAC else f"No store feeds {words}; its limit is {choice.limit}.")
-    resident = "nothing" if target.other_storage else "all stores"
-    held = resident if target.memory_bytes is None else f"at most {target.memory_bytes / 2**30:g} GiB"
-    put(
-        f"accelerators: {target.accelerator.title} ({target.accelerator.origin})",
-        f"they take: {number(target.needed)} images/s",
-        f"nodes: {target.nodes}, each with {target.cores} cores and {target.count * target.workers} workers",
-        f"in the page cache: {held}",
-        f"storage: {'as given, for all nodes' if target.other_storage else 'that of the run, in each node'}",
-        f"images: {target.samples:,} of {made.dataset}",
-    )
-    columns = {
-        "store": [store.label for store in stores],
-        "images/s": [number(store.images_per_s) for store in stores],
-        "busy": [percent(store.busy) for store in stores],
-        "90% interval": [f"{s.low / target.needed:.0%}-{s.high / target.needed:.0%}" for s in stores],
-        "h in all": ["" if store.total_h is None else number(store.total_h) for store in stores],
-        "limit": [store.limit.value for store in stores],
-        "lifted by": [store.lift for store in stores],
-        "pays after": [
-            "" if store.pays_after_epochs is None else f"{math.ceil(store.pays_after_epochs):,}"
-            for store in stores
-        ],
-    }
-    for head in [*columns][2:]:
-        value = columns[head][0]
-        if (not value or len(stores) > 1) and {*columns[head]} == {value}:
-            del columns[head]
-            put(*([f"{head}: {value}"] if value else []))
-    if "pays after" in columns:
-        put(f"pays after: the epochs in which a conversion to {stores[0].label} saves its time")
-    rows = tuple(zip(*columns.values(), strict=True))
-    write_out(drawn(Table(caption="What each store delivers", head=tuple(columns), rows=rows)))
-    errors = read_errors()
-    for kind in dict.fromkeys(kind for store in stores for kind in store.kinds):
-        error = percent(errors[kind].median_error) if kind in errors else "not measured"
-        put(f"median error, {kind}: {error}")
-    put(*made.caveats)
+            return
+        put(sentence(made), *facts(made))
+        write_out(drawn(table(made), 140))
+        put(*errors(made))
+        for line in made.lacking:
+            say(f"not planned: {line}")

@@ -21,16 +21,36 @@ class Kind(enum.StrEnum):
     MEMORY = "another memory limit"
     MEMORY_OF_DEVICE = "a memory limit, from rates of the device"
     COLD = "a cold start"
-    DEVICE = "another device"
+    DEVICE = "another storage"
+    BATCH = "another batch size"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goals:
+    """How wrong a kind of prediction may be: the median error, and the error of nine predictions in ten."""
+
+    median: float = 0.08
+    within: float = 0.20
+    within_frac: float = 0.90
+
+
+GOALS = Goals()
 
 
 @dataclass(frozen=True, kw_only=True)
 class KindError:
-    """The error on cells that were neither seen nor fitted."""
+    """The error on cells that were not seen."""
 
     median_error: float
+    within_frac: float
+    """Share of the predictions that were wrong by at most `GOALS.within`."""
     half_width: float | None
     """Half of the 90% interval on the logarithm of the rate; None if too few cells were fitted."""
+
+    @property
+    def good(self) -> bool:
+        """Whether the goals are met."""
+        return self.median_error <= GOALS.median and self.within_frac >= GOALS.within_frac
 
 
 def half_width(errors: Iterable[float]) -> float | None:

@@ -41,7 +41,8 @@ class Measurements:
     """The cells of one dataset on one machine that a plan may use: those of stores with figures."""
 
     def __init__(self, cells: Iterable[CellSummary]) -> None:
-        stored = (cell for cell in cells if not cell.is_null and cell.cell.share is Share.NONE)
+        own = (cell for cell in cells if not cell.is_null and cell.cell.share is Share.NONE)
+        stored = (cell for cell in own if cell.cell.tier is None)
         self.cells = [cell for cell in stored if cell.median("samples_per_s") and _span_s(cell) > 0]
 
     def demand(self, wanted: Wanted) -> Demand:
@@ -65,15 +66,12 @@ class Measurements:
         warm = _nearest([cell for cell in held if bool(cell.cell.workers) == bool(loop.workers)], loop)
         producing_s = min(span_s, cpu_s if warm is None else _span_s(warm))
         more = (1 - hit_rate(wanted.resident)) / max(1 - hit_rate(resident_share(base)), 1e-9)
-        # A request is a fault, or a read call of a sample that is not resident.
-        calls = 0.0 if base.cell.workers else _per_sample(base, "read_calls")
-        missed = read / max(read, stored_bytes(base), 1.0)
         needs = Demand(
             cpu_s=cpu_s,
             producing_s=producing_s,
             wait_s=(span_s - producing_s) * more,
             device_bytes=read * more,
-            requests=max(_per_sample(base, "major_faults"), calls * missed, read / REQUEST_BYTES) * more,
+            requests=_requests(base) * more,
         )
         return self._for_loop(needs, base, wanted)
 
@@ -225,6 +223,14 @@ def _cpu_s(cell: CellSummary) -> float:
     if cell.cell.compute.kind is ComputeKind.REAL:
         return _span_s(cell)
     return cell.median("whole_cpu_s_per_sample") or _span_s(cell)
+
+
+def _requests(cell: CellSummary) -> float:
+    """Return the requests per sample that the block device completed for a cell; one per missed sample if they were not counted."""
+    own, everyones = _per_sample(cell, "device_read_bytes"), _per_sample(cell, "block_device_read_bytes")
+    if counted := _per_sample(cell, "block_device_reads"):
+        return counted * min(1.0, own / everyones)
+    return max(min(1.0, own / (stored_bytes(cell) or math.inf)), own / REQUEST_BYTES)
 
 
 def _per_sample(cell: CellSummary, counter: str) -> float:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,15 @@ from typing import Any
 from storebench.accelerators import Accelerator
 from storebench.errors import NotComparableError
 from storebench.planner.errors import Kind, read_errors
-from storebench.planner.measured import Lacking, Measurements, Wanted, disturbed, pooled, stored_bytes
+from storebench.planner.measured import (
+    REQUEST_BYTES,
+    Lacking,
+    Measurements,
+    Wanted,
+    disturbed,
+    pooled,
+    stored_bytes,
+)
 from storebench.planner.model import SHARPNESS, Demand, Limit, Node, delivered, limits
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.report.labels import backend_label, caveats, number, readahead_label, size
@@ -18,6 +26,17 @@ from storebench.report.roofline import BUSY_FRAC
 from storebench.settings.words import CacheState, ComputeKind
 
 _HOUR = 3600
+_INPUTS = {
+    "accelerators per node": "count",
+    "nodes": "nodes",
+    "workers": "workers",
+    "cores": "cores",
+    "memory": "memory_bytes",
+    "storage, bytes/s": "bytes_per_s",
+    "storage, requests/s": "requests_per_s",
+    "first byte, s": "first_byte_s",
+}
+"""Field of a target by the name of the input."""
 _FASTER = 1.1
 """Another store is worth a conversion from here on."""
 
@@ -86,6 +105,8 @@ class StorePlan:
     total_h: float | None
     """Hours of all epochs; the first one reads a store that is not resident."""
     limit: Limit
+    behind: Limit | None
+    """The second limit."""
     lift: str
     need: Need | None
     """None if nothing keeps the accelerators busy."""
@@ -94,6 +115,8 @@ class StorePlan:
     """Epochs after which a conversion to the fastest store saves time; None if it does not."""
     kinds: tuple[Kind, ...]
     """In what the prediction differs from the cells."""
+    curve: tuple[tuple[float, float], ...]
+    """The rate of one accelerator, and what the store would deliver to so many of that rate."""
 
     def converted(self, best: "StorePlan") -> "StorePlan":
         """Return it with the epochs after which a conversion to the fastest store pays, if that is worth it."""
@@ -110,12 +133,24 @@ class StorePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """What the best store delivers if one input has half or twice its value."""
+
+    input: str
+    value: float
+    half: tuple[str, float] | None
+    """The best store, and its images/s; None if there is no half."""
+    double: tuple[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The plan of one dataset: the stores, best first, what they rest on, and what cells to add, and for what."""
 
     target: Target
     dataset: str
     stores: tuple[StorePlan, ...]
+    sensitivity: tuple[Change, ...]
     caveats: tuple[str, ...]
     lacking: tuple[str, ...]
 
@@ -134,16 +169,7 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     """
     group = _chosen(list(cells), dataset)
     planner = _Planner(group, _target(group, target))
-    by_store: dict[str, list[CellSummary]] = {}
-    for cell in sorted(planner.measured.cells, key=lambda cell: backend_rank(cell.backend)):
-        if cell.cell.backend.format != MEMORY_FORMAT:
-            by_store.setdefault(cell.backend, []).append(cell)
-    made, lacking = list[StorePlan](), list[str]()
-    for own in by_store.values():
-        try:
-            made += planner.store_plans(own)
-        except Lacking as lack:
-            lacking.append(str(lack))
+    made, lacking = planner.plans()
     if not made:
         raise NotComparableError(
             f"no store can be planned from these cells ({lacking[0] if lacking else 'none has figures'})",
@@ -154,15 +180,38 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         lacking.append(
             'handoff beside an accelerator: add cells with workers = 2 and compute = "emulated:10"'
         )
-    noisy = [backend_label(store) for store, own in by_store.items() if any(map(disturbed, own))]
-    made.sort(key=lambda store: -store.images_per_s)
+    noisy = [backend_label(store) for store, own in planner.by_store.items() if any(map(disturbed, own))]
     return Plan(
         target=planner.target,
         dataset=group[0].cell.data.name,
         stores=tuple(store.converted(made[0]) for store in made),
+        sensitivity=tuple(_changes(planner.target, lambda changed: _Planner(group, changed).plans()[0][0])),
         caveats=(*caveats(group), *([f"DISTURBED rounds: {', '.join(noisy)}"] if noisy else [])),
         lacking=tuple(lacking),
     )
+
+
+def _changes(target: Target, best: Callable[[Target], StorePlan]) -> Iterator[Change]:
+    """Yield what each input that has a number changes."""
+
+    def answer(name: str, value: float) -> tuple[str, float]:
+        field: dict[str, Any] = {_INPUTS.get(name, name): value}
+        if name == "accelerator":
+            field = {name: replace(target.accelerator, images_per_s=value)}
+        store = best(replace(target, **field))
+        return store.label, store.images_per_s
+
+    given = {name: getattr(target, field) for name, field in _INPUTS.items()}
+    for name, value in ({"accelerator": target.accelerator.images_per_s} | given).items():
+        if value:
+            whole = isinstance(value, int)
+            half = value // 2 if whole else value / 2
+            yield Change(
+                input=name,
+                value=value,
+                half=answer(name, half) if half else None,
+                double=answer(name, 2 * value),
+            )
 
 
 def _chosen(cells: Sequence[CellSummary], dataset: str | None) -> list[CellSummary]:
@@ -206,6 +255,20 @@ class _Planner:
         errors = read_errors()
         widths = {kind: e.half_width for kind, e in errors.items() if e.half_width is not None}
         self.widths = {kind: widths.get(kind, max(widths.values(), default=math.inf)) for kind in Kind}
+        self.by_store: dict[str, list[CellSummary]] = {}
+        for cell in sorted(self.measured.cells, key=lambda cell: backend_rank(cell.backend)):
+            if cell.cell.backend.format != MEMORY_FORMAT:
+                self.by_store.setdefault(cell.backend, []).append(cell)
+
+    def plans(self) -> tuple[list[StorePlan], list[str]]:
+        """Return the plans of the stores, best first, and what cells the others lack."""
+        made, lacking = list[StorePlan](), list[str]()
+        for own in self.by_store.values():
+            try:
+                made += self.store_plans(own)
+            except Lacking as lack:
+                lacking.append(str(lack))
+        return sorted(made, key=lambda store: -store.images_per_s), lacking
 
     def store_plans(self, own: Sequence[CellSummary]) -> list[StorePlan]:
         """Return the plan of a store, or one for each read-ahead at which it was measured if they differ in rate."""
@@ -229,6 +292,7 @@ class _Planner:
         )
         demand = self._demand(store, readahead_kib, resident)
         found = limits(demand, node)
+        names, alone = [*found, None], node.samples_per_s
         rate = target.nodes * delivered(found)
         hours, total_h = target.samples / rate / _HOUR, None
         if target.epochs is not None:
@@ -252,10 +316,15 @@ class _Planner:
             epoch_h=hours,
             total_h=total_h,
             limit=next(iter(found)),
+            behind=names[1],
             lift="" if busy >= BUSY_FRAC else _lift(tuple(found), need),
             need=need,
             build_s=statistics.median(times) * target.samples if times else None,
             kinds=tuple(kinds),
+            curve=tuple(
+                (each, target.nodes * delivered(limits(demand, replace(node, samples_per_s=each))))
+                for each in (alone * 2.0**power for power in range(-4, 5))
+            ),
         )
 
     def _resident(self, cell: CellSummary) -> float:
@@ -279,9 +348,10 @@ class _Planner:
         )
         if not demand.device_bytes or not self.target.other_storage:
             return demand
-        transfer_s = demand.device_bytes / (self.target.bytes_per_s or math.inf)
+        demand = replace(demand, requests=max(demand.requests, demand.device_bytes / REQUEST_BYTES))
         if self.target.first_byte_s is None:
-            return replace(demand, wait_s=max(demand.wait_s, transfer_s))
+            return demand
+        transfer_s = demand.device_bytes / (self.target.bytes_per_s or math.inf)
         alone_s = demand.device_bytes / self.measured.device_rate(store, "random_1")
         in_flight = max(1.0, alone_s / demand.wait_s) if demand.wait_s else 1.0
         return replace(demand, wait_s=demand.requests * self.target.first_byte_s / in_flight + transfer_s)

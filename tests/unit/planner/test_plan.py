@@ -1,6 +1,8 @@
 """`storebench plan` on planted runs: what each store delivers on the target, what limits it, and what is refused."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,16 +131,63 @@ def test_the_first_line_names_the_store_to_use(
     assert f"busy with {store}" in first
 
 
-def test_the_table_is_one_block_and_says_once_what_all_stores_share(run: Path, cli: Any) -> None:
-    done = cli("plan", str(run), "--accelerator", "gpu=20", "--workers", "0", "--epochs", "9")
+def test_the_table_is_one_block_of_at_most_eight_columns(run: Path, cli: Any) -> None:
+    target = ("--accelerator", "gpu=9000", "--workers", "0", "--memory", "0.5", "--epochs", "9")
+    done = cli("plan", str(run), *target)
     lines = done.stdout.splitlines()
-    head = next(line for line in lines if line.startswith("store"))
-    assert head.split() == ["store", "images/s", "busy", "90%", "interval", "h", "in", "all"]
-    assert "limit: accelerators" in lines
-    assert sum(line.startswith("store") for line in lines) == 1
-    limited = cli("plan", str(run), "--accelerator", "gpu=9000", "--workers", "0", "--memory", "0.5")
-    assert "pays after" in limited.stdout
-    assert sum(line.startswith("store") for line in limited.stdout.splitlines()) == 1
+    assert sum(line.startswith("PNG files ") for line in lines) == 1
+    [head] = [line for line in lines if line.startswith("store ")]
+    assert head.index("90%") < head.index("busy") < head.index("limit, next") < head.index("lifted by")
+    few = cli("plan", str(run), "--accelerator", "gpu=20", "--workers", "0")
+    assert "lifted by" not in few.stdout
+
+
+def test_the_second_limit_is_the_next_scarcest(run: Path, cli: Any) -> None:
+    found = planned(cli, run, "gpu=400", "--workers", "16", "--cores", "2")["png"]
+    assert (found["limit"], found["behind"]) == ("accelerators", "cores")
+
+
+def test_each_input_is_halved_and_doubled(run: Path, cli: Any) -> None:
+    options = (
+        "plan",
+        str(run),
+        "--accelerator",
+        "gpu=100000",
+        "--workers",
+        "4",
+        "--cores",
+        "64",
+        "--memory",
+        "1",
+    )
+    made = json.loads(cli(*options, "--json").stdout)
+    changes = {change["input"]: change for change in made["sensitivity"]}
+    assert set(changes) == {"accelerator", "accelerators per node", "nodes", "workers", "cores", "memory"}
+    best = made["stores"][0]["images_per_s"]
+    assert changes["workers"]["half"] == ["LMDB (direct)", pytest.approx(best / 2, rel=0.1)]
+    assert changes["nodes"]["half"] is None
+    assert changes["nodes"]["double"] == ["LMDB (direct)", pytest.approx(2 * best)]
+    curve = dict(map(tuple, made["stores"][0]["curve"]))
+    assert curve[100_000] == pytest.approx(best)
+    assert sorted(curve.values()) == [curve[rate] for rate in sorted(curve)]
+
+
+def test_the_page_has_the_roofline_and_is_the_same_twice(run: Path, tmp_path: Path, cli: Any) -> None:
+    pages = [tmp_path / "1.html", tmp_path / "2.html"]
+    for page in pages:
+        done = cli("plan", str(run), "--accelerator", "gpu=1000", "--page", str(page))
+        assert done.returncode == 0, done.stderr
+    text = pages[0].read_text()
+    assert text == pages[1].read_text()
+    assert "data:image/svg+xml;base64," in text
+    assert "<td>accelerators per node</td><td>1</td><td></td>" in text
+
+
+def test_a_plan_imports_no_torch_and_no_matplotlib(run: Path) -> None:
+    code = "import sys; from storebench.cli.main import main; sys.argv[1:] = sys.argv[1:]\ntry: main()\nfinally: print({'torch', 'matplotlib'} & {*sys.modules})"
+    command = [sys.executable, "-c", code, "plan", str(run), "--accelerator", "a100"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("set()\n")
 
 
 def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
@@ -159,7 +208,7 @@ def test_errors_stand_once_per_kind_and_synthetic_images_are_named(run: Path, cl
     done = cli("plan", str(other), *options)
     assert done.returncode == 0, done.stderr
     assert "DERIVED images" in done.stdout
-    assert done.stdout.count("another device: not measured\n") == 1
+    assert done.stdout.count("another storage: not measured\n") == 1
     assert "DISTURBED" not in done.stdout
     assert cli("plan", str(other), *options).stdout == done.stdout
 
@@ -175,6 +224,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("--accelerator a100:0", 2, "no accelerator is called 'a100:0'"),
     ("--accelerator gpu=100:-3", 2, "'100:-3' is no rate of an accelerator"),
     ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
+    ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100:lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100 --memory -1", 2, "--memory: must be greater than or equal to 0"),
     ("--accelerator a100 --memory nan", 2, "--memory: must be"),
