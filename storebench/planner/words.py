@@ -98,8 +98,9 @@ def errors(plan: Plan) -> list[str]:
 def disk_line(cells: list[CellSummary], backend: str, accelerator: Accelerator) -> str:
     """Return what an accelerator needs of a store from a cold start, and for how many the disk is enough; "" if unknown."""
     measured, rate = Measurements(cells), accelerator.images_per_s
+    workers = max((cell.cell.workers for cell in measured.cells if cell.backend == backend), default=0)
     try:
-        need = measured.demand(Wanted(backend=backend, workers=0, resident=0.0))
+        need = measured.demand(Wanted(backend=backend, workers=workers, resident=0.0))
     except Lacking:
         return ""
     device = measured.device_rate(backend, "best")

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from storebench.accelerators import find_accelerator
+from storebench.planner.words import disk_line
+from storebench.report.analysis import load_results
+from storebench.report.cells import summarise
 from storebench.results import Ceilings, Conditions, Counters, Record
 from tests.support.planted import make_record, write_run
 
@@ -271,3 +275,20 @@ def test_runs_of_two_machines_are_refused(cli: Any) -> None:
     done = cli("plan", *runs, "--accelerator", "a100")
     assert done.returncode == 3
     assert done.stderr == "storebench: these runs are of 2 machines. Name runs of one machine.\n"
+
+
+@pytest.mark.parametrize(
+    ("backend", "line"),
+    [
+        (
+            "lmdb:direct",
+            "gpu needs 200 MB/s and 1,000 reads/s of LMDB (direct); this disk gives enough for 5.00.",
+        ),
+        ("hdf5", ""),
+    ],
+)
+def test_one_line_says_for_how_many_accelerators_the_disk_is_enough(
+    backend: str, line: str, run: Path
+) -> None:
+    cells = summarise(load_results(run))
+    assert disk_line(cells, backend, find_accelerator("gpu=1000")) == line
