@@ -7,9 +7,10 @@ from storebench.planner.errors import GOALS, read_errors
 from storebench.planner.measured import Lacking, Measurements, Wanted
 from storebench.planner.plan import Plan, StorePlan
 from storebench.report.cells import CellSummary
-from storebench.report.labels import backend_label, number, percent, size
+from storebench.report.labels import backend_label, duration, number, percent, size
 from storebench.report.roofline import BUSY_FRAC
 from storebench.report.tables import Table
+from storebench.units import format_duration
 
 
 def sentence(plan: Plan) -> str:
@@ -44,8 +45,8 @@ def table(plan: Plan) -> Table:
         "images/s": [number(store.images_per_s) for store in stores],
         "90% interval": [f"{number(store.low)}-{number(store.high)}" for store in stores],
         "busy": [percent(store.busy) for store in stores],
-        "h/epoch" if plan.target.epochs is None else "h/epoch, all": [
-            number(store.epoch_h) + ("" if store.total_h is None else f", {number(store.total_h)}")
+        "per epoch" if plan.target.epochs is None else "per epoch, all": [
+            ", ".join(_time(hours) for hours in (store.epoch_h, store.total_h) if hours is not None)
             for store in stores
         ],
         "limit, next": [", ".join(filter(None, (store.limit, store.behind))) for store in stores],
@@ -60,6 +61,11 @@ def table(plan: Plan) -> Table:
         rows=tuple(zip(*shown.values(), strict=True)),
         notes=(note,) if "epochs to pay" in shown else (),
     )
+
+
+def _time(hours: float) -> str:
+    seconds = 3600 * hours
+    return duration(seconds) if seconds < 100 else format_duration(seconds)
 
 
 def _pays(store: StorePlan) -> str:
