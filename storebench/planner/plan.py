@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -139,8 +139,8 @@ class Change:
     input: str
     value: float
     half: tuple[str, float] | None
-    """The best store, and its images/s; None if there is no half."""
-    double: tuple[str, float]
+    """The best store, and its images/s; None if there is no half, or if no cell tells what it would do."""
+    double: tuple[str, float] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,32 +185,35 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         target=planner.target,
         dataset=group[0].cell.data.name,
         stores=tuple(store.converted(made[0]) for store in made),
-        sensitivity=tuple(_changes(planner.target, lambda changed: _Planner(group, changed).plans()[0][0])),
-        caveats=(*caveats(group), *([f"DISTURBED rounds: {', '.join(noisy)}"] if noisy else [])),
+        sensitivity=tuple(_changes(group, planner.target)),
+        caveats=(
+            *caveats(group),
+            *(["EMULATED accelerators: loops that slept"] if ComputeKind.EMULATED in handing else []),
+            *([f"DISTURBED rounds: {', '.join(noisy)}"] if noisy else []),
+        ),
         lacking=tuple(lacking),
     )
 
 
-def _changes(target: Target, best: Callable[[Target], StorePlan]) -> Iterator[Change]:
+def _changes(group: Sequence[CellSummary], target: Target) -> Iterator[Change]:
     """Yield what each input that has a number changes."""
 
-    def answer(name: str, value: float) -> tuple[str, float]:
+    def best(name: str, value: float) -> tuple[str, float] | None:
         field: dict[str, Any] = {_INPUTS.get(name, name): value}
         if name == "accelerator":
             field = {name: replace(target.accelerator, images_per_s=value)}
-        store = best(replace(target, **field))
-        return store.label, store.images_per_s
+        made, _ = _Planner(group, replace(target, **field)).plans()
+        return (made[0].label, made[0].images_per_s) if made else None
 
     given = {name: getattr(target, field) for name, field in _INPUTS.items()}
     for name, value in ({"accelerator": target.accelerator.images_per_s} | given).items():
         if value:
-            whole = isinstance(value, int)
-            half = value // 2 if whole else value / 2
+            half = value // 2 if isinstance(value, int) else value / 2
             yield Change(
                 input=name,
                 value=value,
-                half=answer(name, half) if half else None,
-                double=answer(name, 2 * value),
+                half=best(name, half) if half else None,
+                double=best(name, 2 * value),
             )
 
 

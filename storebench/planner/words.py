@@ -81,8 +81,7 @@ def sensitivity(plan: Plan) -> Table:
             (
                 change.input,
                 size(change.value) if change.input == "memory" else f"{change.value:,g}",
-                number(change.half[1]) if change.half else "",
-                number(change.double[1]),
+                *(number(answer[1]) if answer else "" for answer in (change.half, change.double)),
                 ", ".join(dict.fromkeys(answer[0] for answer in (change.half, change.double) if answer)),
             )
             for change in plan.sensitivity

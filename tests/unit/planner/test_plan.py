@@ -176,6 +176,14 @@ def test_each_input_is_halved_and_doubled(run: Path, cli: Any) -> None:
     assert sorted(curve.values()) == [curve[rate] for rate in sorted(curve)]
 
 
+def test_a_change_that_no_cell_tells_about_has_no_answer(tmp_path: Path, cli: Any) -> None:
+    held = write_run(tmp_path / "held", loading("png", 2.0, decodes=True, ceilings=Ceilings()))
+    options = ("--accelerator", "gpu=100", "--memory", "1", "--json")
+    made = json.loads(cli("plan", str(held), *options).stdout)
+    [memory] = [change for change in made["sensitivity"] if change["input"] == "memory"]
+    assert (memory["half"], memory["double"][0]) == (None, "PNG files")
+
+
 def test_the_page_has_the_roofline_and_is_the_same_twice(run: Path, tmp_path: Path, cli: Any) -> None:
     pages = [tmp_path / "1.html", tmp_path / "2.html"]
     for page in pages:
@@ -206,12 +214,14 @@ def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
     assert rates[-1] > 10 * rates[0]
 
 
-def test_errors_stand_once_per_kind_and_synthetic_images_are_named(run: Path, cli: Any) -> None:
-    other = write_run(run.parent / "other", [*RUN, *loading("lmdb", 0.1, origin="derived")])
+def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli: Any) -> None:
+    slept = loading("lmdb", 0.1, workers=2, compute="emulated:10", compute_ms=10.0, handoff_ms=1.0)
+    other = write_run(run.parent / "other", [*RUN, *slept, *loading("lmdb", 0.1, origin="derived")])
     options = ("--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
     done = cli("plan", str(other), *options)
     assert done.returncode == 0, done.stderr
     assert "DERIVED images" in done.stdout
+    assert "EMULATED accelerators" in done.stdout
     assert done.stdout.count("another storage: not measured\n") == 1
     assert "DISTURBED" not in done.stdout
     assert cli("plan", str(other), *options).stdout == done.stdout
