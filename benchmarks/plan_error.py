@@ -31,6 +31,8 @@ from storebench.tiers import find_tier
 RIVALS = ("min of two rates", "DS-Analyzer", "times workers")
 HEAD = ("kind of cell", "cells", "median error", "within 20%", "limit right", "90% interval covers", *RIVALS)
 SEVERAL = "several of these"
+TIE = 1.1
+"""Limits that are as close as this are one."""
 
 _RESOURCES: tuple[frozenset[Limit | Bound], ...] = (
     frozenset({Limit.ACCELERATORS, Bound.COMPUTE, Bound.COPY, Bound.CONTENTION}),
@@ -66,10 +68,12 @@ class Case:
         return math.log(delivered(self.limits, sharpness) / self.measured)
 
     def right(self) -> bool | None:
-        """Return whether the limit is the one that a report names; None if that names none."""
+        """Return whether a report names the limit, or one that is as scarce within `TIE`; None if it names none."""
         if self.bound in (None, Bound.BALANCED):
             return None
-        return any({next(iter(self.limits)), self.bound} <= resource for resource in _RESOURCES)
+        least = min(self.limits.values())
+        scarce = {name for name, rate in self.limits.items() if rate <= TIE * least}
+        return any(self.bound in resource and scarce & resource for resource in _RESOURCES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +189,7 @@ def _case(
         resident=resident_share(cell),
         readahead_kib=own.readahead_kib,
         ranks=own.ranks,
+        computes=emulated,
         served=min(1.0, (cell.median("samples") or 0) / (cell.fact("store_count") or math.inf)) or 1.0,
     )
     return Case(

@@ -35,6 +35,8 @@ class Wanted:
     """The network whose crops and mirrors are part of the needs; "" for none."""
     served: float = 1.0
     """Share of the samples that an epoch serves."""
+    computes: bool = True
+    """Whether the loop computes: one that only waits receives later."""
 
 
 class Measurements:
@@ -110,9 +112,9 @@ class Measurements:
             demand,
             cpu_s=max(demand.cpu_s + cpu_s, 0.1 * demand.cpu_s),
             producing_s=max(demand.producing_s + span_s, 0.1 * demand.producing_s),
-            handoff_s=self.handoff_s if wanted.workers else 0.0,
         )
-        measured, loads = base.median("samples_per_s"), base.cell.compute.kind is ComputeKind.NONE
+        measured, waiting_s = base.median("samples_per_s"), self._waiting_handoff_s(base)
+        loads = base.cell.compute.kind is ComputeKind.NONE
         if own and wanted.workers and resident_share(base) == wanted.resident and loads and measured:
             node = Node(
                 cores=base.fact("conditions_cores") or 1,
@@ -120,7 +122,10 @@ class Measurements:
                 workers=own,
                 bytes_per_s=self.device_rate(base.backend, "best"),
             )
-            demand = replace(demand, scale=measured / delivered(limits(demand, node)))
+            of_base = replace(demand, handoff_s=waiting_s)
+            demand = replace(demand, scale=measured / delivered(limits(of_base, node)))
+        if wanted.workers:
+            demand = replace(demand, handoff_s=self.handoff_s if wanted.computes else waiting_s)
         if wanted.model and base.cell.model != wanted.model:
             trained = [cell for cell in self.cells if cell.cell.model == wanted.model]
             prep_s = [c.per_sample("prep_s") for c in trained if c.cell.compute.kind is ComputeKind.REAL]
@@ -151,6 +156,12 @@ class Measurements:
                 rates[cell.backend == backend].append(rate)
         known = rates[True] or rates[False]
         return statistics.median(known) if known else math.inf
+
+    def _waiting_handoff_s(self, base: CellSummary) -> float:
+        """Return the time in which a loop that computes nothing received a sample of a store, or of any store."""
+        loading = [c for c in self.cells if c.cell.workers and c.cell.compute.kind is ComputeKind.NONE]
+        own = [c for c in loading if c.backend == base.backend and _in_memory(c)]
+        return statistics.median([c.per_sample("handover_s") for c in own or loading] or [0.0])
 
     @functools.cached_property
     def handoff_s(self) -> float:
