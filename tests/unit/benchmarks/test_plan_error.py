@@ -41,6 +41,10 @@ def test_cells_on_their_curve_are_predicted_from_the_known_run(tmp_path: Path) -
     assert {case.kinds for case in found} == {(Kind.ACCELERATOR_LOOP,), (Kind.ACCELERATOR_WORKERS,)}
     assert max(abs(case.error(100.0)) for case in found if not case.cell.cell.workers) < 0.03
     assert {case.half for case in found} == {0, 1}
+    seen = BESIDE[0].cell.cell_id
+    again = cases(tmp_path / "again", [*LOADING, *(r for r in BESIDE if r.cell.cell_id == seen)], RECORDS)
+    assert len(again) == len(found) - 1
+    assert seen not in {case.cell.cell.cell_id for case in again}
 
 
 def test_cells_that_differ_in_two_ways_are_of_two_kinds(tmp_path: Path) -> None:
