@@ -70,15 +70,17 @@ class Group:
 
     CONTROLLERS: ClassVar[dict[int, str]]
     """The controller's name by version."""
-    FILES: ClassVar[dict[int, str]]
-    """A file by version that only groups with the controller have."""
+    FIRST: ClassVar[str]
+    """A file that only groups of version 1 have."""
     LIMITED: ClassVar[str]
+    """What it limits, for messages."""
     TRIAL: ClassVar[tuple[int, ...]] = ()
+    """The limit of a group that is made to see whether one can be made."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
         self.home = home
-        self.version = 1 if (folder / self.FILES[1]).exists() else 2
+        self.version = 1 if (folder / self.FIRST).exists() else 2
 
     @classmethod
     def create(cls, *limit: int, controller: Controller | None = None) -> Self:
@@ -146,7 +148,7 @@ class MemoryGroup(Group):
     # charged to its previous group.
 
     CONTROLLERS: ClassVar = {1: "memory", 2: "memory"}
-    FILES: ClassVar = _LIMIT
+    FIRST: ClassVar = _LIMIT[1]
     LIMITED: ClassVar = "the page cache"
     TRIAL: ClassVar = (_TRIAL_BYTES,)
 
@@ -184,7 +186,7 @@ class ThrottledGroup(Group):
     """A control group whose processes read from a device at limited rates."""
 
     CONTROLLERS: ClassVar = {1: "blkio", 2: "io"}
-    FILES: ClassVar = {1: "blkio.throttle.read_bps_device", 2: "io.max"}
+    FIRST: ClassVar = "blkio.throttle.read_bps_device"
     LIMITED: ClassVar = "reads from a device"
 
     def throttle(self, disk: str, tier: Tier) -> None:
@@ -276,8 +278,8 @@ def remove_stale(parent: Path) -> list[str]:
 
 def sweep_groups() -> None:
     """Remove the groups of killed processes wherever this process could have made one."""
-    with contextlib.suppress(UsageError):
-        for kind in (MemoryGroup, ThrottledGroup):
+    for kind in (MemoryGroup, ThrottledGroup):
+        with contextlib.suppress(UsageError):
             for folder in _own_groups(kind)[1]:
                 remove_stale(folder)
 
