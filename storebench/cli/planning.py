@@ -114,7 +114,8 @@ def plan(
             put_json(dataclasses.asdict(made))
             return
         put(sentence(made), *facts(made))
-        write_out(drawn(table(made), 140))
-        put(*errors(made))
+        stores = table(made)
+        write_out(drawn(stores, 140))
+        put(*stores.notes, *errors(made))
         for line in made.lacking:
             say(f"not planned: {line}")
