@@ -80,6 +80,7 @@ def _run(
                 test_store=stores.test_store,
                 out=scratch / "out.json",
                 memory_group=around.group.folder if around.group else None,
+                tier_group=around.tier.folder if around.tier else None,
                 image=around.image,
             )
             with _log(job, folder, place) as log:

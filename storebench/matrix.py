@@ -28,6 +28,7 @@ from storebench.settings.words import (
     Sync,
     TrainerData,
 )
+from storebench.tiers import find_tier
 from storebench.units import format_bytes, parse_bytes
 
 _ONE_RANK: dict[str, Any] = {
@@ -149,7 +150,7 @@ class MatrixWithoutLoop(Strict):
     """Fresh processes per cell of this matrix, fewer than those of the scenario. They run in its first rounds, and a run that
     is extended adds none. Default: the scenario's number."""
     optional: bool = False
-    """Leave the matrix out where this machine lacks the rights for `memory` or `readahead`; otherwise refuse to run."""
+    """Leave the matrix out where this machine lacks the rights for `memory`, `readahead` or `tier`; otherwise refuse to run."""
 
     if TYPE_CHECKING:
         # Keys of the loop that are checked here.
@@ -196,6 +197,11 @@ class MatrixWithoutLoop(Strict):
             case "memory" if parse_bytes(value) < LEAST_MEMORY_BYTES:
                 least = format_bytes(LEAST_MEMORY_BYTES)
                 raise ValueError(f"memory {value!r} is less than {least}, which the process itself needs")
+            case "tier":
+                try:
+                    [find_tier(name) for name in value]
+                except StorebenchError as error:
+                    raise ValueError(str(error)) from error
             case "readahead" if uneven := [kib for kib in value if kib % _PAGE_KIB]:
                 raise ValueError(
                     f"readahead is in KiB and a multiple of {_PAGE_KIB} (a page), not {uneven[0]}"
@@ -382,7 +388,7 @@ class MatrixWithoutLoop(Strict):
         fields["memory_bytes"] = parse_bytes(self.memory) if limited and self.memory else None
         if reference:
             # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
-            fields |= {"cache": CacheState.ANY, "readahead_kib": None, "share": Share.NONE}
+            fields |= {"cache": CacheState.ANY, "readahead_kib": None, "tier": None, "share": Share.NONE}
         fields = job_settings(fields)
         fills = limited or fields["store_fill"] is Fill.FIRST_EPOCH
         fields["epochs"] = fields["epochs"] or (FILLING_EPOCHS if fills else 1)

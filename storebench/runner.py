@@ -261,6 +261,7 @@ class _Attempts:
                 ceilings=run.scenario.ceilings,
                 drop_caches=self.drop_caches,
                 memory_group=around.group.folder if around.group else None,
+                tier_group=around.tier.folder if around.tier else None,
                 image=around.image,
                 stall_s=run.scenario.stall_s,
                 timeout_s=run.scenario.timeout_s,

@@ -1,5 +1,6 @@
 """What a cell needs around its process: rights, memory groups and devices; and what killed commands left behind."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +13,9 @@ from storebench.errors import UsageError
 from storebench.filesystem import nearest_folder
 from storebench.manifest import Manifest
 from storebench.matrix import MODEL_CROPS
-from storebench.probes.cgroup import MemoryGroup, find_controller, sweep_groups
+from storebench.probes.cgroup import MemoryGroup, ThrottledGroup, find_controller, sweep_groups
 from storebench.probes.loop_mount import own_namespace, why_not
-from storebench.probes.machine import IN_MEMORY, mount_of
+from storebench.probes.machine import IN_MEMORY, disk_number, mount_of
 from storebench.results import Cell
 from storebench.scenario import Scenario
 from storebench.settings.words import BOUNDED_STATES, TrainerData
@@ -90,11 +91,18 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
         )
         refused |= dict.fromkeys(bounded, error)
     limited = [cell for cell in listed if cell.memory_bytes is not None]
-    try:
-        if limited:
-            find_controller()
-    except UsageError as error:
-        refused |= dict.fromkeys(limited, error)
+    throttled = [cell for cell in listed if cell.tier is not None]
+    for held, kind in ((limited, MemoryGroup), (throttled, ThrottledGroup)):
+        try:
+            if held:
+                find_controller(kind)
+        except UsageError as error:
+            refused |= dict.fromkeys(held, error)
+    on_folder = [cell for cell in throttled if cell.readahead_kib is None]
+    if on_folder and disk_number(folder) is None:
+        fstype = mount_of(folder).fstype
+        no_disk = UsageError(f"reads cannot be limited here: {fstype} is on no block device", where=stores)
+        refused |= dict.fromkeys(on_folder, no_disk)
     return {cell: refused[cell] for cell in listed if cell in refused}
 
 
@@ -148,6 +156,7 @@ class Surroundings:
     """The resources of one cell's process."""
 
     group: MemoryGroup | None = None
+    tier: ThrottledGroup | None = None
     image: Path | None = None
 
     def command(self, command: list[str]) -> list[str]:
@@ -169,9 +178,12 @@ class Surroundings:
 @contextmanager
 def surroundings(cell: Cell, image: StoreImage | None) -> Iterator[Surroundings]:
     """Provide the resources of `cell`, and release them when its process has ended."""
-    group = None if cell.memory_bytes is None else MemoryGroup.create(cell.memory_bytes)
-    try:
-        yield Surroundings(group=group, image=None if image is None else image.image)
-    finally:
-        if group is not None:
-            group.remove()
+    with contextlib.ExitStack() as removing:
+        group = tier = None
+        if cell.memory_bytes is not None:
+            group = MemoryGroup.create(cell.memory_bytes)
+            removing.callback(group.remove)
+        if cell.tier is not None:
+            tier = ThrottledGroup.create()
+            removing.callback(tier.remove)
+        yield Surroundings(group=group, tier=tier, image=None if image is None else image.image)

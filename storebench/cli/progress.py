@@ -198,6 +198,8 @@ def describe(cell: "Cell") -> str:
         cache = f"cache limited to {format_bytes(cell.memory_bytes)}"
     if cell.readahead_kib is not None:
         cache += f", read-ahead {cell.readahead_kib} KiB"
+    if cell.tier is not None:
+        cache += f", storage as {cell.tier}"
     parts = [
         f"{cell.data.name} from {cell.backend.name}",
         cache,

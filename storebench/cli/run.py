@@ -95,6 +95,14 @@ def _print_advice(
     if advice.table is not None:
         write_out(drawn(advice.table))
     put(*advice.lines)
+    from storebench.accelerators import find_accelerator
+    from storebench.planner.words import disk_line
+    from storebench.report.analysis import load_results
+    from storebench.report.cells import summarise
+
+    accelerator = named[0] if named else find_accelerator("a100")
+    cells = summarise(load_results(folder))
+    put(*filter(None, [disk_line(cells, advice.backend or cells[0].backend, accelerator)]))
     if advice.store:
         took = f", about {format_duration(advice.convert_s)}" if advice.convert_s else ""
         command = convert_command(scenario.matrix[0], advice, stores)

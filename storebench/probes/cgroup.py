@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from storebench.errors import UsageError
 from storebench.probes.machine import read_text
@@ -20,6 +20,7 @@ from storebench.probes.residency import settled
 from storebench.results import CacheFacts, CacheVerdict
 from storebench.settings.words import CacheState
 from storebench.system.processes import started_ticks
+from storebench.tiers import Tier
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -64,53 +65,106 @@ class Controller:
     home: Path
 
 
-class MemoryGroup:
-    """A control group whose processes share a limited amount of memory."""
+class Group:
+    """A control group that limits its processes."""
 
-    # A page of the page cache is charged to the group that first touched it, and memory from before a process entered stays
-    # charged to its previous group.
+    CONTROLLERS: ClassVar[dict[int, str]]
+    """The controller's name by version."""
+    FIRST: ClassVar[str]
+    """A file that only groups of version 1 have."""
+    LIMITED: ClassVar[str]
+    """What it limits, for messages."""
+    TRIAL: ClassVar[tuple[int, ...]] = ()
+    """The limit of a group that is made to see whether one can be made."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
         self.home = home
-        self.version = 1 if (folder / _LIMIT[1]).exists() else 2
+        self.version = 1 if (folder / self.FIRST).exists() else 2
 
     @classmethod
-    def create(cls, limit_bytes: int, controller: Controller | None = None) -> Self:
-        """Make a group that may hold `limit_bytes`, and remove the groups of killed processes."""
-        controller = controller or find_controller()
+    def create(cls, *limit: int, controller: Controller | None = None) -> Self:
+        """Make a group with a limit, and remove the groups of killed processes."""
+        controller = controller or find_controller(cls)
         remove_stale(controller.parent)
         pid = os.getpid()
         folder = controller.parent / f"storebench-{pid}-{started_ticks(pid)}-{secrets.token_hex(4)}"
         try:
             folder.mkdir()
             made = cls(folder, controller.home)
-            (folder / _LIMIT[made.version]).write_text(str(limit_bytes))
-            # With swap, the processes' own memory could make room for more page cache than requested.
-            with contextlib.suppress(OSError):
-                (folder / _NO_SWAP[made.version]).write_text("0")
+            made.set_limit(*limit)
         except OSError as error:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-            raise _not_permitted(f"no group can be made in {controller.parent} ({error.strerror})") from None
+            raise _not_permitted(
+                cls, f"no group can be made in {controller.parent} ({error.strerror})"
+            ) from None
         return made
+
+    def set_limit(self, *limit: int) -> None:
+        """Set the limit that a new group has."""
 
     @classmethod
     def at(cls, folder: Path) -> Self:
         """Return the group that another process made at `folder`; its home is this process's current group."""
-        _, groups = _own_groups()
+        _, groups = _own_groups(cls)
         return cls(folder, groups[0])
 
     def enter(self, pids: Iterable[int]) -> None:
         """Move processes, with all their threads, into this group; their memory stays charged to their old one."""
         for pid in pids:
-            _move(pid, self.folder)
+            _move(type(self), pid, self.folder)
 
     def leave(self, pids: Iterable[int]) -> None:
         """Move processes back to their previous group; those that have ended are not an error."""
         for pid in pids:
             with contextlib.suppress(OSError):
                 (self.home / "cgroup.procs").write_text(str(pid))
+
+    def disband(self) -> None:
+        """Leave and remove the group, for a process whose creator was killed; other members must have ended."""
+        self.leave([os.getpid()])
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the group; wait up to two seconds for members that are ending."""
+        for wait_s in _REMOVE_WAITS_S:
+            time.sleep(wait_s)
+            with contextlib.suppress(OSError):
+                self.empty()
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+            if not self.folder.exists():
+                return
+
+    def empty(self) -> None:
+        """Free what is charged to the group."""
+
+
+class MemoryGroup(Group):
+    """A control group whose processes share a limited amount of memory."""
+
+    # A page of the page cache is charged to the group that first touched it, and memory from before a process entered stays
+    # charged to its previous group.
+
+    CONTROLLERS: ClassVar = {1: "memory", 2: "memory"}
+    FIRST: ClassVar = _LIMIT[1]
+    LIMITED: ClassVar = "the page cache"
+    TRIAL: ClassVar = (_TRIAL_BYTES,)
+
+    def set_limit(self, *limit: int) -> None:
+        """Set the bytes that the group may hold."""
+        (self.folder / _LIMIT[self.version]).write_text(str(limit[0]))
+        # With swap, the processes' own memory could make room for more page cache than requested.
+        with contextlib.suppress(OSError):
+            (self.folder / _NO_SWAP[self.version]).write_text("0")
+
+    def empty(self) -> None:
+        """Reclaim the memory: what is charged to a removed group would keep the kernel's part of it alive."""
+        if self.version == 1:
+            (self.folder / "memory.force_empty").write_text("0")
+        elif charged := _number(self.folder / "memory.current"):
+            (self.folder / "memory.reclaim").write_text(str(charged))  # since Linux 5.19
 
     def usage(self) -> GroupUsage:
         """Return the memory that the group's processes have used so far."""
@@ -127,53 +181,69 @@ class MemoryGroup:
             oom_kills=_numbers(self.folder / _OOM[self.version]).get("oom_kill", 0),
         )
 
-    def disband(self) -> None:
-        """Leave and remove the group, for a process whose creator was killed; other members must have ended."""
-        self.leave([os.getpid()])
-        self.remove()
 
-    def remove(self) -> None:
-        """Remove the group; wait up to two seconds for members that are ending."""
-        for wait_s in _REMOVE_WAITS_S:
-            time.sleep(wait_s)
-            # What is still charged to a removed group would keep the kernel's part of it alive.
-            with contextlib.suppress(OSError):
-                if self.version == 1:
-                    (self.folder / "memory.force_empty").write_text("0")
-                elif charged := _number(self.folder / "memory.current"):
-                    (self.folder / "memory.reclaim").write_text(str(charged))  # since Linux 5.19
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()
-            if not self.folder.exists():
+class ThrottledGroup(Group):
+    """A control group whose processes read from a device at limited rates."""
+
+    CONTROLLERS: ClassVar = {1: "blkio", 2: "io"}
+    FIRST: ClassVar = "blkio.throttle.read_bps_device"
+    LIMITED: ClassVar = "reads from a device"
+
+    def throttle(self, disk: str, tier: Tier) -> None:
+        """Limit reads from a disk ("8:0")."""
+        limits = {"bps": tier.bytes_per_s, "iops": tier.requests_per_s}
+        given = {name: round(limit) for name, limit in limits.items() if limit}
+        try:
+            if self.version == 2:
+                words = " ".join(f"r{name}={limit}" for name, limit in given.items())
+                (self.folder / "io.max").write_text(f"{disk} {words}")
                 return
+            for name, limit in given.items():
+                (self.folder / f"blkio.throttle.read_{name}_device").write_text(f"{disk} {limit}")
+        except OSError as error:
+            raise _not_permitted(type(self), f"device {disk}: {error.strerror}") from None
+
+    def reads(self, disk: str) -> tuple[int, int]:
+        """Return the bytes and the requests that the group's processes have read from a disk."""
+        if self.version == 2:
+            line = re.search(rf"^{disk} (.*)", read_text(self.folder / "io.stat") or "", re.MULTILINE)
+            fields = dict(re.findall(r"(\w+)=(\d+)", line[1] if line else ""))
+            return int(fields.get("rbytes", 0)), int(fields.get("rios", 0))
+        files = ("io_service_bytes", "io_serviced")
+        texts = (read_text(self.folder / f"blkio.throttle.{name}_recursive") or "" for name in files)
+        found = [re.search(rf"^{disk} Read (\d+)", text, re.MULTILINE) for text in texts]
+        read, requests = (int(match[1]) if match else 0 for match in found)
+        return read, requests
 
 
 @contextmanager
 def memory_group(limit_bytes: int, controller: Controller | None = None) -> Iterator[MemoryGroup]:
     """Make a group for the duration of a with statement."""
-    group = MemoryGroup.create(limit_bytes, controller)
+    group = MemoryGroup.create(limit_bytes, controller=controller)
     try:
         yield group
     finally:
         group.remove()
 
 
-def find_controller() -> Controller:
-    """Return the place where this process may make groups with a memory limit, determined by trying."""
-    version, groups = _own_groups()
+def find_controller(kind: type[Group] = MemoryGroup) -> Controller:
+    """Return the place where this process may make groups of a kind, determined by trying."""
+    version, groups = _own_groups(kind)
+    name = kind.CONTROLLERS[version]
     refusals: list[UsageError] = []
     for folder in groups:
         controller = Controller(version=version, parent=folder, home=groups[0])
-        if version == 2 and "memory" not in (read_text(folder / "cgroup.subtree_control") or "").split():
+        if version == 2 and name not in (read_text(folder / "cgroup.subtree_control") or "").split():
             # A group with processes of its own cannot, unless it is the root, so this says less than any refusal.
             continue
         try:
-            with (
-                memory_group(_TRIAL_BYTES, controller) as group,
-                subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process,
-            ):
-                group.enter([process.pid])
-                _move(process.pid, controller.home)
+            group = kind.create(*kind.TRIAL, controller=controller)
+            try:
+                with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+                    group.enter([process.pid])
+                    _move(kind, process.pid, controller.home)
+            finally:
+                group.remove()
         except UsageError as error:
             refusals.append(error)
         else:
@@ -181,12 +251,14 @@ def find_controller() -> Controller:
     if refusals:
         raise refusals[0]
     own, top = groups[0], groups[-1]
-    reason = f"{own} {'delegates' if own == top else 'and its parents delegate'} no memory controller"
+    reason = f"{own} {'delegates' if own == top else 'and its parents delegate'} no {name} controller"
     # Only the root of the whole hierarchy has no type.
     first = (
         f"move all processes of {top} into a group below it, then " if (top / "cgroup.type").exists() else ""
     )
-    raise _not_permitted(f"{reason}; as root, {first}run 'echo +memory > {top / 'cgroup.subtree_control'}'")
+    raise _not_permitted(
+        kind, f"{reason}; as root, {first}run 'echo +{name} > {top / 'cgroup.subtree_control'}'"
+    )
 
 
 def remove_stale(parent: Path) -> list[str]:
@@ -206,9 +278,10 @@ def remove_stale(parent: Path) -> list[str]:
 
 def sweep_groups() -> None:
     """Remove the groups of killed processes wherever this process could have made one."""
-    with contextlib.suppress(UsageError):
-        for folder in _own_groups()[1]:
-            remove_stale(folder)
+    for kind in (MemoryGroup, ThrottledGroup):
+        with contextlib.suppress(UsageError):
+            for folder in _own_groups(kind)[1]:
+                remove_stale(folder)
 
 
 def oom_kills(folder: Path | None = None) -> int | None:
@@ -244,15 +317,15 @@ def _limits() -> Iterator[tuple[Path, int]]:
                     yield folder, limit
 
 
-def _own_groups() -> tuple[int, list[Path]]:
-    """Return the version with the memory controller, and our groups, innermost first."""
+def _own_groups(kind: type[Group] = MemoryGroup) -> tuple[int, list[Path]]:
+    """Return the version with the controller, and our groups, innermost first."""
     own_lines = (read_text(OWN_GROUPS) or "").splitlines()
-    for version, point, root in sorted(_hierarchies()):
+    for version, point, root in sorted(_hierarchies(kind)):
         inner = next(
             (
                 path
                 for number, controllers, path in (line.split(":", 2) for line in own_lines)
-                if (number == "0" if version == 2 else "memory" in controllers.split(","))
+                if (number == "0" if version == 2 else kind.CONTROLLERS[1] in controllers.split(","))
             ),
             "/",
         )
@@ -263,33 +336,36 @@ def _own_groups() -> tuple[int, list[Path]]:
         own = own if ".." not in own.parts and own.is_dir() else point
         depth = len(own.relative_to(point).parts)
         return version, [own, *own.parents][: depth + 1]
-    raise _not_permitted("no control group hierarchy with a memory controller is mounted")
+    names = " or ".join(dict.fromkeys(kind.CONTROLLERS.values()))
+    raise _not_permitted(kind, f"no control group hierarchy with a {names} controller is mounted")
 
 
-def _hierarchies() -> Iterator[tuple[int, Path, str]]:
+def _hierarchies(kind: type[Group]) -> Iterator[tuple[int, Path, str]]:
     for line in (read_text(MOUNTINFO) or "").splitlines():
         fields = line.split(" ")
-        kind, _, options = fields[fields.index("-") + 1 :][:3]
-        if kind == "cgroup" and "memory" in options.split(","):
+        fstype, _, options = fields[fields.index("-") + 1 :][:3]
+        if fstype == "cgroup" and kind.CONTROLLERS[1] in options.split(","):
             yield 1, Path(fields[4]), fields[3]
         elif (
-            kind == "cgroup2" and "memory" in (read_text(Path(fields[4], "cgroup.controllers")) or "").split()
+            fstype == "cgroup2"
+            and kind.CONTROLLERS[2] in (read_text(Path(fields[4], "cgroup.controllers")) or "").split()
         ):
             yield 2, Path(fields[4]), fields[3]
 
 
-def _move(pid: int, folder: Path) -> None:
+def _move(kind: type[Group], pid: int, folder: Path) -> None:
     """Move a process with all its threads into the group at `folder`."""
     try:
         (folder / "cgroup.procs").write_text(str(pid))
     except OSError as error:
-        raise _not_permitted(f"process {pid} cannot enter {folder}: {error.strerror}") from None
+        raise _not_permitted(kind, f"process {pid} cannot enter {folder}: {error.strerror}") from None
 
 
-def _not_permitted(why: str) -> UsageError:
+def _not_permitted(kind: type[Group], why: str) -> UsageError:
     return UsageError(
-        f"the page cache cannot be limited here: {why}",
-        hint="Run as root, or in a control group with a delegated memory controller; 'storebench doctor' checks it.",
+        f"{kind.LIMITED} cannot be limited here: {why}",
+        hint=f"Run as root, or in a control group with a delegated {kind.CONTROLLERS[2]} controller; 'storebench doctor' checks"
+        " it.",
     )
 
 

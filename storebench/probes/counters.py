@@ -25,6 +25,7 @@ _IO = ("device_read_bytes", "read_calls")
 _FAULTS = ("minor_faults", "major_faults")
 _CPU = ("cpu_user_s", "cpu_system_s")
 _SWITCHES = ("voluntary_switches", "involuntary_switches")
+_DEVICE = ("block_device_read_bytes", "block_device_reads")
 _FLOATS = {*_CPU, "read_amplification"}
 _ADDED = (*_IO, *_FAULTS, *_CPU, *_SWITCHES)
 
@@ -48,7 +49,7 @@ class CounterProbe:
         self._pids = sorted(set(pids))
         self._mount = mount_of(store)
         self._first: dict[int, _Snapshot] = {}
-        self._first_device: int | str = ""
+        self._first_device: tuple[int, int] | str = ""
 
     def start(self) -> None:
         """Store the state of every counter, and reset the peak memory."""
@@ -56,13 +57,13 @@ class CounterProbe:
             # If this is not permitted, the peak since the process started is reported.
             with contextlib.suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
-        self._first_device = _block_device_bytes(self._mount)
+        self._first_device = _block_device(self._mount)
         self._first = self._samples(io_last=True)
 
     def stop(self, payload_bytes: int | None = None, *, own_reads: int = 0) -> Counters:
         """Return the increments since `start`."""
         last = self._samples(io_last=False)
-        device = _block_device_bytes(self._mount)
+        device = _block_device(self._mount)
         values, reasons = self._differences(last)
         if "read_calls" in values:
             values["read_calls"] -= own_reads
@@ -71,10 +72,13 @@ class CounterProbe:
             reasons["device_read_bytes"] = (
                 f"reads of a {self._mount.fstype} filesystem are not attributed to processes"
             )
-        if isinstance(device, int) and isinstance(self._first_device, int):
-            values["block_device_read_bytes"] = device - self._first_device
+        if isinstance(device, str) or isinstance(self._first_device, str):
+            reasons |= dict.fromkeys(_DEVICE, str(device))
         else:
-            reasons["block_device_read_bytes"] = str(device)
+            values |= {
+                name: end - start
+                for name, start, end in zip(_DEVICE, self._first_device, device, strict=True)
+            }
         if "device_read_bytes" not in values:
             reasons["read_amplification"] = reasons["device_read_bytes"]
         elif not payload_bytes:
@@ -215,8 +219,8 @@ def _peak(pids: Iterable[int], reasons: dict[str, str]) -> _Values:
     return {"peak_rss_bytes": total}
 
 
-def _block_device_bytes(mount: Mount) -> int | str:
-    """Return the bytes that the device has delivered since boot, or the reason why they are unknown."""
+def _block_device(mount: Mount) -> tuple[int, int] | str:
+    """Return the bytes and the reads that the device has completed since boot, or the reason why they are unknown."""
     if mount.device is None:
         return f"{mount.fstype} on {mount.point} has no block device of its own"
     major, minor = mount.device
@@ -224,7 +228,7 @@ def _block_device_bytes(mount: Mount) -> int | str:
         fields = _slurp(f"/sys/dev/block/{major}:{minor}/stat").split()
     except OSError as error:
         return _unreadable(error)
-    return int(fields[2]) * SECTOR_BYTES
+    return int(fields[2]) * SECTOR_BYTES, int(fields[0])
 
 
 _Totals = dict[str, float]

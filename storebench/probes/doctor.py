@@ -9,7 +9,13 @@ from pathlib import Path
 
 from storebench.errors import UsageError, from_os_error
 from storebench.probes import machine, page_cache
-from storebench.probes.cgroup import find_controller, memory_limit_bytes
+from storebench.probes.cgroup import (
+    Group,
+    MemoryGroup,
+    ThrottledGroup,
+    find_controller,
+    memory_limit_bytes,
+)
 from storebench.probes.counters import CounterProbe
 from storebench.probes.environment import version_of
 from storebench.probes.loop_mount import why_not
@@ -145,14 +151,18 @@ def _rights(folder: Path) -> Iterator[Check]:
     root = os.access(page_cache.DROP_CACHES, os.W_OK)
     advice = "Not needed: files are evicted one by one, and their pages counted."
     yield _check("--drop-caches", root, "allowed (root)" if root else "needs root", advice)
-    try:
-        refusal, found = "", f"works (control groups, version {find_controller().version})"
-    except UsageError as error:
-        refusal = found = error.what
-    advice = (
-        'Cells with cache = "limited" cannot be run. As root they can, where a memory controller is writable.'
+    limits: tuple[tuple[str, type[Group], str], ...] = (
+        ("limiting the page cache", MemoryGroup, 'Cells with cache = "limited"'),
+        ("emulating slower storage", ThrottledGroup, "Cells with a tier"),
     )
-    yield _check("limiting the page cache", not refusal, found, advice)
+    for name, kind, cells in limits:
+        try:
+            refusal, found = "", f"works (control groups, version {find_controller(kind).version})"
+        except UsageError as error:
+            refusal = found = error.what
+        controller = kind.CONTROLLERS[2]
+        advice = f"{cells} cannot be run. As root they can, where a {controller} controller is writable."
+        yield _check(name, not refusal, found, advice)
     reason = why_not(folder)
     advice = "Cells with their own read-ahead cannot run; all others can."
     yield _check("read-ahead per cell", not reason, reason or "works (loop devices with direct I/O)", advice)

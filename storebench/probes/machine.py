@@ -151,6 +151,12 @@ def _disk(device: tuple[int, int]) -> Path:
     return folder.parent if (folder / "partition").exists() else folder
 
 
+def disk_number(folder: Path) -> str | None:
+    """Return the number of the disk below a folder ("8:0"), whose partitions the kernel does not limit; None without one."""
+    device = mount_of(folder).device
+    return read_text(_disk(device) / "dev") if device else None
+
+
 def loop_image(device: tuple[int, int] | None) -> tuple[Path | None, bool] | None:
     """Return the image of a loop device, or of a partition of one, and whether it is read past the page cache."""
     return _image_of(_disk(device)) if device else None

@@ -118,12 +118,13 @@ def merged_counters(counters: Sequence[Counters], nodes: Sequence[int], payload_
     for name in {field.name for field in dataclasses.fields(Counters)} - {"reasons", "read_amplification"}:
         values = [getattr(rank_counters, name) for rank_counters in counters]
         summed[name] = None if None in values else sum(values)
-    if summed["block_device_read_bytes"] is not None:
-        # Every rank counts what the devices of its node delivered.
-        by_node: dict[int, int] = {}
-        for node, rank_counters in zip(nodes, counters, strict=True):
-            by_node[node] = max(rank_counters.block_device_read_bytes or 0, by_node.get(node, 0))
-        summed["block_device_read_bytes"] = sum(by_node.values())
+    for name in ("block_device_read_bytes", "block_device_reads"):
+        if summed[name] is not None:
+            # Every rank counts what the devices of its node delivered.
+            by_node: dict[int, int] = {}
+            for node, rank_counters in zip(nodes, counters, strict=True):
+                by_node[node] = max(getattr(rank_counters, name) or 0, by_node.get(node, 0))
+            summed[name] = sum(by_node.values())
     delivered = summed["device_read_bytes"]
     return Counters(
         **summed,

@@ -39,7 +39,7 @@ SETTING_COLUMNS = tuple(
 )
 SHARE_COLUMNS = ("share", "store_fill", "store_memory_bytes")
 RANK_COLUMNS = ("ranks", "batch_size", "global_batch_size", "pad", "sync", *SHARE_COLUMNS)
-STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib")
+STATE_COLUMNS = ("cache", "memory_bytes", "readahead_kib", "tier")
 _LENGTH_COLUMNS = ("max_steps", "warmup_steps", "passes", EPOCHS)
 
 WHOLE = "whole_"

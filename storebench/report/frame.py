@@ -32,6 +32,7 @@ from storebench.results import (
     Portion,
     Record,
     StoreFacts,
+    TierFacts,
 )
 from storebench.runs.manifest import whole_of
 from storebench.runs.steps import find_table
@@ -45,6 +46,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "store": (StoreFacts, "store_{}"),
     "cache": (CacheFacts, "cache_{}"),
     "counters": (Counters, "{}"),
+    "tier": (TierFacts, "tier_{}"),
     "ceilings": (Ceilings, "{}"),
     "portion": (Portion, "portion_{}"),
     "code": (CodeFacts, "code_{}"),

@@ -136,12 +136,14 @@ def state_label(cell: Cell | CellSummary) -> str:
 def condition_label(cell: CellSummary) -> str:
     """Return the state of the store as a person would say it: "in memory", "larger than memory, read-ahead 128 KiB"."""
     words = _STATES.get(CacheState(cell.cell.cache), "cache as found")
-    kib = cell.cell.readahead_kib
-    if kib is None:
-        return words
-    return f"{words}, read-ahead " + (
-        f"{kib // 1024} MiB" if kib >= 1024 and not kib % 1024 else f"{kib} KiB"
-    )
+    kib, tier = cell.cell.readahead_kib, cell.cell.tier
+    words += "" if kib is None else f", {readahead_label(kib)}"
+    return words if tier is None else f"{words}, storage EMULATED as {tier}"
+
+
+def readahead_label(kib: int) -> str:
+    """Return the size of the read-ahead in words: "read-ahead 128 KiB", "read-ahead 8 MiB"."""
+    return "read-ahead " + (f"{kib // 1024} MiB" if kib >= 1024 and not kib % 1024 else f"{kib} KiB")
 
 
 def _setting_word(name: str, value: object, cell: Cell) -> str:
@@ -180,6 +182,8 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
         for clause in (resize_clause(cell.fact("store_provenance_note") or ""), _served_clause(cell)):
             if clause:
                 noted[f"RESIZED images: {clause}"] = None
+        if cell.cell.tier is not None:
+            noted[f"EMULATED storage: reads limited as by {cell.cell.tier}"] = None
         if skipped := cell.fact("store_skipped_files"):
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
         if cell.held_elsewhere:

@@ -32,6 +32,7 @@ from storebench.results.parts import (
     Portion,
     ResidencyPoint,
     StoreFacts,
+    TierFacts,
     disturbance,
     steady,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "ResidencyPoint",
     "Status",
     "StoreFacts",
+    "TierFacts",
     "TrainerFacts",
     "TrainersFacts",
     "disturbance",

@@ -178,6 +178,9 @@ class Counters:
     block_device_read_bytes: int | None = None
     """Bytes that the block device of the store delivered to all processes in the same time (/sys/block stat); in a job on
     several nodes, the sum over their devices."""
+    block_device_reads: int | None = (
+        None  # Reads that the block device completed for them; merged requests count once.
+    )
     major_faults: int | None = None  # Page faults with I/O.
     minor_faults: int | None = None  # Page faults without I/O.
     read_calls: int | None = None  # System calls that read (/proc/PID/io syscr).
@@ -196,6 +199,33 @@ class Counters:
         if self.cpu_user_s is None or self.cpu_system_s is None:
             return None
         return self.cpu_user_s + self.cpu_system_s
+
+
+TIER_BURST_S = 0.5
+"""The kernel may let this much of a second's allowance through at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierFacts:
+    """An emulated tier of storage: its limits, and the reads of the device that it let through in an epoch."""
+
+    disk: str  # Number of the limited block device, such as "8:0".
+    limit_bytes_per_s: float | None  # Null for no limit.
+    limit_requests_per_s: float | None  # Null for no limit.
+    read_bytes: int  # Bytes that the kernel counted for the control group of the cell.
+    requests: int  # Requests that it counted.
+    seconds: float  # From the start of the epoch to its end.
+
+    @property
+    def exceeded(self) -> str:
+        """Why the limits were not in force, or ""."""
+        for name, done, limit in (
+            ("bytes", self.read_bytes, self.limit_bytes_per_s),
+            ("requests", self.requests, self.limit_requests_per_s),
+        ):
+            if limit and done > 1.05 * limit * (self.seconds + TIER_BURST_S):
+                return f"{done / self.seconds:,.0f} {name}/s passed a limit of {limit:,.0f}"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from storebench.results.parts import (
     Percentiles,
     Portion,
     StoreFacts,
+    TierFacts,
 )
 from storebench.settings.words import ComputeKind
 
@@ -96,6 +97,7 @@ class Record:
     store: StoreFacts | None = None
     cache: CacheFacts | None = None
     counters: Counters = field(default_factory=Counters)
+    tier: TierFacts | None = None  # The emulated tier of storage; null in cells on the device as it is.
     ceilings: Ceilings = field(default_factory=Ceilings)
     reader_notes: dict[str, str] = field(default_factory=dict)
     steps_file: str | None = None

@@ -168,6 +168,19 @@ class LoopSettings:
         always=True,
         added=True,
     )
+    tier: str | None = setting(
+        default=None,
+        meaning="Emulated tier of storage: control groups limit the bytes and the requests per second that the cell reads from "
+        "the store's device; null for none.",
+        asked="Emulate slower storage: a named tier, or limits of MB/s and requests/s such as `100:2000`, `100` or `:2000`. "
+        "Default: the device as it is.",
+        axis=14,
+        option="Emulate slower storage: gp3, gp3-max, io2, azure-hdd, azure-ssd, or MB/S:REQUESTS/S (root).",
+        metavar="TIER",
+        label="storage EMULATED as {}",
+        always=True,
+        added=True,
+    )
     passes: int | None = setting(
         default=None,
         meaning="How often an epoch serves the samples, each time in a new order; null for once. It "

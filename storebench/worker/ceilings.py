@@ -48,7 +48,7 @@ def measure_ceilings(setup: Setup) -> Ceilings:
     device = device_rates_once(
         setup.pages.data_files if image is None else [],
         max(1, manifest.payload_bytes // max(1, manifest.count)),
-        kept=setup.job.run / PROBES_DIR / "device.json",
+        kept=setup.job.run / PROBES_DIR / f"device{'' if cell.tier is None else f'-{cell.tier}'}.json",
         replicate=replicate - replicate % DEVICE_ROUNDS,
         limit_s=DEVICE_S,
         scratch=(setup.job.store if image is None else image).parent,

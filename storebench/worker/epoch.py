@@ -18,7 +18,7 @@ from storebench.probes.batch_io import IO_COLUMNS, METER
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import PAGE_BYTES, Residency, resident
 from storebench.probes.residency import ResidencyCurve, Sampler
-from storebench.results import CacheFacts, Cell, Counters, DataStoreFacts, Portion
+from storebench.results import CacheFacts, Cell, Counters, DataStoreFacts, Portion, TierFacts
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.loop import run_epoch
 from storebench.training.step_table import StepTable, step_ends, step_table
@@ -161,6 +161,7 @@ class EpochMeasurement:
     portion: Portion | None
     table: StepTable
     counters: Counters
+    tier: TierFacts | None
     judge: Judge
     played: Played
     data_store: DataStoreFacts | None = None
@@ -202,6 +203,8 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             setup.pages.drop()
         setup.step.begin(setup.sampling.global_sizes())
         probe.start()
+        if setup.tier is not None:
+            setup.tier.begin()
         watch.begin()
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
@@ -210,6 +213,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             times = run_epoch(watch.over(setup.served(plan)), setup.step, after_step)
         reported = sum(step.io.own_reads for step in times if step.io is not None)
         payload_bytes = sum(step.payload_bytes for step in times)
+        tier = None if setup.tier is None else setup.tier.end()
         counters = probe.stop(payload_bytes, own_reads=reported + after_step.own_reads)
         setup.group.barrier()  # until no rank is timed any more
         watch.stop()
@@ -235,6 +239,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             portion=portion,
             table=table,
             counters=counters,
+            tier=tier,
             judge=functools.partial(watch.judge, cache_facts, after, epoch=number),
             data_store=data_store,
             barrier_ns=barrier_ns,

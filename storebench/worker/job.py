@@ -31,6 +31,7 @@ class CellJob:
     ceilings: bool = True
     drop_caches: bool = False
     memory_group: Path | None = None
+    tier_group: Path | None = None
     image: Path | None = None
     torchrun: bool = False
     stall_s: float = 600.0

@@ -43,6 +43,7 @@ from storebench.results import (
     RankFacts,
     Record,
     Status,
+    TierFacts,
     TrainersFacts,
 )
 from storebench.runs.records import STEPS_DIR
@@ -165,7 +166,11 @@ class Epoch:
     @property
     def failure(self) -> str | None:
         """The reason why its record must not be used, in one line; None if it may be."""
-        return cache_failure(self.cache) or (self.proof.failure if self.proof else None)
+        return (
+            cache_failure(self.cache)
+            or tier_failure(self.measured.tier if self.measured else None)
+            or (self.proof.failure if self.proof else None)
+        )
 
 
 def cache_failure(cache: CacheFacts | None) -> str | None:
@@ -173,6 +178,11 @@ def cache_failure(cache: CacheFacts | None) -> str | None:
     if cache is None or cache.verdict is not CacheVerdict.FAILED:
         return None
     return f"the cache was not {cache.requested}: {cache.reason}"
+
+
+def tier_failure(tier: TierFacts | None) -> str | None:
+    """Return the reason why an epoch must not be used for the storage that it emulated; None if it may be."""
+    return f"the storage was not emulated: {tier.exceeded}" if tier and tier.exceeded else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +221,7 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         cache=epoch.cache,
         portion=measured.portion if measured else None,
         counters=measured.counters if measured else Counters(),
+        tier=measured.tier if measured else None,
         ceilings=ceilings,
         reader_notes=notes,
         steps_file=f"{STEPS_DIR}/{name}" if measured else None,
@@ -272,6 +283,7 @@ def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None,
     failure = (
         cache_failure(cache)
         or next((f"node {node}: {failed}" for node, failed in elsewhere if failed), None)
+        or tier_failure(first.record.tier)
         or proof.failure
         or _other_code(parts)
         or _other_weights(parts, setup.cell.trainers)

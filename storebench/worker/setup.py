@@ -19,6 +19,7 @@ from storebench.loading.loader import Loader, get_loader
 from storebench.loading.producer import native_orders
 from storebench.manifest import Manifest
 from storebench.probes.cgroup import LimitedCache, MemoryGroup
+from storebench.probes.throttle import EmulatedTier
 from storebench.ranks.group import ALONE, Group
 from storebench.ranks.membership import Membership
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
@@ -27,6 +28,7 @@ from storebench.ranks.trainers import Trainer, seed_of
 from storebench.results import Cell, CodeFacts
 from storebench.settings.loop import NO_MODEL
 from storebench.settings.words import ComputeKind, Fill, LoaderKind, Share, Sync
+from storebench.tiers import find_tier
 from storebench.training.models import ModelSpec, get_model
 from storebench.training.steps import Step, make_step, warm_up
 from storebench.worker.cache_state import StoreCache
@@ -51,6 +53,7 @@ class Setup:
     step: Step
     loader: Loader
     limit: LimitedCache | None
+    tier: EmulatedTier | None
     sampling: Sampling
     opened: list[ReaderReport] = field(default_factory=list)
     group: Group = ALONE
@@ -60,7 +63,9 @@ class Setup:
     @classmethod
     def of(cls, job: CellJob, group: Group = ALONE, progress: RankProgress = NO_PROGRESS) -> Self:
         """Make the parts, reading only the manifest of the store."""
-        cell = job.cell
+        cell, tier = job.cell, None
+        if cell.tier is not None and job.tier_group is not None:
+            tier = EmulatedTier.enter(find_tier(cell.tier), job.store, job.tier_group, job.memory_group)
         code = code_facts(cell.backend.format)
         manifest = Manifest.read(job.store)
         preloads = cell.share is Share.STORE and cell.store_fill is Fill.PRELOAD
@@ -102,6 +107,7 @@ class Setup:
             step=step,
             loader=_loader(cell, load, group, progress),
             limit=limit,
+            tier=tier,
             group=group,
             progress=progress,
             sampling=Sampling(

@@ -3,6 +3,9 @@
 import enum
 import inspect
 import re
+import shlex
+import subprocess
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -65,10 +68,25 @@ def cli_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
+def planner_page() -> str:
+    """Return docs/planner.md with the output of each of its commands that a block of text follows."""
+
+    def ran(match: re.Match[str]) -> str:
+        words = shlex.split(match["command"].replace("\\\n", " "))[1:]
+        command = [sys.executable, "-m", "storebench", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        return f"```bash\n{match['command']}\n```\n\n```text\n{done.stdout}```"
+
+    text = (ROOT / "docs/planner.md").read_text(encoding="utf-8")
+    blocks = r"```bash\n(?P<command>storebench plan [^`]*)\n```\n\n```text\n[^`]*```"
+    return re.sub(blocks, ran, text)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_reference,
     "docs/scenarios.md": scenario_reference,
     "docs/schema.md": schema_markdown,
+    "docs/planner.md": planner_page,
 }
 """Document -> what makes its text."""
 

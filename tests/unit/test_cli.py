@@ -289,6 +289,8 @@ def test_options_that_are_axes_take_lists(cli: Cli, tmp_path: Path) -> None:
             ["lmdb", "--loader", "ring,rings"],
             "--loader: must be 'processes', 'threads' or 'ring', not",
         ),
+        (["lmdb", "--tier", "floppy"], "no tier is called 'floppy'"),
+        (["lmdb", "--tier", "0:5"], "no tier is called '0:5'"),
         (["lmdb", "--readahead", "128,3"], "--readahead: readahead is in KiB and a multiple of 4"),
         (["lmbd"], "BACKEND: no format is called 'lmbd'. Did you mean 'lmdb'?"),
         (["ffcv"], "BACKEND: no format is called 'ffcv'. Known: "),

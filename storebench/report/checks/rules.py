@@ -36,7 +36,20 @@ _WARM_MOST_FRAC, _WARM_MOST_BYTES, _WARM_OTHER_BYTES = 0.05, 16 << 20, 2 << 20
 
 def check_record(record: Record, memory_bytes_per_s: float | None) -> list[Finding]:
     """Return the findings about one usable record, whose machine copies so many bytes per second at best."""
-    checks = (_work, _spans, _decoded, _payload, _prefetched, _order, _coverage, _kept, _cache, _reads, _job)
+    checks = (
+        _work,
+        _spans,
+        _decoded,
+        _payload,
+        _prefetched,
+        _order,
+        _coverage,
+        _kept,
+        _cache,
+        _reads,
+        _tier,
+        _job,
+    )
     found = [problem for check in checks for problem in check(record)]
     if not record.cell.backend.is_null:
         found += [*_cpu_ceiling(record), *_memory_ceiling(record, memory_bytes_per_s)]
@@ -257,6 +270,13 @@ def _limited(record: Record) -> Iterator[Finding]:
         held = format_bytes(round(max(ends, sampled)))
         message = f"{held} of the store were resident, above the limit of {format_bytes(limit)}"
         yield finding(Rule.CACHE, record, "resident_max_frac", message)
+
+
+def _tier(record: Record) -> Iterator[Finding]:
+    """Find emulated storage whose limits were not in force."""
+    asked, facts = record.cell.tier, record.tier
+    if asked is not None and (facts is None or facts.exceeded):
+        yield finding(Rule.CACHE, record, "tier", facts.exceeded if facts else f"no limits for {asked}")
 
 
 def _reads(record: Record) -> Iterator[Finding]:

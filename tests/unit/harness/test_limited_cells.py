@@ -19,7 +19,7 @@ from PIL import Image
 
 from storebench.errors import UsageError
 from storebench.manifest import Manifest
-from storebench.probes.cgroup import find_controller
+from storebench.probes.cgroup import ThrottledGroup, find_controller
 from storebench.probes.loop_mount import own_namespace, why_not
 from storebench.probes.machine import IN_MEMORY, mount_of
 from storebench.probes.page_cache import resident
@@ -136,6 +136,26 @@ def test_a_limited_cell_starts_cold_and_stays_below_its_limit(
     assert second["cache"]["resident_frac_before"] > 0.1, "the second epoch finds what the first one left"
     assert second["portion"]["steps"] == second["timed_steps"], "the cache had filled in the first epoch"
     assert groups() == []
+
+
+@pytest.mark.parametrize("more", [(), ("--readahead", "128"), ("--ranks", "2")])
+def test_reads_of_an_emulated_tier_are_as_slow_as_it(
+    more: tuple[str, ...], photos: str, bench: Bench, tmp_path: Path
+) -> None:
+    out, tier = tmp_path / "run", ("--cache", "limited", "--memory", "40 MiB", "--tier", "40:900")
+    done, records = bench.run("png", "-d", photos, *WORK, *tier, *more, "--replicates", "1", out=out)
+    assert done.returncode == 0, done.stderr
+    for record in records:
+        facts = record["tier"]
+        assert record["status"] == "ok", record["failure"]
+        assert (facts["limit_bytes_per_s"], facts["limit_requests_per_s"]) == (40e6, 900)
+        assert facts["read_bytes"] >= 0.9 * record["counters"]["device_read_bytes"] > 0
+        assert 0 < facts["read_bytes"] / facts["seconds"] < 1.2 * 40e6
+        assert facts["requests"] > 0
+    assert bench.cli("validate", out).returncode == 0
+    assert "storage EMULATED as 40:900" in bench.cli("report", out, "--out", tmp_path / "page").stdout
+    folder = find_controller(ThrottledGroup).parent
+    assert [p for p in folder.glob("storebench-*") if not psutil.pid_exists(int(p.name.split("-")[1]))] == []
 
 
 def test_ranks_share_one_limit_and_their_epochs_validate(photos: str, bench: Bench, tmp_path: Path) -> None:

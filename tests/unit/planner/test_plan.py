@@ -1,11 +1,17 @@
 """`storebench plan` on planted runs: what each store delivers on the target, what limits it, and what is refused."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storebench.accelerators import find_accelerator
+from storebench.planner.words import disk_line
+from storebench.report.analysis import load_results
+from storebench.report.cells import summarise
 from storebench.results import Ceilings, Conditions, Counters, Record
 from tests.support.planted import make_record, write_run
 
@@ -105,25 +111,95 @@ def test_converting_pays_after_the_epochs_that_save_its_time(run: Path, cli: Any
     found = planned(cli, run, "gpu=100000", "--workers", "0", "--samples", "36000", "--epochs", "10")
     png, lmdb = found["png"], found["lmdb:direct"]
     saved_s = 3600 * (png["epoch_h"] - lmdb["epoch_h"])
-    assert png["convert_to"] == "lmdb:direct"
     assert png["pays_after_epochs"] == pytest.approx(10.0 * 36_000 / 4_000 / saved_s)
-    assert (lmdb["convert_to"], lmdb["pays_after_epochs"]) == (None, None)
+    assert lmdb["pays_after_epochs"] is None
     assert png["epoch_h"] == pytest.approx(36_000 / png["images_per_s"] / 3600)
     # Its first epoch reads from the device, 2.1 ms a sample; later ones find all in memory.
     assert lmdb["total_h"] == pytest.approx(36_000 * 2.1e-3 / 3600 + 9 * lmdb["epoch_h"], rel=0.05)
 
 
 @pytest.mark.parametrize(
-    ("rate", "beginning"),
+    ("rate", "beginning", "store"),
     [
-        ("20", "png keeps "),  # both are fast enough, and files need no conversion
-        ("1000", "lmdb:direct keeps "),
-        ("9000", "No store feeds them: lmdb:direct keeps "),
+        ("20", "1 x gpu: ", "PNG files"),  # both are fast enough, and files need no conversion
+        ("1000", "1 x gpu: ", "LMDB (direct)"),
+        ("9000", "No store feeds 1 x gpu: ", "LMDB (direct)"),
     ],
 )
-def test_the_sentence_names_the_store_to_use(rate: str, beginning: str, run: Path, cli: Any) -> None:
+def test_the_first_line_names_the_store_to_use(
+    rate: str, beginning: str, store: str, run: Path, cli: Any
+) -> None:
     done = cli("plan", str(run), "--accelerator", f"gpu={rate}", "--workers", "0")
-    assert done.stdout.startswith(beginning)
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(beginning)
+    assert f"busy with {store}" in first
+
+
+def test_the_table_is_one_block_of_at_most_eight_columns(run: Path, cli: Any) -> None:
+    target = ("--accelerator", "gpu=9000", "--workers", "0", "--memory", "0.5", "--epochs", "9")
+    done = cli("plan", str(run), *target)
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("PNG files ") for line in lines) == 1
+    [head] = [line for line in lines if line.startswith("store ")]
+    assert head.index("90%") < head.index("busy") < head.index("limit, next") < head.index("lifted by")
+    few = cli("plan", str(run), "--accelerator", "gpu=20", "--workers", "0")
+    assert "lifted by" not in few.stdout
+
+
+def test_the_second_limit_is_the_next_scarcest(run: Path, cli: Any) -> None:
+    found = planned(cli, run, "gpu=400", "--workers", "16", "--cores", "2")["png"]
+    assert (found["limit"], found["behind"]) == ("accelerators", "cores")
+
+
+def test_each_input_is_halved_and_doubled(run: Path, cli: Any) -> None:
+    options = (
+        "plan",
+        str(run),
+        "--accelerator",
+        "gpu=100000",
+        "--workers",
+        "4",
+        "--cores",
+        "64",
+        "--memory",
+        "1",
+    )
+    made = json.loads(cli(*options, "--json").stdout)
+    changes = {change["input"]: change for change in made["sensitivity"]}
+    assert set(changes) == {"accelerator", "accelerators per node", "nodes", "workers", "cores", "memory"}
+    best = made["stores"][0]["images_per_s"]
+    assert changes["workers"]["half"] == ["LMDB (direct)", pytest.approx(best / 2, rel=0.1)]
+    assert changes["nodes"]["half"] is None
+    assert changes["nodes"]["double"] == ["LMDB (direct)", pytest.approx(2 * best)]
+    curve = dict(map(tuple, made["stores"][0]["curve"]))
+    assert curve[100_000] == pytest.approx(best)
+    assert sorted(curve.values()) == [curve[rate] for rate in sorted(curve)]
+
+
+def test_a_change_that_no_cell_tells_about_has_no_answer(tmp_path: Path, cli: Any) -> None:
+    held = write_run(tmp_path / "held", loading("png", 2.0, decodes=True, ceilings=Ceilings()))
+    options = ("--accelerator", "gpu=100", "--memory", "1", "--json")
+    made = json.loads(cli("plan", str(held), *options).stdout)
+    [memory] = [change for change in made["sensitivity"] if change["input"] == "memory"]
+    assert (memory["half"], memory["double"][0]) == (None, "PNG files")
+
+
+def test_the_page_has_the_roofline_and_is_the_same_twice(run: Path, tmp_path: Path, cli: Any) -> None:
+    pages = [tmp_path / "1.html", tmp_path / "2.html"]
+    for page in pages:
+        done = cli("plan", str(run), "--accelerator", "gpu=1000", "--page", str(page))
+        assert done.returncode == 0, done.stderr
+    text = pages[0].read_text()
+    assert text == pages[1].read_text()
+    assert "data:image/svg+xml;base64," in text
+    assert "<td>accelerators per node</td><td>1</td><td></td>" in text
+
+
+def test_a_plan_imports_no_torch_and_no_matplotlib(run: Path) -> None:
+    code = "import sys; from storebench.cli.main import main; sys.argv[1:] = sys.argv[1:]\ntry: main()\nfinally: print({'torch', 'matplotlib'} & {*sys.modules})"
+    command = [sys.executable, "-c", code, "plan", str(run), "--accelerator", "a100"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("set()\n")
 
 
 def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
@@ -138,30 +214,32 @@ def test_more_memory_never_delivers_less(run: Path, cli: Any) -> None:
     assert rates[-1] > 10 * rates[0]
 
 
-def test_tables_say_what_is_emulated_and_what_no_error_was_measured_for(run: Path, cli: Any) -> None:
-    emulated = loading("lmdb", 0.1, workers=2, compute="emulated:10", compute_ms=10.0, handoff_ms=1.0)
-    other = write_run(run.parent / "emulated", [*RUN, *emulated, *loading("lmdb", 0.1, origin="derived")])
-    done = cli("plan", str(other), "--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
+def test_errors_stand_once_per_kind_and_what_is_not_real_is_named(run: Path, cli: Any) -> None:
+    slept = loading("lmdb", 0.1, workers=2, compute="emulated:10", compute_ms=10.0, handoff_ms=1.0)
+    other = write_run(run.parent / "other", [*RUN, *slept, *loading("lmdb", 0.1, origin="derived")])
+    options = ("--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
+    done = cli("plan", str(other), *options)
     assert done.returncode == 0, done.stderr
-    assert "derived images, emulated handoff" in done.stdout
-    assert "not measured (another device)" in done.stdout
-    assert "disturbed rounds" not in done.stdout
-    again = cli("plan", str(other), "--accelerator", "gpu=1000", "--workers", "2", "--iops", "500")
-    assert again.stdout == done.stdout
+    assert "DERIVED images" in done.stdout
+    assert "EMULATED accelerators" in done.stdout
+    assert done.stdout.count("another storage: not measured\n") == 1
+    assert "DISTURBED" not in done.stdout
+    assert cli("plan", str(other), *options).stdout == done.stdout
 
 
 def test_a_store_that_was_measured_beside_other_work_says_so(tmp_path: Path, cli: Any) -> None:
     busy = Conditions(wall_s=10.0, cores=2, others_cpu_s=9.0, disturbed="other work took 45% of the cores")
     run = write_run(tmp_path / "busy", [*RUN, *loading("hdf5", 0.1, conditions=busy)])
-    found = planned(cli, run, "gpu=100", "--workers", "0")
-    assert {store for store, plan in found.items() if "disturbed" in plan["rests_on"]} == {"hdf5"}
+    done = cli("plan", str(run), "--accelerator", "gpu=100", "--workers", "0")
+    assert done.stdout.endswith("DISTURBED rounds: HDF5\n")
 
 
 REFUSED: list[tuple[str, int, str]] = [
-    ("--accelerator a100:0", 2, "--accelerator: 0 is no number of accelerators. Write NAME or NAME:COUNT."),
-    ("--accelerator gpu=100:-3", 2, "--accelerator: -3 is no number of accelerators"),
+    ("--accelerator a100:0", 2, "no accelerator is called 'a100:0'"),
+    ("--accelerator gpu=100:-3", 2, "'100:-3' is no rate of an accelerator"),
     ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
     ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
+    ("--accelerator a100:lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100 --memory -1", 2, "--memory: must be greater than or equal to 0"),
     ("--accelerator a100 --memory nan", 2, "--memory: must be"),
     ("--accelerator a100 --cores 0", 2, "--cores: must be"),
@@ -207,3 +285,20 @@ def test_runs_of_two_machines_are_refused(cli: Any) -> None:
     done = cli("plan", *runs, "--accelerator", "a100")
     assert done.returncode == 3
     assert done.stderr == "storebench: these runs are of 2 machines. Name runs of one machine.\n"
+
+
+@pytest.mark.parametrize(
+    ("backend", "line"),
+    [
+        (
+            "lmdb:direct",
+            "gpu needs 200 MB/s and 1,000 reads/s of LMDB (direct); this disk gives enough for 5.00.",
+        ),
+        ("hdf5", ""),
+    ],
+)
+def test_one_line_says_for_how_many_accelerators_the_disk_is_enough(
+    backend: str, line: str, run: Path
+) -> None:
+    cells = summarise(load_results(run))
+    assert disk_line(cells, backend, find_accelerator("gpu=1000")) == line

@@ -15,6 +15,7 @@ from storebench.probes import cgroup
 from storebench.probes.cgroup import (
     LimitedCache,
     MemoryGroup,
+    ThrottledGroup,
     find_controller,
     memory_group,
     memory_limit_bytes,
@@ -23,6 +24,7 @@ from storebench.probes.cgroup import (
     sweep_groups,
 )
 from storebench.probes.page_count import PAGE_BYTES, Residency
+from storebench.tiers import find_tier
 
 MIB = 1 << 20
 OWN = "user.slice/app.slice/run.scope"
@@ -99,7 +101,7 @@ def test_the_limit_stands_before_a_process_enters(hierarchy: Hierarchy) -> None:
     hierarchy.delegates("user.slice")
     controller = find_controller()
     hierarchy.writes.clear()
-    group = MemoryGroup.create(64 * MIB, controller)
+    group = MemoryGroup.create(64 * MIB, controller=controller)
     assert group.version == 2
     group.enter([11, 12])
     group.leave([12])
@@ -112,6 +114,26 @@ def test_the_limit_stands_before_a_process_enters(hierarchy: Hierarchy) -> None:
     ]
     assert (group.folder / "cgroup.procs").read_text() == "12"
     assert (hierarchy.top / OWN / "cgroup.procs").read_text() == "12"
+
+
+def test_reads_are_limited_and_counted_where_the_io_controller_is_delegated(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice", controllers="io memory")
+    group = ThrottledGroup.create()
+    group.throttle("8:0", find_tier("20:400"))
+    group.throttle("8:0", find_tier(":7"))
+    assert [text for name, text in hierarchy.writes if name == "io.max"] == [
+        "8:0 rbps=20000000 riops=400",
+        "8:0 riops=7",
+    ]
+    (group.folder / "io.stat").write_text("8:16 rbytes=9 rios=9\n8:0 rbytes=4096 wbytes=8 rios=3 wios=2\n")
+    assert group.reads("8:0") == (4096, 3)
+    assert group.reads("8:32") == (0, 0)
+
+
+def test_reads_cannot_be_limited_without_the_io_controller(hierarchy: Hierarchy) -> None:
+    hierarchy.delegates("user.slice", controllers="memory")
+    with pytest.raises(UsageError, match=r"reads from a device cannot be limited here: .* no io controller"):
+        ThrottledGroup.create()
 
 
 def test_what_is_still_charged_is_reclaimed_before_the_group_goes(hierarchy: Hierarchy) -> None:

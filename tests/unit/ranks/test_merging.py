@@ -200,12 +200,18 @@ def test_rows_that_are_not_those_of_each_rank_in_turn_are_refused(ranks: tuple[i
 
 def test_counters_of_a_job_are_sums_and_unknown_where_one_is() -> None:
     one = Counters(
-        device_read_bytes=30, block_device_read_bytes=70, read_calls=4, cpu_user_s=0.5, peak_rss_bytes=10
+        device_read_bytes=30,
+        block_device_read_bytes=70,
+        block_device_reads=7,
+        read_calls=4,
+        cpu_user_s=0.5,
+        peak_rss_bytes=10,
     )
     two = dataclasses.replace(one, device_read_bytes=20, read_calls=None, reasons={"read_calls": "not shown"})
     assert merged_counters([one, two], [0, 0], 25) == Counters(
         device_read_bytes=50,
         block_device_read_bytes=70,
+        block_device_reads=7,
         cpu_user_s=1.0,
         peak_rss_bytes=20,
         read_amplification=2.0,
