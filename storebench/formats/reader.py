@@ -95,6 +95,8 @@ class Traits:
     native_order: bool = False
     """An epoch is served in the reader's own order (`Reader.native_order`), not in the harness's; such a reader is
     called "stream", so that the names of its backends say so."""
+    remote: bool = False
+    """It reads from an object store (`storebench.formats.remote`), and nowhere else."""
     ready_made: bool = False
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 

@@ -32,6 +32,7 @@ class LoadJob:
     shuffle: bool = True
     store_fill: Fill = Fill.PRELOAD
     store_memory_bytes: int | None = None
+    url: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

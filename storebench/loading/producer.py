@@ -316,7 +316,7 @@ def open_backend(job: LoadJob) -> Reader:
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()
     if job.threads is not None and "threads" in known and options.get("threads", AUTO) == AUTO:
         options["threads"] = str(job.threads)
-    reader = store_format.reader(job.store, manifest, backend.reader, options)
+    reader = store_format.reader(job.store, manifest, backend.reader, options, job.url)
     if any_size(manifest.codec) and not any_size(reader.payload_codec):
         reader.close()
         raise UsageError(

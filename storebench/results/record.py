@@ -17,6 +17,7 @@ from storebench.results.parts import (
     Environment,
     Loss,
     Percentiles,
+    PlaceFacts,
     Portion,
     StoreFacts,
 )
@@ -111,6 +112,7 @@ class Record:
     conditions: Conditions | None = None
     """What else the machine did while the replicate ran; the same in the records of all its epochs."""
     job: JobFacts | None = None  # The ranks of a job; null for one process.
+    place: PlaceFacts | None = None  # The place that the cell names; null for the folder of the stores.
 
     @property
     def failed(self) -> bool:

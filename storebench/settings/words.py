@@ -145,3 +145,71 @@ class Compute(str):
 
 REAL = Compute("real")
 """Real training."""
+
+
+class Place(str):
+    """Where a store is read: "local", an absolute folder, "s3:URL", "s3:here?EMULATED", or one of the latter after "copy:"."""
+
+    __slots__ = ("copies", "emulated", "url")
+
+    copies: bool
+    """Whether every replicate copies the store to this disk first, and reads it there."""
+    url: str
+    """``http[s]://HOST[:PORT]/BUCKET[/PREFIX]`` of an object store; "" for every other place."""
+    emulated: dict[str, float] | None
+    """What the run's own object store emulates, by the names of `storebench place up`; None for every other place."""
+
+    def __new__(cls, text: str) -> Self:
+        found = re.fullmatch(r"(copy:)?s3:(?:(https?://[^/@\s]+/[^@?#\s]+)|here(?:\?([a-z=&.\d-]+))?)", text)
+        if "@" in text:
+            raise ValueError(
+                "a place names no credentials: they come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        if found is None and text != "local" and not text.startswith("/"):
+            raise ValueError(
+                "place is 'local', a folder from /, [copy:]s3:http://HOST:PORT/BUCKET or "
+                f"[copy:]s3:here?first-byte-ms=20, not {text!r}"
+            )
+        place = super().__new__(cls, text)
+        place.copies, place.url, place.emulated = False, "", None
+        if found is not None:
+            place.copies, place.url = bool(found[1]), (found[2] or "").rstrip("/")
+            place.emulated = None if place.url else _emulated(found[3] or "")
+        return place
+
+    @property
+    def objects(self) -> bool:
+        """Whether the store lies in an object store."""
+        return bool(self.url) or self.emulated is not None
+
+    @property
+    def remote(self) -> bool:
+        """Whether readers read from an object store."""
+        return self.objects and not self.copies
+
+    @property
+    def folder(self) -> bool:
+        """Whether it is a folder, perhaps of another file system."""
+        return self.startswith("/")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(
+            cls, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
+        )
+
+
+def _emulated(text: str) -> dict[str, float]:
+    """Return the numbers of ``first-byte-ms=20&mb-s=50``."""
+    known = ("first-byte-ms", "mb-s")
+    pairs = [pair.partition("=") for pair in text.split("&") if pair]
+    for name, _, value in pairs:
+        if name not in known or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
+            raise ValueError(f"an object store here emulates {known[0]} and {known[1]}, each above 0, not {name}={value}")
+    return {name: float(value) for name, _, value in pairs}
+
+
+LOCAL = Place("local")
+"""The folder of the stores."""

@@ -13,6 +13,8 @@ from storebench.codecs import Payload
 from storebench.formats.base import Fetched, Format, FormatInfo, ReaderInfo, Writer
 from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, save_array, sync_folder
 from storebench.formats.peers.rows import Row, RowsReader, required, whole_offsets
+from storebench.formats.reader import Traits
+from storebench.formats.remote import Piece, RemoteReader
 from storebench.formats.windows import Batch, Windows
 from storebench.manifest import StoreSpec
 
@@ -95,6 +97,26 @@ class NpyReader(RowsReader):
         return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
 
+class NpyRangesReader(RemoteReader):
+    """A range of the one packed object per sample; the offsets are read from this disk."""
+
+    def _open_index(self) -> None:
+        count, size = self.manifest.count, self.manifest.dataset.image_bytes
+        self.labels = load_labels(self.store / LABELS_FILE, count)
+        if self.payload_codec == "raw":
+            self._bounds = range(0, (count + 1) * size, size)
+        else:
+            self._bounds = load_integers(self.store / OFFSETS_FILE).tolist()
+        with (self.store / DATA_FILE).open("rb") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            self._header_bytes = file.tell()
+
+    def _piece(self, number: int) -> Piece:
+        start, end = self._bounds[number], self._bounds[number + 1]
+        return Piece(DATA_FILE, self._header_bytes + start, end - start)
+
+
 class NpyFormat(Format):
     """One packed array in a file."""
 
@@ -107,7 +129,13 @@ class NpyFormat(Format):
 
     def readers(self) -> Mapping[str, ReaderInfo]:
         return {
-            "mapped": ReaderInfo(reader=NpyReader, summary="numpy.take per batch, or a slice per payload")
+            "mapped": ReaderInfo(reader=NpyReader, summary="numpy.take per batch, or a slice per payload"),
+            "ranges": ReaderInfo(
+                reader=NpyRangesReader,
+                summary="one range of the object per sample, several in flight",
+                traits=Traits(remote=True),
+                note="needs --place s3:URL",
+            ),
         }
 
     def writer(self, folder: Path, spec: StoreSpec) -> Writer:
