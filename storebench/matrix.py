@@ -255,13 +255,19 @@ class MatrixWithoutLoop(Strict):
         local = [backend for backend in backends if not traits_of(backend).remote and not backend.is_null]
         places = [place for place in self.place if place.remote]
         if places and local:
-            near = [name for name, info in get_format(local[0].format).readers().items() if info.traits.remote]
-            instead = f"{local[0].format}+{local[0].codec}:{near[0]} reads there" if near else "nothing of it does"
+            near = [
+                name for name, info in get_format(local[0].format).readers().items() if info.traits.remote
+            ]
+            instead = (
+                f"{local[0].format}+{local[0].codec}:{near[0]} reads there" if near else "nothing of it does"
+            )
             raise ValueError(
                 f"{local[0].name} cannot be read from an object store, {instead}; place 'copy:{places[0]}' copies it first"
             )
         if remote and len(places) < len(self.place):
-            raise ValueError(f"{remote[0]} reads from an object store: set place to s3:http://HOST:PORT/BUCKET")
+            raise ValueError(
+                f"{remote[0]} reads from an object store: set place to s3:http://HOST:PORT/BUCKET"
+            )
         if places and {*self.cache} - {CacheState.ANY}:
             raise ValueError("an object store has no page cache on this machine: set cache to 'any'")
         return self

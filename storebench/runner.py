@@ -275,7 +275,7 @@ class _Attempts:
         with (
             scratch_folder("replicate") as scratch,
             surroundings(work.cell, prepared.image) as around,
-            _here(work.cell, prepared) as prepared,
+            _here(work.cell, prepared) as here,
         ):
             job = CellJob(
                 cell=work.cell,
@@ -283,14 +283,14 @@ class _Attempts:
                 run_id=run.run_id,
                 run=run.folder.resolve(),
                 tables=tables,
-                store=prepared.store if prepared.image is None else prepared.image.point,
-                test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
+                store=here.store if here.image is None else here.image.point,
+                test_store=here.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
                 out=scratch / "out.json",
                 ceilings=run.scenario.ceilings,
                 drop_caches=self.drop_caches,
                 memory_group=around.group.folder if around.group else None,
                 image=around.image,
-                url="" if work.cell.place.copies else prepared.url,
+                url="" if work.cell.place.copies else here.url,
                 stall_s=run.scenario.stall_s,
                 timeout_s=run.scenario.timeout_s,
             )
@@ -311,9 +311,9 @@ class _Attempts:
                     "failure": f"{error.what}; a reader's decode_ns, payload_bytes and notes() must be right"
                 }
             else:
-                records = [dataclasses.replace(record, place=prepared.place) for record in records]
+                records = [dataclasses.replace(record, place=here.place) for record in records]
                 return [proven(record, answer.get("package", "")) for record in records]
-        return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
+        return [_failed(run, work, here, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
 
 
 @contextlib.contextmanager
@@ -322,12 +322,12 @@ def _here(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
     if not cell.place.copies:
         yield prepared
         return
-    from storebench.places.objects import ObjectStore, copied_back
+    from storebench.places.provided import copied_here
 
     store = prepared.store
     with scratch_folder("copied", store.parent) as folder:
         target = folder / store.name
-        copy_s = copied_back(store, ObjectStore(prepared.url), target)
+        copy_s = copied_here(store, prepared.url, target)
         assert prepared.place is not None
         facts = dataclasses.replace(prepared.place, copy_s=copy_s)
         yield dataclasses.replace(prepared, store=target, place=facts)

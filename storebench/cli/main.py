@@ -97,7 +97,9 @@ def _refuse_places(words: Sequence[str]) -> None:
         raise SystemExit(EXIT_USAGE)
     places = tuple(os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
     for word in (*words, *places):
-        if not re.match(r"(--place=)?(copy:)?s3:https?://", word) and re.search(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://", word):
+        if not re.match(r"(--place=)?(copy:)?s3:https?://", word) and re.search(
+            r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://", word
+        ):
             say(
                 f"storebench: {word}: an address, not a path. An object store is named as --place s3:http://HOST:PORT/BUCKET; other"
                 " servers are mounted, or the data copied."

@@ -15,6 +15,9 @@ place = typer.Typer(
 
 KINDS = ("s3",)
 
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a server; there is nothing that they could interrupt."""
+
 
 @place.callback()
 def root() -> None:
@@ -31,7 +34,9 @@ def up(
     mb_s: Annotated[
         float | None,
         typer.Option(
-            min=0, callback=finite, help="Megabytes per second of all answers. [default: as many as there are]"
+            min=0,
+            callback=finite,
+            help="Megabytes per second of all answers. [default: as many as there are]",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -48,19 +53,23 @@ def up(
         if kind not in KINDS:
             raise UnknownNameError.of("kind of place", kind, KINDS)
         if mb_s == 0:
-            raise UsageError("0 MB/s would deliver nothing", where="--mb-s", hint="Leave it out for no limit.")
+            raise UsageError(
+                "0 MB/s would deliver nothing", where="--mb-s", hint="Leave it out for no limit."
+            )
         import dataclasses
         import json
 
-        from storebench.places.objects import ABOUT, ObjectStore
+        from storebench.places.objects import ABOUT, ObjectStore, measured
         from storebench.places.servers import ObjectServer
 
         with ObjectServer() as server:
             url, facts = server.behind(first_byte_ms, mb_s)
+            facts = measured(url, facts)
             # Said in the bucket, so that every run that reads there records it.
             ObjectStore(server.url).put(ABOUT, json.dumps(dataclasses.asdict(facts)).encode())
             if as_json:
                 put_json({"place": f"s3:{url}", **dataclasses.asdict(facts)})
             else:
                 put(f"--place s3:{url}", facts.title, facts.achieved)
-            signal.pause()
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+            signal.sigwait(ENDS)

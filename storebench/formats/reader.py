@@ -101,6 +101,9 @@ class Traits:
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 
 
+RequestTable = npt.NDArray[np.int64]
+"""Requests to an object store, int64 [n, 3]: begin and end in nanoseconds of ``time.perf_counter_ns``, and bytes."""
+
 Seed = tuple[int, ...]
 """What decides the order of one epoch."""
 
@@ -268,6 +271,10 @@ class Reader(SampleSequence):
         """Call `work` with each number in ``range(count)``; a reader that decodes in its own threads shares the calls out."""
         for row in range(count):
             work(row)
+
+    def requests(self) -> RequestTable | None:
+        """Return all requests so far, of a reader that reads from an object store."""
+        return None
 
     def notes(self) -> dict[str, str]:
         """Return notes on this reader's work for a person who reads the results, by name."""

@@ -1,7 +1,5 @@
 """Readers of an object store: several requests in flight, out of order within a window, served in the harness's order."""
 
-import math
-import threading
 import time
 from abc import abstractmethod
 from collections import deque
@@ -15,8 +13,8 @@ import numpy as np
 
 from storebench.arrays import Indices
 from storebench.errors import UsageError
-from storebench.formats.base import Fetched, Reader
 from storebench.formats.options import Options, integer
+from storebench.formats.reader import Fetched, Reader, RequestTable
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest
 from storebench.places.objects import ObjectStore, PlaceFailedError, store_key
@@ -57,15 +55,17 @@ class RemoteReader(Reader):
     options_type = RemoteOptions
     options: RemoteOptions
 
-    def __init__(self, store: Path, manifest: Manifest, options: RemoteOptions, url: str) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options, url: str) -> None:
         super().__init__(store, manifest, options)
+        assert isinstance(options, RemoteOptions)
         if not url:
             raise UsageError(
-                "this reader reads from an object store", hint="Name one with --place s3:http://HOST:PORT/BUCKET."
+                "this reader reads from an object store",
+                hint="Name one with --place s3:http://HOST:PORT/BUCKET.",
             )
         self._prefix = store_key(store)
         self._place = ObjectStore(url)
-        self._requests = Requests()
+        self._requests: list[tuple[int, int, int]] = []  # appended to by all threads
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
         self._planned: deque[int] = deque()
         self._open_index()
@@ -91,7 +91,9 @@ class RemoteReader(Reader):
 
     def _fetch(self, indices: Indices) -> list[bytes]:
         numbers = self._checked(indices)
-        expected = [number for number, _ in (self._ahead[row] for row in range(min(len(numbers), len(self._ahead))))]
+        expected = [
+            number for number, _ in (self._ahead[row] for row in range(min(len(numbers), len(self._ahead))))
+        ]
         if not self._ahead or expected != numbers[: len(expected)]:  # a call outside of the plan
             self._drop_ahead()
             self._planned.extend(numbers)
@@ -105,10 +107,14 @@ class RemoteReader(Reader):
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         size = self.manifest.dataset.image_bytes
-        for number, payload, row in zip(indices, self._fetch(indices), out.reshape(len(out), -1), strict=True):
+        for number, payload, row in zip(
+            indices, self._fetch(indices), out.reshape(len(out), -1), strict=True
+        ):
             if len(payload) != size:
                 what = f"{len(payload)} bytes where {size} were expected"
-                raise PlaceFailedError(what, where=f"{self._place.url}/{self._prefix}/{self._piece(int(number)).key}")
+                raise PlaceFailedError(
+                    what, where=f"{self._place.url}/{self._prefix}/{self._piece(int(number)).key}"
+                )
             row[:] = np.frombuffer(payload, np.uint8)
         return Fetched(out.nbytes)
 
@@ -127,7 +133,7 @@ class RemoteReader(Reader):
             if len(payload) != piece.length:
                 what = f"{len(payload)} bytes where {piece.length} were asked for"
                 raise PlaceFailedError(what, where=f"{self._place.url}/{key}")
-        self._requests.add(begun, time.perf_counter_ns(), len(payload))
+        self._requests.append((begun, time.perf_counter_ns(), len(payload)))
         return payload
 
     def _drop_ahead(self) -> None:
@@ -136,36 +142,9 @@ class RemoteReader(Reader):
             arriving.cancel()
         self._ahead.clear()
 
-    def notes(self) -> dict[str, str]:
-        return self._requests.notes()
+    def requests(self) -> RequestTable:
+        return np.array(self._requests, np.int64).reshape(-1, 3)
 
     def _close(self) -> None:
         self._drop_ahead()
         self._pool.shutdown()
-
-
-class Requests:
-    """The requests of one reader: when each began and ended, and how many bytes it brought."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._rows: list[tuple[int, int, int]] = []
-
-    def add(self, begun_ns: int, ended_ns: int, size: int) -> None:
-        with self._lock:
-            self._rows.append((begun_ns, ended_ns, size))
-
-    def notes(self) -> dict[str, str]:
-        """Return their number, bytes, latencies and mean depth, in words."""
-        if not self._rows:
-            return {}
-        begun, ended, sizes = np.array(self._rows, np.int64).T
-        took_ms = np.sort(ended - begun) / 1e6
-        p99 = took_ms[min(len(took_ms) - 1, math.ceil(0.99 * len(took_ms)))]
-        return {
-            "requests": f"{len(begun)}",
-            "bytes received": f"{int(sizes.sum())}",
-            "request, median": f"{np.median(took_ms):.2f} ms",
-            "request, 99th percentile": f"{p99:.2f} ms",
-            "requests in flight": f"{float((ended - begun).sum()) / max(1, int(ended.max() - begun.min())):.1f}",
-        }

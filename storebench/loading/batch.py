@@ -10,6 +10,7 @@ import torch
 
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
+from storebench.formats.reader import RequestTable
 from storebench.loading.augment import Augment
 from storebench.probes.batch_io import BatchIo
 from storebench.settings.backend import Backend
@@ -91,6 +92,7 @@ class ReaderReport:
     pid: int
     open_ns: int
     notes: dict[str, str] = field(default_factory=dict)
+    requests: RequestTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

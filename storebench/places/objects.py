@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from storebench.errors import CellFailedError, MissingDependencyError
 from storebench.manifest import MANIFEST_NAME
-from storebench.progress import Say
 from storebench.results import PlaceFacts
 
 if TYPE_CHECKING:
@@ -135,8 +134,9 @@ def _reason(error: Exception) -> str:
     return f"the server did not deliver it ({' '.join(text.split())[:120]})"
 
 
-def about(store: ObjectStore) -> PlaceFacts:
+def about(url: str) -> PlaceFacts:
     """Return what a place says about itself; a server that is not ours says nothing."""
+    store = ObjectStore(url)
     try:
         return PlaceFacts(**json.loads(store.get(ABOUT)))
     except PlaceFailedError as error:
@@ -145,8 +145,9 @@ def about(store: ObjectStore) -> PlaceFacts:
     return PlaceFacts(server=f"the server at {urlsplit(store.url).netloc}")
 
 
-def measured(store: ObjectStore, facts: PlaceFacts) -> PlaceFacts:
-    """Return the facts with the time of a small request and the rate of a large one, as they are now."""
+def measured(url: str, facts: PlaceFacts | None = None) -> PlaceFacts:
+    """Return the facts of a place with the time of a small request and the rate of a large one, as they are now."""
+    store, facts = ObjectStore(url), facts or about(url)
     if len(store.sizes(_PROBE)) != 2:
         store.put(f"{_PROBE}/small", b"1")
         store.put(f"{_PROBE}/large", bytes(_PROBE_BYTES))
@@ -167,13 +168,15 @@ def store_key(store: Path) -> str:
     return f"{store.parent.name}/{store.name}"
 
 
-def ensure_objects(store: Path, place: ObjectStore, say: Say) -> None:
-    """Copy the files of a store into a place, unless the place has them; its manifest is copied last."""
-    prefix, manifest = store_key(store), (store / MANIFEST_NAME).read_bytes()
-    if place.has(f"{prefix}/{MANIFEST_NAME}", manifest):
-        return
+def has_store(store: Path, url: str) -> bool:
+    """Return whether a place has the files of this store: its manifest is copied last."""
+    return ObjectStore(url).has(f"{store_key(store)}/{MANIFEST_NAME}", (store / MANIFEST_NAME).read_bytes())
+
+
+def copy_there(store: Path, url: str) -> None:
+    """Copy the files of a store into a place, in the stead of another one of its name."""
+    place, prefix = ObjectStore(url), store_key(store)
     place.delete([f"{prefix}/{MANIFEST_NAME}", *place.sizes(prefix)])
-    say(f"copying {store.name} to {place.url}")
 
     def copy(path: Path) -> None:
         place.put(f"{prefix}/{path.relative_to(store)}", path)
@@ -181,12 +184,12 @@ def ensure_objects(store: Path, place: ObjectStore, say: Say) -> None:
     with ThreadPoolExecutor(COPYING) as pool:
         for _ in pool.map(copy, _files(store)):
             pass
-    place.put(f"{prefix}/{MANIFEST_NAME}", manifest)
+    copy(store / MANIFEST_NAME)
 
 
-def copied_back(store: Path, place: ObjectStore, target: Path) -> float:
+def copy_back(store: Path, url: str, target: Path) -> float:
     """Copy the files of a store from a place into the empty folder `target`; return the seconds that it took."""
-    begun, prefix = time.perf_counter(), store_key(store)
+    begun, place, prefix = time.perf_counter(), ObjectStore(url), store_key(store)
 
     def copy(key: str) -> None:
         path = target / key.removeprefix(f"{prefix}/")

@@ -1,13 +1,22 @@
 """The object stores of one run: those that it names, and one of its own for all that are emulated here."""
 
 import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from storebench.places.objects import ObjectStore, about, ensure_objects, measured
-from storebench.progress import Say
+from storebench.places.objects import copy_back, copy_there, has_store, measured
 from storebench.places.servers import ObjectServer
+from storebench.progress import Say
 from storebench.results import PlaceFacts
 from storebench.settings.words import Place
+from storebench.system.processes import end_with_parent
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Objects:
@@ -22,15 +31,14 @@ class Objects:
         """Return the address of an object store that has the files of `store`, and what was achieved there."""
         key = place.removeprefix("copy:")
         if key not in self._known:
-            self._known[key] = self._named(place) if place.url else self._emulated(place, say)
+            url, facts = (place.url, None) if place.url else self._emulated(place, say)
+            self._known[key] = url, apart(measured, url, facts)
         url, facts = self._known[key]
-        ensure_objects(store, ObjectStore(self._own.url if self._own and not place.url else url), say)
+        direct = url if place.url or self._own is None else self._own.url
+        if not apart(has_store, store, direct):
+            say(f"copying {store.name} to {direct}")
+            apart(copy_there, store, direct)
         return url, facts
-
-    @staticmethod
-    def _named(place: Place) -> tuple[str, PlaceFacts]:
-        store = ObjectStore(place.url)
-        return place.url, measured(store, about(store))
 
     def _emulated(self, place: Place, say: Say) -> tuple[str, PlaceFacts]:
         if self._own is None:
@@ -38,3 +46,16 @@ class Objects:
             self._own = self._running.enter_context(ObjectServer())
         emulated = place.emulated or {}
         return self._own.behind(emulated.get("first-byte-ms"), emulated.get("mb-s"))
+
+
+def copied_here(store: Path, url: str, target: Path) -> float:
+    """Copy the files of a store from an object store into the folder `target`; return the seconds that it took."""
+    return apart(copy_back, store, url, target)
+
+
+def apart(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Call a function in a process of its own: the client's threads do not survive a fork, and this process forks later."""
+    with ProcessPoolExecutor(
+        1, multiprocessing.get_context("fork"), initializer=end_with_parent, initargs=(signal.SIGKILL,)
+    ) as pool:
+        return pool.submit(work, *arguments, **named).result()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Self
 
 from storebench.errors import MissingDependencyError, StorebenchError
-from storebench.places.objects import ObjectStore, measured
 from storebench.results import PlaceFacts
 from storebench.system.processes import end_with_parent, marked
 from storebench.system.scratch import scratch_folder
@@ -53,7 +52,7 @@ class ObjectServer:
         return _url(self._port)
 
     def behind(self, first_byte_ms: float | None = None, mb_s: float | None = None) -> tuple[str, PlaceFacts]:
-        """Return the bucket's address behind an emulated network, and what was achieved there.
+        """Return the bucket's address behind an emulated network, and what is known of it before anything is measured.
 
         Parameters
         ----------
@@ -70,7 +69,7 @@ class ObjectServer:
             emulated_first_byte_ms=first_byte_ms or None,
             emulated_mb_s=mb_s,
         )
-        return url, measured(ObjectStore(url), facts)
+        return url, facts
 
 
 def _url(port: int) -> str:
@@ -92,7 +91,14 @@ def _seaweed(program: str, folder: Path, running: contextlib.ExitStack) -> int:
     data = folder / "data"
     data.mkdir()
     command = [
-        *(program, f"-logdir={folder}", "server", f"-dir={data}", f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}"),
+        *(
+            program,
+            f"-logdir={folder}",
+            "server",
+            f"-dir={data}",
+            f"-ip={_LOOPBACK}",
+            f"-ip.bind={_LOOPBACK}",
+        ),
         *("-s3", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-filer.disableDirListing"),
         *("-volume.max=0", "-master.volumeSizeLimitMB=1024", "-master.telemetry=false"),
         f"-s3.localSocket={folder}/s3.sock",
@@ -105,7 +111,7 @@ def _seaweed(program: str, folder: Path, running: contextlib.ExitStack) -> int:
     deadline = time.monotonic() + _START_S
     while True:
         # The gateway answers before it can store anything: the bucket is made when the filer is ready.
-        request = urllib.request.Request(f"http://{_LOOPBACK}:{port}/{_BUCKET}", method="PUT")  # noqa: S310
+        request = urllib.request.Request(f"http://{_LOOPBACK}:{port}/{_BUCKET}", method="PUT")
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310
             return port
         if process.poll() is not None or time.monotonic() > deadline:
@@ -136,7 +142,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """Start a process that ends when this one does, however that ends."""
     with log.open("wb") as file:
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=file if stdout is None else stdout,

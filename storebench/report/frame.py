@@ -27,8 +27,10 @@ from storebench.results import (
     JobFacts,
     Loss,
     Percentiles,
+    PlaceFacts,
     Portion,
     Record,
+    RequestFacts,
     StoreFacts,
 )
 from storebench.runs.manifest import whole_of
@@ -48,6 +50,8 @@ PARTS: dict[str, tuple[type, str]] = {
     "code": (CodeFacts, "code_{}"),
     "conditions": (Conditions, "conditions_{}"),
     "job": (JobFacts, "job_{}"),
+    "requests": (RequestFacts, "remote_{}"),
+    "place": (PlaceFacts, "place_{}"),
 }
 """Part of a record -> its class, and the pattern for the column names of its fields."""
 

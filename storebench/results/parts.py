@@ -131,7 +131,9 @@ class PlaceFacts:
     emulated_first_byte_ms: float | None = None
     emulated_mb_s: float | None = None
     first_byte_ms: float | None = None  # Median time of a request for one byte.
-    mb_s: float | None = None  # Megabytes per second of one large object in one request, after its first byte.
+    mb_s: float | None = (
+        None  # Megabytes per second of one large object in one request, after its first byte.
+    )
     copy_s: float | None = None  # Seconds that this replicate took to copy the store to this disk.
 
     @property
@@ -150,6 +152,19 @@ class PlaceFacts:
         if self.first_byte_ms is None or self.mb_s is None:
             return ""
         return f"measured there: first byte {self.first_byte_ms:g} ms, one request {self.mb_s:g} MB/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestFacts:
+    """The requests to an object store that ended during an epoch, those of all readers together."""
+
+    count: int
+    received_bytes: int
+    p50_ms: float  # From the start of a request to its last byte.
+    p99_ms: float
+    in_flight: (
+        float  # Mean number of requests under way, from the first request's start to the last one's end.
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

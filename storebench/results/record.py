@@ -19,6 +19,7 @@ from storebench.results.parts import (
     Percentiles,
     PlaceFacts,
     Portion,
+    RequestFacts,
     StoreFacts,
 )
 from storebench.settings.words import ComputeKind
@@ -112,6 +113,7 @@ class Record:
     conditions: Conditions | None = None
     """What else the machine did while the replicate ran; the same in the records of all its epochs."""
     job: JobFacts | None = None  # The ranks of a job; null for one process.
+    requests: RequestFacts | None = None  # To an object store; null where none was read.
     place: PlaceFacts | None = None  # The place that the cell names; null for the folder of the stores.
 
     @property

@@ -207,7 +207,9 @@ def _emulated(text: str) -> dict[str, float]:
     pairs = [pair.partition("=") for pair in text.split("&") if pair]
     for name, _, value in pairs:
         if name not in known or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
-            raise ValueError(f"an object store here emulates {known[0]} and {known[1]}, each above 0, not {name}={value}")
+            raise ValueError(
+                f"an object store here emulates {known[0]} and {known[1]}, each above 0, not {name}={value}"
+            )
     return {name: float(value) for name, _, value in pairs}
 
 

@@ -68,7 +68,9 @@ class StoreCache:
         """Bring the store's pages into the requested state and count them."""
         requested, how = self._requested, "none"
         if not self._reads_files:
-            reason = "nothing is read" if self._traits.ready_made else "nothing is read from this machine's disk"
+            reason = (
+                "nothing is read" if self._traits.ready_made else "nothing is read from this machine's disk"
+            )
             none = Residency(pages_total=0, pages_resident=None, method="none", reason=reason)
             return dataclasses.replace(cache_facts(CacheState.ANY, none), requested=requested, reason=reason)
         files = self.files

@@ -309,7 +309,7 @@ class FilesFormat(Format):
             "objects": ReaderInfo(
                 reader=ObjectsReader,
                 summary="one request per image to an object store, several in flight",
-                traits=Traits(remote=True),
+                traits=Traits(remote=True, forks=False),
                 note="needs --place s3:URL",
             ),
         }

@@ -133,7 +133,7 @@ class NpyFormat(Format):
             "ranges": ReaderInfo(
                 reader=NpyRangesReader,
                 summary="one range of the object per sample, several in flight",
-                traits=Traits(remote=True),
+                traits=Traits(remote=True, forks=False),
                 note="needs --place s3:URL",
             ),
         }
