@@ -262,14 +262,14 @@ class MatrixWithoutLoop(Strict):
                 f"{local[0].format}+{local[0].codec}:{near[0]} reads there" if near else "nothing of it does"
             )
             raise ValueError(
-                f"{local[0].name} cannot be read from an object store, {instead}; place 'copy:{places[0]}' copies it first"
+                f"{local[0].name} cannot be read from a server without a mount, {instead}; place 'copy:{places[0]}' copies it first"
             )
         if remote and len(places) < len(self.place):
             raise ValueError(
-                f"{remote[0]} reads from an object store: set place to s3:http://HOST:PORT/BUCKET"
+                f"{remote[0]} asks a server: set place to s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH"
             )
         if places and {*self.cache} - {CacheState.ANY}:
-            raise ValueError("an object store has no page cache on this machine: set cache to 'any'")
+            raise ValueError("no page cache of this machine holds what a server sends: set cache to 'any'")
         return self
 
     @pydantic.model_validator(mode="after")

@@ -203,19 +203,19 @@ def prepare(
 
 def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: contextlib.ExitStack) -> None:
     """Copy stores to the places that cells name, each once; start and measure those that the run itself provides."""
-    objects = None
+    places = None
     for cell, found in prepared.items():
         place, say = cell.place, watcher.store(cell).say
         if place.folder:
             copy = ensure_copy(found.store, Path(place), say)
             facts = PlaceFacts(server=file_system(copy))
             prepared[cell] = dataclasses.replace(found, store=copy, place=facts)
-        elif place.objects:
-            if objects is None:
-                from storebench.places.provided import Objects
+        elif place.kind:
+            if places is None:
+                from storebench.places.provided import Places
 
-                objects = Objects(running)
-            url, facts = objects.holding(found.store, place, say)
+                places = Places(running)
+            url, facts = places.holding(found.store, place, say)
             prepared[cell] = dataclasses.replace(found, place=facts, url=url)
 
 

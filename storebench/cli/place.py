@@ -8,12 +8,11 @@ import typer
 from storebench.cli.common import exit_codes, put, put_json
 from storebench.cli.options import JsonOption, finite
 from storebench.errors import UnknownNameError, UsageError
+from storebench.settings.words import EMULATED, Place
 
 place = typer.Typer(
     help="Run a server on this machine that stands for storage beyond its disk.", no_args_is_help=True
 )
-
-KINDS = ("s3",)
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a server; there is nothing that they could interrupt."""
@@ -26,11 +25,18 @@ def root() -> None:
 
 @place.command()
 def up(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="s3: SeaweedFS, an object store.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="s3 (SeaweedFS, an object store) or nfs (NFS-Ganesha).")
+    ],
     first_byte_ms: Annotated[
-        float,
-        typer.Option(min=0, callback=finite, help="Hold back each answer until so long after its request."),
-    ] = 0,
+        float | None,
+        typer.Option(
+            min=0, callback=finite, help="s3: hold back each answer until so long after its request."
+        ),
+    ] = None,
+    round_trip_ms: Annotated[
+        float | None, typer.Option(min=0, callback=finite, help="nfs: the same, of each reply.")
+    ] = None,
     mb_s: Annotated[
         float | None,
         typer.Option(
@@ -50,26 +56,27 @@ def up(
     What is emulated is stored beside the data, and stands in every record of a run that reads them.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
-        if kind not in KINDS:
-            raise UnknownNameError.of("kind of place", kind, KINDS)
-        if mb_s == 0:
-            raise UsageError(
-                "0 MB/s would deliver nothing", where="--mb-s", hint="Leave it out for no limit."
-            )
+        asked = {"first-byte-ms": first_byte_ms, "round-trip-ms": round_trip_ms, "mb-s": mb_s}
+        given = "&".join(f"{name}={value:g}" for name, value in asked.items() if value is not None)
+        if kind not in EMULATED:
+            raise UnknownNameError.of("kind of place", kind, EMULATED)
+        try:
+            emulated = Place(f"{kind}:here" + (f"?{given}" if given else "")).emulated
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         import dataclasses
-        import json
 
-        from storebench.places.objects import ABOUT, ObjectStore, measured
-        from storebench.places.servers import ObjectServer
+        from storebench.places.copying import announce, measured
+        from storebench.places.servers import SERVERS
 
-        with ObjectServer() as server:
-            url, facts = server.behind(first_byte_ms, mb_s)
-            facts = measured(url, facts)
-            # Said in the bucket, so that every run that reads there records it.
-            ObjectStore(server.url).put(ABOUT, json.dumps(dataclasses.asdict(facts)).encode())
+        with SERVERS[kind]() as server:
+            url, facts = server.behind(emulated)
+            facts = measured(url, server.direct, facts)
+            announce(server.direct, facts)  # so that every run that reads there records it
+            name = f"s3:{url}" if kind == "s3" else url.replace("//", "", 1)
             if as_json:
-                put_json({"place": f"s3:{url}", **dataclasses.asdict(facts)})
+                put_json({"place": name, **dataclasses.asdict(facts)})
             else:
-                put(f"--place s3:{url}", facts.title, facts.achieved)
+                put(f"--place {name}", facts.title, facts.achieved)
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             signal.sigwait(ENDS)

@@ -17,7 +17,8 @@ from storebench.formats.options import Options, integer
 from storebench.formats.reader import Fetched, Reader, RequestTable
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest
-from storebench.places.objects import ObjectStore, PlaceFailedError, store_key
+from storebench.places.base import PlaceFailedError, client_of
+from storebench.places.copying import store_key
 
 
 class Piece(NamedTuple):
@@ -60,11 +61,11 @@ class RemoteReader(Reader):
         assert isinstance(options, RemoteOptions)
         if not url:
             raise UsageError(
-                "this reader reads from an object store",
-                hint="Name one with --place s3:http://HOST:PORT/BUCKET.",
+                "this reader asks a server",
+                hint="Name one with --place s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH.",
             )
         self._prefix = store_key(store)
-        self._place = ObjectStore(url)
+        self._place = client_of(url)
         self._requests: list[tuple[int, int, int]] = []  # appended to by all threads
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
         self._planned: deque[int] = deque()

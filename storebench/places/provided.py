@@ -1,4 +1,4 @@
-"""The object stores of one run: those that it names, and one of its own for all that are emulated here."""
+"""The servers of one run: those that it names, and its own for everything that is emulated here."""
 
 import contextlib
 import multiprocessing
@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from storebench.places.objects import copy_back, copy_there, has_store, measured
-from storebench.places.servers import ObjectServer
+from storebench.places.copying import about, copy_back, copy_there, has_store, measured
+from storebench.places.servers import SERVERS, PlaceServer
 from storebench.progress import Say
 from storebench.results import PlaceFacts
 from storebench.settings.words import Place
@@ -19,37 +19,42 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Objects:
+class Places:
     """Places that hold stores until `running` is closed."""
 
     def __init__(self, running: contextlib.ExitStack) -> None:
         self._running = running
-        self._own: ObjectServer | None = None
-        self._known: dict[str, tuple[str, PlaceFacts]] = {}
+        self._own: dict[str, PlaceServer] = {}
+        self._known: dict[str, tuple[str, str, PlaceFacts]] = {}
 
     def holding(self, store: Path, place: Place, say: Say) -> tuple[str, PlaceFacts]:
-        """Return the address of an object store that has the files of `store`, and what was achieved there."""
+        """Return the address of a server that has the files of `store`, and what was achieved there."""
         key = place.removeprefix("copy:")
         if key not in self._known:
-            url, facts = (place.url, None) if place.url else self._emulated(place, say)
-            self._known[key] = url, apart(measured, url, facts)
-        url, facts = self._known[key]
-        direct = url if place.url or self._own is None else self._own.url
+            url, direct, facts = self._named(place) if place.url else self._provided(place, say)
+            self._known[key] = url, direct, apart(measured, url, direct, facts)
+        url, direct, facts = self._known[key]
         if not apart(has_store, store, direct):
-            say(f"copying {store.name} to {direct}")
+            say(f"copying {store.name} to {url}")
             apart(copy_there, store, direct)
         return url, facts
 
-    def _emulated(self, place: Place, say: Say) -> tuple[str, PlaceFacts]:
-        if self._own is None:
-            say("starting an object store on this machine")
-            self._own = self._running.enter_context(ObjectServer())
-        emulated = place.emulated or {}
-        return self._own.behind(emulated.get("first-byte-ms"), emulated.get("mb-s"))
+    @staticmethod
+    def _named(place: Place) -> tuple[str, str, PlaceFacts]:
+        facts, direct = apart(about, place.url)
+        return place.url, direct, facts
+
+    def _provided(self, place: Place, say: Say) -> tuple[str, str, PlaceFacts]:
+        if place.kind not in self._own:
+            say(f"starting a server on this machine ({place.kind})")
+            self._own[place.kind] = self._running.enter_context(SERVERS[place.kind]())
+        server = self._own[place.kind]
+        url, facts = server.behind(place.emulated)
+        return url, server.direct, facts
 
 
 def copied_here(store: Path, url: str, target: Path) -> float:
-    """Copy the files of a store from an object store into the folder `target`; return the seconds that it took."""
+    """Copy the files of a store from a server into the folder `target`; return the seconds that it took."""
     return apart(copy_back, store, url, target)
 
 

@@ -171,12 +171,17 @@ def place_words(place: Place) -> str:
     """Return a place as short words; what is emulated says so."""
     if place == LOCAL:
         return ""
-    if place.emulated is None:
-        where = f"object store at {urlsplit(place.url).netloc}" if place.url else f"below {place}"
-    else:
-        units = {"first-byte-ms": "first byte {:g} ms", "mb-s": "{:g} MB/s"}
-        emulated = [units[name].format(value) for name, value in place.emulated.items()]
-        where = f"own object store, EMULATED {', '.join(emulated)}" if emulated else "own object store"
+    if place.folder:
+        return f"below {place}"
+    units = {
+        "first-byte-ms": "first byte {:g} ms",
+        "round-trip-ms": "round trip {:g} ms",
+        "mb-s": "{:g} MB/s",
+    }
+    emulated = [units[name].format(value) for name, value in place.emulated.items()]
+    title = {"s3": "object store", "nfs": "NFS"}[place.kind]
+    where = f"{title} at {urlsplit(place.url).netloc}" if place.url else f"own {title}"
+    where += f", EMULATED {', '.join(emulated)}" if emulated else ""
     return f"copied from {where}" if place.copies else where
 
 
@@ -209,8 +214,11 @@ def _served_clause(cell: CellSummary) -> str:
     return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
 
 
+EMULATED_FACTS = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_mb_s")
+
+
 def _emulation(cell: CellSummary) -> str:
-    facts = {name: cell.fact(f"place_{name}") for name in ("emulated_first_byte_ms", "emulated_mb_s")}
+    facts = {name: cell.fact(f"place_{name}") for name in EMULATED_FACTS}
     title = PlaceFacts(server="", **facts).title
     return title and f"{title}, not the network of a data centre"
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from storebench.formats.remote import RemoteOptions
 from storebench.report.cells import CellSummary, key_without
-from storebench.report.labels import backend_label, duration
+from storebench.report.labels import EMULATED_FACTS, backend_label, duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Law:
             first_byte_ms=first_ms,
             mb_s=mb_s,
             line_mb_s=line or None,
-            emulated=bool(line or cell.fact("place_emulated_first_byte_ms")),
+            emulated=any(cell.fact(f"place_{name}") for name in EMULATED_FACTS),
         )
 
     def rate(self, server: float | None) -> float:

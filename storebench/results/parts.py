@@ -129,6 +129,7 @@ class PlaceFacts:
 
     server: str
     emulated_first_byte_ms: float | None = None
+    emulated_round_trip_ms: float | None = None
     emulated_mb_s: float | None = None
     first_byte_ms: float | None = None  # Median time of a request for one byte.
     mb_s: float | None = (
@@ -139,11 +140,12 @@ class PlaceFacts:
     @property
     def title(self) -> str:
         """The server in words, with everything that is emulated."""
-        first, rate = self.emulated_first_byte_ms, self.emulated_mb_s
-        emulated = [
-            *([] if first is None else [f"a first byte of {first:g} ms"]),
-            *([] if rate is None else [f"{rate:g} MB/s"]),
-        ]
+        words = {
+            "a first byte of {:g} ms": self.emulated_first_byte_ms,
+            "a round trip of {:g} ms": self.emulated_round_trip_ms,
+            "{:g} MB/s": self.emulated_mb_s,
+        }
+        emulated = [word.format(value) for word, value in words.items() if value is not None]
         return f"{self.server} (emulated: {', '.join(emulated)})" if emulated else self.server
 
     @property
