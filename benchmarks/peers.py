@@ -169,7 +169,7 @@ def _bytes(reader: Reader) -> int:
 
 
 def _files(reader: Reader) -> list[Path]:
-    return get_format(reader.manifest.format).data_files(reader.store)
+    return list(get_format(reader.manifest.format).data_files(reader.store))
 
 
 def _served(reader: Reader, begin: Callable[[list[Indices], Seed], Hand], *, streams: bool) -> Served:

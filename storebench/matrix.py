@@ -11,7 +11,7 @@ import pydantic
 from storebench.datasets.base import LEAST_IMAGE_SIZE, MOST_IMAGE_SIZE, MOST_SAMPLES, DatasetSpec
 from storebench.datasets.catalog import known_dataset, unknown_dataset
 from storebench.errors import StorebenchError, UnknownNameError
-from storebench.formats.registry import PAPER_BACKENDS, parse_backend, traits_of
+from storebench.formats.registry import PAPER_BACKENDS, get_format, parse_backend, traits_of
 from storebench.plain_text import printable
 from storebench.results import Cell
 from storebench.settings.backend import Backend
@@ -23,6 +23,7 @@ from storebench.settings.words import (
     ComputeKind,
     Fill,
     LoaderKind,
+    Place,
     Share,
     Split,
     Sync,
@@ -171,6 +172,7 @@ class MatrixWithoutLoop(Strict):
         trainers: list[int]
         trainer_data: list[TrainerData]
         tournament_steps: list[int]
+        place: list[Place]
         model: str | None
         memory: str | None
         warmup_steps: int
@@ -250,6 +252,30 @@ class MatrixWithoutLoop(Strict):
             raise ValueError(
                 f"{streams[0]} is one stream in its own order: set workers to 0 or 1, and ranks to 1"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _placed(self) -> Self:
+        backends = [parse_backend(name) for name in self.backends]
+        remote = [backend.name for backend in backends if traits_of(backend).remote]
+        local = [backend for backend in backends if not traits_of(backend).remote and not backend.is_null]
+        places = [place for place in self.place if place.remote]
+        if places and local:
+            near = [
+                name for name, info in get_format(local[0].format).readers().items() if info.traits.remote
+            ]
+            instead = (
+                f"{local[0].format}+{local[0].codec}:{near[0]} reads there" if near else "nothing of it does"
+            )
+            raise ValueError(
+                f"{local[0].name} cannot be read from a server without a mount, {instead}; place 'copy:{places[0]}' copies it first"
+            )
+        if remote and len(places) < len(self.place):
+            raise ValueError(
+                f"{remote[0]} asks a server: set place to s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH"
+            )
+        if places and {*self.cache} - {CacheState.ANY}:
+            raise ValueError("no page cache of this machine holds what a server sends: set cache to 'any'")
         return self
 
     @pydantic.model_validator(mode="after")

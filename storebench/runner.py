@@ -1,9 +1,10 @@
 """Run each cell in a process of its own, interleaved in a seeded random order, into one folder of records; resumable."""
 
+import contextlib
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,7 @@ from storebench.codecs import any_size
 from storebench.datasets import Dataset, DatasetSpec, Origin, open_dataset
 from storebench.datasets.listing import listings_in
 from storebench.errors import DataNotFoundError, StorebenchError
+from storebench.filesystem import file_system
 from storebench.formats.origin import proven, refuse_other_code
 from storebench.formats.registry import parse_backend, store_name_of
 from storebench.manifest import Manifest, store_facts
@@ -21,7 +23,7 @@ from storebench.probes.counters import OtherWork
 from storebench.progress import Say
 from storebench.ranks.memory import check_room
 from storebench.ranks.progress import Position
-from storebench.results import Cell, Record, Status
+from storebench.results import Cell, PlaceFacts, Record, Status
 from storebench.runs.folder import Run
 from storebench.runs.lock import claimed
 from storebench.runs.records import LOGS_DIR, RecordError, record_from_dict
@@ -29,6 +31,7 @@ from storebench.runs.schedule import PendingReplicate, durations, has_time, roun
 from storebench.scenario import FEWEST_REPLICATES, Scenario
 from storebench.settings.words import ComputeKind, Split
 from storebench.stores.convert import BuildOptions, Replace, ensure_store
+from storebench.stores.copies import ensure_copy
 from storebench.stores.devices import StoreImage, ensure_image
 from storebench.surroundings import check_network, check_parts, check_size, refusals, surroundings
 from storebench.system.scratch import scratch_folder
@@ -46,6 +49,8 @@ class Prepared:
     manifest: Manifest
     test_store: Path | None
     image: StoreImage | None = None
+    place: PlaceFacts | None = None
+    url: str = ""
 
 
 class Watcher(Protocol):
@@ -110,7 +115,8 @@ def execute(
         if leader is not None:
             leader.wait_for_nodes(run.scenario.timeout_s)
         made: list[Record] = []
-        with ForkServer() as server:
+        with contextlib.ExitStack() as places, ForkServer() as server:
+            _put_in_place(prepared, watcher, places)
             for position, pending in enumerate(work):
                 if not _fits(run, pending.replicate, work):
                     run = run.ended(pending.replicate)
@@ -195,6 +201,24 @@ def prepare(
     return prepared
 
 
+def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: contextlib.ExitStack) -> None:
+    """Copy stores to the places that cells name, each once; start and measure those that the run itself provides."""
+    places = None
+    for cell, found in prepared.items():
+        place, say = cell.place, watcher.store(cell).say
+        if place.folder:
+            copy = ensure_copy(found.store, Path(place), say)
+            facts = PlaceFacts(server=file_system(copy))
+            prepared[cell] = dataclasses.replace(found, store=copy, place=facts)
+        elif place.kind:
+            if places is None:
+                from storebench.places.provided import Places
+
+                places = Places(running)
+            url, facts = places.holding(found.store, place, say)
+            prepared[cell] = dataclasses.replace(found, place=facts, url=url)
+
+
 def _test_store(
     cell: Cell, train: Manifest, limit: int, stores: Path, options: BuildOptions, say: Say
 ) -> Path | None:
@@ -248,21 +272,26 @@ class _Attempts:
 
     def _answered(self, work: PendingReplicate, prepared: Prepared, tables: Path) -> list[Record]:
         run, leader = self.run, self.leader
-        with scratch_folder("replicate") as scratch, surroundings(work.cell, prepared.image) as around:
+        with (
+            scratch_folder("replicate") as scratch,
+            surroundings(work.cell, prepared.image) as around,
+            _here(work.cell, prepared) as here,
+        ):
             job = CellJob(
                 cell=work.cell,
                 replicate=work.replicate,
                 run_id=run.run_id,
                 run=run.folder.resolve(),
                 tables=tables,
-                store=prepared.store if prepared.image is None else prepared.image.point,
-                test_store=prepared.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
+                store=here.store if here.image is None else here.image.point,
+                test_store=here.test_store if work.cell.compute.kind is ComputeKind.REAL else None,
                 out=scratch / "out.json",
                 ceilings=run.scenario.ceilings,
                 drop_caches=self.drop_caches,
                 memory_group=around.group.folder if around.group else None,
                 tier_group=around.tier.folder if around.tier else None,
                 image=around.image,
+                url="" if work.cell.place.copies else here.url,
                 stall_s=run.scenario.stall_s,
                 timeout_s=run.scenario.timeout_s,
             )
@@ -283,8 +312,26 @@ class _Attempts:
                     "failure": f"{error.what}; a reader's decode_ns, payload_bytes and notes() must be right"
                 }
             else:
+                records = [dataclasses.replace(record, place=here.place) for record in records]
                 return [proven(record, answer.get("package", "")) for record in records]
-        return [_failed(run, work, prepared, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
+        return [_failed(run, work, here, answer["failure"], epoch) for epoch in range(work.cell.epochs)]
+
+
+@contextlib.contextmanager
+def _here(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
+    """Copy the store of a cell from its place to this disk, timed, if the cell asks for it; remove the copy afterwards."""
+    if not cell.place.copies:
+        yield prepared
+        return
+    from storebench.places.provided import copied_here
+
+    store = prepared.store
+    with scratch_folder("copied", store.parent) as folder:
+        target = folder / store.name
+        copy_s = copied_here(store, prepared.url, target)
+        assert prepared.place is not None
+        facts = dataclasses.replace(prepared.place, copy_s=copy_s)
+        yield dataclasses.replace(prepared, store=target, place=facts)
 
 
 def _failed(run: Run, work: PendingReplicate, prepared: Prepared, failure: str, epoch: int) -> Record:

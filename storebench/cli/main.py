@@ -13,6 +13,7 @@ from storebench._version import __version__
 from storebench.cli.bench import bench, scenarios
 from storebench.cli.common import STORES_ENV, GroupedCommand, OneLineGroup, exit_codes, say
 from storebench.cli.listing import accelerators, data, doctor, formats
+from storebench.cli.place import place
 from storebench.cli.planning import plan
 from storebench.cli.profile import AS_GIVEN, profile
 from storebench.cli.results import check, export, report, trace, validate
@@ -80,6 +81,7 @@ for verb in _VERBS:
     app.command(verb.__name__, cls=GroupedCommand if verb in (run, bench) else None)(verb)
 app.command("profile", context_settings=AS_GIVEN)(profile)
 app.add_typer(data, name="data")
+app.add_typer(place, name="place")
 
 
 def _refuse_places(words: Sequence[str]) -> None:
@@ -95,10 +97,12 @@ def _refuse_places(words: Sequence[str]) -> None:
         raise SystemExit(EXIT_USAGE)
     places = tuple(os.environ.get(name, "") for name in (STORES_ENV, "STOREBENCH_RUNS", "STOREBENCH_DATA"))
     for word in (*words, *places):
-        if re.search(r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://", word):
+        if not re.match(r"(--place=)?(copy:)?s3:https?://", word) and re.search(
+            r"(^|^-\w|[=:])[A-Za-z][A-Za-z0-9+.-]+://", word
+        ):
             say(
-                f"storebench: {word}: an address, not a path. Object stores and servers are not measured: mount them, or copy"
-                " the data to a disk."
+                f"storebench: {word}: an address, not a path. An object store is named as --place s3:http://HOST:PORT/BUCKET; other"
+                " servers are mounted, or the data copied."
             )
             raise SystemExit(EXIT_USAGE)
 

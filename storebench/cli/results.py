@@ -83,11 +83,13 @@ def put_content(content: "Content") -> None:
 def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
     from storebench.advice.storage import storage_tables
     from storebench.report.build import summarise_results
+    from storebench.report.tables import request_table
     from storebench.runs.records import RECORDS_NAME
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
     put_content(content)
-    for table in storage_tables(content.cells):
+    asked = request_table(content.cells)
+    for table in [asked] if asked else storage_tables(content.cells):
         write_out(drawn(table))
         put(*table.notes)
     if content.findings:

@@ -141,6 +141,7 @@ class Format(ABC):
         manifest: Manifest,
         name: str | None = None,
         options: Mapping[str, str] | None = None,
+        url: str = "",
     ) -> Reader:
         """Open the store in this process with the reader called `name` (the default one if None).
 
@@ -148,6 +149,8 @@ class Format(ABC):
         ----------
         options
             Option name -> value as a backend spells it ("readahead" -> "off").
+        url
+            The object store that has a copy of the store's files, for a reader with the trait `remote`.
 
         Raises
         ------
@@ -159,6 +162,11 @@ class Format(ABC):
             raise UnknownNameError.of(f"reader of {self.info.name}", name, readers)
         reader = readers[name].reader
         typed = reader.options_type.parse((options or {}).items(), f"{self.info.name}:{name}")
+        if readers[name].traits.remote:
+            from storebench.formats.remote import RemoteReader
+
+            assert issubclass(reader, RemoteReader)
+            return reader(store, manifest, typed, url)
         return reader(store, manifest, typed)
 
     def traits(self, reader: str | None = None) -> Traits:

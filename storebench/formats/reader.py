@@ -95,6 +95,8 @@ class Traits:
     native_order: bool = False
     """An epoch is served in the reader's own order (`Reader.native_order`), not in the harness's; such a reader is
     called "stream", so that the names of its backends say so."""
+    remote: bool = False
+    """It reads from an object store (`storebench.formats.remote`), and nowhere else."""
     ready_made: bool = False
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 
@@ -102,6 +104,9 @@ class Traits:
 BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE = "shuffle buffer", "displacement", "neighbours kept"
 """Notes of a reader with the trait `native_order`: the samples of its buffer, the mean displacement of a sample over that
 of a uniform shuffle, and the share of neighbours that stay neighbours."""
+
+RequestTable = npt.NDArray[np.int64]
+"""Requests to an object store, int64 [n, 3]: begin and end in nanoseconds of ``time.perf_counter_ns``, and bytes."""
 
 Seed = tuple[int, ...]
 """What decides the order of one epoch."""
@@ -270,6 +275,10 @@ class Reader(SampleSequence):
         """Call `work` with each number in ``range(count)``; a reader that decodes in its own threads shares the calls out."""
         for row in range(count):
             work(row)
+
+    def requests(self) -> RequestTable | None:
+        """Return all requests so far, of a reader that reads from an object store."""
+        return None
 
     def notes(self) -> dict[str, str]:
         """Return notes on this reader's work for a person who reads the results, by name."""

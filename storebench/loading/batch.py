@@ -11,6 +11,7 @@ import torch
 
 from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
+from storebench.formats.reader import RequestTable
 from storebench.loading.augment import Augment
 from storebench.probes.batch_io import BatchIo
 from storebench.settings.backend import Backend
@@ -48,6 +49,7 @@ class LoadJob:
     prepare: "Prepare | None" = None
     store_fill: Fill = Fill.PRELOAD
     store_memory_bytes: int | None = None
+    url: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,7 @@ class ReaderReport:
     pid: int
     open_ns: int
     notes: dict[str, str] = field(default_factory=dict)
+    requests: RequestTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,9 +156,9 @@ class TimedCheck:
 
 
 def opened_again(store: Path, backend: Backend) -> Reader:
-    """Open a backend's own reader again in this process; if it holds all pixels, open the reader for verification."""
-    manifest = decoded_by(Manifest.read(store), backend)
-    if traits_of(backend).holds_pixels:
+    """Open a backend's own reader again in this process; if it holds all pixels or reads elsewhere, the one for verification."""
+    manifest, traits = decoded_by(Manifest.read(store), backend), traits_of(backend)
+    if traits.holds_pixels or traits.remote:
         return get_format(manifest.format).auditor(store, manifest)
     # Pass the same options: LMDB cannot be open twice in one process with different ones.
     return get_format(manifest.format).reader(store, manifest, backend.reader, dict(backend.options))

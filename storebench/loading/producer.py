@@ -146,11 +146,13 @@ class Producer:
         return ReaderReport(pid=os.getpid(), open_ns=open_ns, notes=self._notes())
 
     def close(self) -> ReaderReport:
-        notes = self._notes()
-        if self._reader is not None and self._owns_reader:
-            self._reader.close()
+        notes, requests = self._notes(), None
+        if self._reader is not None:
+            requests = self._reader.requests()
+            if self._owns_reader:
+                self._reader.close()
         self._reader = self._ready = None
-        return ReaderReport(pid=os.getpid(), open_ns=0, notes=notes)
+        return ReaderReport(pid=os.getpid(), open_ns=0, notes=notes, requests=requests)
 
     @property
     def reader(self) -> Reader:
@@ -316,7 +318,7 @@ def open_backend(job: LoadJob) -> Reader:
     options, known = dict(backend.options), store_format.readers()[backend.reader].reader.options_type.rows()
     if job.threads is not None and "threads" in known and options.get("threads", AUTO) == AUTO:
         options["threads"] = str(job.threads)
-    reader = store_format.reader(job.store, manifest, backend.reader, options)
+    reader = store_format.reader(job.store, manifest, backend.reader, options, job.url)
     if any_size(manifest.codec) and not any_size(reader.payload_codec):
         reader.close()
         raise UsageError(

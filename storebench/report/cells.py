@@ -304,7 +304,7 @@ class CellSummary:
     def requests_per_s(self) -> float | None:
         """Read calls, and page faults that waited for the device, per second of an epoch."""
         rates = [
-            (row["read_calls"] + (row["major_faults"] or 0)) / row["epoch_s"]
+            (row["remote_count"] or row["read_calls"] + (row["major_faults"] or 0)) / row["epoch_s"]
             for row in self.counted
             if row["read_calls"] is not None and row["epoch_s"]
         ]

@@ -29,8 +29,10 @@ from storebench.results import (
     JobFacts,
     Loss,
     Percentiles,
+    PlaceFacts,
     Portion,
     Record,
+    RequestFacts,
     StoreFacts,
     TierFacts,
 )
@@ -52,6 +54,8 @@ PARTS: dict[str, tuple[type, str]] = {
     "code": (CodeFacts, "code_{}"),
     "conditions": (Conditions, "conditions_{}"),
     "job": (JobFacts, "job_{}"),
+    "requests": (RequestFacts, "remote_{}"),
+    "place": (PlaceFacts, "place_{}"),
 }
 """Part of a record -> its class, and the pattern for the column names of its fields."""
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from storebench.comparison import Estimate, Ratio, Verdict
 from storebench.datasets.base import PATH_PREFIXES
@@ -11,10 +12,10 @@ from storebench.datasets.images import resize_clause, served_note
 from storebench.matrix import MODEL_CROPS
 from storebench.plain_text import plain
 from storebench.report.cells import EPOCHS, SETTING_COLUMNS, CellSummary, LoopWork, work_of
-from storebench.results import Cell
+from storebench.results import Cell, PlaceFacts
 from storebench.settings.backend import STREAM
 from storebench.settings.loop import SETTINGS
-from storebench.settings.words import CacheState, ComputeKind, Split
+from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Split
 from storebench.units import number_of
 
 ORIGINAL = "original"
@@ -159,6 +160,8 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
         return "" if cell.compute.kind is ComputeKind.NONE else MODELS.get(str(value), str(value))
     if name == "memory_bytes":
         return f"limited to {size(cell.memory_bytes)}" if cell.memory_bytes else ""
+    if name == "place":
+        return place_words(cell.place)
     if name == "compute":
         if cell.compute.kind is ComputeKind.EMULATED:
             return f"compute EMULATED by a sleep of {plain(cell.compute.duration)} ms"
@@ -167,6 +170,24 @@ def _setting_word(name: str, value: object, cell: Cell) -> str:
         return "reader and decoder alone" if work_of(cell) is LoopWork.READING else ""
     words = "" if value is None else _SETTINGS[name].label.format(value)
     return words if value != 1 else re.sub("|".join(_SINGULAR), lambda match: _SINGULAR[match[0]], words)
+
+
+def place_words(place: Place) -> str:
+    """Return a place as short words; what is emulated says so."""
+    if place == LOCAL:
+        return ""
+    if place.folder:
+        return f"below {place}"
+    units = {
+        "first-byte-ms": "first byte {:g} ms",
+        "round-trip-ms": "round trip {:g} ms",
+        "mb-s": "{:g} MB/s",
+    }
+    emulated = [units[name].format(value) for name, value in place.emulated.items()]
+    title = {"s3": "object store", "nfs": "NFS"}[place.kind]
+    where = f"{title} at {urlsplit(place.url).netloc}" if place.url else f"own {title}"
+    where += f", EMULATED {', '.join(emulated)}" if emulated else ""
+    return f"copied from {where}" if place.copies else where
 
 
 def caveats(cells: Iterable[CellSummary]) -> list[str]:
@@ -186,6 +207,8 @@ def caveats(cells: Iterable[CellSummary]) -> list[str]:
             noted[f"EMULATED storage: reads limited as by {cell.cell.tier}"] = None
         if skipped := cell.fact("store_skipped_files"):
             noted[f"SKIPPED files: {number_of(int(skipped), 'unreadable file')} left out"] = None
+        if server := cell.fact("place_server"):
+            noted[f"SERVED BY {server}{_emulation(cell)}"] = None
         if cell.held_elsewhere:
             noted[f"HELD ELSEWHERE: {backend_label(cell.backend)} read fewer bytes than it served"] = None
     return list(noted)
@@ -196,6 +219,15 @@ def _served_clause(cell: CellSummary) -> str:
         return ""
     height, width, *_ = map(int, str(cell.fact("store_image_shape") or "0x0").split("x"))
     return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
+
+
+EMULATED_FACTS = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_mb_s")
+
+
+def _emulation(cell: CellSummary) -> str:
+    facts = {name: cell.fact(f"place_{name}") for name in EMULATED_FACTS}
+    title = PlaceFacts(server="", **facts).title
+    return title and f"{title}, not the network of a data centre"
 
 
 def mark(cell: CellSummary) -> str:

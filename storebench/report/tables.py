@@ -21,6 +21,7 @@ from storebench.report.labels import (
     network_label,
     number,
     percent,
+    place_words,
     setting_label,
     size,
     state_label,
@@ -39,6 +40,7 @@ from storebench.report.ranks import (
     sharing_base,
     tournaments,
 )
+from storebench.report.remote import Law, copies_pay
 from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
@@ -57,6 +59,7 @@ _FED_NOTE = (
     "An accelerator starves if it is busy less than 90% of its time. With workers the delivered rate is min(F, 1 / (1/G + c)),"
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
 )
+_LAW_NOTE = "By law: requests in flight over the time of one, at most the bandwidth, and at most what the place gave without emulation."
 REQUESTS_NOTE = (
     "Requests are read calls, pipes between processes included, and page faults that waited for the device."
 )
@@ -232,6 +235,60 @@ def order_table(cells: Sequence[CellSummary]) -> Table | None:
         f"{dataset_label(cells[0])}. Own orders; a uniform shuffle has displacement 1 and keeps no neighbours"
     )
     return _table("order", caption, columns, list(own.values())) if own else None
+
+
+def request_table(cells: Sequence[CellSummary]) -> Table | None:
+    """Return what object stores answered, beside what the requests in flight should give; None without such cells."""
+    asked = [cell for cell in cells if cell.median("remote_count")]
+    if not asked:
+        return None
+    column: type[_Column[CellSummary]] = _Column
+
+    def rate(name: str, factor: float = 1.0) -> Callable[[CellSummary], float | None]:
+        def per_s(cell: CellSummary) -> float | None:
+            value, took = cell.median(name), cell.median("epoch_s")
+            return value * factor / took if value is not None and took else None
+
+        return per_s
+
+    law = {cell.key: Law.of(cell) for cell in asked}
+    fastest: dict[tuple[str, ...], float] = {}
+
+    def way(cell: CellSummary) -> tuple[str, ...]:
+        return cell.cell.backend.format, cell.cell.backend.codec, cell.cell.backend.reader
+
+    for cell in asked:
+        own = law[cell.key]
+        if own is not None and not own.emulated and (got := cell.median("samples_per_s")):
+            fastest[way(cell)] = max(got, fastest.get(way(cell), 0))
+
+    def expected(cell: CellSummary) -> float | None:
+        own = law[cell.key]
+        return own.rate(fastest.get(way(cell))) if own and own.emulated else None
+
+    columns = [
+        column("store", "", lambda c: backend_label(c.backend)),
+        column("place", "place", lambda c: place_words(c.cell.place)),
+        column("workers", "workers", lambda c: c.cell.workers),
+        column("", "backend", lambda c: c.backend),
+        column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
+        column("by law", "law_samples_per_s", expected),
+        column("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
+        column("p50", "request_p50_ms", lambda c: c.median("remote_p50_ms"), _milliseconds_of),
+        column("p99", "request_p99_ms", lambda c: c.median("remote_p99_ms"), _milliseconds_of),
+        column("in flight", "in_flight", lambda c: c.median("remote_in_flight")),
+        column("MB/s", "received_mb_per_s", rate("remote_received_bytes", 1e-6)),
+        column("", "requests_per_s", lambda c: c.requests_per_s),
+        *_identity(lambda c: c),
+    ]
+    caption = f"{dataset_label(asked[0])}: requests to {asked[0].fact('place_server')}"
+    marks = tuple(map(mark, asked))
+    notes = (_LAW_NOTE, *copies_pay(cells))
+    return _table("requests", caption, columns, asked, marks=marks, notes=notes)
+
+
+def _milliseconds_of(value: float | None) -> str:
+    return "" if value is None else duration(value / 1e3)
 
 
 def panel_table(

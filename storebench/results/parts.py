@@ -125,6 +125,52 @@ MOST_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlaceFacts:
+    """The place that a cell names: its server, what is emulated there, and what was achieved when the run began."""
+
+    server: str
+    emulated_first_byte_ms: float | None = None
+    emulated_round_trip_ms: float | None = None
+    emulated_mb_s: float | None = None
+    first_byte_ms: float | None = None  # Median time of a request for one byte.
+    mb_s: float | None = (
+        None  # Megabytes per second of one large object in one request, after its first byte.
+    )
+    copy_s: float | None = None  # Seconds that this replicate took to copy the store to this disk.
+
+    @property
+    def title(self) -> str:
+        """The server in words, with everything that is emulated."""
+        words = {
+            "a first byte of {:g} ms": self.emulated_first_byte_ms,
+            "a round trip of {:g} ms": self.emulated_round_trip_ms,
+            "{:g} MB/s": self.emulated_mb_s,
+        }
+        emulated = [word.format(value) for word, value in words.items() if value is not None]
+        return f"{self.server} (emulated: {', '.join(emulated)})" if emulated else self.server
+
+    @property
+    def achieved(self) -> str:
+        """What was measured there, in words; "" if nothing was."""
+        if self.first_byte_ms is None or self.mb_s is None:
+            return ""
+        return f"measured there: first byte {self.first_byte_ms:g} ms, one request {self.mb_s:g} MB/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestFacts:
+    """The requests to an object store that ended during an epoch, those of all readers together."""
+
+    count: int
+    received_bytes: int
+    p50_ms: float  # From the start of a request to its last byte.
+    p99_ms: float
+    in_flight: (
+        float  # Mean number of requests under way, from the first request's start to the last one's end.
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
     """What else the machine did while the process of a replicate ran, from the start of its job to its end.
 

@@ -17,7 +17,9 @@ from storebench.results.parts import (
     Environment,
     Loss,
     Percentiles,
+    PlaceFacts,
     Portion,
+    RequestFacts,
     StoreFacts,
     TierFacts,
 )
@@ -113,6 +115,8 @@ class Record:
     conditions: Conditions | None = None
     """What else the machine did while the replicate ran; the same in the records of all its epochs."""
     job: JobFacts | None = None  # The ranks of a job; null for one process.
+    requests: RequestFacts | None = None  # To an object store; null where none was read.
+    place: PlaceFacts | None = None  # The place that the cell names; null for the folder of the stores.
 
     @property
     def failed(self) -> bool:

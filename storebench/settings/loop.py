@@ -3,7 +3,18 @@
 from dataclasses import dataclass
 
 from storebench.settings.rows import rows_of, setting
-from storebench.settings.words import REAL, CacheState, Compute, Fill, LoaderKind, Share, Sync, TrainerData
+from storebench.settings.words import (
+    LOCAL,
+    REAL,
+    CacheState,
+    Compute,
+    Fill,
+    LoaderKind,
+    Place,
+    Share,
+    Sync,
+    TrainerData,
+)
 
 MOST_SEED = 2**63 - 1
 MOST_WORKERS = 256
@@ -313,6 +324,19 @@ class LoopSettings:
         option="Steps between two tournaments of the trainers; 0 for none.",
         label="a tournament every {} steps",
         labels={0: "", 1: "a tournament after every step"},
+        always=True,
+        added=True,
+    )
+
+    place: Place = setting(
+        default=LOCAL,
+        meaning='Where the store is read: "local" (the folder of the stores), an absolute folder of another file system, '
+        '"s3:URL" (an object store), or "copy:s3:URL" (copied to this disk by each replicate, then read there).',
+        asked="Where the store is read; it is copied there first. Credentials come from the environment.",
+        axis=15,
+        option="Where the store is read: local, a folder, s3:http://HOST/BUCKET, or copy:s3:... to copy first.",
+        metavar="PLACE",
+        labels={LOCAL: ""},
         always=True,
         added=True,
     )

@@ -145,3 +145,85 @@ class Compute(str):
 
 REAL = Compute("real")
 """Real training."""
+
+
+class Place(str):
+    """Where a store is read: "local", an absolute folder, or a server: "s3:URL", "nfs:HOST/PATH", "s3:here?EMULATED".
+
+    "copy:" before a server: every replicate copies the store to this disk first, and reads it there.
+    """
+
+    __slots__ = ("copies", "emulated", "kind", "url")
+
+    copies: bool
+    kind: str
+    """"s3" or "nfs"; "" for a place that is no server."""
+    url: str
+    """The address of a server that runs already; "" for every other place."""
+    emulated: dict[str, float]
+    """What the run's own server emulates, by the names of `storebench place up`."""
+
+    def __new__(cls, text: str) -> Self:
+        if "@" in text:
+            raise ValueError(
+                "a place names no credentials: they come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        found = re.fullmatch(r"(copy:)?(s3|nfs):(here)?(?:\?([a-z=&.\d-]+))?([^?#\s]*)", text)
+        place = super().__new__(cls, text)
+        place.copies, place.kind, place.url, place.emulated = False, "", "", {}
+        if found is not None:
+            place.copies, place.kind = bool(found[1]), found[2]
+            place.url = "" if found[3] else _address(place.kind, found[5])
+            place.emulated = _emulated(place.kind, found[4] or "")
+        wrong = found is not None and (bool(place.url) == bool(found[3]) or (found[3] and found[5]))
+        if wrong or (found is None and text != "local" and not text.startswith("/")):
+            raise ValueError(
+                "place is 'local', a folder from /, s3:http://HOST:PORT/BUCKET, nfs:HOST/PATH, or s3:here and nfs:here with "
+                f"what they emulate (s3:here?first-byte-ms=20), not {text!r}"
+            )
+        return place
+
+    @property
+    def remote(self) -> bool:
+        """Whether readers ask a server for every sample."""
+        return bool(self.kind) and not self.copies
+
+    @property
+    def folder(self) -> bool:
+        """Whether it is a folder, perhaps of another file system."""
+        return self.startswith("/")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(
+            cls, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
+        )
+
+
+EMULATED = {"s3": ("first-byte-ms", "mb-s"), "nfs": ("round-trip-ms", "mb-s")}
+"""What a server of the run's own can emulate, by the kind of place."""
+
+
+def _address(kind: str, text: str) -> str:
+    """Return the address of a server, "" if the text is none."""
+    if kind == "s3":
+        return text.rstrip("/") if re.fullmatch(r"https?://[^/]+/[^/].*", text) else ""
+    return f"nfs://{text.rstrip('/')}" if re.fullmatch(r"[^/:]+(:\d+)?/[^/].*", text) else ""
+
+
+def _emulated(kind: str, text: str) -> dict[str, float]:
+    """Return the numbers of ``first-byte-ms=20&mb-s=50``."""
+    known = EMULATED[kind]
+    pairs = [pair.partition("=") for pair in text.split("&") if pair]
+    for name, _, value in pairs:
+        if name not in known or not re.fullmatch(r"\d+(\.\d+)?", value) or not float(value):
+            raise ValueError(
+                f"{kind}:here emulates {known[0]} and {known[1]}, each above 0, not {name}={value}"
+            )
+    return {name: float(value) for name, _, value in pairs}
+
+
+LOCAL = Place("local")
+"""The folder of the stores."""

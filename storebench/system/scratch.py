@@ -18,10 +18,10 @@ PREFIX = "storebench-"
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - POSIX shared memory is exactly this folder on Linux
 SEGMENT_PREFIX = f"{PREFIX}pixels"
 
-_KINDS = "unfinished|replicate|trials|forks|conversion|confirmation|comparison|checkup|attempt|kept|nodes|snapshot-[a-z]+|turns-[0-9]+"
+_KINDS = "unfinished|place|copied|replicate|trials|forks|conversion|confirmation|comparison|checkup|attempt|kept|nodes|snapshot-[a-z]+|turns-[0-9]+"
 _OURS = re.compile(rf"\.?{PREFIX}(?P<kind>{_KINDS})-[a-z0-9_]+")
 _SEMAPHORE = re.compile(rf"sem\.{PREFIX}(?P<owner>\d+-\d+-\d+)-[a-z0-9_]+")
-_WITH_PROCESSES = ("replicate", "forks", "conversion", "comparison", "nodes")
+_WITH_PROCESSES = ("place", "replicate", "forks", "conversion", "comparison", "nodes")
 _PRIVATE = 0o700
 
 

@@ -34,6 +34,7 @@ from storebench.testing.stores import (
     build_small_store,
     dataset_info,
     fingerprint,
+    local_readers,
     mapped_files,
     open_files,
     read_and_be_killed,
@@ -73,7 +74,7 @@ class FormatContract(WindowsContract):
         if "codec" in metafunc.fixturenames:
             metafunc.parametrize("codec", KINDS_OF_CODECS, scope="class")
         if "reader" in metafunc.fixturenames:
-            metafunc.parametrize("reader", list(get_format(self.format_name).readers()), scope="class")
+            metafunc.parametrize("reader", local_readers(get_format(self.format_name)), scope="class")
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -49,6 +49,11 @@ class SmallStore:
         return self.format.reader(store or self.path, self.manifest, reader)
 
 
+def local_readers(store_format: Format) -> list[str]:
+    """Return the names of the readers that read from this machine's disk."""
+    return [name for name, info in store_format.readers().items() if not info.traits.remote]
+
+
 def sample_images(count: int, shape: tuple[int, int, int], seed: int = 0) -> list[Image]:
     """Return noisy gradients, each different: uint8 [H, W, C], compressible as photographs are."""
     rng = np.random.default_rng(seed)

@@ -39,9 +39,11 @@ class StoreCache:
         self._traits = traits_of(backend)
         self._read_at_opening = read_at_opening or self._traits.holds_pixels
         self._reader = store_format.readers()[backend.reader].reader
-        self.data_files = [] if self._traits.ready_made else store_format.data_files(store)
+        # A remote reader touches no file of the store on this machine.
+        self._reads_files = not (self._traits.ready_made or self._traits.remote)
+        self.data_files = store_format.data_files(store) if self._reads_files else []
         _require_one_file_system(store, self.data_files)
-        self.drops = drops and requested == CacheState.COLD and not self._traits.ready_made
+        self.drops = drops and requested == CacheState.COLD and self._reads_files
 
     @property
     def files(self) -> Sequence[Path]:
@@ -63,8 +65,10 @@ class StoreCache:
     def prepare(self, applies_to: str, *, first: bool = True) -> CacheFacts:
         """Bring the store's pages into the requested state and count them."""
         requested, how = self._requested, "none"
-        if self._traits.ready_made:
-            reason = "nothing is read"
+        if not self._reads_files:
+            reason = (
+                "nothing is read" if self._traits.ready_made else "nothing is read from this machine's disk"
+            )
             none = Residency(pages_total=0, pages_resident=None, method="none", reason=reason)
             return dataclasses.replace(cache_facts(CacheState.ANY, none), requested=requested, reason=reason)
         files = self.files

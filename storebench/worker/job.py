@@ -33,6 +33,7 @@ class CellJob:
     memory_group: Path | None = None
     tier_group: Path | None = None
     image: Path | None = None
+    url: str = ""
     torchrun: bool = False
     stall_s: float = 600.0
     timeout_s: float = 21_600.0

@@ -12,6 +12,7 @@ import numpy as np
 from storebench._version import __version__
 from storebench.digests import array_digest, set_digest
 from storebench.formats.base import Indices
+from storebench.formats.reader import RequestTable
 from storebench.loading.augment import round_seed
 from storebench.loading.evidence import TimedCheck, Truth, coverage, same_order
 from storebench.loading.order import order_digest
@@ -42,6 +43,7 @@ from storebench.results import (
     JobFacts,
     RankFacts,
     Record,
+    RequestFacts,
     Status,
     TierFacts,
     TrainersFacts,
@@ -196,6 +198,7 @@ class RankEpoch:
     data_store: DataStoreFacts | None = None
     barrier_ns: int = 0
     trainer: TrainerPart | None = None
+    requests: RequestTable | None = None
 
 
 def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str]) -> RankEpoch:
@@ -249,9 +252,37 @@ def recorded(
 ) -> Record:
     """Write the step table of an epoch and return its record."""
     part = parts[0] if len(parts) == 1 or judge is None else joined(setup, parts, cost, judge)
+    logs = [own.requests for own in parts if own.requests is not None]
+    if logs:
+        facts = request_facts(np.concatenate(logs))
+        part = dataclasses.replace(part, record=dataclasses.replace(part.record, requests=facts))
     if part.table is not None and part.record.steps_file is not None:
         write_steps(part.table, setup.job.tables / part.record.steps_file.removeprefix(f"{STEPS_DIR}/"))
     return part.record
+
+
+def requests_in(table: StepTable | None, logs: Sequence[RequestTable]) -> RequestTable | None:
+    """Return those requests that ended while the steps of an epoch ran; None if no reader made any."""
+    if table is None or not logs:
+        return None
+    rows: RequestTable = np.concatenate(logs)
+    ended, last = rows[:, 1], step_ends(table)[-1]
+    within: RequestTable = rows[(ended > table["start_ns"][0]) & (ended <= last)]
+    return within
+
+
+def request_facts(rows: RequestTable) -> RequestFacts | None:
+    if not len(rows):
+        return None
+    begun, ended, sizes = rows.T
+    p50, p99 = np.percentile((ended - begun) / 1e6, (50, 99))
+    return RequestFacts(
+        count=len(rows),
+        received_bytes=int(sizes.sum()),
+        p50_ms=round(float(p50), 3),
+        p99_ms=round(float(p99), 3),
+        in_flight=round(float((ended - begun).sum()) / int(ended.max() - begun.min()), 2),
+    )
 
 
 def joined(setup: Setup, parts: Sequence[RankEpoch], cost: Communication | None, judge: Judge) -> RankEpoch:

@@ -26,7 +26,7 @@ from storebench.worker.ceilings import measure_ceilings
 from storebench.worker.epoch import timed_epoch
 from storebench.worker.job import failed_answer, read_job, write_answer
 from storebench.worker.rank import end_with_the_runner, run_rank
-from storebench.worker.record import Epoch, part_of, prove, recorded
+from storebench.worker.record import Epoch, part_of, prove, recorded, requests_in
 from storebench.worker.setup import Setup
 from storebench.worker.tournament import held_out_score
 
@@ -110,7 +110,12 @@ def run(setup: Setup, *, owns_process: bool = False) -> list[Record]:
     ceilings = measure_ceilings(setup) if setup.membership.leads else Ceilings()
     notes = {"freed_memory": "kept"} if keeps else {}
     notes |= {key: text for producer in (*setup.opened, *closed) for key, text in producer.notes.items()}
-    by_rank = setup.group.gather([part_of(setup, epoch, ceilings, notes) for epoch in epochs])
+    logs = [producer.requests for producer in closed if producer.requests is not None]
+    parts = [
+        dataclasses.replace(part, requests=requests_in(part.table, logs))
+        for part in (part_of(setup, epoch, ceilings, notes) for epoch in epochs)
+    ]
+    by_rank = setup.group.gather(parts)
     if by_rank is None:
         return []
     cost = None if cost is None else dataclasses.replace(cost, link=link)

@@ -92,6 +92,7 @@ class Setup:
             shuffle=cell.shuffle,
             store_fill=cell.store_fill,
             store_memory_bytes=cell.store_memory_bytes,
+            url=job.url,
         )
         limit = None
         if job.memory_group is not None and cell.memory_bytes is not None:

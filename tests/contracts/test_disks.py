@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from storebench.formats.registry import format_names, get_format, is_installed
-from storebench.testing.stores import build_small_store, read_digest
+from storebench.testing.stores import build_small_store, local_readers, read_digest
 from tests.support.copies import own_mounts, run_code
 
 STORING = [name for name in format_names() if is_installed(name) and get_format(name).info.borrows is None]
-READERS = [(name, reader) for name in STORING for reader in get_format(name).readers()]
+READERS = [(name, reader) for name in STORING for reader in local_readers(get_format(name))]
 
 
 def run_mounted(mount: str, code: str, *arguments: object, forks: bool = True) -> str:

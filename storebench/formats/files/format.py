@@ -26,6 +26,8 @@ from storebench.formats.common import (
     sync_folder,
 )
 from storebench.formats.options import AUTO, Options, integer
+from storebench.formats.reader import Traits
+from storebench.formats.remote import Piece, RemoteReader
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
 
@@ -275,6 +277,17 @@ class _Ahead:
                     os.close(handle)
 
 
+class ObjectsReader(RemoteReader):
+    """One object per image file, requested by its name."""
+
+    def _open_index(self) -> None:
+        with FilesReader(self.store, self.manifest, Options()) as files:
+            self._files, self.labels = files, files.labels
+
+    def _piece(self, number: int) -> Piece:
+        return Piece(os.path.relpath(self._files.path(number), self.store.absolute()))
+
+
 class FilesFormat(Format):
     """One file per image."""
 
@@ -296,6 +309,12 @@ class FilesFormat(Format):
                 reader=FilesThreadsReader,
                 summary="open, read and decode in threads",
                 note="decoding is done by the reader's own threads",
+            ),
+            "objects": ReaderInfo(
+                reader=ObjectsReader,
+                summary="one request per image to an object store, several in flight",
+                traits=Traits(remote=True, forks=False),
+                note="needs --place s3:URL",
             ),
         }
 

@@ -22,8 +22,8 @@ from storebench.fileio.reading import read_small_file
 from storebench.formats.base import Format, FormatInfo, ReaderInfo, Traits, Writer
 from storebench.formats.common import damaged, load_integers, save_array, sync_folder
 from storebench.formats.options import Options
-from storebench.formats.peers.rows import Row, RowsReader
-from storebench.formats.peers.stream import SHARDS_FILE, Numbered, StreamReader, save_index
+from storebench.formats.peers.rows import LABELS_FILE, Row, RowsReader
+from storebench.formats.peers.stream import SHARDS_FILE, Numbered, StreamReader
 from storebench.formats.peers.tfrecord import TfRecordReader, records
 from storebench.formats.peers.webdataset import WebDatasetReader
 from storebench.formats.reader import Seed
@@ -75,7 +75,8 @@ class ContainerWriter(Writer):
         if isinstance(container, TarShards | TfRecords) and _are_first(numbers):
             shards = [container.spans.shard(number) for number in numbers.tolist()]
             _, sizes = np.unique(shards, return_counts=True)
-            save_index(self.folder, sizes.tolist(), container.classes.labels[numbers].tolist())
+            save_array(self.folder / SHARDS_FILE, sizes.astype(np.int64))
+            save_array(self.folder / LABELS_FILE, container.classes.labels[numbers])
         sync_folder(self.folder)
 
 

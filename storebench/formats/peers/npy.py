@@ -1,15 +1,17 @@
 """One packed .npy file, memory-mapped by numpy: an array of images, or the payloads end to end with their offsets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from storebench.arrays import Indices, Pixels
 from storebench.formats.base import Fetched, FormatInfo, ReaderInfo
-from storebench.formats.common import NPY_ERRORS, damaged, load_integers, save_array
-from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required, whole_offsets
+from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, save_array
+from storebench.formats.peers.rows import LABELS_FILE, PeerFormat, Row, RowsReader, required, whole_offsets
 from storebench.formats.peers.writers import PackedWriter
+from storebench.formats.reader import Traits
+from storebench.formats.remote import Piece, RemoteReader
 from storebench.formats.windows import Batch, Windows
 
 OFFSETS_FILE = "offsets.npy"
@@ -79,6 +81,26 @@ class NpyReader(RowsReader):
         return Fetched(len(indices) * self.manifest.dataset.image_bytes)
 
 
+class NpyRangesReader(RemoteReader):
+    """A range of the one packed object per sample; the offsets are read from this disk."""
+
+    def _open_index(self) -> None:
+        count, size = self.manifest.count, self.manifest.dataset.image_bytes
+        self.labels = load_labels(self.store / LABELS_FILE, count)
+        if self.payload_codec == "raw":
+            self._bounds = range(0, (count + 1) * size, size)
+        else:
+            self._bounds = load_integers(self.store / OFFSETS_FILE).tolist()
+        with (self.store / NpyWriter.file_name).open("rb") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            self._header_bytes = file.tell()
+
+    def _piece(self, number: int) -> Piece:
+        start, end = self._bounds[number], self._bounds[number + 1]
+        return Piece(NpyWriter.file_name, self._header_bytes + start, end - start)
+
+
 class NpyFormat(PeerFormat):
     """One packed array in a file."""
 
@@ -90,3 +112,12 @@ class NpyFormat(PeerFormat):
     )
     writes = NpyWriter
     reads = ReaderInfo(reader=NpyReader, summary="numpy.take per batch, or a slice per payload")
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        ranges = ReaderInfo(
+            reader=NpyRangesReader,
+            summary="one range of the object per sample, several in flight",
+            traits=Traits(remote=True, forks=False),
+            note="needs --place s3:URL or nfs:HOST/PATH",
+        )
+        return {**super().readers(), "ranges": ranges}

@@ -1,0 +1,152 @@
+"""Readers of an object store: several requests in flight, out of order within a window, served in the harness's order."""
+
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from storebench.arrays import Indices
+from storebench.errors import UsageError
+from storebench.formats.options import Options, integer
+from storebench.formats.reader import Fetched, Reader, RequestTable
+from storebench.formats.windows import Batch
+from storebench.manifest import Manifest
+from storebench.places.base import PlaceFailedError
+from storebench.places.clients import client_of
+from storebench.places.copying import store_key
+
+
+class Piece(NamedTuple):
+    """The part of an object that holds one sample's payload."""
+
+    key: str  # below the store's own prefix
+    start: int | None = None  # first byte; None for the whole object
+    length: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions(Options):
+    """Options of readers of an object store."""
+
+    inflight: int = integer(
+        default=16, least=1, most=1024, meaning="requests that are under way at the same time"
+    )
+    window: int = integer(
+        default=256,
+        least=1,
+        most=1 << 20,
+        meaning="samples that are requested or have arrived before the loop takes them",
+    )
+
+
+class RemoteReader(Reader):
+    """Serve payloads from the objects of one place; labels and the index lie beside the manifest on this disk.
+
+    Raises
+    ------
+    PlaceFailedError
+        The place does not answer, refuses, or delivers another number of bytes than were stored.
+    """
+
+    options_type = RemoteOptions
+    options: RemoteOptions
+
+    def __init__(self, store: Path, manifest: Manifest, options: Options, url: str) -> None:
+        super().__init__(store, manifest, options)
+        assert isinstance(options, RemoteOptions)
+        if not url:
+            raise UsageError(
+                "this reader asks a server",
+                hint="Name one with --place s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH.",
+            )
+        self._prefix = store_key(store)
+        self._place = client_of(url)
+        self._requests: list[tuple[int, int, int]] = []  # appended to by all threads
+        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
+        self._planned: deque[int] = deque()
+        self._open_index()
+        self._pool = ThreadPoolExecutor(options.inflight, "storebench-objects")
+
+    @abstractmethod
+    def _open_index(self) -> None:
+        """Read the labels, and what `_piece` needs, from the store's own folder."""
+
+    @abstractmethod
+    def _piece(self, number: int) -> Piece:
+        """Return where sample `number` is."""
+
+    @classmethod
+    def ahead_bytes(cls, options: Options, manifest: Manifest) -> int:
+        assert isinstance(options, RemoteOptions)
+        return options.window * manifest.payload_bytes // max(1, manifest.count)
+
+    def _plan(self, batches: Sequence[Indices]) -> None:
+        self._drop_ahead()
+        self._planned.extend(number for batch in batches for number in self._checked(batch))
+        self._ask_ahead()
+
+    def _fetch(self, indices: Indices) -> list[bytes]:
+        numbers = self._checked(indices)
+        expected = [
+            number for number, _ in (self._ahead[row] for row in range(min(len(numbers), len(self._ahead))))
+        ]
+        if not self._ahead or expected != numbers[: len(expected)]:  # a call outside of the plan
+            self._drop_ahead()
+            self._planned.extend(numbers)
+            self._ask_ahead()
+        payloads = []
+        for _ in numbers:
+            _, arriving = self._ahead.popleft()
+            payloads.append(arriving.result())
+            self._ask_ahead()
+        return payloads
+
+    def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
+        size = self.manifest.dataset.image_bytes
+        for number, payload, row in zip(
+            indices, self._fetch(indices), out.reshape(len(out), -1), strict=True
+        ):
+            if len(payload) != size:
+                what = f"{len(payload)} bytes where {size} were expected"
+                raise PlaceFailedError(
+                    what, where=f"{self._place.url}/{self._prefix}/{self._piece(int(number)).key}"
+                )
+            row[:] = np.frombuffer(payload, np.uint8)
+        return Fetched(out.nbytes)
+
+    def _ask_ahead(self) -> None:
+        while self._planned and len(self._ahead) < self.options.window:
+            number = self._planned.popleft()
+            self._ahead.append((number, self._pool.submit(self._get, number)))
+
+    def _get(self, number: int) -> bytes:
+        piece, begun = self._piece(number), time.perf_counter_ns()
+        key = f"{self._prefix}/{piece.key}"
+        if piece.start is None:
+            payload = self._place.get(key)
+        else:
+            payload = self._place.get_range(key, piece.start, piece.length)
+            if len(payload) != piece.length:
+                what = f"{len(payload)} bytes where {piece.length} were asked for"
+                raise PlaceFailedError(what, where=f"{self._place.url}/{key}")
+        self._requests.append((begun, time.perf_counter_ns(), len(payload)))
+        return payload
+
+    def _drop_ahead(self) -> None:
+        self._planned.clear()
+        for _, arriving in self._ahead:
+            arriving.cancel()
+        self._ahead.clear()
+
+    def requests(self) -> RequestTable:
+        return np.array(self._requests, np.int64).reshape(-1, 3)
+
+    def _close(self) -> None:
+        self._drop_ahead()
+        self._pool.shutdown()

@@ -1,0 +1,80 @@
+"""The contract of a place: files by key, and why it did not deliver one."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from storebench.errors import CellFailedError
+
+
+class PlaceFailedError(CellFailedError):
+    """A place does not answer, refuses, or serves something else than was stored."""
+
+
+class MissingFileError(PlaceFailedError):
+    """A place has no file of this name."""
+
+
+class Client(ABC):
+    """A client of one place, for all threads of a process; every method may raise `PlaceFailedError`.
+
+    A key is a path with slashes below the place's own root.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """Return a whole file."""
+
+    @abstractmethod
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Return at most `length` bytes of a file; fewer only at its end."""
+
+    @abstractmethod
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Store a file, in the stead of another one of its name."""
+
+    @abstractmethod
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the size of every file whose key begins with `prefix` and a slash."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete a file, if there is one."""
+
+    def has(self, key: str, content: bytes) -> bool:
+        """Return whether there is a file with this content."""
+        try:
+            return self.get(key) == content
+        except MissingFileError:
+            return False
+
+
+class Folder(Client):
+    """A folder of this machine, such as the one that a server here exports."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._folder = Path(url.removeprefix("file://"))
+
+    def get(self, key: str) -> bytes:
+        try:
+            return (self._folder / key).read_bytes()
+        except FileNotFoundError:
+            raise MissingFileError("there is no such file", where=self._folder / key) from None
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self.get(key)[start : start + length]
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        path = self._folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        files = (path for path in (self._folder / prefix).rglob("*") if path.is_file())
+        return {str(path.relative_to(self._folder)): path.stat().st_size for path in files}
+
+    def delete(self, key: str) -> None:
+        (self._folder / key).unlink(missing_ok=True)

@@ -1,0 +1,107 @@
+"""Whole stores copied to a place and back, and what was achieved there."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from storebench.manifest import MANIFEST_NAME
+from storebench.places.base import MissingFileError, PlaceFailedError
+from storebench.places.clients import client_of
+from storebench.results import PlaceFacts
+
+ABOUT = ".storebench-place.json"
+"""The file in which a server of ours says what it is and what it emulates."""
+
+COPYING = 16
+"""Requests in flight while a whole store is copied."""
+
+_PROBES = 9
+_PROBE = ".storebench-probe"
+_PROBE_BYTES = 8 << 20
+
+
+def announce(url: str, facts: PlaceFacts) -> None:
+    """Say at a place what it is, and by which address this machine stores files there (`url`)."""
+    client_of(url).put(ABOUT, json.dumps({"direct": url, "facts": asdict(facts)}).encode())
+
+
+def about(url: str) -> tuple[PlaceFacts, str]:
+    """Return what a place says about itself, and the address by which to store files there; a server not of ours says nothing."""
+    try:
+        said = json.loads(client_of(url).get(ABOUT))
+    except MissingFileError:
+        return PlaceFacts(server=f"the server at {urlsplit(url).netloc}"), url
+    return PlaceFacts(**said["facts"]), said["direct"]
+
+
+def measured(url: str, direct: str, facts: PlaceFacts) -> PlaceFacts:
+    """Return the facts of a place with the time of a small request and the rate of a large one, as they are now.
+
+    A place that cannot be written stays unmeasured.
+    """
+    client = client_of(url)
+    if len(client.sizes(_PROBE)) != 2:
+        try:
+            client_of(direct).put(f"{_PROBE}/small", b"1")
+            client_of(direct).put(f"{_PROBE}/large", bytes(_PROBE_BYTES))
+        except PlaceFailedError:
+            return facts
+    first_s = statistics.median(_seconds(lambda: client.get(f"{_PROBE}/small")) for _ in range(_PROBES))
+    large_s = min(_seconds(lambda: client.get(f"{_PROBE}/large")) for _ in range(3))
+    rate = _PROBE_BYTES / max(1e-9, large_s - first_s) / 1e6
+    return replace(facts, first_byte_ms=round(1000 * first_s, 2), mb_s=round(rate, 1))
+
+
+def _seconds(request: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    request()
+    return time.perf_counter() - begun
+
+
+def store_key(store: Path) -> str:
+    """Return the part of all keys of a store's objects: its dataset and its name."""
+    return f"{store.parent.name}/{store.name}"
+
+
+def has_store(store: Path, url: str) -> bool:
+    """Return whether a place has the files of this store: its manifest is copied last."""
+    return client_of(url).has(f"{store_key(store)}/{MANIFEST_NAME}", (store / MANIFEST_NAME).read_bytes())
+
+
+def copy_there(store: Path, url: str) -> None:
+    """Copy the files of a store into a place, in the stead of another one of its name."""
+    place, prefix = client_of(url), store_key(store)
+    for key in (f"{prefix}/{MANIFEST_NAME}", *place.sizes(prefix)):
+        place.delete(key)
+
+    def copy(path: Path) -> None:
+        place.put(f"{prefix}/{path.relative_to(store)}", path)
+
+    with ThreadPoolExecutor(COPYING) as pool:
+        for _ in pool.map(copy, _files(store)):
+            pass
+    copy(store / MANIFEST_NAME)
+
+
+def copy_back(store: Path, url: str, target: Path) -> float:
+    """Copy the files of a store from a place into the empty folder `target`; return the seconds that it took."""
+    begun, place, prefix = time.perf_counter(), client_of(url), store_key(store)
+
+    def copy(key: str) -> None:
+        path = target / key.removeprefix(f"{prefix}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(place.get(key))
+
+    with ThreadPoolExecutor(COPYING) as pool:
+        for _ in pool.map(copy, place.sizes(prefix)):
+            pass
+    return time.perf_counter() - begun
+
+
+def _files(store: Path) -> Iterator[Path]:
+    return (path for path in store.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)

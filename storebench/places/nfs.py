@@ -1,0 +1,204 @@
+"""A network file system by libnfs, which speaks NFS in this process: no mount, no root, no page cache on this side."""
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import secrets
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from storebench.errors import MissingDependencyError
+from storebench.places.base import Client, MissingFileError, PlaceFailedError
+
+_LIBRARY = "libnfs.so.13"
+_VERSION = 4
+_PIECE = 1 << 20  # the most that NFS-Ganesha serves by one request
+_TIMEOUT_MS = 10_000
+_RECONNECTS = 3
+_FOLDER = 2  # of nfs_ftype4, RFC 7530
+
+_pointer = ctypes.c_void_p
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "nfs_init_context": (_pointer, ()),
+    "nfs_destroy_context": (None, (_pointer,)),
+    "nfs_get_error": (ctypes.c_char_p, (_pointer,)),
+    "nfs_parse_url_dir": (_pointer, (_pointer, ctypes.c_char_p)),
+    "nfs_destroy_url": (None, (_pointer,)),
+    "nfs_set_timeout": (None, (_pointer, ctypes.c_int)),
+    "nfs_set_autoreconnect": (None, (_pointer, ctypes.c_int)),
+    "nfs4_set_client_name": (None, (_pointer, ctypes.c_char_p)),
+    "nfs4_set_verifier": (None, (_pointer, ctypes.c_char_p)),
+    "nfs_mount": (ctypes.c_int, (_pointer, ctypes.c_char_p, ctypes.c_char_p)),
+    "nfs_open": (ctypes.c_int, (_pointer, ctypes.c_char_p, ctypes.c_int, _pointer)),
+    "nfs_fstat64": (ctypes.c_int, (_pointer, _pointer, _pointer)),
+    "nfs_close": (ctypes.c_int, (_pointer, _pointer)),
+    "nfs_pread": (ctypes.c_int, (_pointer, _pointer, ctypes.c_uint64, ctypes.c_uint64, _pointer)),
+    "nfs_opendir": (ctypes.c_int, (_pointer, ctypes.c_char_p, _pointer)),
+    "nfs_readdir": (_pointer, (_pointer, _pointer)),
+    "nfs_closedir": (None, (_pointer, _pointer)),
+}
+
+
+class _Url(ctypes.Structure):
+    _fields_ = (("server", ctypes.c_char_p), ("path", ctypes.c_char_p), ("file", ctypes.c_char_p))
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = (
+        ("next", _pointer),
+        ("name", ctypes.c_char_p),
+        ("inode", ctypes.c_uint64),
+        ("type", ctypes.c_uint32),
+        ("mode", ctypes.c_uint32),
+        ("size", ctypes.c_uint64),
+    )
+
+
+class _Status(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("dev", "ino", "mode", "nlink", "uid", "gid", "rdev", "size")),
+        ("rest", ctypes.c_uint64 * 9),
+    )
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        raise MissingDependencyError(
+            f"NFS needs {_LIBRARY}", hint="Install it, such as Debian's libnfs13."
+        ) from None
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class NfsFolder(Client):
+    """A folder that a server exports; each thread has a connection of its own, as libnfs demands."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._library = _library()
+        self._threads = threading.local()
+
+    def get(self, key: str) -> bytes:
+        with self._file(key) as handle:
+            status = _Status()
+            self._check(self._library.nfs_fstat64(self._context(), handle, ctypes.byref(status)), key)
+            return self._read(handle, key, 0, status.size)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        with self._file(key) as handle:
+            return self._read(handle, key, start, length)
+
+    def put(self, key: str, content: bytes | Path) -> None:  # noqa: ARG002 - refused
+        raise PlaceFailedError(
+            "libnfs 4 cannot write files by NFS 4",
+            where=f"{self.url}/{key}",
+            hint="Copy the store there by a mount, below DATASET/STORE as it lies in the folder of the stores.",
+        )
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        try:
+            entries = list(self._entries(prefix))
+        except MissingFileError:
+            return found
+        for name, kind, size in entries:
+            path = f"{prefix}/{name}"
+            found |= self.sizes(path) if kind == _FOLDER else {path: size}
+        return found
+
+    def delete(self, key: str) -> None:
+        self.put(key, b"")
+
+    @contextlib.contextmanager
+    def _file(self, key: str) -> Iterator[ctypes.c_void_p]:
+        handle = _pointer()
+        opened = self._library.nfs_open(self._context(), _path(key), os.O_RDONLY, ctypes.byref(handle))
+        self._check(opened, key)
+        try:
+            yield handle
+        finally:
+            self._library.nfs_close(self._context(), handle)
+
+    def _read(self, handle: ctypes.c_void_p, key: str, start: int, length: int) -> bytes:
+        content = ctypes.create_string_buffer(length)
+        done = 0
+        while done < length:
+            got = self._check(
+                self._library.nfs_pread(
+                    self._context(),
+                    handle,
+                    start + done,
+                    min(_PIECE, length - done),
+                    ctypes.byref(content, done),
+                ),
+                key,
+            )
+            if not got:
+                break
+            done += got
+        return content.raw[:done]
+
+    def _entries(self, prefix: str) -> Iterator[tuple[str, int, int]]:
+        folder = _pointer()
+        self._check(self._library.nfs_opendir(self._context(), _path(prefix), ctypes.byref(folder)), prefix)
+        try:
+            while address := self._library.nfs_readdir(self._context(), folder):
+                entry = _Entry.from_address(address)
+                name = os.fsdecode(entry.name)
+                if name not in (".", ".."):
+                    yield name, entry.type, entry.size
+        finally:
+            self._library.nfs_closedir(self._context(), folder)
+
+    def _context(self) -> int:
+        """Return this thread's connection, mounted when it is first needed."""
+        context: int | None = getattr(self._threads, "context", None)
+        if context is None:
+            library, parts = self._library, urlsplit(self.url)
+            context = library.nfs_init_context()
+            port = f"&nfsport={parts.port}" if parts.port else ""
+            address = f"nfs://{parts.hostname}{parts.path}?version={_VERSION}{port}"
+            url = library.nfs_parse_url_dir(context, address.encode())
+            if not url:
+                raise PlaceFailedError("libnfs cannot read the address", where=self.url)
+            # Its own names are those of a process and a second: connections of two threads would replace each other.
+            library.nfs4_set_client_name(context, f"storebench {uuid.uuid4().hex}".encode())
+            library.nfs4_set_verifier(context, secrets.token_hex(4).encode())
+            library.nfs_set_timeout(context, _TIMEOUT_MS)
+            library.nfs_set_autoreconnect(context, _RECONNECTS)
+            read = _Url.from_address(url)
+            failed = library.nfs_mount(context, read.server, read.path)
+            library.nfs_destroy_url(url)
+            if failed:
+                reason = (library.nfs_get_error(context) or b"").decode(errors="replace")
+                library.nfs_destroy_context(context)
+                raise PlaceFailedError(
+                    f"there is no connection, or no such export ({reason.strip()})", where=self.url
+                )
+            self._threads.context = context
+        assert context is not None
+        return context
+
+    def _check(self, result: int, key: str) -> int:
+        """Return the result of a call, or raise for a negative error number."""
+        if result in (-errno.ENOENT, -errno.ESTALE):
+            raise MissingFileError("there is no such file", where=f"{self.url}/{key}")
+        if result < 0:
+            what = f"the server did not deliver it ({os.strerror(-result)})"
+            raise PlaceFailedError(what, where=f"{self.url}/{key}")
+        return result
+
+
+def _path(key: str) -> bytes:
+    return os.fsencode(f"/{key}")

@@ -1,0 +1,98 @@
+"""An object store by obstore: objects by key, and ranges of them."""
+
+import datetime as dt
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from storebench.errors import MissingDependencyError
+from storebench.places.base import Client, MissingFileError, PlaceFailedError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_RETRIES = 3
+_GIVE_UP = dt.timedelta(seconds=30)
+
+T = TypeVar("T")
+
+
+class ObjectStore(Client):
+    """A bucket, or a part of one, at ``http[s]://HOST[:PORT]/BUCKET[/PREFIX]``.
+
+    Credentials come from the environment (AWS_ACCESS_KEY_ID and its companions); without any, requests are not signed.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._client = _client(url)
+
+    def get(self, key: str) -> bytes:
+        import obstore
+
+        return self._asked(key, lambda: bytes(obstore.get(self._client, key).bytes()))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        import obstore
+
+        return self._asked(
+            key, lambda: bytes(obstore.get_range(self._client, key, start=start, length=length))
+        )
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        import obstore
+
+        self._asked(key, lambda: obstore.put(self._client, key, content))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        import obstore
+
+        def listed() -> dict[str, int]:
+            return {one["path"]: one["size"] for batch in obstore.list(self._client, prefix) for one in batch}
+
+        return self._asked(prefix, listed)
+
+    def delete(self, key: str) -> None:
+        import obstore
+
+        self._asked(key, lambda: obstore.delete(self._client, key))
+
+    def _asked(self, key: str, request: Callable[[], T]) -> T:
+        from obstore.exceptions import BaseError
+
+        try:
+            return request()
+        except FileNotFoundError as error:
+            raise MissingFileError("there is no such object", where=f"{self.url}/{key}") from error
+        except (BaseError, OSError) as error:
+            raise PlaceFailedError(_reason(error), where=f"{self.url}/{key}") from error
+
+
+def _client(url: str) -> "S3Store":
+    try:
+        from obstore.store import S3Store
+    except ModuleNotFoundError:
+        raise MissingDependencyError("object stores need obstore", hint="Run: pip install '.[s3]'.") from None
+    parts = urlsplit(url)
+    bucket, _, prefix = parts.path.strip("/").partition("/")
+    signed = {} if "AWS_ACCESS_KEY_ID" in os.environ else {"skip_signature": True}
+    settings: dict[str, Any] = {
+        "endpoint": f"{parts.scheme}://{parts.netloc}",
+        "virtual_hosted_style_request": False,
+        "region": os.environ.get("AWS_REGION", "us-east-1"),
+        "client_options": {"allow_http": parts.scheme == "http", "timeout": "30s", "connect_timeout": "5s"},
+        "retry_config": {"max_retries": _RETRIES, "retry_timeout": _GIVE_UP},
+    }
+    return S3Store(bucket, prefix=prefix or None, **settings, **signed)
+
+
+def _reason(error: Exception) -> str:
+    """Return the clause of the client's message that says what happened, without the request and its addresses."""
+    if isinstance(error, PermissionError):
+        return "the server refuses access; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    text = str(error).partition("Debug source:")[0]
+    for mark in ("Server returned non-2xx status code: ", "HTTP error: ", " - "):
+        text = text.rpartition(mark)[2]
+    return f"the server did not deliver it ({' '.join(text.split())[:120]})"

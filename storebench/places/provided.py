@@ -1,0 +1,66 @@
+"""The servers of one run: those that it names, and its own for everything that is emulated here."""
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from storebench.places.copying import about, copy_back, copy_there, has_store, measured
+from storebench.places.servers import SERVERS, PlaceServer
+from storebench.progress import Say
+from storebench.results import PlaceFacts
+from storebench.settings.words import Place
+from storebench.system.processes import end_with_parent
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Places:
+    """Places that hold stores until `running` is closed."""
+
+    def __init__(self, running: contextlib.ExitStack) -> None:
+        self._running = running
+        self._own: dict[str, PlaceServer] = {}
+        self._known: dict[str, tuple[str, str, PlaceFacts]] = {}
+
+    def holding(self, store: Path, place: Place, say: Say) -> tuple[str, PlaceFacts]:
+        """Return the address of a server that has the files of `store`, and what was achieved there."""
+        key = place.removeprefix("copy:")
+        if key not in self._known:
+            url, direct, facts = self._named(place) if place.url else self._provided(place, say)
+            self._known[key] = url, direct, apart(measured, url, direct, facts)
+        url, direct, facts = self._known[key]
+        if not apart(has_store, store, direct):
+            say(f"copying {store.name} to {url}")
+            apart(copy_there, store, direct)
+        return url, facts
+
+    @staticmethod
+    def _named(place: Place) -> tuple[str, str, PlaceFacts]:
+        facts, direct = apart(about, place.url)
+        return place.url, direct, facts
+
+    def _provided(self, place: Place, say: Say) -> tuple[str, str, PlaceFacts]:
+        if place.kind not in self._own:
+            say(f"starting a server on this machine ({place.kind})")
+            self._own[place.kind] = self._running.enter_context(SERVERS[place.kind]())
+        server = self._own[place.kind]
+        url, facts = server.behind(place.emulated)
+        return url, server.direct, facts
+
+
+def copied_here(store: Path, url: str, target: Path) -> float:
+    """Copy the files of a store from a server into the folder `target`; return the seconds that it took."""
+    return apart(copy_back, store, url, target)
+
+
+def apart(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Call a function in a process of its own: the client's threads do not survive a fork, and this process forks later."""
+    with ProcessPoolExecutor(
+        1, multiprocessing.get_context("fork"), initializer=end_with_parent, initargs=(signal.SIGKILL,)
+    ) as pool:
+        return pool.submit(work, *arguments, **named).result()

@@ -1,0 +1,31 @@
+"""Copies of stores in other folders, such as those of a network file system."""
+
+import shutil
+from pathlib import Path
+
+from storebench.errors import from_os_error
+from storebench.manifest import MANIFEST_NAME
+from storebench.progress import Say
+from storebench.stores.find import when_made
+from storebench.stores.staging import new_folder, staged
+
+
+def ensure_copy(store: Path, folder: Path, say: Say) -> Path:
+    """Return the copy of `store` below `folder`, made now unless there is one of the current store."""
+    target = folder / store.parent.name / store.name
+    try:
+        with staged(target, when_made, say):
+            if not _is_of(target, store):
+                say(f"copying {store.name} to {folder}")
+                with new_folder(target, MANIFEST_NAME) as new:
+                    shutil.copytree(store, new, dirs_exist_ok=True)
+    except OSError as error:
+        raise from_os_error(error, target) from error
+    return target
+
+
+def _is_of(target: Path, store: Path) -> bool:
+    try:
+        return (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
+    except OSError:
+        return False

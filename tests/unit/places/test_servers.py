@@ -1,0 +1,220 @@
+"""Stores on real servers, SeaweedFS and NFS-Ganesha on loopback, started by the command line as a user starts them."""
+
+import contextlib
+import ctypes.util
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from storebench.errors import CellFailedError
+from storebench.formats.registry import get_format
+from storebench.manifest import Manifest
+from storebench.testing.stores import SmallStore, build_small_store
+
+
+def missing(kind: str) -> str:
+    """Return why a kind of server cannot be tried here, "" if it can."""
+    if kind == "s3":
+        found = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+        return "" if found and importlib.util.find_spec("obstore") else "needs the extra s3"
+    if os.geteuid() or shutil.which("ganesha.nfsd") is None:
+        return "needs root and NFS-Ganesha"
+    return "" if ctypes.util.find_library("nfs") else "needs libnfs"
+
+
+KINDS = [
+    pytest.param(kind, marks=pytest.mark.skipif(bool(missing(kind)), reason=missing(kind)))
+    for kind in ("s3", "nfs")
+]
+WAIT = {"s3": "--first-byte-ms", "nfs": "--round-trip-ms"}
+Cli = Callable[..., Any]
+MNIST = ("--dataset", "mnist", "--synthetic", "--limit", "300", "--compute", "none")
+READERS = (("files", "png", "objects"), ("npy", "raw", "ranges"), ("npy", "png", "ranges"))
+
+
+@contextlib.contextmanager
+def place_up(kind: str, wait_ms: int) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Run `storebench place up`, and return its process and what it printed."""
+    command = [sys.executable, "-m", "storebench", "place", "up", kind, "--json", WAIT[kind], str(wait_ms)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while (line := process.stdout.readline()) and line != "}\n":
+            lines.append(line)
+        yield process, json.loads("".join([*lines, "}"]))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    with place_up(request.param, 5) as (_, printed):
+        assert printed[f"emulated_{WAIT[request.param][2:].replace('-', '_')}"] == 5
+        assert 5 <= printed["first_byte_ms"] < 200
+        yield printed["place"]
+
+
+def address(place: str) -> str:
+    return place.removeprefix("s3:") if place.startswith("s3:") else place.replace(":", "://", 1)
+
+
+def records(run: Path | str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(run, "records.jsonl").read_text().splitlines()]
+
+
+def test_a_run_serves_the_same_samples_as_from_the_disk(place: str, cli: Cli, tmp_path: Path) -> None:
+    run, same = str(tmp_path / "run"), str(tmp_path / "same")
+    done = cli(
+        "run",
+        "png:objects?inflight=4",
+        "npy:ranges",
+        *MNIST,
+        "--workers",
+        "0,2",
+        "--place",
+        place,
+        "--out",
+        run,
+    )
+    assert done.returncode == 0, done.stderr
+    assert cli("run", "png", "lmdb", *MNIST, "--place", f"copy:{place}", "--out", same).returncode == 0
+    remote, copied = records(run), records(same)
+    assert len(remote) == 4
+    for record in remote:
+        assert record["coverage"]["unique"] == record["requests"]["count"] == 300
+        assert record["requests"]["received_bytes"] == record["payload_bytes"]
+        assert record["requests"]["p50_ms"] >= 5
+        assert 5 in record["place"].values()
+    assert {record["digests"]["order"] for record in (*remote, *copied)} == {copied[0]["digests"]["order"]}
+    assert all(record["place"]["copy_s"] > 0 and record["requests"] is None for record in copied)
+    assert cli("validate", run).returncode == cli("validate", same).returncode == 0
+    assert re.search(
+        r"(SeaweedFS|NFS-Ganesha) [\d.]+ on this machine \(emulated: a (first byte|round trip) of 5 ms\)",
+        done.stdout,
+    )
+
+
+@pytest.mark.parametrize(("container", "codec", "reader"), READERS)
+def test_any_order_is_served_right(
+    container: str, codec: str, reader: str, place: str, tmp_path: Path
+) -> None:
+    from storebench.places.copying import about, copy_there
+
+    small, url = stored(container, codec, tmp_path), address(place)
+    _, direct = about(url)
+    copy_there(small.path, direct)
+    rng = np.random.default_rng(0)
+    with small.format.reader(
+        small.path, small.manifest, reader, {"inflight": "3", "window": "7"}, url
+    ) as opened:
+        planned = [rng.permutation(len(small.labels)).astype(np.int64)[:20] for _ in range(3)]
+        opened.plan(planned)
+        departs = np.array([3, 3, 60, 0], np.int64)
+        for indices in (*planned[:2], departs, planned[2]):
+            pixels, labels = opened[indices]
+            np.testing.assert_array_equal(pixels, small.pixels[indices])
+            np.testing.assert_array_equal(labels, small.labels[indices])
+
+
+def stored(container: str, codec: str, folder: Path) -> SmallStore:
+    path = folder / "data" / f"{container}+{codec}"
+    path.mkdir(parents=True)
+    return build_small_store(get_format(container), codec, path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("lmdb", "--place", "s3:http://127.0.0.1:1/b"), "cannot be read from a server"),
+        (("png:objects",), "asks a server"),
+        (("png:objects", "--place", "s3:http://key:secret@127.0.0.1:1/b"), "no credentials"),
+        (("png:objects", "--place", "s3:ftp://127.0.0.1/b"), "an address"),
+        (("png:objects", "--place", "s3:nowhere"), "place is"),
+        (("png:objects", "--place", "s3:here?first-byte-ms=-2"), "emulates"),
+        (("png:objects", "--place", "nfs:here?first-byte-ms=2"), "emulates"),
+        (("png:objects", "--place", "nfs:host"), "place is"),
+        (("png:objects", "--place", "s3:here", "--cache", "cold"), "no page cache"),
+        (("png:objects", "--place", "s3:http://127.0.0.1:1/b"), "127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: tuple[str, ...], said: str, cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", *words, *MNIST, "--out", str(tmp_path / "run"))
+    assert done.returncode in (2, 5), done.stderr
+    assert said in done.stderr.splitlines()[-1]
+    assert "secret" not in done.stdout
+    assert not (tmp_path / "run" / "records.jsonl").exists()
+
+
+def test_what_the_place_lost_or_changed_is_found(place: str, tmp_path: Path) -> None:
+    from storebench.places.clients import client_of
+    from storebench.places.copying import about, copy_there, store_key
+
+    small, url = stored("files", "png", tmp_path), address(place)
+    _, direct = about(url)
+    store = client_of(direct)
+    copy_there(small.path, direct)
+    key = next(key for key in sorted(store.sizes(store_key(small.path))) if key.endswith(".png"))
+    store.delete(key)
+    with (
+        small.format.reader(small.path, small.manifest, "objects", {}, url) as opened,
+        pytest.raises(CellFailedError, match=r"no such (object|file)") as raised,
+    ):
+        opened[range(len(small.labels))]
+    assert key in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_dies_ends_the_run_with_one_line(kind: str, cli: Cli, tmp_path: Path) -> None:
+    with place_up(kind, 100) as (server, printed):
+        words = ("run", "png:objects?inflight=1", *MNIST, "--place", printed["place"], "--verbose", "--out")
+        assert cli(*words, "first", "--max-steps", "1").returncode == 0  # copies the store
+        command = [sys.executable, "-m", "storebench", *words, "run"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as run:
+            assert run.stderr is not None
+            heard = next(line for line in run.stderr if "replicate 0" in line)  # its epoch takes 30 s
+            time.sleep(3)
+            server.kill()
+            errors = heard + run.stderr.read()
+    assert run.returncode == 5, errors
+    assert re.search("did not deliver|no connection", errors.splitlines()[-1])
+    [record] = records(tmp_path / "run")
+    assert (record["status"], record["samples"]) == ("failed", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_of_a_server_that_was_killed(kind: str) -> None:
+    with place_up(kind, 1) as (server, _):
+        children = psutil.Process(server.pid).children(recursive=True)
+        assert len(children) >= 2  # the server, and the proxy before it
+        server.kill()
+        server.wait()
+        psutil.wait_procs(children, timeout=10)
+        assert not [
+            child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+        ]
+
+
+def test_a_folder_is_a_place(cli: Cli, tmp_path: Path) -> None:
+    there, run = tmp_path / "mounted", str(tmp_path / "run")
+    there.mkdir()
+    done = cli("run", "png", "lmdb", *MNIST, "--place", str(there), "--cache", "warm", "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in there.glob("*/*") if path.is_dir()} == {"files+png", "lmdb+raw"}
+    assert all(" on " in record["place"]["server"] for record in records(run))
+    assert Manifest.read(next(there.glob("*/lmdb+raw"))).count == 300
