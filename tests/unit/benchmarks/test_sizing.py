@@ -28,6 +28,7 @@ from tests.support.harness_tools import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 BYTES_PER_S = 40e6
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.geteuid() == 0 else ()
 COMMAND = (sys.executable, "-m", "benchmarks.sizing")
 
 
@@ -106,6 +107,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_parameter_servers_train_as_one_process_does_bit_for_bit(tmp_path: Path) -> None:
     phases = [
@@ -164,6 +166,7 @@ def test_answers_for_the_figures_of_a_cluster(
     assert capsys.readouterr().err == "sizing: argument --workers: invalid count value: 'none'\n"
 
 
+@pytest.mark.slow
 def test_the_fastest_settings_and_mini_batch_are_chosen(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     words = [
@@ -196,49 +199,48 @@ def test_the_fastest_settings_and_mini_batch_are_chosen(tmp_path: Path) -> None:
     assert found["mini_batch"] == 32
 
 
-@contextlib.contextmanager
-def started(temporary: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Start the parameter-server job of the command, and wait until its ranks run."""
-    words = ("--only", "servers", "--steps", "1000")
-    with subprocess.Popen(
-        [*COMMAND, *words],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            wait_for(lambda: any("benchmarks.sizing.servers" in each for each in working(temporary)), 120)
-            yield process
-        finally:
-            process.kill()
-
-
-def working(temporary: Path) -> dict[str, str]:
-    """Return commands and network namespaces of the processes that were started with this folder for temporary files."""
-    found = {}
+def working(temporary: Path) -> list[tuple[str, str]]:
+    """Return command and network of each process that was started with this folder for temporary files."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"TMPDIR={temporary}".encode() in (folder / "environ").read_bytes():
-                found[(folder / "cmdline").read_text()] = str((folder / "ns/net").readlink())
+                found.append(((folder / "cmdline").read_text(), str((folder / "ns/net").readlink())))
     return found
 
 
-@pytest.mark.root
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_of_an_interrupt_or_a_kill(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "networks", "number"),
+    [
+        pytest.param((), 8, signal.SIGTERM, marks=pytest.mark.root, id="nodes-interrupt"),
+        pytest.param((), 8, signal.SIGKILL, marks=pytest.mark.root, id="nodes-kill"),
+        pytest.param(NOBODY, 1, signal.SIGKILL, id="loopback-kill"),
+    ],
+)
+def test_nothing_is_left(prefix: tuple[str, ...], networks: int, number: signal.Signals) -> None:
+    """Six ranks run, in as many networks beside the machine's own and that of the switch, or in the machine's own."""
     with tempfile.TemporaryDirectory(prefix="sb-") as name:
         temporary = Path(name)
-        if reason := why_not(temporary):
+        temporary.chmod(0o777)
+        reason = why_not(temporary)
+        if networks > 1 and reason:
             pytest.skip(f"emulated nodes cannot be set up here: {reason}")
-        with started(temporary) as process:
-            wait_for(
-                lambda: len(set(working(temporary).values())) > 7, 60
-            )  # this one, six nodes and the switch
+        process = subprocess.Popen(
+            [*prefix, *COMMAND, "--only", "servers", "--steps", "1000"],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": name},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            wait_for(lambda: sum("sizing.servers" in command for command, _ in working(temporary)) == 6, 200)
+            assert len({network for _, network in working(temporary)}) == networks
             process.send_signal(number)
             _, error = process.communicate(timeout=60)
             assert process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL), error
             wait_for(lambda: not working(temporary), 20)
+        finally:
+            process.kill()
