@@ -28,8 +28,15 @@ from tests.support.harness_tools import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 BYTES_PER_S = 40e6
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.geteuid() == 0 else ()
 COMMAND = (sys.executable, "-m", "benchmarks.sizing")
+ON_NODES = (*COMMAND, "--only", "servers", "--steps", "1000")
+ON_LOOPBACK = (
+    *(sys.executable, "-c"),
+    (
+        "from benchmarks.sizing.jobs import *; from benchmarks.sizing.servers import *; "
+        "run(Job(phases=[Phase(workers=3, servers=3, compute_s=0.2)], steps=1000, batch=48), here(6, 1e8))"
+    ),
+)
 
 
 def slots(workers: int, servers: int, pieces: int) -> int:
@@ -211,23 +218,22 @@ def working(temporary: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("prefix", "networks", "number"),
+    ("command", "networks", "number"),
     [
-        pytest.param((), 8, signal.SIGTERM, marks=pytest.mark.root, id="nodes-interrupt"),
-        pytest.param((), 8, signal.SIGKILL, marks=pytest.mark.root, id="nodes-kill"),
-        pytest.param(NOBODY, 1, signal.SIGKILL, id="loopback-kill"),
+        pytest.param(ON_NODES, 8, signal.SIGTERM, marks=pytest.mark.root, id="nodes-interrupt"),
+        pytest.param(ON_NODES, 8, signal.SIGKILL, marks=pytest.mark.root, id="nodes-kill"),
+        pytest.param(ON_LOOPBACK, 1, signal.SIGKILL, id="loopback-kill"),
     ],
 )
-def test_nothing_is_left(prefix: tuple[str, ...], networks: int, number: signal.Signals) -> None:
+def test_nothing_is_left(command: tuple[str, ...], networks: int, number: signal.Signals) -> None:
     """Six ranks run, in as many networks beside the machine's own and that of the switch, or in the machine's own."""
     with tempfile.TemporaryDirectory(prefix="sb-") as name:
         temporary = Path(name)
-        temporary.chmod(0o777)
         reason = why_not(temporary)
         if networks > 1 and reason:
             pytest.skip(f"emulated nodes cannot be set up here: {reason}")
         process = subprocess.Popen(
-            [*prefix, *COMMAND, "--only", "servers", "--steps", "1000"],
+            command,
             cwd=ROOT,
             env={**os.environ, "TMPDIR": name},
             stdout=subprocess.PIPE,
@@ -236,7 +242,10 @@ def test_nothing_is_left(prefix: tuple[str, ...], networks: int, number: signal.
             start_new_session=True,
         )
         try:
-            wait_for(lambda: sum("sizing.servers" in command for command, _ in working(temporary)) == 6, 200)
+            wait_for(
+                lambda: sum("benchmarks.sizing.servers\0" in words for words, _ in working(temporary)) == 6,
+                200,
+            )
             assert len({network for _, network in working(temporary)}) == networks
             process.send_signal(number)
             _, error = process.communicate(timeout=60)
