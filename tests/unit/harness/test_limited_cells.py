@@ -155,7 +155,9 @@ def test_reads_of_an_emulated_tier_are_as_slow_as_it(
     assert bench.cli("validate", out).returncode == 0
     assert "storage EMULATED as 40:900" in bench.cli("report", out, "--out", tmp_path / "page").stdout
     folder = find_controller(ThrottledGroup).parent
-    assert [p for p in folder.glob("storebench-*") if not psutil.pid_exists(int(p.name.split("-")[1]))] == []
+    assert [
+        p for p in folder.glob("storebench-[0-9]*") if not psutil.pid_exists(int(p.name.split("-")[1]))
+    ] == []
 
 
 def test_ranks_share_one_limit_and_their_epochs_validate(photos: str, bench: Bench, tmp_path: Path) -> None:
