@@ -5,13 +5,12 @@ docs/planner.md, "Sizing", derives the formulas. The networks are LeNet on MNIST
 
 import argparse
 import dataclasses
-import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -29,16 +28,13 @@ from benchmarks.sizing.calculate import (
 from benchmarks.sizing.jobs import place, run
 from benchmarks.sizing.servers import UNTIMED, Job, Phase, network
 from benchmarks.sizing.sweep import TASKS, read, sized, trial
-from storebench.errors import EXIT_INTEGRITY, EXIT_OK, StorebenchError, UsageError, from_os_error
+from storebench.errors import EXIT_OK, StorebenchError, UsageError, from_os_error
 from storebench.fileio.whole_files import write_whole
 from storebench.system import interrupts
-from storebench.system.isolated import IsolatedError, run_isolated
+from storebench.system.isolated import apart
 from storebench.training.models import MODELS
 from storebench.units import parse_bytes, rounded_bytes
 
-T = TypeVar("T")
-
-LIMIT_S = 600.0
 LONGEST_STEP_S = 30.0
 WORKERS = SERVERS = 3
 BATCH = 48
@@ -79,7 +75,7 @@ def batch(dataset: str, options: argparse.Namespace) -> dict[str, Any]:
     if max(options.batch_sizes) > len(images.labels):
         raise UsageError(f"a mini-batch has at most all {len(images.labels):,} images", where="--batch-sizes")
     source = f"{model} on {dataset} ({images.origin})"
-    times = _alone(trial, dataset, len(os.sched_getaffinity(0)))
+    times = apart(trial, dataset, len(os.sched_getaffinity(0)))
     chosen = min(times, key=lambda settings: times[settings])
     print(
         table(
@@ -89,7 +85,7 @@ def batch(dataset: str, options: argparse.Namespace) -> dict[str, Any]:
         )
     )
     sweep = [
-        _alone(sized, dataset, size, chosen, options.seeds, options.images)
+        apart(sized, dataset, size, chosen, options.seeds, options.images)
         for size in sorted(set(options.batch_sizes))
     ]
     fitting = [one for one in sweep if one.to_loss_s and one.peak_bytes <= options.memory_bytes]
@@ -116,11 +112,6 @@ def batch(dataset: str, options: argparse.Namespace) -> dict[str, Any]:
         "sweep": [dataclasses.asdict(one) for one in sweep],
         "mini_batch": best and best.batch,
     }
-
-
-def _alone(work: Callable[..., T], *arguments: object) -> T:
-    """Call a function in a process of its own."""
-    return run_isolated(functools.partial(work, *arguments), limit_s=LIMIT_S, memory_bytes=1 << 40)
 
 
 def servers(options: argparse.Namespace) -> dict[str, Any]:
@@ -201,10 +192,10 @@ def main(words: Sequence[str]) -> int:
                 figures["servers"] = servers(options)
             if options.out:
                 write_whole(options.out, json.dumps(figures, indent=1) + "\n")
-    except (StorebenchError, IsolatedError, OSError) as error:
+    except (StorebenchError, OSError) as error:
         known = from_os_error(error, error.filename or ".") if isinstance(error, OSError) else error
         print(f"sizing: {known}", file=sys.stderr)
-        return getattr(known, "exit_code", EXIT_INTEGRITY)
+        return known.exit_code
     except KeyboardInterrupt:
         print("sizing: interrupted; everything was removed", file=sys.stderr)
         interrupts.leave()

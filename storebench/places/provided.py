@@ -1,22 +1,14 @@
 """The servers of one run: those that it names, and its own for everything that is emulated here."""
 
 import contextlib
-import multiprocessing
-import signal
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from storebench.places.copying import about, copy_back, copy_there, has_store, measured
 from storebench.places.servers import SERVERS, PlaceServer
 from storebench.progress import Say
 from storebench.results import PlaceFacts
 from storebench.settings.words import Place
-from storebench.system.processes import end_with_parent
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from storebench.system.isolated import apart
 
 
 class Places:
@@ -56,11 +48,3 @@ class Places:
 def copied_here(store: Path, url: str, target: Path) -> float:
     """Copy the files of a store from a server into the folder `target`; return the seconds that it took."""
     return apart(copy_back, store, url, target)
-
-
-def apart(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Call a function in a process of its own: the client's threads do not survive a fork, and this process forks later."""
-    with ProcessPoolExecutor(
-        1, multiprocessing.get_context("fork"), initializer=end_with_parent, initargs=(signal.SIGKILL,)
-    ) as pool:
-        return pool.submit(work, *arguments, **named).result()

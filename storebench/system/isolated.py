@@ -8,18 +8,21 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import psutil
 
-from storebench.errors import CorruptDataError, StorebenchError
+from storebench.errors import CellFailedError, CorruptDataError, StorebenchError
 from storebench.system.interrupts import Held
 from storebench.system.processes import end_with_parent, signal_name
 from storebench.system.unexpected import summary
 from storebench.units import format_bytes
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -86,3 +89,14 @@ def _answer(work: Callable[[], T], sender: Connection, receiver: Connection, mem
         error = RuntimeError(summary(unknown))
         error.add_note("".join(traceback.format_exception(unknown)))
     sender.send((result, error))
+
+
+def apart(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Call a function in a forked process of its own, and leave no thread of a library to this one, which may fork later."""
+    with ProcessPoolExecutor(
+        1, multiprocessing.get_context("fork"), initializer=end_with_parent, initargs=(signal.SIGKILL,)
+    ) as pool:
+        try:
+            return pool.submit(work, *arguments, **named).result()
+        except BrokenProcessPool:
+            raise CellFailedError("the process that was to do it was killed") from None
