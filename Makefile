@@ -50,8 +50,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib/python*/site-packages || true  # some packages carry files that do not compile
 	touch $@
 
-setup-peers: setup ## Install the formats of other projects as well (extra "peers", about 600 MB)
-	$(PIP_INSTALL) -e '.[peers]'
+setup-peers: setup ## Install formats, codecs and an object store of other projects as well (about 850 MB)
+	$(PIP_INSTALL) -e '.[peers,imagecodecs,s3]'
 
 data: setup ## Find the datasets, or download them; synthetic stand-ins replace missing ones
 	$(BIN)/storebench data fetch all --optional
