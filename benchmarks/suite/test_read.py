@@ -27,7 +27,11 @@ def readers(codec: str | None = None) -> list[str]:
             form = get_format(name)
         except MissingDependencyError:
             continue
-        found += [f"{name}+{codec or form.info.default_codec}:{reader}" for reader in form.readers()]
+        found += [
+            f"{name}+{codec or form.info.default_codec}:{reader}"
+            for reader, info in form.readers().items()
+            if not info.traits.remote
+        ]
     return found
 
 

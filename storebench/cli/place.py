@@ -10,9 +10,7 @@ from storebench.cli.options import JsonOption, finite
 from storebench.errors import UnknownNameError, UsageError
 from storebench.settings.words import EMULATED, Place
 
-place = typer.Typer(
-    help="Run a server on this machine that stands for storage beyond its disk.", no_args_is_help=True
-)
+place = typer.Typer(help="Run a server that stands for storage beyond this disk.", no_args_is_help=True)
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a server; there is nothing that they could interrupt."""
@@ -20,7 +18,7 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @place.callback()
 def root() -> None:
-    """Run a server on this machine that stands for storage beyond its disk."""
+    """Run a server that stands for storage beyond this disk."""
 
 
 @place.command()
@@ -51,7 +49,7 @@ def up(
 
     \b
       storebench place up s3 --first-byte-ms 20
-      storebench run jpeg:objects lmdb+jpeg --place s3:http://127.0.0.1:PORT/storebench
+      storebench run jpeg:objects --place s3:http://127.0.0.1:PORT/storebench
 
     What is emulated is stored beside the data, and stands in every record of a run that reads them.
     """  # noqa: D301 - the character that keeps lines of help as they are

@@ -24,7 +24,7 @@ ATTACKS: dict[str, tuple[str, str, str, str]] = {
     "a cache state that does not exist": ("", '["lmdb"]', 'cache = "lukewarm"', "cache"),
     "every step a warm-up step": ("", '["lmdb"]', "max_steps = 4\nwarmup_steps = 4", "warmup_steps"),
     "a format that does not exist": ("", '["lmbd"]', "", "lmdb"),
-    "a codec that does not exist": ("", '["lmdb+webp"]', "", "webp"),
+    "a codec that does not exist": ("", '["lmdb+tga"]', "", "tga"),
     "a reader that the format does not have": ("", '["png:direct"]', "", "direct"),
     "a negative number of steps": ("", '["lmdb"]', "max_steps = -1", "max_steps"),
     "no replicate": ("replicates = 0", '["lmdb"]', "", "replicates"),

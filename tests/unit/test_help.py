@@ -65,7 +65,13 @@ def test_help_fits_80_columns_and_cuts_no_description(name: str, cli: Cli) -> No
         assert line.startswith("Usage:") or not line.rstrip().endswith("..."), line
 
 
-GROUPS = ["What is measured", "How it is loaded", "Page cache", "Jobs of several ranks", "Output and limits"]
+GROUPS = [
+    "What is measured",
+    "How it is loaded",
+    "Page cache and place",
+    "Jobs of several ranks",
+    "Output and limits",
+]
 
 
 @pytest.mark.parametrize(("verb", "groups"), [("run", GROUPS), ("bench", [GROUPS[0], *GROUPS[2:]])])

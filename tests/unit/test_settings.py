@@ -76,6 +76,8 @@ VALUES = {
     "store_fill": "first-epoch",
     "store_memory": "64 MiB",
     "trainer_data": "replicated",
+    "tier": "100:2000",
+    "place": "copy:s3:http://127.0.0.1:1/bucket",
 }
 """Scenario key -> a value that is not the default; every other setting is a number."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.unit.profiling.test_script import profile
+from tests.support.profiled import profile
 
 DATA = """\
 import random, sys, time

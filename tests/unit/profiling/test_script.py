@@ -1,12 +1,11 @@
 """``storebench profile SCRIPT`` runs the script as Python itself does, and adds a verdict."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.profiled import profile, run
 
 LOOP = """\
 import sys
@@ -38,17 +37,6 @@ SCRIPTS = {
     "spawned": "if __name__ == '__main__':\n    train('spawn')\n",
     "path": "print(sys.path[0], __file__)\ntrain()\n",
 }
-
-
-def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-
-
-def profile(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return run("-m", "storebench", "profile", *words, folder=folder)
 
 
 def split(stderr: str) -> tuple[list[str], list[str]]:
