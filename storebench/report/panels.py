@@ -22,7 +22,7 @@ DEFAULT_READAHEAD_KIB = 128
 """Linux's default read-ahead; panels with other sizes come first only if it was not measured."""
 
 IN_PLACE = ("container", "container:stream", "container+raw")
-BASES = (*IN_PLACE, "png", "original")
+BASES = (*IN_PLACE, "png", "jpeg", "original")
 """Backends that others are compared with: the first that was measured, else the first in the paper's order."""
 
 

@@ -76,7 +76,7 @@ class SafetensorsReader(RowsReader):
         if self.payload_codec == "raw":
             return [images[number].reshape(-1).data for number in numbers]
         bounds = self._bounds
-        return [images[bounds[number] : bounds[number + 1]].data for number in numbers]
+        return [images[bounds[number] : bounds[number + 1]].tobytes() for number in numbers]
 
 
 def _opened(path: Path) -> Any:
