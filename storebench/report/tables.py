@@ -281,7 +281,7 @@ def request_table(cells: Sequence[CellSummary]) -> Table | None:
         column("", "requests_per_s", lambda c: c.requests_per_s),
         *_identity(lambda c: c),
     ]
-    caption = f"{dataset_label(asked[0])}: requests to {asked[0].fact('place_server')}"
+    caption = f"{dataset_label(asked[0])}: requests to servers"
     marks = tuple(map(mark, asked))
     notes = (_LAW_NOTE, *copies_pay(cells))
     return _table("requests", caption, columns, asked, marks=marks, notes=notes)
