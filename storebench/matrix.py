@@ -18,6 +18,7 @@ from storebench.settings.backend import Backend
 from storebench.settings.loop import AXES, MOST_SEED, NO_MODEL, SETTINGS
 from storebench.settings.rows import Setting
 from storebench.settings.words import (
+    LOCAL,
     CacheState,
     Compute,
     ComputeKind,
@@ -173,6 +174,7 @@ class MatrixWithoutLoop(Strict):
         trainer_data: list[TrainerData]
         tournament_steps: list[int]
         place: list[Place]
+        readahead: list[int] | None
         model: str | None
         memory: str | None
         warmup_steps: int
@@ -256,24 +258,25 @@ class MatrixWithoutLoop(Strict):
 
     @pydantic.model_validator(mode="after")
     def _placed(self) -> Self:
-        backends = [parse_backend(name) for name in self.backends]
-        remote = [backend.name for backend in backends if traits_of(backend).remote]
-        local = [backend for backend in backends if not traits_of(backend).remote and not backend.is_null]
         places = [place for place in self.place if place.remote]
-        if places and local:
+        for backend in map(parse_backend, self.backends):
+            if any(_reads_at(backend, place) for place in self.place):
+                continue
+            if not places:
+                raise ValueError(
+                    f"{backend.name} asks a server: set place to s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH"
+                )
+            readers = get_format(backend.format).readers().items()
             near = [
-                name for name, info in get_format(local[0].format).readers().items() if info.traits.remote
+                f"{backend.format}+{backend.codec}:{name}" for name, info in readers if info.traits.remote
             ]
-            instead = (
-                f"{local[0].format}+{local[0].codec}:{near[0]} reads there" if near else "nothing of it does"
-            )
+            instead = f"{near[0]} reads there" if near else "nothing of it does"
             raise ValueError(
-                f"{local[0].name} cannot be read from a server without a mount, {instead}; place 'copy:{places[0]}' copies it first"
+                f"{backend.name} cannot be read from a server without a mount, {instead}; place 'copy:{places[0]}' copies it first"
             )
-        if remote and len(places) < len(self.place):
-            raise ValueError(
-                f"{remote[0]} asks a server: set place to s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH"
-            )
+        own = next((name for name in self.backends if traits_of(parse_backend(name)).fixed_place), None)
+        if own is not None and ({*self.place} != {LOCAL} or self.readahead):
+            raise ValueError(f"{own} reads files where they are, so it cannot be put elsewhere: leave it out")
         if places and {*self.cache} - {CacheState.ANY}:
             raise ValueError("no page cache of this machine holds what a server sends: set cache to 'any'")
         return self
@@ -384,7 +387,7 @@ class MatrixWithoutLoop(Strict):
             axes = dict(zip(names, values, strict=True))
             limited = axes["cache"] is CacheState.LIMITED
             shared = axes["share"] is not Share.NONE and axes["ranks"] > 1
-            if not _holds(backend) or not (limited or shared):
+            if _reads_at(backend, axes["place"]) and not (_holds(backend) and (limited or shared)):
                 yield backend, axes
 
     def impossible(self) -> list[str]:
@@ -414,7 +417,13 @@ class MatrixWithoutLoop(Strict):
         fields["memory_bytes"] = parse_bytes(self.memory) if limited and self.memory else None
         if reference:
             # A reference reads nothing, so it has one cell for all states of the page cache and all devices.
-            fields |= {"cache": CacheState.ANY, "readahead_kib": None, "tier": None, "share": Share.NONE}
+            fields |= {
+                "cache": CacheState.ANY,
+                "readahead_kib": None,
+                "place": LOCAL,
+                "tier": None,
+                "share": Share.NONE,
+            }
         fields = job_settings(fields)
         fills = limited or fields["store_fill"] is Fill.FIRST_EPOCH
         fields["epochs"] = fields["epochs"] or (FILLING_EPOCHS if fills else 1)
@@ -431,6 +440,11 @@ else:
         __doc__="Axes whose product is a list of cells.",
         **{row.key: _loop_key(row) for row in SETTINGS},
     )
+
+
+def _reads_at(backend: Backend, place: Place) -> bool:
+    """Return whether a backend has a cell at a place: readers that ask a server have theirs at servers only."""
+    return backend.is_null or traits_of(backend).remote == place.remote
 
 
 def _holds(backend: Backend) -> bool:

@@ -90,6 +90,10 @@ def refusals(cells: Iterable[Cell], stores: Path) -> dict[Cell, UsageError]:
             hint="Name --stores on a disk, or leave cold and limited out of --cache.",
         )
         refused |= dict.fromkeys(bounded, error)
+    for cell in listed:
+        if cell.place.folder and not Path(cell.place).is_dir():
+            hint = "Mount the share, or make the folder."
+            refused[cell] = UsageError("there is no such folder", where=cell.place, hint=hint)
     limited = [cell for cell in listed if cell.memory_bytes is not None]
     throttled = [cell for cell in listed if cell.tier is not None]
     for held, kind in ((limited, MemoryGroup), (throttled, ThrottledGroup)):

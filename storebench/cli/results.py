@@ -83,6 +83,7 @@ def put_content(content: "Content") -> None:
 def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
     from storebench.advice.storage import storage_tables
     from storebench.report.build import summarise_results
+    from storebench.report.remote import copies_pay
     from storebench.report.tables import request_table
     from storebench.runs.records import RECORDS_NAME
 
@@ -92,6 +93,8 @@ def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
     for table in [asked] if asked else storage_tables(content.cells):
         write_out(drawn(table))
         put(*table.notes)
+    if not asked:
+        put(*copies_pay(content.cells))
     if content.findings:
         findings = number_of(len(content.findings), "finding")
         say(f"attention: {findings}; 'storebench validate {run}' lists them")

@@ -97,6 +97,8 @@ class Traits:
     called "stream", so that the names of its backends say so."""
     remote: bool = False
     """It reads from an object store (`storebench.formats.remote`), and nowhere else."""
+    fixed_place: bool = False
+    """The samples lie in files outside of the store, so copying the store does not move them."""
     ready_made: bool = False
     """The samples are a few real batches that are in memory already, not those of the plan (``null``)."""
 

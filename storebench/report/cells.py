@@ -4,6 +4,7 @@ import enum
 import functools
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -439,9 +440,9 @@ def _places(rows: Iterable[Row]) -> dict[tuple[Any, ...], str]:
 
 
 def backend_rank(backend: str) -> tuple[int, str]:
-    """Return a key that sorts backends as the paper lists them, then the others by name."""
+    """Return a key that sorts backends as the paper lists them, then the others by name, numbers in it by value."""
     known = PAPER_BACKENDS.index(backend) if backend in PAPER_BACKENDS else len(PAPER_BACKENDS)
-    return known, backend
+    return known, re.sub(r"\d+", lambda number: number[0].zfill(8), backend)
 
 
 def key_without(cell: CellSummary, *names: str) -> tuple[Any, ...]:

@@ -225,9 +225,10 @@ EMULATED_FACTS = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_
 
 
 def _emulation(cell: CellSummary) -> str:
-    facts = {name: cell.fact(f"place_{name}") for name in EMULATED_FACTS}
-    title = PlaceFacts(server="", **facts).title
-    return title and f"{title}, not the network of a data centre"
+    names = (*EMULATED_FACTS, "first_byte_ms", "mb_s")
+    facts = PlaceFacts(server="", **{name: cell.fact(f"place_{name}") for name in names})
+    emulated = facts.title and f"{facts.title}, not the network of a data centre"
+    return f"{emulated}; {facts.achieved}" if facts.achieved else emulated
 
 
 def mark(cell: CellSummary) -> str:

@@ -60,6 +60,7 @@ def copies_pay(cells: Sequence[CellSummary]) -> Iterator[str]:
         ]
         rates = [(other.median("epoch_s") or math.inf, other) for other in others]
         if not rates:
+            yield f"Copying {backend_label(cell.backend)} first takes {duration(copy_s)}."
             continue
         remote_s, best = min(rates, key=lambda pair: pair[0])
         epochs = math.ceil(copy_s / (remote_s - local_s)) if remote_s > local_s else None

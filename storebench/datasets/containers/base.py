@@ -86,6 +86,8 @@ class Labels:
             kind = "missing" if value is None else f"a {type(value).__name__}"
             what = f"the label of sample {len(self)} is {kind}, not one whole number or text"
             raise CorruptDataError(what, where=place, hint=hint)
+        if not value.strip():
+            raise CorruptDataError(f"the label of sample {len(self)} is empty", where=place, hint=hint)
         if len(value) > _LONGEST_LABEL:
             what = f"the label of sample {len(self)} has {len(value):,} characters"
             raise CorruptDataError(what, where=place, hint=hint)

@@ -208,11 +208,12 @@ class ContainerFormat(Format):
             "random": ReaderInfo(
                 reader=ContainerReader,
                 summary="any order: row groups of Parquet, mapped Arrow, LMDB's get, h5py, offsets in tar, TFRecord and MDS",
+                traits=Traits(fixed_place=True),
             ),
             "stream": ReaderInfo(
                 reader=ContainerStream,  # type: ignore[type-abstract] # it makes one of a kind
                 summary="tar (WebDataset) and TFRecord, shard by shard through a shuffle buffer: its own order",
-                traits=Traits(native_order=True),
+                traits=Traits(native_order=True, fixed_place=True),
             ),
         }
 

@@ -176,9 +176,9 @@ def _passes(record: Record, table: Mapping[str, npt.NDArray[Any]]) -> Iterator[F
 def _computing(record: Record, table: StepTable) -> Iterator[Finding]:
     """Find steps of a cell that only loads in which something was computed. Ranks wait for each other within a step."""
     compute_ns = timed_rows(table)["compute_ns"]
-    if record.cell.compute.kind is not ComputeKind.NONE or record.cell.ranks > 1 or not len(compute_ns):
+    if record.cell.compute.kind is not ComputeKind.NONE or record.cell.ranks > 1 or len(compute_ns) < 2:
         return
-    # A busy machine interrupts half of two steps easily.
+    # A busy machine interrupts one step, and half of two, easily.
     usual_ns = float(np.quantile(compute_ns, 0.25 if len(compute_ns) < 20 else 0.5, method="lower"))
     if usual_ns > _NO_COMPUTE_NS:
         message = (

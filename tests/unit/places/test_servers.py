@@ -93,8 +93,15 @@ def test_a_run_serves_the_same_samples_as_from_the_disk(place: str, cli: Cli, tm
         run,
     )
     assert done.returncode == 0, done.stderr
-    assert cli("run", "png", "lmdb", *MNIST, "--place", f"copy:{place}", "--out", same).returncode == 0
-    remote, copied = records(run), records(same)
+    both = cli("run", "png", "lmdb", "png:objects", *MNIST, "--place", f"copy:{place},{place}", "--out", same)
+    assert both.returncode == 0, both.stderr
+    assert (
+        len(re.findall(r"^Copying .* (?:pays from epoch \d+ on|does not pay), beside", both.stdout, re.M))
+        == 2
+    )
+    remote = records(run)
+    copied = [record for record in records(same) if record["cell"]["place"].startswith("copy:")]
+    assert (len(records(same)), len(copied)) == (3, 2)
     assert len(remote) == 4
     for record in remote:
         assert record["coverage"]["unique"] == record["requests"]["count"] == 300
@@ -146,6 +153,7 @@ def stored(container: str, codec: str, folder: Path) -> SmallStore:
         (("png:objects", "--place", "s3:http://key:secret@127.0.0.1:1/b"), "no credentials"),
         (("png:objects", "--place", "s3:ftp://127.0.0.1/b"), "an address"),
         (("png:objects", "--place", "s3:nowhere"), "place is"),
+        (("lmdb", "--place", "/no/such/share"), "no such folder"),
         (("png:objects", "--place", "s3:here?first-byte-ms=-2"), "emulates"),
         (("png:objects", "--place", "nfs:here?first-byte-ms=2"), "emulates"),
         (("png:objects", "--place", "nfs:host"), "place is"),
