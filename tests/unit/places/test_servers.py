@@ -96,7 +96,11 @@ def test_a_run_serves_the_same_samples_as_from_the_disk(place: str, cli: Cli, tm
     both = cli("run", "png", "lmdb", "png:objects", *MNIST, "--place", f"copy:{place},{place}", "--out", same)
     assert both.returncode == 0, both.stderr
     assert (
-        len(re.findall(r"^Copying .* (?:pays from epoch \d+ on|does not pay), beside", both.stdout, re.M))
+        len(
+            re.findall(
+                r"^Copying .* (?:pays from epoch \d+ on|does not pay), beside", both.stdout, re.MULTILINE
+            )
+        )
         == 2
     )
     remote = records(run)
