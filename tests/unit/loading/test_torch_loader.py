@@ -290,9 +290,12 @@ class TestLeaving:
         before = signal.signal(signal.SIGALRM, interrupted)
         try:
             loader = Loader(dataset, 2, 2, transform=slow, persistent_workers=True)
+            batches = iter(loader)
+            next(batches)  # the workers have started
             signal.setitimer(signal.ITIMER_REAL, 0.3)
             with pytest.raises(KeyboardInterrupt):
-                list(loader)
+                list(batches)
+            del batches
         finally:
             signal.signal(signal.SIGALRM, before)
 
