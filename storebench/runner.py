@@ -323,12 +323,13 @@ def _here(cell: Cell, prepared: Prepared) -> Iterator[Prepared]:
     if not cell.place.copies:
         yield prepared
         return
-    from storebench.places.provided import copied_here
+    from storebench.places.copying import copy_back
+    from storebench.system.isolated import apart
 
     store = prepared.store
     with scratch_folder("copied", store.parent) as folder:
         target = folder / store.name
-        copy_s = copied_here(store, prepared.url, target)
+        copy_s = apart(copy_back, store, prepared.url, target)
         assert prepared.place is not None
         facts = dataclasses.replace(prepared.place, copy_s=copy_s)
         yield dataclasses.replace(prepared, store=target, place=facts)

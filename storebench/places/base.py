@@ -43,13 +43,6 @@ class Client(ABC):
     def delete(self, key: str) -> None:
         """Delete a file, if there is one."""
 
-    def has(self, key: str, content: bytes) -> bool:
-        """Return whether there is a file with this content."""
-        try:
-            return self.get(key) == content
-        except MissingFileError:
-            return False
-
 
 class Folder(Client):
     """A folder of this machine, such as the one that a server here exports."""

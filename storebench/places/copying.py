@@ -33,10 +33,22 @@ def announce(url: str, facts: PlaceFacts) -> None:
 def about(url: str) -> tuple[PlaceFacts, str]:
     """Return what a place says about itself, and the address by which to store files there; a server not of ours says nothing."""
     try:
-        said = json.loads(client_of(url).get(ABOUT))
+        content = client_of(url).get(ABOUT)
     except MissingFileError:
         return PlaceFacts(server=f"the server at {urlsplit(url).netloc}"), url
-    return PlaceFacts(**said["facts"]), said["direct"]
+    said = json.loads(content)
+    # Anybody may have written it: a folder is believed only if it has the same file.
+    direct = str(said["direct"])
+    is_there = direct.startswith("file://") and holds(direct, ABOUT, content)
+    return PlaceFacts(**said["facts"]), direct if is_there else url
+
+
+def holds(url: str, key: str, content: bytes) -> bool:
+    """Return whether a place has a file with this content."""
+    try:
+        return client_of(url).get(key) == content
+    except MissingFileError:
+        return False
 
 
 def measured(url: str, direct: str, facts: PlaceFacts) -> PlaceFacts:
@@ -70,7 +82,7 @@ def store_key(store: Path) -> str:
 
 def has_store(store: Path, url: str) -> bool:
     """Return whether a place has the files of this store: its manifest is copied last."""
-    return client_of(url).has(f"{store_key(store)}/{MANIFEST_NAME}", (store / MANIFEST_NAME).read_bytes())
+    return holds(url, f"{store_key(store)}/{MANIFEST_NAME}", (store / MANIFEST_NAME).read_bytes())
 
 
 def copy_there(store: Path, url: str) -> None:

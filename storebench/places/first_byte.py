@@ -6,11 +6,8 @@ It knows nothing of HTTP: an answer begins with the first bytes from the server 
 import argparse
 import asyncio
 import contextlib
-import signal
-import sys
+import socket
 import time
-
-from storebench.system.processes import end_with_parent
 
 _CHUNK_BYTES = 1 << 17
 
@@ -57,7 +54,7 @@ class Proxy:
                 writer.write(chunk)
                 await writer.drain()
 
-        try:
+        with contextlib.suppress(OSError):  # without the server, the client sees a closed connection
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)
             tasks = [asyncio.ensure_future(requests()), asyncio.ensure_future(answers())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -65,31 +62,26 @@ class Proxy:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             to_server.close()
-        except OSError:
-            pass  # the server is gone: the client sees a closed connection
-        finally:
-            writer.close()
+        writer.close()
 
 
-async def _run(port: int, proxy: Proxy) -> None:
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", port, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - the answer to who started the process
-    async with server:
+async def _run(listening: socket.socket, proxy: Proxy) -> None:
+    async with await asyncio.start_server(proxy.serve, sock=listening) as server:
         await server.serve_forever()
 
 
 def main() -> None:
-    """Serve until the parent ends."""
+    """Serve on the listening socket that was inherited."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--upstream", type=int, required=True)
     parser.add_argument("--first-byte-ms", type=float, required=True)
     parser.add_argument("--mb-s", type=float)
     asked = parser.parse_args()
-    end_with_parent(signal.SIGKILL)
     pace = Pace(None if asked.mb_s is None else asked.mb_s * 1e6)
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(_run(0, Proxy(asked.upstream, asked.first_byte_ms / 1000, pace)))
-    sys.exit(0)
+    asyncio.run(
+        _run(socket.socket(fileno=asked.socket), Proxy(asked.upstream, asked.first_byte_ms / 1000, pace))
+    )
 
 
 if __name__ == "__main__":

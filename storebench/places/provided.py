@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from storebench.places.copying import about, copy_back, copy_there, has_store, measured
+from storebench.places.copying import about, copy_there, has_store, measured
 from storebench.places.servers import SERVERS, PlaceServer
 from storebench.progress import Say
 from storebench.results import PlaceFacts
@@ -23,18 +23,16 @@ class Places:
         """Return the address of a server that has the files of `store`, and what was achieved there."""
         key = place.removeprefix("copy:")
         if key not in self._known:
-            url, direct, facts = self._named(place) if place.url else self._provided(place, say)
+            if place.url:
+                url, (facts, direct) = place.url, apart(about, place.url)
+            else:
+                url, direct, facts = self._provided(place, say)
             self._known[key] = url, direct, apart(measured, url, direct, facts)
         url, direct, facts = self._known[key]
         if not apart(has_store, store, direct):
             say(f"copying {store.name} to {url}")
             apart(copy_there, store, direct)
         return url, facts
-
-    @staticmethod
-    def _named(place: Place) -> tuple[str, str, PlaceFacts]:
-        facts, direct = apart(about, place.url)
-        return place.url, direct, facts
 
     def _provided(self, place: Place, say: Say) -> tuple[str, str, PlaceFacts]:
         if place.kind not in self._own:
@@ -43,8 +41,3 @@ class Places:
         server = self._own[place.kind]
         url, facts = server.behind(place.emulated)
         return url, server.direct, facts
-
-
-def copied_here(store: Path, url: str, target: Path) -> float:
-    """Copy the files of a store from a server into the folder `target`; return the seconds that it took."""
-    return apart(copy_back, store, url, target)

@@ -186,37 +186,35 @@ def _wait(answers: Callable[[], bool], process: subprocess.Popen[bytes], name: s
 
 
 def _proxy(
-    upstream: int, folder: Path, first_byte_ms: float, mb_s: float | None, running: contextlib.ExitStack
+    upstream: int, folder: Path, wait_ms: float, mb_s: float | None, running: contextlib.ExitStack
 ) -> int:
-    command = [sys.executable, "-m", "storebench.places.first_byte", f"--upstream={upstream}"]
-    command += [f"--first-byte-ms={first_byte_ms}", *([] if mb_s is None else [f"--mb-s={mb_s}"])]
-    process = _started(command, folder, "proxy.log", running, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    answer = process.stdout.readline()
-    if not answer.strip():
-        raise ServerFailedError("the proxy before the server did not start", where=folder / "proxy.log")
-    return int(answer)
+    """Start a proxy, and return the port on which it listens: connections wait until it is ready."""
+    with socket.create_server((_LOOPBACK, 0), backlog=1024) as listening:
+        command = [sys.executable, "-m", "storebench.places.first_byte", f"--upstream={upstream}"]
+        command += [f"--socket={listening.fileno()}", f"--first-byte-ms={wait_ms}"]
+        command += [] if mb_s is None else [f"--mb-s={mb_s}"]
+        _started(command, folder, "proxy.log", running, listening.fileno())
+        port: int = listening.getsockname()[1]
+        return port
 
 
 def _started(
-    command: list[str],
-    folder: Path,
-    log: str,
-    running: contextlib.ExitStack,
-    stdout: int | None = None,
+    command: list[str], folder: Path, log: str, running: contextlib.ExitStack, *handles: int
 ) -> subprocess.Popen[bytes]:
-    """Start a process that ends when this one does, however that ends."""
+    """Start a process that inherits `handles`, and ends when this one does, however that ends."""
     with (folder / log).open("wb") as file:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=file if stdout is None else stdout,
+            stdout=file,
             stderr=file,
             env=marked(folder, os.environ),
+            pass_fds=handles,
             start_new_session=True,
-            preexec_fn=lambda: end_with_parent(signal.SIGKILL),  # noqa: PLW1509 - no other thread runs yet
+            preexec_fn=lambda: end_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one system call
         )
-    running.callback(_end, process)
+    running.callback(process.wait)
+    running.callback(process.kill)  # before that: its data are thrown away
     return process
 
 
@@ -229,13 +227,6 @@ def _remove_dead_sockets() -> None:
             except ConnectionRefusedError:
                 if path.stat().st_uid == os.geteuid():
                     path.unlink()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()  # its data are thrown away
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -18,6 +18,9 @@ from storebench.settings.loop import SETTINGS
 from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Split
 from storebench.units import number_of
 
+EMULATED_FACTS = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_mb_s")
+"""Facts of a place that are emulated; null for what is not."""
+
 ORIGINAL = "original"
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
 MODELS = {
@@ -219,9 +222,6 @@ def _served_clause(cell: CellSummary) -> str:
         return ""
     height, width, *_ = map(int, str(cell.fact("store_image_shape") or "0x0").split("x"))
     return served_note((height, width), cell.cell.data.image_size or MODEL_CROPS.get(cell.cell.model))
-
-
-EMULATED_FACTS = ("emulated_first_byte_ms", "emulated_round_trip_ms", "emulated_mb_s")
 
 
 def _emulation(cell: CellSummary) -> str:

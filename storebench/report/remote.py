@@ -2,47 +2,40 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Self
 
 from storebench.formats.remote import RemoteOptions
 from storebench.report.cells import CellSummary, key_without
 from storebench.report.labels import EMULATED_FACTS, backend_label, duration
 
 
-@dataclass(frozen=True, kw_only=True)
-class Law:
-    """The figures of one cell that its rate follows from, all measured at the place alone or given."""
+def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
+    """Return images/s by the law min(n / (first byte + bytes / rate), bandwidth / bytes, server), for emulated cells.
 
-    in_flight: int
-    megabytes: float  # of one request
-    first_byte_ms: float
-    mb_s: float  # of one request after its first byte
-    line_mb_s: float | None  # emulated bandwidth of all requests
-    emulated: bool
+    n is requests in flight; first byte and rate are those of one request, measured at the place alone; the server's limit is
+    the highest rate of the same store and reader at a place that emulates nothing.
+    """
 
-    @classmethod
-    def of(cls, cell: CellSummary) -> Self | None:
+    def way(cell: CellSummary) -> tuple[str, ...]:
+        return cell.cell.backend.format, cell.cell.backend.codec, cell.cell.backend.reader
+
+    server: dict[tuple[str, ...], float] = {}
+    for cell in cells:
+        if not cell.cell.place.emulated:
+            server[way(cell)] = max(cell.median("samples_per_s") or 0, server.get(way(cell), 0))
+    rates = {}
+    for cell in cells:
         first_ms, mb_s = cell.fact("place_first_byte_ms"), cell.fact("place_mb_s")
         count, received = cell.median("remote_count"), cell.median("remote_received_bytes")
-        if not (first_ms and mb_s and count and received):
-            return None
-        given = dict(cell.cell.backend.options).get("inflight")
-        line = cell.fact("place_emulated_mb_s")
-        return cls(
-            in_flight=(int(given) if given else RemoteOptions().inflight) * max(1, cell.cell.workers),
-            megabytes=received / count / 1e6,
-            first_byte_ms=first_ms,
-            mb_s=mb_s,
-            line_mb_s=line or None,
-            emulated=any(cell.fact(f"place_{name}") for name in EMULATED_FACTS),
-        )
-
-    def rate(self, server: float | None) -> float:
-        """Return images/s: min(n / (first byte + bytes / rate), bandwidth / bytes, server)."""
-        alone = self.in_flight / (self.first_byte_ms / 1e3 + self.megabytes / self.mb_s)
-        line = self.line_mb_s / self.megabytes if self.line_mb_s else math.inf
-        return min(alone, line, server or math.inf)
+        emulated = any(cell.fact(f"place_{name}") for name in EMULATED_FACTS)
+        if emulated and first_ms and mb_s and count and received:
+            backend, megabytes = cell.cell.backend, received / count / 1e6
+            in_flight = RemoteOptions.parse(backend.options, backend.name).inflight * max(
+                1, cell.cell.workers
+            )
+            line = (cell.fact("place_emulated_mb_s") or math.inf) / megabytes
+            alone = in_flight / (first_ms / 1e3 + megabytes / mb_s)
+            rates[cell] = min(alone, line, server.get(way(cell)) or math.inf)
+    return rates
 
 
 def copies_pay(cells: Sequence[CellSummary]) -> Iterator[str]:

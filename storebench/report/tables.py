@@ -40,7 +40,7 @@ from storebench.report.ranks import (
     sharing_base,
     tournaments,
 )
-from storebench.report.remote import Law, copies_pay
+from storebench.report.remote import copies_pay, law_rates
 from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
@@ -251,28 +251,14 @@ def request_table(cells: Sequence[CellSummary]) -> Table | None:
 
         return per_s
 
-    law = {cell.key: Law.of(cell) for cell in asked}
-    fastest: dict[tuple[str, ...], float] = {}
-
-    def way(cell: CellSummary) -> tuple[str, ...]:
-        return cell.cell.backend.format, cell.cell.backend.codec, cell.cell.backend.reader
-
-    for cell in asked:
-        own = law[cell.key]
-        if own is not None and not own.emulated and (got := cell.median("samples_per_s")):
-            fastest[way(cell)] = max(got, fastest.get(way(cell), 0))
-
-    def expected(cell: CellSummary) -> float | None:
-        own = law[cell.key]
-        return own.rate(fastest.get(way(cell))) if own and own.emulated else None
-
+    law = law_rates(asked)
     columns = [
         column("store", "", lambda c: backend_label(c.backend)),
         column("place", "place", lambda c: place_words(c.cell.place)),
         column("workers", "workers", lambda c: c.cell.workers),
         column("", "backend", lambda c: c.backend),
         column("images/s", "samples_per_s", lambda c: c.median("samples_per_s")),
-        column("by law", "law_samples_per_s", expected),
+        column("by law", "law_samples_per_s", law.get),
         column("first byte", "first_byte_ms", lambda c: c.fact("place_first_byte_ms"), _milliseconds_of),
         column("p50", "request_p50_ms", lambda c: c.median("remote_p50_ms"), _milliseconds_of),
         column("p99", "request_p99_ms", lambda c: c.median("remote_p99_ms"), _milliseconds_of),

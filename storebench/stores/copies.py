@@ -15,7 +15,7 @@ def ensure_copy(store: Path, folder: Path, say: Say) -> Path:
     target = folder / store.parent.name / store.name
     try:
         with staged(target, when_made, say):
-            if not _is_of(target, store):
+            if not is_copy(target, store):
                 say(f"copying {store.name} to {folder}")
                 with new_folder(target, MANIFEST_NAME) as new:
                     shutil.copytree(store, new, dirs_exist_ok=True)
@@ -24,7 +24,7 @@ def ensure_copy(store: Path, folder: Path, say: Say) -> Path:
     return target
 
 
-def _is_of(target: Path, store: Path) -> bool:
+def is_copy(target: Path, store: Path) -> bool:
     try:
         return (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
     except OSError:

@@ -1,6 +1,5 @@
 """The image of a store: the same files in a separate file system, for a device with its own read-ahead."""
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from storebench.errors import from_os_error
 from storebench.manifest import MANIFEST_NAME
 from storebench.probes.loop_mount import BLOCK_BYTES, fill_image, make_image
 from storebench.progress import Say, mute
+from storebench.stores.copies import is_copy
 from storebench.stores.staging import new_folder, staged, tidy
 
 DEVICES_DIR = ".devices"
@@ -42,10 +42,7 @@ def ensure_image(store: Path, say: Say = mute) -> StoreImage:
 
 
 def _is_of(target: Path, store: Path) -> bool:
-    with contextlib.suppress(OSError):
-        same = (target / MANIFEST_NAME).read_bytes() == (store / MANIFEST_NAME).read_bytes()
-        return same and _when_made(target) is not None
-    return False
+    return is_copy(target, store) and _when_made(target) is not None
 
 
 def _when_made(target: Path) -> tuple[str, int] | None:

@@ -197,6 +197,18 @@ def test_what_the_place_lost_or_changed_is_found(place: str, tmp_path: Path) -> 
     assert key in str(raised.value)
 
 
+def test_a_folder_that_a_place_names_is_not_believed(tmp_path: Path) -> None:
+    from storebench.places.copying import ABOUT, about, announce
+    from storebench.results import PlaceFacts
+
+    place, victim = f"file://{tmp_path / 'place'}", tmp_path / "victim"
+    announce(place, PlaceFacts(server="ours"))
+    assert about(place) == (PlaceFacts(server="ours"), place)
+    told = (tmp_path / "place" / ABOUT).read_text()
+    (tmp_path / "place" / ABOUT).write_text(told.replace(place, f"file://{victim}"))
+    assert about(place)[1] == place
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_dies_ends_the_run_with_one_line(kind: str, cli: Cli, tmp_path: Path) -> None:
     with place_up(kind, 100) as (server, printed):
