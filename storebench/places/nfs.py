@@ -20,7 +20,7 @@ _LIBRARY = "libnfs.so.13"
 _VERSION = 4
 _PIECE = 1 << 20  # the most that NFS-Ganesha serves by one request
 _TIMEOUT_MS = 10_000
-_RECONNECTS = 1
+_RECONNECTS = 3
 _FOLDER = 2  # of nfs_ftype4, RFC 7530
 
 _pointer = ctypes.c_void_p
