@@ -38,6 +38,10 @@ def report(
         list[str] | None,
         accelerator_option("Mark this accelerator on the roofline, and say which stores feed it"),
     ] = None,
+    request_price: Annotated[
+        float | None,
+        typer.Option(min=0, help="Price of a million requests: tables of servers say what an epoch costs."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write tables, plots and a page from results."""
@@ -48,7 +52,9 @@ def report(
         from storebench.report.build import write_report
 
         writes_into(out)
-        written = write_report(results, out, allow_invalid=allow_invalid, accelerators=named)
+        written = write_report(
+            results, out, allow_invalid=allow_invalid, accelerators=named, request_price=request_price
+        )
         if as_json:
             put_json(as_dict(written))
             return
@@ -58,15 +64,20 @@ def report(
 
 def put_content(content: "Content") -> None:
     """Print the answer of a report, its matrix of stores by settings, and what would change the answer."""
+    from storebench.report.remote import copies_pay
+
     told = content.answer
     put(told.sentence, *filter(None, (told.conditions,)), *content.incomplete)
     table = content.overview or next(iter(content.tables), None)
     if table is not None:
         put("")
         write_out(drawn(table))
-    for table in content.orders:
+    for table in (*content.orders, *content.requests):
         put("")
         write_out(drawn(table))
+        put(*table.notes)
+    if not content.requests:
+        put(*copies_pay(content.cells))
     if told.changes:
         put("", "What would change this:", *(f"- {text}" for text in told.changes))
     put(*content.feeding, *content.caveats)
@@ -83,18 +94,13 @@ def put_content(content: "Content") -> None:
 def print_summary(run: Path, named: Sequence["Accelerator"] = ()) -> None:
     from storebench.advice.storage import storage_tables
     from storebench.report.build import summarise_results
-    from storebench.report.remote import copies_pay
-    from storebench.report.tables import request_table
     from storebench.runs.records import RECORDS_NAME
 
     content = summarise_results(run / RECORDS_NAME, named)  # not the folder, which may hold other runs
     put_content(content)
-    asked = request_table(content.cells)
-    for table in [asked] if asked else storage_tables(content.cells):
+    for table in () if content.requests else storage_tables(content.cells):
         write_out(drawn(table))
         put(*table.notes)
-    if not asked:
-        put(*copies_pay(content.cells))
     if content.findings:
         findings = number_of(len(content.findings), "finding")
         say(f"attention: {findings}; 'storebench validate {run}' lists them")

@@ -25,7 +25,12 @@ class Report:
 
 
 def write_report(
-    results: RunFolders, out: Path, *, allow_invalid: bool = False, accelerators: Sequence[Accelerator] = ()
+    results: RunFolders,
+    out: Path,
+    *,
+    allow_invalid: bool = False,
+    accelerators: Sequence[Accelerator] = (),
+    request_price: float | None = None,
 ) -> Report:
     """Write the report of `results` into the folder `out`: all of its files, or none.
 
@@ -42,7 +47,7 @@ def write_report(
             f"{number_of(len(findings), 'finding')}, the first: {findings[0]}",
             hint="See 'storebench validate', or pass --allow-invalid to have them marked.",
         )
-    content = content_of(records, findings, accelerators)
+    content = content_of(records, findings, accelerators, request_price)
     made = dict(_made(content))
     try:
         return Report(content=content, files=tuple(write_all(out, made)))

@@ -99,7 +99,15 @@ class Content:
     @property
     def orders(self) -> tuple[Table, ...]:
         """How random the readers' own orders are, for each dataset that has such readers."""
-        return tuple(table for section in self.sections for table in section.more if table.kind == "order")
+        return self._more("order")
+
+    @property
+    def requests(self) -> tuple[Table, ...]:
+        """What servers answered, for each dataset that was read from one."""
+        return self._more("requests")
+
+    def _more(self, kind: str) -> tuple[Table, ...]:
+        return tuple(table for section in self.sections for table in section.more if table.kind == kind)
 
     @property
     def feeding(self) -> list[str]:
@@ -118,9 +126,15 @@ class Content:
 
 
 def content_of(
-    records: Sequence[Sourced], findings: Sequence[Finding] = (), accelerators: Sequence[Accelerator] = ()
+    records: Sequence[Sourced],
+    findings: Sequence[Finding] = (),
+    accelerators: Sequence[Accelerator] = (),
+    request_price: float | None = None,
 ) -> Content:
-    """Return the content of a report of some records; the first finding about a cell marks it as invalid."""
+    """Return the content of a report of some records; the first finding about a cell marks it as invalid.
+
+    `request_price` is the price of a million requests to a server.
+    """
     cells = cells_of(records, findings)
     machines = {r.environment.key: r.environment for r, _ in records if r.environment is not None}
     sound = [cell for cell in cells if not cell.invalid] or cells
@@ -151,6 +165,7 @@ def content_of(
                 limits,
                 accelerators,
                 anchors,
+                request_price,
                 leads=key == lead,
             )
             for key, group in groups.items()
@@ -195,6 +210,7 @@ def _section(
     limits: Mapping[tuple[str, str], Bottleneck],
     accelerators: Sequence[Accelerator],
     anchors: Mapping[tuple[CellSummary, ...], str],
+    request_price: float | None,
     *,
     leads: bool,
 ) -> Section:
@@ -208,7 +224,9 @@ def _section(
     if not tables:
         tables = [panel_table(panel, limits, varying) for panel in panels(cells)]
     more = [feeding_table(part, accelerators) for part in (roofs[:1], roofs[1:]) if part]
-    more += [table for table in [point_table(roofs), request_table(cells)] if table]
+    more += [
+        table for table in [point_table(roofs), request_table(cells, accelerators, request_price)] if table
+    ]
     more += [*map(ladder_table, ladders(listed)), *rank_tables(cells)]
     more += [table for table in [order_table(cells)] if table]
     compared = _codecs(listed)

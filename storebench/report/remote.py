@@ -1,11 +1,16 @@
-"""An object store's law (what requests in flight can bring there), and from which epoch on copying it first pays."""
+"""What requests in flight can bring at a server, how many feed an accelerator, and from when on copying first pays."""
 
 import math
 from collections.abc import Iterator, Sequence
 
+from storebench.accelerators import Accelerator
 from storebench.formats.remote import RemoteOptions
 from storebench.report.cells import CellSummary, key_without
-from storebench.report.labels import EMULATED_FACTS, backend_label, duration
+from storebench.report.labels import EMULATED_FACTS, backend_label, duration, number, place_words
+from storebench.units import number_of
+
+_STREAMS = 4
+"""Requests in flight for which the size of shards is told."""
 
 
 def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
@@ -36,6 +41,34 @@ def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
             alone = in_flight / (first_ms / 1e3 + megabytes / mb_s)
             rates[cell] = min(alone, line, server.get(way(cell)) or math.inf)
     return rates
+
+
+def needed_requests(cells: Sequence[CellSummary], accelerators: Sequence[Accelerator]) -> Iterator[str]:
+    """Yield, for each place and accelerator, the requests in flight of single images that feed it, or shards of which size.
+
+    R images/s of b bytes take R (t + b / B) requests, with the first byte t and the rate B of one request measured there.
+    `_STREAMS` requests for shards of S bytes bring `_STREAMS` (S / b) / (t + S / B) images/s.
+    """
+    places = {cell.cell.place: cell for cell in cells if cell.cell.place.url or cell.cell.place.emulated}
+    for place, cell in places.items():
+        first_ms, mb_s = cell.fact("place_first_byte_ms"), cell.fact("place_mb_s")
+        received = cell.median("remote_received_bytes")
+        rate, epoch_s = cell.median("samples_per_s"), cell.median("epoch_s")
+        if not (first_ms and mb_s and received and rate and epoch_s):
+            continue
+        megabytes = received / (rate * epoch_s) / 1e6
+        line = cell.fact("place_emulated_mb_s")
+        for one in accelerators:
+            wanted = one.images_per_s
+            told = f"{one.title} ({number(wanted)} images/s) from {place_words(place)}"
+            if line and wanted * megabytes > line:
+                yield f"{told}: its bandwidth gives {number(line / megabytes)} images/s, whatever the requests."
+                continue
+            singles = math.ceil(wanted * (first_ms / 1e3 + megabytes / mb_s))
+            spare = _STREAMS - wanted * megabytes / mb_s
+            shard = wanted * megabytes * first_ms / 1e3 / spare if spare > 0 else 0
+            shards = f", {_STREAMS} with shards of {number(shard)} MB or more" if shard > megabytes else ""
+            yield f"{told}: {number_of(singles, 'request')} in flight feed it with single images{shards}."
 
 
 def copies_pay(cells: Sequence[CellSummary]) -> Iterator[str]:

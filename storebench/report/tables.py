@@ -40,7 +40,7 @@ from storebench.report.ranks import (
     sharing_base,
     tournaments,
 )
-from storebench.report.remote import copies_pay, law_rates
+from storebench.report.remote import copies_pay, law_rates, needed_requests
 from storebench.report.roofline import Curve, Point, Roofline, model_errors
 from storebench.results import COLD_SHARES
 from storebench.settings.words import CacheState
@@ -237,9 +237,14 @@ def order_table(cells: Sequence[CellSummary]) -> Table | None:
     return _table("order", caption, columns, list(own.values())) if own else None
 
 
-def request_table(cells: Sequence[CellSummary]) -> Table | None:
-    """Return what object stores answered, beside what the requests in flight should give; None without such cells."""
-    asked = [cell for cell in cells if cell.median("remote_count")]
+def request_table(
+    cells: Sequence[CellSummary], accelerators: Sequence[Accelerator], price: float | None
+) -> Table | None:
+    """Return what servers answered, beside what the requests in flight should give; None without such cells.
+
+    `price` is that of a million requests.
+    """
+    asked = sorted((cell for cell in cells if cell.median("remote_count")), key=lambda cell: cell.cell.place)
     if not asked:
         return None
     column: type[_Column[CellSummary]] = _Column
@@ -250,6 +255,15 @@ def request_table(cells: Sequence[CellSummary]) -> Table | None:
             return value * factor / took if value is not None and took else None
 
         return per_s
+
+    def an_epoch(cell: CellSummary) -> float | None:
+        per_s, images_per_s = cell.requests_per_s, cell.median("samples_per_s")
+        images = cell.fact("store_count")
+        return round(images * per_s / images_per_s) if images and per_s and images_per_s else None
+
+    def epoch_price(cell: CellSummary) -> float | None:
+        requests = an_epoch(cell)
+        return None if requests is None or price is None else requests * price / 1e6
 
     law = law_rates(asked)
     columns = [
@@ -265,11 +279,13 @@ def request_table(cells: Sequence[CellSummary]) -> Table | None:
         column("in flight", "in_flight", lambda c: c.median("remote_in_flight")),
         column("MB/s", "received_mb_per_s", rate("remote_received_bytes", 1e-6)),
         column("", "requests_per_s", lambda c: c.requests_per_s),
+        column("requests an epoch" if price is None else "", "requests_per_epoch", an_epoch),
+        *([] if price is None else [column("price of an epoch", "epoch_price", epoch_price)]),
         *_identity(lambda c: c),
     ]
     caption = f"{dataset_label(asked[0])}: requests to servers"
     marks = tuple(map(mark, asked))
-    notes = (_LAW_NOTE, *copies_pay(cells))
+    notes = (*needed_requests(asked, accelerators), *copies_pay(cells), _LAW_NOTE)
     return _table("requests", caption, columns, asked, marks=marks, notes=notes)
 
 
