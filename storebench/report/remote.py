@@ -52,11 +52,10 @@ def needed_requests(cells: Sequence[CellSummary], accelerators: Sequence[Acceler
     places = {cell.cell.place: cell for cell in cells if cell.cell.place.url or cell.cell.place.emulated}
     for place, cell in places.items():
         first_ms, mb_s = cell.fact("place_first_byte_ms"), cell.fact("place_mb_s")
-        received = cell.median("remote_received_bytes")
-        rate, epoch_s = cell.median("samples_per_s"), cell.median("epoch_s")
-        if not (first_ms and mb_s and received and rate and epoch_s):
+        received, images = cell.median("remote_received_bytes"), cell.median("samples")
+        if not (first_ms and mb_s and received and images):
             continue
-        megabytes = received / (rate * epoch_s) / 1e6
+        megabytes = received / images / 1e6
         line = cell.fact("place_emulated_mb_s")
         for one in accelerators:
             wanted = one.images_per_s

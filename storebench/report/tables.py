@@ -257,9 +257,12 @@ def request_table(
         return per_s
 
     def an_epoch(cell: CellSummary) -> float | None:
-        per_s, images_per_s = cell.requests_per_s, cell.median("samples_per_s")
-        images = cell.fact("store_count")
-        return round(images * per_s / images_per_s) if images and per_s and images_per_s else None
+        requests, read, images = (
+            cell.median("remote_count"),
+            cell.median("samples"),
+            cell.fact("store_count"),
+        )
+        return round(images * requests / read) if images and requests and read else None
 
     def epoch_price(cell: CellSummary) -> float | None:
         requests = an_epoch(cell)
