@@ -195,7 +195,7 @@ def _case(
     return Case(
         kinds=kinds,
         cell=cell,
-        limits=limits(seen.demand(wanted), node),
+        limits=limits(seen.demand(wanted), node, busy_frac=0.5),  # a report names the longer part
         rivals=_rivals(cell, seen, node),
         bound=bound,
     )

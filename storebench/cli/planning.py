@@ -25,7 +25,6 @@ def plan(
             " images/s.",
         ),
     ],
-    model: Annotated[str | None, typer.Option(help="The network, unless NAME:MODEL names it.")] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -83,8 +82,7 @@ def plan(
         from storebench.accelerators import find_accelerator
 
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator.strip())
-        name = counted[1] if counted else accelerator
-        profile = find_accelerator(f"{name}:{model}" if model else name)
+        profile = find_accelerator(counted[1] if counted else accelerator)
         from storebench.fileio.whole_files import write_whole
         from storebench.planner.plan import plan as planned
         from storebench.planner.words import errors, facts, sentence, table
@@ -115,7 +113,7 @@ def plan(
             return
         put(sentence(made), *facts(made))
         stores = table(made)
-        write_out(drawn(stores, 140))
+        write_out(drawn(stores))
         put(*stores.notes, *errors(made))
         for line in made.lacking:
             say(f"not planned: {line}")

@@ -30,7 +30,7 @@ def page(plan: Plan) -> str:
         css=css,
         sentence=escape(sentence(plan)),
         facts=_lines(facts(plan)),
-        table=_table(table(plan)),
+        table=_table(table(plan, page=True)),
         plot=b64encode(roofline(plan)).decode(),
         sensitivity=_table(sensitivity(plan)),
         errors=_lines(errors(plan)),
