@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.planner.errors import ERRORS_FILE, GOALS, Kind, KindError, half_width
+from storebench.planner.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
 from storebench.planner.measured import Lacking, Measurements, Wanted, disturbed, pooled, resident_share
 from storebench.planner.model import SHARPNESS, Limit, Node, delivered, limits
 from storebench.report.analysis import find_runs, load_results
@@ -225,7 +225,7 @@ def _rivals(cell: CellSummary, seen: Measurements, node: Node) -> dict[str, floa
 
 def _kind_error(cases: Sequence[Case]) -> KindError:
     errors = [abs(math.expm1(case.error())) for case in cases]
-    within = statistics.mean(error <= GOALS.within for error in errors)
+    within = statistics.mean(error <= WITHIN_GOAL for error in errors)
     width = half_width(abs(case.error()) for case in cases)
     return KindError(
         median_error=round(statistics.median(errors), 3),
@@ -241,7 +241,7 @@ def _row(kind: str, cases: Sequence[Case], fits: Mapping[int, Fit]) -> tuple[str
     errors = [case.error(fits[case.half].sharpness) for case in cases]
     widths = [fits[case.half].width(case) for case in cases]
     shares: tuple[list[bool], ...] = (
-        [abs(math.expm1(error)) <= GOALS.within for error in errors],
+        [abs(math.expm1(error)) <= WITHIN_GOAL for error in errors],
         [right for case in cases if (right := case.right()) is not None],
         [abs(error) <= width for error, width in zip(errors, widths, strict=True) if width is not None],
     )

@@ -25,6 +25,7 @@ def plan(
             " images/s.",
         ),
     ],
+    model: Annotated[str | None, typer.Option(help="The network, unless NAME:MODEL names it.")] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -82,7 +83,8 @@ def plan(
         from storebench.accelerators import find_accelerator
 
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator.strip())
-        profile = find_accelerator(counted[1] if counted else accelerator)
+        name = counted[1] if counted else accelerator
+        profile = find_accelerator(f"{name}:{model}" if model else name)
         from storebench.fileio.whole_files import write_whole
         from storebench.planner.plan import plan as planned
         from storebench.planner.words import errors, facts, sentence, table

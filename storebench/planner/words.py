@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from storebench.accelerators import Accelerator
-from storebench.planner.errors import GOALS, read_errors
+from storebench.planner.errors import MEDIAN_GOAL, read_errors
 from storebench.planner.measured import Lacking, Measurements, Wanted
-from storebench.planner.plan import Plan, StorePlan
+from storebench.planner.plan import Plan
 from storebench.report.cells import CellSummary
 from storebench.report.labels import backend_label, duration, number, percent, size
 from storebench.report.roofline import BUSY_FRAC
@@ -52,7 +52,10 @@ def table(plan: Plan, *, page: bool = False) -> Table:
         "limit": [store.limit for store in stores],
         "next limit": [store.behind or "" for store in stores if page],
         "lifted by": [store.lift for store in stores],
-        "epochs to pay": [_pays(store) for store in stores],
+        "epochs to pay": [
+            "" if epochs is None else f"{math.ceil(epochs):,}"
+            for epochs in (store.pays_after_epochs for store in stores)
+        ],
     }
     shown = {head: values for head, values in columns.items() if any(values)}
     notes = ["90%: nine of ten such predictions were wrong by at most this factor"]
@@ -69,10 +72,6 @@ def table(plan: Plan, *, page: bool = False) -> Table:
 def _time(hours: float) -> str:
     seconds = 3600 * hours
     return duration(seconds) if seconds < 100 else format_duration(seconds)
-
-
-def _pays(store: StorePlan) -> str:
-    return "" if store.pays_after_epochs is None else f"{math.ceil(store.pays_after_epochs):,}"
 
 
 def sensitivity(plan: Plan) -> Table:
@@ -99,7 +98,7 @@ def errors(plan: Plan) -> list[str]:
         error = known.get(kind)
         words = "not measured" if error is None else percent(error.median_error)
         missed = error is not None and not error.good
-        lines.append(f"median error, {kind}: {words}{f' (goal: {GOALS.median:.0%})' if missed else ''}")
+        lines.append(f"median error, {kind}: {words}{f' (goal: {MEDIAN_GOAL:.0%})' if missed else ''}")
     return [*lines, *plan.caveats]
 
 

@@ -240,6 +240,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("--accelerator a100:0", 2, "no accelerator is called 'a100:0'"),
     ("--accelerator gpu=100:-3", 2, "'100:-3' is no rate of an accelerator"),
     ("--accelerator toaster", 2, "no accelerator is called 'toaster'"),
+    ("--accelerator a100 --model lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100:lenet", 2, "no accelerator is called 'a100:lenet'"),
     ("--accelerator a100 --memory -1", 2, "--memory: must be greater than or equal to 0"),
     ("--accelerator a100 --memory nan", 2, "--memory: must be"),
