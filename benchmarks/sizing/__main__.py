@@ -18,7 +18,6 @@ from benchmarks.sizing.calculate import (
     accelerator_answer,
     count,
     exchange_s,
-    positive,
     server_answer,
     speed_up,
     step_s,
@@ -34,9 +33,12 @@ from storebench.system.isolated import apart
 from storebench.training.models import MODELS
 from storebench.units import parse_bytes, rounded_bytes
 
-WORKERS = SERVERS = 3
+RANKS = 3
+"""Most workers of the parameter-server job, and most servers."""
 BATCH = 48
 """Images of a step of the parameter-server job: any number of its workers can divide them."""
+LINK_BYTES_PER_S, COMPUTE_S, SPEED_UP = 20e6, 0.2, 8.0
+"""Limit of the job's links, emulated compute of its steps, and the speed-up to wish for."""
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -52,10 +54,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--memory", type=parse_bytes, default="2 GiB", help="limit of the process [default: 2 GiB]"
     )
-    parser.add_argument("--link-mb-per-s", type=positive, default=20.0, help="limit of links [default: 20]")
-    parser.add_argument("--compute-ms", type=positive, default=200.0, help="emulated compute [default: 200]")
     parser.add_argument("--steps", type=count, default=10, help="timed, of each phase [default: 10]")
-    parser.add_argument("--speed-up", type=positive, default=8.0, help="wish [default: 8]")
     parser.add_argument("--out", type=Path, help="file for all figures (JSON)")
     return parser.parse_args(words)
 
@@ -97,39 +96,35 @@ def batch(dataset: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def servers(options: argparse.Namespace) -> dict[str, Any]:
+def servers(steps: int) -> dict[str, Any]:
     """Run the parameter-server job, and print what was predicted and measured of it."""
-    compute_s = options.compute_ms / 1000
     size = sum(parameter.nbytes for parameter in network().parameters())
+    numbers = range(1, RANKS + 1)
     exchanges = [
-        Phase(workers=WORKERS, servers=number, beside=beside, compute_s=compute_s)
+        Phase(workers=RANKS, servers=number, beside=beside, compute_s=COMPUTE_S)
         for beside in (False, True)
-        for number in range(1, SERVERS + 1)
+        for number in numbers
     ]
-    divided = [
-        Phase(workers=number, servers=number, compute_s=compute_s / number)
-        for number in range(1, WORKERS + 1)
-    ]
-    job = Job(phases=[*exchanges, *divided], steps=options.steps, batch=BATCH)
-    with place(job.ranks, options.link_mb_per_s * 1e6) as where:
+    divided = [Phase(workers=each, servers=each, compute_s=COMPUTE_S / each) for each in numbers]
+    job = Job(phases=[*exchanges, *divided], steps=steps, batch=BATCH)
+    with place(job.ranks, LINK_BYTES_PER_S) as where:
         taken = run(job, where)
     rate = where.bytes_per_s
-    reached = f"The links reach {rate / 1e6:.1f} MB/s ({where.words})"
-    print(f"\n{reached}. The accelerators are emulated: {options.compute_ms:g} ms.")
+    print(f"\nThe links reach {rate / 1e6:.1f} MB/s. The accelerators are emulated: {1e3 * COMPUTE_S:g} ms.")
     rows = []
     for each, found in zip(exchanges, taken, strict=False):
-        transfer_s = exchange_s(size, WORKERS, each.servers, rate)
-        guess = step_s(compute_s, transfer_s, beside=each.beside)
+        transfer_s = exchange_s(size, RANKS, each.servers, rate)
+        guess = step_s(COMPUTE_S, transfer_s, beside=each.beside)
         order = "beside" if each.beside else "after"
         rows.append(
             (each.servers, order, f"{1e3 * guess:.0f}", f"{1e3 * found:.0f}", f"{guess / found - 1:+.1%}")
         )
     head = ("servers", "exchange and compute", "predicted ms", "measured ms", "error")
-    title = f"Step of {WORKERS} workers that exchange {size / 1e6:.2f} MB, {where.words}"
+    title = f"Step of {RANKS} workers that exchange {size / 1e6:.2f} MB, {where.words}"
     print(table(title, head, rows))
-    print(f"\n{server_answer(size, WORKERS, rate, compute_s)}")
+    print(f"\n{server_answer(size, RANKS, rate, COMPUTE_S)}")
     times = dict(enumerate(taken[len(exchanges) :], start=1))
-    ratio = times[1] / compute_s - 1
+    ratio = times[1] / COMPUTE_S - 1
     speeds = [(number, speed_up(number, ratio), times[1] / found) for number, found in times.items()]
     lines = [
         (number, f"{guess:.2f}", f"{found:.2f}", f"{guess / found - 1:+.1%}", f"{guess / number:.0%}")
@@ -137,7 +132,7 @@ def servers(options: argparse.Namespace) -> dict[str, Any]:
     ]
     heads = ("accelerators", "predicted speed-up", "measured", "error", "efficiency")
     print(table(f"One mini-batch, divided; overhead ratio {ratio:.2f}, {where.words}", heads, lines))
-    print(f"\n{accelerator_answer(options.speed_up, ratio)}")
+    print(f"\n{accelerator_answer(SPEED_UP, ratio)}")
     phases = [dataclasses.asdict(each) | {"step_s": s} for each, s in zip(job.phases, taken, strict=True)]
     return {"link_bytes_per_s": rate, "place": where.words, "parameter_bytes": size, "phases": phases}
 
@@ -153,7 +148,7 @@ def main(words: Sequence[str]) -> int:
             if options.only != "servers":
                 figures |= {name: batch(name, options) for name in options.dataset}
             if options.only != "batch":
-                figures["servers"] = servers(options)
+                figures["servers"] = servers(options.steps)
             if options.out:
                 write_whole(options.out, json.dumps(figures, indent=1) + "\n")
     except StorebenchError as error:

@@ -133,11 +133,9 @@ class StorePlan:
     def label(self) -> str:
         """Its name for people."""
         name = backend_label(self.store)
-        return (
-            name
-            if self.readahead_kib is None
-            else f"{name}, {readahead_label(self.readahead_kib).removeprefix('read-ahead ')} ahead"
-        )
+        if self.readahead_kib is None:
+            return name
+        return f"{name}, {readahead_label(self.readahead_kib).removeprefix('read-ahead ')} ahead"
 
     @property
     def in_place(self) -> bool:
@@ -275,19 +273,20 @@ class _Planner:
         errors = read_errors()
         widths = {kind: e.half_width for kind, e in errors.items() if e.half_width is not None}
         self.widths = {kind: widths.get(kind, max(widths.values(), default=math.inf)) for kind in Kind}
-        stored = [cell for cell in group if not cell.is_null and cell.cell.backend.format != MEMORY_FORMAT]
-        self.unusable = {cell.backend: reason for cell in stored if (reason := why_not(cell))}
         self.by_store: dict[str, list[CellSummary]] = {}
-        for cell in sorted(stored, key=lambda cell: backend_rank(cell.backend)):
-            if not why_not(cell):
+        reasons = dict[str, str]()
+        for cell in sorted(group, key=lambda cell: backend_rank(cell.backend)):
+            if cell.is_null or cell.cell.backend.format == MEMORY_FORMAT:
+                continue
+            if reason := why_not(cell):
+                reasons[cell.backend] = reason
+            else:
                 self.by_store.setdefault(cell.backend, []).append(cell)
+        self.unusable = [f"{store}: {why}" for store, why in reasons.items() if store not in self.by_store]
 
     def plans(self) -> tuple[list[StorePlan], list[str]]:
         """Return the plans of the stores, best first, and what cells the others lack."""
-        made = list[StorePlan]()
-        lacking = [
-            f"{store}: {reason}" for store, reason in self.unusable.items() if store not in self.by_store
-        ]
+        made, lacking = list[StorePlan](), [*self.unusable]
         for own in self.by_store.values():
             try:
                 made += self.store_plans(own)
@@ -390,22 +389,20 @@ class _Planner:
 
     def _kinds(self, own: Sequence[CellSummary], resident: float) -> list[Kind]:
         """Return in what the prediction differs from the cells."""
-        target = self.target
-        found = [Kind.ACCELERATOR_WORKERS if target.workers else Kind.ACCELERATOR_LOOP]
-        workers, cores = zip(
-            *((cell.cell.workers, cell.fact("conditions_cores")) for cell in own), strict=True
-        )
-        if self._workers(own[0].cell.backend) not in workers or target.cores not in cores:
-            found.append(Kind.WORKERS)
-        if self.target.count > 1:
-            found.append(Kind.RANKS)
-        if resident < 1:
-            measured = {cell.cell.cache for cell in own}
-            known = Kind.MEMORY if CacheState.LIMITED in measured else Kind.MEMORY_OF_DEVICE
-            found.append(known if resident > 0 else Kind.COLD)
-            if self.target.other_storage:
-                found.append(Kind.DEVICE)
-        return found
+        target, workers = self.target, self._workers(own[0].cell.backend)
+        limited = any(cell.cell.cache is CacheState.LIMITED for cell in own)
+        differs = {
+            Kind.ACCELERATOR_LOOP: not target.workers,
+            Kind.ACCELERATOR_WORKERS: bool(target.workers),
+            Kind.WORKERS: all(cell.cell.workers != workers for cell in own)
+            or all(cell.fact("conditions_cores") != target.cores for cell in own),
+            Kind.RANKS: target.count > 1,
+            Kind.MEMORY: 0 < resident < 1 and limited,
+            Kind.MEMORY_OF_DEVICE: 0 < resident < 1 and not limited,
+            Kind.COLD: resident <= 0,
+            Kind.DEVICE: resident < 1 and target.other_storage,
+        }
+        return [kind for kind, is_so in differs.items() if is_so]
 
     def _need(self, demand: Demand, cell: CellSummary) -> Need:
         """Return what gives the loading rate of a node whose smooth minimum with the accelerators keeps them busy."""
