@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.plan_error import SEVERAL, Case, all_cases, fitted
-from storebench.planner.errors import MEDIAN_GOAL, Kind, KindError, read_errors
+from storebench.planner.errors import MEDIAN_GOAL, Kind, KindError
 from storebench.results import Record
 from storebench.settings.words import ComputeKind
 from tests.support.planted import write_run
@@ -82,4 +82,3 @@ def test_a_kind_that_misses_a_goal_is_not_good() -> None:
     assert good.good
     assert not dataclasses.replace(good, median_error=0.081).good
     assert not dataclasses.replace(good, within_frac=0.89).good
-    assert read_errors()[Kind.ACCELERATOR_WORKERS].good
