@@ -42,11 +42,11 @@ class Wanted:
 def why_not(cell: CellSummary) -> str:
     """Return why a plan cannot use a cell; "" if it can."""
     if cell.cell.place.remote:
-        return "it was read from a server, and plans come from local runs"
+        return "read from a server, and plans come from local runs"
     if cell.cell.share is not Share.NONE:
-        return "its readers were shared"
+        return "read by shared readers"
     if cell.cell.tier is not None:
-        return "its storage was emulated"
+        return "read from emulated storage"
     return "" if cell.median("samples_per_s") and _span_s(cell) > 0 else "no round has figures"
 
 

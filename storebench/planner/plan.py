@@ -202,7 +202,7 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
         conversion=best.label,
         sensitivity=tuple(_changes(group, planner.target)),
         caveats=(
-            *caveats(group),
+            *caveats(planner.measured.cells),
             *(["EMULATED accelerators: loops that slept"] if ComputeKind.EMULATED in handing else []),
             *([f"DISTURBED rounds: {', '.join(noisy)}"] if noisy else []),
         ),
@@ -282,7 +282,14 @@ class _Planner:
                 reasons[cell.backend] = reason
             else:
                 self.by_store.setdefault(cell.backend, []).append(cell)
-        self.unusable = [f"{store}: {why}" for store, why in reasons.items() if store not in self.by_store]
+        refused: dict[str, list[str]] = {}
+        for store, reason in reasons.items():
+            if store not in self.by_store:
+                refused.setdefault(reason, []).append(store)
+        self.unusable = [
+            f"{first}{f' and {len(others)} more' if others else ''}: {reason}"
+            for reason, (first, *others) in refused.items()
+        ]
 
     def plans(self) -> tuple[list[StorePlan], list[str]]:
         """Return the plans of the stores, best first, and what cells the others lack."""

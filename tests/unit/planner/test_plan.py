@@ -277,9 +277,9 @@ def test_a_run_that_lacks_cells_says_which_to_add(tmp_path: Path, cli: Any) -> N
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"place": Place("nfs:nas/stores")}, "it was read from a server, and plans come from local runs"),
-        ({"tier": "gp3"}, "its storage was emulated"),
-        ({"share": "node"}, "its readers were shared"),
+        ({"place": Place("nfs:nas/stores")}, "read from a server, and plans come from local runs"),
+        ({"tier": "gp3"}, "read from emulated storage"),
+        ({"share": "node"}, "read by shared readers"),
         ({"status": Status.FAILED, "failure": "x"}, "no round has figures"),
     ],
 )
@@ -292,6 +292,9 @@ def test_a_store_that_no_cell_permits_to_plan_is_named_with_the_reason(
     done = cli("plan", str(write_run(tmp_path / "all", useless)), "--accelerator", "a100", "--samples", "9")
     assert done.returncode == 3
     assert f"(hdf5: {reason})" in done.stderr
+    both = [*RUN, *useless, *loading("lmdb", 0.1, **changes)]
+    done = cli("plan", str(write_run(tmp_path / "both", both)), "--accelerator", "a100")
+    assert f"not planned: hdf5 and 1 more: {reason}\n" in done.stderr
 
 
 def test_a_store_with_an_order_of_its_own_has_one_worker_for_each_process(tmp_path: Path, cli: Any) -> None:
