@@ -98,6 +98,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the file that 'storebench plan' reads")
     asked = parser.parse_args()
     cases = list(all_cases(asked.known, asked.runs))
+    if not cases:
+        parser.error("KNOWN tells about no cell of RUN that was measured without other work on the machine")
     fits = {half: fitted([case for case in cases if case.half != half]) for half in (0, 1)}
     groups: dict[str, list[Case]] = {kind: [] for kind in (*Kind, SEVERAL)}
     for case in cases:
