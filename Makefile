@@ -124,9 +124,10 @@ reference: data ## Measure results/reference again (about two hours and a half);
 	rm -rf $(addprefix results/reference/,$(REFERENCE))
 	for name in $(REFERENCE); do $(BIN)/storebench bench scenarios/$$name.toml --out results/reference/$$name || exit $$?; done
 
-plan-error: data ## Measure how wrong 'storebench plan' is, and write the errors that it prints (under 20 minutes)
-	rm -rf $(RUNS)/planner $(RUNS)/plan-error
-	for name in planner plan-error; do $(BIN)/storebench bench scenarios/$$name.toml --stores $(STORES) --out $(RUNS)/$$name || exit $$?; done
+continued = $(BIN)/storebench bench scenarios/$(1).toml --stores $(STORES) --out $(RUNS)/$(1) $(if $(wildcard $(RUNS)/$(1)/run.json),--resume)
+plan-error: data ## Measure how wrong 'storebench plan' is, and write the errors that it prints (under 20 minutes); goes on with the runs in runs/
+	$(call continued,planner)
+	$(call continued,plan-error)
 	$(BIN)/python -m benchmarks.plan_error $(RUNS)/planner $(RUNS)/plan-error --write
 
 docs: setup ## Write what is made from the code and from results/reference: pages, figures, outputs of notebooks

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storebench.planner.errors import ERRORS_FILE, GOALS, Kind, KindError, half_width
+from storebench.planner.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
 from storebench.planner.measured import Lacking, Measurements, Wanted, disturbed, pooled, resident_share
 from storebench.planner.model import SHARPNESS, Limit, Node, delivered, limits
 from storebench.report.analysis import find_runs, load_results
@@ -63,7 +63,7 @@ class Case:
         """The half to which it belongs, 0 or 1."""
         return hashlib.blake2b(self.cell.cell.cell_id.encode(), digest_size=1).digest()[0] % 2
 
-    def error(self, sharpness: float = SHARPNESS) -> float:
+    def error(self, sharpness: float) -> float:
         """Return the logarithm of predicted over measured."""
         return math.log(delivered(self.limits, sharpness) / self.measured)
 
@@ -98,6 +98,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the file that 'storebench plan' reads")
     asked = parser.parse_args()
     cases = list(all_cases(asked.known, asked.runs))
+    if not cases:
+        parser.error("KNOWN tells about no cell of RUN that was measured without other work on the machine")
     fits = {half: fitted([case for case in cases if case.half != half]) for half in (0, 1)}
     groups: dict[str, list[Case]] = {kind: [] for kind in (*Kind, SEVERAL)}
     for case in cases:
@@ -107,7 +109,7 @@ def main() -> None:
     caption = f"Cells that the planner did not see; sharpness in use {SHARPNESS:g}, best for all {best:g}"
     print(Table(caption=caption, head=HEAD, rows=rows).to_markdown())
     if asked.write:
-        errors = {kind: dataclasses.asdict(_kind_error(groups[kind])) for kind in Kind if groups[kind]}
+        errors = {kind: dataclasses.asdict(_kind_error(groups[kind], fits)) for kind in Kind if groups[kind]}
         ERRORS_FILE.write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
 
 
@@ -195,7 +197,7 @@ def _case(
     return Case(
         kinds=kinds,
         cell=cell,
-        limits=limits(seen.demand(wanted), node),
+        limits=limits(seen.demand(wanted), node, busy_frac=0.5),  # a report names the longer part
         rivals=_rivals(cell, seen, node),
         bound=bound,
     )
@@ -223,13 +225,13 @@ def _rivals(cell: CellSummary, seen: Measurements, node: Node) -> dict[str, floa
     return {name: min(rate, needed) for name, rate in zip(RIVALS, rates, strict=True)}
 
 
-def _kind_error(cases: Sequence[Case]) -> KindError:
-    errors = [abs(math.expm1(case.error())) for case in cases]
-    within = statistics.mean(error <= GOALS.within for error in errors)
-    width = half_width(abs(case.error()) for case in cases)
+def _kind_error(cases: Sequence[Case], fits: Mapping[int, Fit]) -> KindError:
+    """Return what the table says of a kind, and half of the interval of its next prediction."""
+    errors = [case.error(fits[case.half].sharpness) for case in cases]
+    off, width = [abs(math.expm1(error)) for error in errors], half_width(map(abs, errors))
     return KindError(
-        median_error=round(statistics.median(errors), 3),
-        within_frac=round(within, 2),
+        median_error=round(statistics.median(off), 3),
+        within_frac=round(statistics.mean(error <= WITHIN_GOAL for error in off), 2),
         half_width=None if width is None else round(width, 3),
     )
 
@@ -241,7 +243,7 @@ def _row(kind: str, cases: Sequence[Case], fits: Mapping[int, Fit]) -> tuple[str
     errors = [case.error(fits[case.half].sharpness) for case in cases]
     widths = [fits[case.half].width(case) for case in cases]
     shares: tuple[list[bool], ...] = (
-        [abs(math.expm1(error)) <= GOALS.within for error in errors],
+        [abs(math.expm1(error)) <= WITHIN_GOAL for error in errors],
         [right for case in cases if (right := case.right()) is not None],
         [abs(error) <= width for error, width in zip(errors, widths, strict=True) if width is not None],
     )

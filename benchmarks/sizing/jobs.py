@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.nodes.cluster import emulated
 from benchmarks.nodes.limits import Limits
@@ -24,7 +25,6 @@ from storebench.system.scratch import temporary_place
 from storebench.worker.launch import end
 
 _PORT = 29_200
-_LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +76,21 @@ def run(job: Job, place: Place) -> list[float]:
         job = dataclasses.replace(job, link_bytes_per_s=place.bytes_per_s)
     arguments = ("-m", "benchmarks.sizing.servers", json.dumps(dataclasses.asdict(job)))
     processes: list[subprocess.Popen[str]] = []
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     try:
-        for rank in range(job.ranks):
+        for rank, command in enumerate(place.commands):
             numbers = {"RANK": str(rank), "WORLD_SIZE": str(job.ranks)}
-            processes.append(
-                subprocess.Popen(
-                    [*place.commands[rank], *arguments],
-                    env=started_here({**place.variables, **numbers}),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        while not any(process.poll() for process in processes):
-            if all(process.poll() == 0 for process in processes):
-                assert processes[0].stdout is not None
-                taken: list[float] = json.loads(processes[0].stdout.read())
+            variables = started_here({**place.variables, **numbers})
+            processes.append(subprocess.Popen([*command, *arguments], env=variables, text=True, **pipes))
+        while not any(codes := [process.poll() for process in processes]):
+            if None not in codes:
+                taken: list[float] = json.loads(processes[0].communicate()[0])
                 return taken
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(0.05)
         rank, failed = next((rank, one) for rank, one in enumerate(processes) if one.poll())
         lines = failed.communicate()[1].strip().splitlines() or [f"exit code {failed.returncode}"]
         raise CellFailedError(f"rank {rank} of the parameter-server job failed ({lines[-1]})")

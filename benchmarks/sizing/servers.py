@@ -4,6 +4,7 @@ Each server holds a part of the weights. A worker sends it that part of the grad
 compute or beside it; beside it, a gradient is that of the weights one step before.
 """
 
+import itertools
 import json
 import math
 import signal
@@ -30,7 +31,7 @@ RATE, MOMENTUM = 0.01, 0.9
 UNTIMED = 2
 """First steps of a phase that do not count."""
 
-MOST_IMAGES = 10_000
+IMAGES = 1_000
 PATIENCE_S = 600.0
 
 
@@ -46,25 +47,24 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Phases, each from the first weights on; links of a limited bandwidth are emulated by waiting."""
+    """Phases, each from the first weights on; links of a limited bandwidth are emulated by waiting.
+
+    `steps` are timed, after `UNTIMED` others.
+    """
 
     phases: Sequence[Phase]
     steps: int
     batch: int
-    lock_step: bool = True
-    """Whether the workers wait for each other at the end of each step."""
     link_bytes_per_s: float = math.inf
     weights: str = ""
     """File for the weights at the end of each phase."""
 
     @property
     def workers(self) -> int:
-        """Ranks that are workers."""
         return max(phase.workers for phase in self.phases)
 
     @property
     def ranks(self) -> int:
-        """All ranks."""
         return self.workers + max(phase.servers for phase in self.phases)
 
 
@@ -74,14 +74,9 @@ def network() -> nn.Module:
     return Network(MODELS["lenet"], (28, 28, 1), 10)
 
 
-def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors as one vector."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
 def work(job: Job, phase: Phase, rank: int, workers: dist.ProcessGroup | None) -> tuple[float, torch.Tensor]:
     """Be a worker, and return the median seconds of a step, and the weights at the end."""
-    model, images = network(), read("mnist", limit=min(MOST_IMAGES, job.steps * job.batch))
+    model, images = network(), read("mnist", limit=IMAGES)
     parameters = list(model.parameters())
     owners = range(job.workers, job.workers + phase.servers)
 
@@ -90,41 +85,39 @@ def work(job: Job, phase: Phase, rank: int, workers: dist.ProcessGroup | None) -
         part = torch.arange(step * job.batch + rank, (step + 1) * job.batch, phase.workers)
         part %= len(images.labels)
         loss = nn.functional.cross_entropy(model(images.pixels[part]), images.labels[part])
-        found = flat(torch.autograd.grad(loss, parameters))
+        found = nn.utils.parameters_to_vector(torch.autograd.grad(loss, parameters))
         time.sleep(max(0.0, until - time.perf_counter()))
         return found
 
-    taken, gradient, weights = [], torch.zeros(0), flat(parameters)
-    for step in range(job.steps):
+    taken, weights = [], nn.utils.parameters_to_vector(parameters).detach()
+    gradient = torch.zeros_like(weights)
+    for step in range(UNTIMED + job.steps):
         started = time.perf_counter()
         if not phase.beside:
             gradient = gradient_of(step)
-        elif not step:
-            gradient = torch.zeros_like(weights)
         begun = time.perf_counter()
         parts = zip(
             gradient.tensor_split(phase.servers), weights.tensor_split(phase.servers), owners, strict=True
         )
         pending = [(dist.isend(sent, owner), dist.irecv(new, owner)) for sent, new, owner in parts]
         following = gradient_of(step) if phase.beside else gradient
-        for both in pending:
-            for one in both:
-                one.wait()
+        for one in itertools.chain(*pending):
+            one.wait()
         _wait(begun, 2 * weights.nbytes / job.link_bytes_per_s)
         gradient = following
         nn.utils.vector_to_parameters(weights.clone(), parameters)
-        if job.lock_step:
-            dist.barrier(workers)
+        dist.barrier(workers)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken[UNTIMED:]), weights
 
 
 def serve(job: Job, phase: Phase, number: int) -> None:
     """Be a server: update a part of the weights by the mean of the workers' gradients, step by step."""
-    part = nn.Parameter(flat(list(network().parameters())).tensor_split(phase.servers)[number].clone())
+    first = nn.utils.parameters_to_vector(network().parameters()).detach()
+    part = nn.Parameter(first.tensor_split(phase.servers)[number].clone())
     optimizer = CaffeSgd({"weights": part}, momentum=MOMENTUM, weight_decay=0.0)
     gradients = torch.empty(phase.workers, len(part))
-    for _ in range(job.steps):
+    for _ in range(UNTIMED + job.steps):
         receiving = [dist.irecv(row, worker) for worker, row in enumerate(gradients)]
         receiving[0].wait()
         begun = time.perf_counter()

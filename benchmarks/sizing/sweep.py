@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-import re
+import resource
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ from torch import nn
 
 from storebench.datasets.base import DatasetSpec
 from storebench.datasets.catalog import open_dataset
-from storebench.probes.machine import read_text
 from storebench.settings.words import Split
 from storebench.training.models import MODELS, Network
 from storebench.training.sgd import CaffeSgd
@@ -94,13 +93,9 @@ class Training:
 
     def test_loss(self, test: Images, batch: int) -> float:
         """Return the mean loss over test images."""
-        parts = zip(test.pixels.split(batch), test.labels.split(batch), strict=True)
         with torch.inference_mode():
-            losses = [
-                nn.functional.cross_entropy(self.network(pixels), labels, reduction="sum")
-                for pixels, labels in parts
-            ]
-        return float(sum(losses)) / len(test.labels)
+            found = torch.cat([self.network(pixels) for pixels in test.pixels.split(batch)])
+            return float(nn.functional.cross_entropy(found, test.labels))
 
 
 def trial(dataset: str, cores: int) -> dict[Settings, float]:
@@ -144,7 +139,7 @@ def sized(dataset: str, batch: int, settings: Settings, seeds: int, most_images:
         for number, indices in enumerate(shuffled[: max(1, most_images // batch)], start=1):
             taken.append(training.step_s(indices))
             if not seed and not tests:
-                peak_bytes = _peak_bytes()
+                peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             if number * batch // TEST_EVERY > tests:
                 tests = number * batch // TEST_EVERY
                 loss = training.test_loss(test, batch)
@@ -153,9 +148,3 @@ def sized(dataset: str, batch: int, settings: Settings, seeds: int, most_images:
                 break
         steps.append(reached)
     return Sized(batch=batch, step_s=statistics.median(taken), peak_bytes=peak_bytes, steps=steps)
-
-
-def _peak_bytes() -> int:
-    """Return the most memory that this process has had resident."""
-    match = re.search(r"^VmHWM:\s+(\d+) kB", read_text("/proc/self/status") or "", re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0

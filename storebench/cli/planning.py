@@ -115,7 +115,7 @@ def plan(
             return
         put(sentence(made), *facts(made))
         stores = table(made)
-        write_out(drawn(stores, 140))
+        write_out(drawn(stores))
         put(*stores.notes, *errors(made))
         for line in made.lacking:
             say(f"not planned: {line}")

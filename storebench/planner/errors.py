@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ERRORS_FILE = Path(__file__).with_name("errors.json")
-COVERAGE = 0.90
+MEDIAN_GOAL = 0.08
+WITHIN_GOAL = 0.20
+"""Most error of nine predictions in ten."""
+
+_COVERAGE = 0.90
 
 
 class Kind(enum.StrEnum):
@@ -26,37 +30,25 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goals:
-    """How wrong a kind of prediction may be: the median error, and the error of nine predictions in ten."""
-
-    median: float = 0.08
-    within: float = 0.20
-    within_frac: float = 0.90
-
-
-GOALS = Goals()
-
-
-@dataclass(frozen=True, kw_only=True)
 class KindError:
     """The error on cells that were not seen."""
 
     median_error: float
     within_frac: float
-    """Share of the predictions that were wrong by at most `GOALS.within`."""
+    """Share of the predictions that were wrong by at most `WITHIN_GOAL`."""
     half_width: float | None
     """Half of the 90% interval on the logarithm of the rate; None if too few cells were fitted."""
 
     @property
     def good(self) -> bool:
         """Whether the goals are met."""
-        return self.median_error <= GOALS.median and self.within_frac >= GOALS.within_frac
+        return self.median_error <= MEDIAN_GOAL and self.within_frac >= _COVERAGE
 
 
 def half_width(errors: Iterable[float]) -> float | None:
     """Return the split-conformal quantile of absolute errors; None if they are too few for a 90% interval."""
     known = sorted(errors)
-    place = math.ceil((len(known) + 1) * COVERAGE)
+    place = math.ceil((len(known) + 1) * _COVERAGE)
     return known[place - 1] if place <= len(known) else None
 
 

@@ -39,13 +39,22 @@ class Wanted:
     """Whether the loop computes: one that only waits receives later."""
 
 
+def why_not(cell: CellSummary) -> str:
+    """Return why a plan cannot use a cell; "" if it can."""
+    if cell.cell.place.remote:
+        return "read from a server, and plans come from local runs"
+    if cell.cell.share is not Share.NONE:
+        return "read by shared readers"
+    if cell.cell.tier is not None:
+        return "read from emulated storage"
+    return "" if cell.median("samples_per_s") and _span_s(cell) > 0 else "no round has figures"
+
+
 class Measurements:
     """The cells of one dataset on one machine that a plan may use: those of stores with figures."""
 
     def __init__(self, cells: Iterable[CellSummary]) -> None:
-        own = (cell for cell in cells if not cell.is_null and cell.cell.share is Share.NONE)
-        stored = (cell for cell in own if cell.cell.tier is None)
-        self.cells = [cell for cell in stored if cell.median("samples_per_s") and _span_s(cell) > 0]
+        self.cells = [cell for cell in cells if not cell.is_null and not why_not(cell)]
 
     def demand(self, wanted: Wanted) -> Demand:
         """Return the needs of a sample of a store. Raises `Lacking` if no cell tells them."""
@@ -105,7 +114,7 @@ class Measurements:
         """Return the needs with the loop's workers, and with a network's crops."""
         own, cpu_s, span_s = base.cell.workers, 0.0, 0.0
         if bool(own) != bool(wanted.workers):
-            cpu_s, span_s = self._worker_cost(base)
+            cpu_s, span_s = self._worker_cost(base, wanted)
             if not wanted.workers:
                 cpu_s, span_s = -cpu_s, -span_s
         demand = replace(
@@ -133,7 +142,7 @@ class Measurements:
             demand = replace(demand, cpu_s=demand.cpu_s + crops_s, producing_s=demand.producing_s + crops_s)
         return demand
 
-    def _worker_cost(self, base: CellSummary) -> tuple[float, float]:
+    def _worker_cost(self, base: CellSummary, wanted: Wanted) -> tuple[float, float]:
         """Return the seconds of CPU, and of the producer, that a worker adds to a sample that loads in the loop."""
         pairs: dict[str, tuple[list[CellSummary], list[CellSummary]]] = {}
         for cell in self.cells:
@@ -141,7 +150,7 @@ class Measurements:
                 pairs.setdefault(cell.backend, ([], []))[bool(cell.cell.workers)].append(cell)
         both = [pair for pair in pairs.values() if all(pair)]
         if not both:
-            raise Lacking(f"{base.backend}: add a cell with workers = {0 if base.cell.workers else 2}")
+            raise Lacking(f"{base.backend}: add a cell with workers = {min(2, wanted.workers)}")
         cpu_s, span_s = (
             statistics.median(min(map(cost, more)) - min(map(cost, one)) for one, more in both)
             for cost in (_cpu_s, _span_s)

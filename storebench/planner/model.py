@@ -5,8 +5,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from storebench.report.roofline import BUSY_FRAC
+
 SHARPNESS = 3.5
-"""Exponent of the smooth minimum; fitted by benchmarks/plan_error.py to the half of the cells that it does not report."""
+"""Exponent of the smooth minimum, the best for all cells of benchmarks/plan_error.py."""
 
 
 class Limit(enum.StrEnum):
@@ -59,19 +61,23 @@ class Node:
     requests_per_s: float = math.inf
 
 
-def limits(demand: Demand, node: Node) -> dict[Limit, float]:
-    """Return the samples per second that each resource of a node permits, the lowest first; not the unlimited ones."""
+def limits(demand: Demand, node: Node, busy_frac: float = BUSY_FRAC) -> dict[Limit, float]:
+    """Return the samples per second that each resource of a node permits, the lowest first; not the unlimited ones.
+
+    Where an accelerator waits for its loop, it is the limit if it is busy for `busy_frac` of the time, else the loop is.
+    """
     processes, step_s = node.accelerators, 1 / node.samples_per_s
+    idle_s = step_s / busy_frac - step_s
     made = Limit.WORKERS if node.workers else Limit.LOOP
     if demand.wait_s > demand.producing_s:
         made = Limit.LATENCY
     found: dict[Limit, float] = {}
     if node.workers:
         found[made] = demand.scale * _per_s(processes * node.workers, demand.span_s)
-        received = Limit.HANDOFF if demand.handoff_s > step_s else Limit.ACCELERATORS
+        received = Limit.HANDOFF if demand.handoff_s > idle_s else Limit.ACCELERATORS
         found[received] = _per_s(processes, step_s + demand.handoff_s)
     else:
-        slower = Limit.ACCELERATORS if step_s > demand.span_s else made
+        slower = made if demand.span_s > idle_s else Limit.ACCELERATORS
         found[slower] = demand.scale * _per_s(processes, step_s + demand.span_s)
     if processes * (node.workers + 1) > node.cores:
         found[Limit.CORES] = demand.scale * _per_s(node.cores, demand.cpu_s)

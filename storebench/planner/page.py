@@ -30,7 +30,7 @@ def page(plan: Plan) -> str:
         css=css,
         sentence=escape(sentence(plan)),
         facts=_lines(facts(plan)),
-        table=_table(table(plan)),
+        table=_table(table(plan, page=True)),
         plot=b64encode(roofline(plan)).decode(),
         sensitivity=_table(sensitivity(plan)),
         errors=_lines(errors(plan)),
@@ -42,13 +42,12 @@ def roofline(plan: Plan) -> bytes:
     target, stores = plan.target, plan.stores[:MOST_LINES]
     with styled():
         ax = new_axes(4.2, None)
-        kinds = [(store.store, *store.container.split("+", 1)) for store in stores]
-        for store, look in zip(stores, looks_of([(a, b, c) for a, b, c in kinds]), strict=True):
+        kinds = [(store.store, store.container.split("+", 1)) for store in stores]
+        looks = looks_of([(name, container, codec) for name, (container, codec) in kinds])
+        for store, look in zip(stores, looks, strict=True):
             ax.plot(*zip(*store.curve, strict=True), label=store.label, **look.stroke)
-        rates = [rate for rate, _ in plan.stores[0].curve]
-        ax.plot(
-            rates, [rate * target.accelerators for rate in rates], ":", color="#666666", label="all they take"
-        )
+        taken = [(rate, rate * target.accelerators) for rate, _ in stores[0].curve]
+        ax.plot(*zip(*taken, strict=True), ":", color="#666666", label="all they take")
         ax.axvline(
             target.accelerator.images_per_s, color="#000000", linewidth=0.8, label=target.accelerator.title
         )

@@ -18,11 +18,13 @@ from storebench.planner.measured import (
     disturbed,
     pooled,
     stored_bytes,
+    why_not,
 )
 from storebench.planner.model import SHARPNESS, Demand, Limit, Node, delivered, limits
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.report.labels import backend_label, caveats, number, readahead_label, size
 from storebench.report.roofline import BUSY_FRAC
+from storebench.settings.backend import Backend
 from storebench.settings.words import CacheState, ComputeKind
 
 _HOUR = 3600
@@ -78,7 +80,10 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What keeps the accelerators busy for `BUSY_FRAC` of their time: of a node, a process, the storage, and a node."""
+    """What keeps the accelerators busy for `BUSY_FRAC` of their time, or of what the handoff leaves of it.
+
+    Of a node, a process, the storage, and a node.
+    """
 
     cores: int
     workers: int
@@ -108,11 +113,10 @@ class StorePlan:
     behind: Limit | None
     """The second limit."""
     lift: str
-    need: Need | None
-    """None if nothing keeps the accelerators busy."""
+    need: Need
     build_s: float | None
     pays_after_epochs: float | None = None
-    """Epochs after which a conversion to the fastest store saves time; None if it does not."""
+    """Epochs after which a conversion to the fastest store that can be built saves time; None if it does not."""
     kinds: tuple[Kind, ...]
     """In what the prediction differs from the cells."""
     curve: tuple[tuple[float, float], ...]
@@ -129,7 +133,14 @@ class StorePlan:
     def label(self) -> str:
         """Its name for people."""
         name = backend_label(self.store)
-        return name if self.readahead_kib is None else f"{name}, {readahead_label(self.readahead_kib)}"
+        if self.readahead_kib is None:
+            return name
+        return f"{name}, {readahead_label(self.readahead_kib).removeprefix('read-ahead ')} ahead"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is the images as the user has them, so that nothing converts to it."""
+        return self.container.startswith("container+") or self.container == "files+original"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,15 +161,17 @@ class Plan:
     target: Target
     dataset: str
     stores: tuple[StorePlan, ...]
+    conversion: str
+    """The fastest store that can be built."""
     sensitivity: tuple[Change, ...]
     caveats: tuple[str, ...]
     lacking: tuple[str, ...]
 
     @property
     def choice(self) -> StorePlan:
-        """The store to use: of those that are about equally fast, plain files, if they are among them."""
+        """The store to use: of those that are about equally fast, what the user has, then plain files."""
         fast = [s for s in self.stores if _FASTER * s.images_per_s >= self.stores[0].images_per_s]
-        return min(fast, key=lambda store: not store.container.startswith("files+"))
+        return min(fast, key=lambda store: (not store.in_place, not store.container.startswith("files+")))
 
 
 def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any) -> Plan:
@@ -175,6 +188,7 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
             f"no store can be planned from these cells ({lacking[0] if lacking else 'none has figures'})",
             hint="'storebench bench planner' measures all that a plan needs.",
         )
+    best = next((store for store in made if not store.in_place), made[0])
     handing = {cell.cell.compute.kind for cell in planner.measured.cells if cell.cell.workers}
     if planner.target.workers and handing <= {ComputeKind.NONE}:
         lacking.append(
@@ -184,10 +198,11 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
     return Plan(
         target=planner.target,
         dataset=group[0].cell.data.name,
-        stores=tuple(store.converted(made[0]) for store in made),
+        stores=tuple(store.converted(best) for store in made),
+        conversion=best.label,
         sensitivity=tuple(_changes(group, planner.target)),
         caveats=(
-            *caveats(group),
+            *caveats(planner.measured.cells),
             *(["EMULATED accelerators: loops that slept"] if ComputeKind.EMULATED in handing else []),
             *([f"DISTURBED rounds: {', '.join(noisy)}"] if noisy else []),
         ),
@@ -259,13 +274,26 @@ class _Planner:
         widths = {kind: e.half_width for kind, e in errors.items() if e.half_width is not None}
         self.widths = {kind: widths.get(kind, max(widths.values(), default=math.inf)) for kind in Kind}
         self.by_store: dict[str, list[CellSummary]] = {}
-        for cell in sorted(self.measured.cells, key=lambda cell: backend_rank(cell.backend)):
-            if cell.cell.backend.format != MEMORY_FORMAT:
+        reasons = dict[str, str]()
+        for cell in sorted(group, key=lambda cell: backend_rank(cell.backend)):
+            if cell.is_null or cell.cell.backend.format == MEMORY_FORMAT:
+                continue
+            if reason := why_not(cell):
+                reasons[cell.backend] = reason
+            else:
                 self.by_store.setdefault(cell.backend, []).append(cell)
+        refused: dict[str, list[str]] = {}
+        for store, reason in reasons.items():
+            if store not in self.by_store:
+                refused.setdefault(reason, []).append(store)
+        self.unusable = [
+            f"{first}{f' and {len(others)} more' if others else ''}: {reason}"
+            for reason, (first, *others) in refused.items()
+        ]
 
     def plans(self) -> tuple[list[StorePlan], list[str]]:
         """Return the plans of the stores, best first, and what cells the others lack."""
-        made, lacking = list[StorePlan](), list[str]()
+        made, lacking = list[StorePlan](), [*self.unusable]
         for own in self.by_store.values():
             try:
                 made += self.store_plans(own)
@@ -283,27 +311,30 @@ class _Planner:
         return [replace(plans[0], readahead_kib=None)] if max(rates) < _FASTER * min(rates) else plans
 
     def _store_plan(self, own: Sequence[CellSummary], readahead_kib: int | None) -> StorePlan:
-        target, store, resident = self.target, own[0].backend, self._resident(own[0])
+        target, backend, resident = self.target, own[0].cell.backend, self._resident(own[0])
+        store, workers = backend.name, self._workers(backend)
         shared, device = target.bytes_per_s or math.inf, self.measured.device_rate(store, "best")
         node = Node(
             cores=target.cores,
             accelerators=target.count,
             samples_per_s=target.accelerator.images_per_s,
-            workers=target.workers,
+            workers=workers,
             bytes_per_s=shared / target.nodes if target.other_storage else device,
             requests_per_s=(target.requests_per_s or math.inf) / target.nodes,
         )
-        demand = self._demand(store, readahead_kib, resident)
+        demand = self._demand(backend, readahead_kib, resident)
         found = limits(demand, node)
-        names, alone = [*found, None], node.samples_per_s
-        rate = target.nodes * delivered(found)
+        alone, rate = node.samples_per_s, target.nodes * delivered(found)
         hours, total_h = target.samples / rate / _HOUR, None
         if target.epochs is not None:
             total_h = target.epochs * hours
             with suppress(Lacking):
-                first = target.nodes * delivered(limits(self._demand(store, readahead_kib, 0.0), node))
-                total_h += target.samples / first / _HOUR - hours
+                filling = target.nodes * delivered(limits(self._demand(backend, readahead_kib, 0.0), node))
+                total_h += target.samples / filling / _HOUR - hours
         kinds, busy, need = self._kinds(own, resident), rate / target.needed, self._need(demand, own[0])
+        first, *behind = found
+        if busy < BUSY_FRAC and first is Limit.ACCELERATORS:
+            first, behind = behind[0], [first]
         # Errors of several kinds are taken as independent.
         width = math.hypot(*(self.widths[kind] for kind in kinds))
         built = ((cell.median("build_s"), cell.fact("store_count")) for cell in own)
@@ -311,16 +342,16 @@ class _Planner:
         return StorePlan(
             store=store,
             readahead_kib=readahead_kib,
-            container=f"{own[0].cell.backend.format}+{own[0].cell.backend.codec}",
+            container=f"{backend.format}+{backend.codec}",
             images_per_s=rate,
             low=rate * math.exp(-width),
             high=min(target.needed, rate * math.exp(width)),
             busy=busy,
             epoch_h=hours,
             total_h=total_h,
-            limit=next(iter(found)),
-            behind=names[1],
-            lift="" if busy >= BUSY_FRAC else _lift(tuple(found), need),
+            limit=first,
+            behind=next(iter(behind), None),
+            lift="" if busy >= BUSY_FRAC else _lift(first, need, backend),
             need=need,
             build_s=statistics.median(times) * target.samples if times else None,
             kinds=tuple(kinds),
@@ -337,12 +368,16 @@ class _Planner:
             return 0.0 if self.target.other_storage else 1.0
         return min(1.0, self.target.memory_bytes / stored) if stored else 1.0
 
-    def _demand(self, store: str, readahead_kib: int | None, resident: float) -> Demand:
+    def _workers(self, backend: Backend) -> int:
+        """Return the workers that a process can use: a store with an order of its own is one stream."""
+        return min(self.target.workers, 1) if backend.native_order else self.target.workers
+
+    def _demand(self, backend: Backend, readahead_kib: int | None, resident: float) -> Demand:
         """Return the needs on the target's storage: waits become requests one after another, as far as the reader waits."""
         demand = self.measured.demand(
             Wanted(
-                backend=store,
-                workers=self.target.workers,
+                backend=backend.name,
+                workers=self._workers(backend),
                 resident=resident,
                 readahead_kib=readahead_kib,
                 ranks=self.target.count,
@@ -355,35 +390,32 @@ class _Planner:
         if self.target.first_byte_s is None:
             return demand
         transfer_s = demand.device_bytes / (self.target.bytes_per_s or math.inf)
-        alone_s = demand.device_bytes / self.measured.device_rate(store, "random_1")
+        alone_s = demand.device_bytes / self.measured.device_rate(backend.name, "random_1")
         in_flight = max(1.0, alone_s / demand.wait_s) if demand.wait_s else 1.0
         return replace(demand, wait_s=demand.requests * self.target.first_byte_s / in_flight + transfer_s)
 
     def _kinds(self, own: Sequence[CellSummary], resident: float) -> list[Kind]:
         """Return in what the prediction differs from the cells."""
-        target = self.target
-        found = [Kind.ACCELERATOR_WORKERS if target.workers else Kind.ACCELERATOR_LOOP]
-        workers, cores = zip(
-            *((cell.cell.workers, cell.fact("conditions_cores")) for cell in own), strict=True
-        )
-        if target.workers not in workers or target.cores not in cores:
-            found.append(Kind.WORKERS)
-        if self.target.count > 1:
-            found.append(Kind.RANKS)
-        if resident < 1:
-            measured = {cell.cell.cache for cell in own}
-            known = Kind.MEMORY if CacheState.LIMITED in measured else Kind.MEMORY_OF_DEVICE
-            found.append(known if resident > 0 else Kind.COLD)
-            if self.target.other_storage:
-                found.append(Kind.DEVICE)
-        return found
+        target, workers = self.target, self._workers(own[0].cell.backend)
+        limited = any(cell.cell.cache is CacheState.LIMITED for cell in own)
+        differs = {
+            Kind.ACCELERATOR_LOOP: not target.workers,
+            Kind.ACCELERATOR_WORKERS: bool(target.workers),
+            Kind.WORKERS: all(cell.cell.workers != workers for cell in own)
+            or all(cell.fact("conditions_cores") != target.cores for cell in own),
+            Kind.RANKS: target.count > 1,
+            Kind.MEMORY: 0 < resident < 1 and limited,
+            Kind.MEMORY_OF_DEVICE: 0 < resident < 1 and not limited,
+            Kind.COLD: resident <= 0,
+            Kind.DEVICE: resident < 1 and target.other_storage,
+        }
+        return [kind for kind, is_so in differs.items() if is_so]
 
-    def _need(self, demand: Demand, cell: CellSummary) -> Need | None:
+    def _need(self, demand: Demand, cell: CellSummary) -> Need:
         """Return what gives the loading rate of a node whose smooth minimum with the accelerators keeps them busy."""
         target, alone = self.target, self.target.accelerator.images_per_s
         taken, wished = target.count / (1 / alone + demand.handoff_s), BUSY_FRAC * target.count * alone
-        if taken <= wished:
-            return None
+        wished = wished if wished < taken else BUSY_FRAC * taken
         rate = math.pow(math.pow(wished, -SHARPNESS) - math.pow(taken, -SHARPNESS), -1 / SHARPNESS)
         return Need(
             cores=math.ceil(rate * demand.cpu_s / demand.scale),
@@ -394,18 +426,15 @@ class _Planner:
         )
 
 
-def _lift(found: Sequence[Limit], need: Need | None) -> str:
-    """Return what moves the lowest limit but the accelerators' own."""
-    limit = next((name for name in found if name is not Limit.ACCELERATORS), Limit.ACCELERATORS)
-    if limit is Limit.HANDOFF or need is None:
-        return "larger batches, or another loader"
+def _lift(limit: Limit, need: Need, backend: Backend) -> str:
+    workers = "another reader" if backend.native_order else f"{need.workers:,} workers each"
     memory = f" or {size(need.resident_bytes)}"
-    words = {
+    return {
         Limit.CORES: f"{need.cores:,} cores",
-        Limit.WORKERS: f"{need.workers:,} workers each",
+        Limit.WORKERS: workers,
         Limit.LOOP: "workers",
-        Limit.LATENCY: f"{need.workers:,} workers each{memory}",
+        Limit.HANDOFF: "larger batches",
+        Limit.LATENCY: f"{workers}{memory}",
         Limit.BANDWIDTH: f"{number(need.bytes_per_s / 1e9)} GB/s{memory}",
         Limit.REQUESTS: f"{number(need.requests_per_s)} requests/s{memory}",
-    }
-    return words.get(limit, "")
+    }.get(limit, "")

@@ -1,11 +1,12 @@
 """A plan as text: a sentence, the target, a table, and how wrong such predictions are."""
 
 import math
+from collections.abc import Sequence
 
 from storebench.accelerators import Accelerator
-from storebench.planner.errors import GOALS, read_errors
+from storebench.planner.errors import MEDIAN_GOAL, read_errors
 from storebench.planner.measured import Lacking, Measurements, Wanted
-from storebench.planner.plan import Plan, StorePlan
+from storebench.planner.plan import Plan
 from storebench.report.cells import CellSummary
 from storebench.report.labels import backend_label, duration, number, percent, size
 from storebench.report.roofline import BUSY_FRAC
@@ -24,12 +25,13 @@ def sentence(plan: Plan) -> str:
 
 def facts(plan: Plan) -> list[str]:
     """Return the target, one line for each part."""
-    target = plan.target
+    target, profile = plan.target, plan.target.accelerator
     resident = "nothing" if target.other_storage else "all stores"
     held = resident if target.memory_bytes is None else f"at most {target.memory_bytes / 2**30:g} GiB"
     return [
-        f"accelerators: {target.accelerator.title} ({target.accelerator.origin})",
-        f"they take: {number(target.needed)} images/s",
+        f"accelerators: {', '.join(filter(None, (profile.title, profile.precision)))}",
+        f"they take: {number(target.needed)} images/s in all",
+        f"source of their rate: {profile.source or 'as given'}",
         f"nodes: {target.nodes}, each with {target.cores} cores and {target.count * target.workers} workers",
         f"in the page cache: {held}",
         f"storage: {'as given, for all nodes' if target.other_storage else 'that of the run, in each node'}",
@@ -37,39 +39,39 @@ def facts(plan: Plan) -> list[str]:
     ]
 
 
-def table(plan: Plan) -> Table:
-    """Return one row per store, without the columns that are empty."""
+def table(plan: Plan, *, page: bool = False) -> Table:
+    """Return one row per store, without the columns that are empty; those of a page do not fit into 100 letters."""
     stores = plan.stores
-    columns = {
+    columns: dict[str, Sequence[str]] = {
         "store": [store.label for store in stores],
         "images/s": [number(store.images_per_s) for store in stores],
-        "90% interval": [f"{number(store.low)}-{number(store.high)}" for store in stores],
+        "90%": [f"x{number(store.images_per_s / store.low)}" for store in stores],
         "busy": [percent(store.busy) for store in stores],
-        "per epoch" if plan.target.epochs is None else "per epoch, all": [
-            ", ".join(_time(hours) for hours in (store.epoch_h, store.total_h) if hours is not None)
-            for store in stores
-        ],
-        "limit, next": [", ".join(filter(None, (store.limit, store.behind))) for store in stores],
+        "per epoch": [_time(store.epoch_h) for store in stores if page or store.total_h is None],
+        "all epochs": ["" if store.total_h is None else _time(store.total_h) for store in stores],
+        "limit": [store.limit for store in stores],
+        "next limit": [store.behind or "" for store in stores if page],
         "lifted by": [store.lift for store in stores],
-        "epochs to pay": [_pays(store) for store in stores],
+        "epochs to pay": [
+            "" if epochs is None else f"{math.ceil(epochs):,}"
+            for epochs in (store.pays_after_epochs for store in stores)
+        ],
     }
     shown = {head: values for head, values in columns.items() if any(values)}
-    note = f"epochs to pay: after so many, a conversion to {stores[0].label} has saved its time"
+    notes = ["90%: nine of ten such predictions were wrong by at most this factor"]
+    if any(columns["epochs to pay"]):
+        notes.append(f"epochs to pay: after so many, a conversion to {plan.conversion} has saved its time")
     return Table(
         caption="What each store delivers",
         head=tuple(shown),
         rows=tuple(zip(*shown.values(), strict=True)),
-        notes=(note,) if "epochs to pay" in shown else (),
+        notes=tuple(notes),
     )
 
 
 def _time(hours: float) -> str:
     seconds = 3600 * hours
     return duration(seconds) if seconds < 100 else format_duration(seconds)
-
-
-def _pays(store: StorePlan) -> str:
-    return "" if store.pays_after_epochs is None else f"{math.ceil(store.pays_after_epochs):,}"
 
 
 def sensitivity(plan: Plan) -> Table:
@@ -96,7 +98,7 @@ def errors(plan: Plan) -> list[str]:
         error = known.get(kind)
         words = "not measured" if error is None else percent(error.median_error)
         missed = error is not None and not error.good
-        lines.append(f"median error, {kind}: {words}{f' (goal: {GOALS.median:.0%})' if missed else ''}")
+        lines.append(f"median error, {kind}: {words}{f' (goal: {MEDIAN_GOAL:.0%})' if missed else ''}")
     return [*lines, *plan.caveats]
 
 

@@ -54,6 +54,8 @@ FORMATS = {
     "original": ("files", "original", "get"),
     "lmdb+original": ("lmdb", "original", "get"),
     "hdf5+original": ("hdf5", "original", "get"),
+    "container": ("container", "original", "random"),
+    "webdataset:stream": ("webdataset", "jpeg", "stream"),
     "null": ("null", "raw", "null"),
 }
 SCALED = "?scale=dct"

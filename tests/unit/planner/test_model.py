@@ -15,13 +15,20 @@ READS = dataclasses.replace(DEMAND, wait_s=6e-3, device_bytes=1e5, requests=2.0)
 
 CASES: list[tuple[Demand, Node, Limit, float]] = [
     (DEMAND, Node(cores=4), Limit.LOOP, 500),
-    (DEMAND, Node(cores=4, samples_per_s=250), Limit.ACCELERATORS, 1 / 6e-3),
+    (DEMAND, Node(cores=4, samples_per_s=250), Limit.LOOP, 1 / 6e-3),
+    (DEMAND, Node(cores=4, samples_per_s=50), Limit.ACCELERATORS, 1 / 22e-3),
     (DEMAND, Node(cores=4, workers=2), Limit.WORKERS, 1000),
     (DEMAND, Node(cores=4, workers=8), Limit.CORES, 2000),
     (DEMAND, Node(cores=15, workers=8, accelerators=2), Limit.CORES, 7500),
     (DEMAND, Node(cores=4, workers=8, samples_per_s=100), Limit.ACCELERATORS, 100),
     (DEMAND, Node(cores=64, workers=4, accelerators=3, samples_per_s=100), Limit.ACCELERATORS, 300),
     (dataclasses.replace(DEMAND, handoff_s=5e-3), Node(cores=8, workers=4), Limit.HANDOFF, 200),
+    (
+        dataclasses.replace(DEMAND, handoff_s=1e-3),
+        Node(cores=8, workers=4, samples_per_s=600),
+        Limit.HANDOFF,
+        375,
+    ),
     (READS, Node(cores=4), Limit.LATENCY, 125),
     (READS, Node(cores=8, workers=4), Limit.LATENCY, 500),
     (READS, Node(cores=128, bytes_per_s=1e8, workers=64), Limit.BANDWIDTH, 1000),
