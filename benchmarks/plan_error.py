@@ -2,8 +2,8 @@
 
     python -m benchmarks.plan_error KNOWN RUN... [--write]
 
-A prediction uses cells of KNOWN only. A hash of its id puts each predicted cell into one of two halves; what is fitted for one
-half comes from the other.
+A prediction uses cells of KNOWN only. A hash of its id puts each predicted cell into one of two halves; the intervals that
+judge one half come from the other.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from storebench.planner.errors import ERRORS_FILE, WITHIN_GOAL, Kind, KindError, half_width
 from storebench.planner.measured import Lacking, Measurements, Wanted, disturbed, pooled, resident_share
-from storebench.planner.model import SHARPNESS, Limit, Node, delivered, limits
+from storebench.planner.model import Limit, Node, limits
 from storebench.report.analysis import find_runs, load_results
 from storebench.report.bottleneck import Bound, bottlenecks
 from storebench.report.cells import CellSummary, summarise
@@ -63,9 +63,10 @@ class Case:
         """The half to which it belongs, 0 or 1."""
         return hashlib.blake2b(self.cell.cell.cell_id.encode(), digest_size=1).digest()[0] % 2
 
-    def error(self, sharpness: float) -> float:
-        """Return the logarithm of predicted over measured."""
-        return math.log(delivered(self.limits, sharpness) / self.measured)
+    @property
+    def error(self) -> float:
+        """The logarithm of predicted over measured."""
+        return math.log(min(self.limits.values()) / self.measured)
 
     def right(self) -> bool | None:
         """Return whether a report names the limit, or one that is as scarce within `TIE`; None if it names none."""
@@ -76,18 +77,11 @@ class Case:
         return any(self.bound in resource and scarce & resource for resource in _RESOURCES)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """What is fitted to some cells: the sharpness, and half of the interval of each kind."""
-
-    sharpness: float
-    widths: dict[Kind, float | None]
-
-    def width(self, case: Case) -> float | None:
-        """Return half of the interval of a cell; None if one of its kinds had too few cells."""
-        own = [self.widths[kind] for kind in case.kinds]
-        known = [width for width in own if width is not None]
-        return math.hypot(*known) if len(known) == len(own) else None
+def width(case: Case, widths: Mapping[Kind, float | None]) -> float | None:
+    """Return half of the interval of a cell; None if one of its kinds had too few cells."""
+    own = [widths[kind] for kind in case.kinds]
+    known = [width for width in own if width is not None]
+    return math.hypot(*known) if len(known) == len(own) else None
 
 
 def main() -> None:
@@ -100,16 +94,14 @@ def main() -> None:
     cases = list(all_cases(asked.known, asked.runs))
     if not cases:
         parser.error("KNOWN tells about no cell of RUN that was measured without other work on the machine")
-    fits = {half: fitted([case for case in cases if case.half != half]) for half in (0, 1)}
+    fits = {half: widths_of([case for case in cases if case.half != half]) for half in (0, 1)}
     groups: dict[str, list[Case]] = {kind: [] for kind in (*Kind, SEVERAL)}
     for case in cases:
         groups[case.kinds[0] if len(case.kinds) == 1 else SEVERAL].append(case)
     rows = tuple(_row(kind, own, fits) for kind, own in (groups | {"all": cases}).items())
-    best = fitted(cases).sharpness
-    caption = f"Cells that the planner did not see; sharpness in use {SHARPNESS:g}, best for all {best:g}"
-    print(Table(caption=caption, head=HEAD, rows=rows).to_markdown())
+    print(Table(caption="Cells that the planner did not see", head=HEAD, rows=rows).to_markdown())
     if asked.write:
-        errors = {kind: dataclasses.asdict(_kind_error(groups[kind], fits)) for kind in Kind if groups[kind]}
+        errors = {kind: dataclasses.asdict(_kind_error(groups[kind])) for kind in Kind if groups[kind]}
         ERRORS_FILE.write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
 
 
@@ -130,15 +122,9 @@ def all_cases(known: Path, runs: Sequence[Path]) -> Iterable[Case]:
                     yield _case(kinds, cell, seen, bounds[cell.key].bound if cell.key in bounds else None)
 
 
-def fitted(cases: Sequence[Case]) -> Fit:
-    """Return the sharpness with the least median error, and the widths of the kinds."""
-    sharpness = min(
-        (power / 2 for power in range(4, 33)),
-        key=lambda power: statistics.median([abs(case.error(power)) for case in cases] or [0.0]),
-    )
-    alone = {kind: [case for case in cases if case.kinds == (kind,)] for kind in Kind}
-    widths = {kind: half_width(abs(case.error(sharpness)) for case in own) for kind, own in alone.items()}
-    return Fit(sharpness=sharpness, widths=widths)
+def widths_of(cases: Sequence[Case]) -> dict[Kind, float | None]:
+    """Return half of the interval of each kind."""
+    return {kind: half_width(abs(case.error) for case in cases if case.kinds == (kind,)) for kind in Kind}
 
 
 def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
@@ -225,10 +211,10 @@ def _rivals(cell: CellSummary, seen: Measurements, node: Node) -> dict[str, floa
     return {name: min(rate, needed) for name, rate in zip(RIVALS, rates, strict=True)}
 
 
-def _kind_error(cases: Sequence[Case], fits: Mapping[int, Fit]) -> KindError:
+def _kind_error(cases: Sequence[Case]) -> KindError:
     """Return what the table says of a kind, and half of the interval of its next prediction."""
-    errors = [case.error(fits[case.half].sharpness) for case in cases]
-    off, width = [abs(math.expm1(error)) for error in errors], half_width(map(abs, errors))
+    off = [abs(math.expm1(case.error)) for case in cases]
+    width = half_width(abs(case.error) for case in cases)
     return KindError(
         median_error=round(statistics.median(off), 3),
         within_frac=round(statistics.mean(error <= WITHIN_GOAL for error in off), 2),
@@ -236,16 +222,18 @@ def _kind_error(cases: Sequence[Case], fits: Mapping[int, Fit]) -> KindError:
     )
 
 
-def _row(kind: str, cases: Sequence[Case], fits: Mapping[int, Fit]) -> tuple[str, ...]:
-    """Return the figures of some cells, each with what was fitted to the other half."""
+def _row(
+    kind: str, cases: Sequence[Case], fits: Mapping[int, Mapping[Kind, float | None]]
+) -> tuple[str, ...]:
+    """Return the figures of some cells, each with the intervals of the other half."""
     if not cases:
         return kind, "0", "no data", *[""] * (len(HEAD) - 3)
-    errors = [case.error(fits[case.half].sharpness) for case in cases]
-    widths = [fits[case.half].width(case) for case in cases]
+    errors = [case.error for case in cases]
+    widths = [width(case, fits[case.half]) for case in cases]
     shares: tuple[list[bool], ...] = (
         [abs(math.expm1(error)) <= WITHIN_GOAL for error in errors],
         [right for case in cases if (right := case.right()) is not None],
-        [abs(error) <= width for error, width in zip(errors, widths, strict=True) if width is not None],
+        [abs(error) <= half for error, half in zip(errors, widths, strict=True) if half is not None],
     )
     rivals = ([abs(case.rivals[name] / case.measured - 1) for case in cases] for name in RIVALS)
     figures = (

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from storebench.planner.model import Demand, Node, delivered, hit_rate, limits
+from storebench.planner.model import Demand, Node, hit_rate, limits
 from storebench.report.bottleneck import looks_ahead
 from storebench.report.cells import MEMORY_FORMAT, CellSummary
 from storebench.settings.words import CacheState, ComputeKind, Share
@@ -132,7 +132,7 @@ class Measurements:
                 bytes_per_s=self.device_rate(base.backend, "best"),
             )
             of_base = replace(demand, handoff_s=waiting_s)
-            demand = replace(demand, scale=measured / delivered(limits(of_base, node)))
+            demand = replace(demand, scale=measured / min(limits(of_base, node).values()))
         if wanted.workers:
             demand = replace(demand, handoff_s=self.handoff_s if wanted.computes else waiting_s)
         if wanted.model and base.cell.model != wanted.model:

@@ -2,13 +2,9 @@
 
 import enum
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storebench.report.roofline import BUSY_FRAC
-
-SHARPNESS = 3.5
-"""Exponent of the smooth minimum, the best for all cells of benchmarks/plan_error.py."""
 
 
 class Limit(enum.StrEnum):
@@ -89,17 +85,6 @@ def limits(demand: Demand, node: Node, busy_frac: float = BUSY_FRAC) -> dict[Lim
 
 def _per_s(capacity: float, need: float) -> float:
     return capacity / need if need > 0 else math.inf
-
-
-def delivered(found: Mapping[Limit, float], sharpness: float = SHARPNESS) -> float:
-    """Return a smooth minimum of limits, (sum of rate^-sharpness)^(-1/sharpness), which is below the lowest of them."""
-    # Workers and the cores that they run on are one resource, so only the lower of the two counts.
-    processor = min((Limit.WORKERS, Limit.CORES), key=lambda name: found.get(name, math.inf))
-    stages = [
-        rate for name, rate in found.items() if name is processor or name not in (Limit.WORKERS, Limit.CORES)
-    ]
-    least = min(stages)
-    return least * math.pow(math.fsum(math.pow(rate / least, -sharpness) for rate in stages), -1 / sharpness)
 
 
 def hit_rate(resident: float) -> float:

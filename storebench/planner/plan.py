@@ -20,7 +20,7 @@ from storebench.planner.measured import (
     stored_bytes,
     why_not,
 )
-from storebench.planner.model import SHARPNESS, Demand, Limit, Node, delivered, limits
+from storebench.planner.model import Demand, Limit, Node, limits
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, backend_rank
 from storebench.report.labels import backend_label, caveats, number, readahead_label, size
 from storebench.report.roofline import BUSY_FRAC
@@ -324,12 +324,12 @@ class _Planner:
         )
         demand = self._demand(backend, readahead_kib, resident)
         found = limits(demand, node)
-        alone, rate = node.samples_per_s, target.nodes * delivered(found)
+        alone, rate = node.samples_per_s, target.nodes * min(found.values())
         hours, total_h = target.samples / rate / _HOUR, None
         if target.epochs is not None:
             total_h = target.epochs * hours
             with suppress(Lacking):
-                filling = target.nodes * delivered(limits(self._demand(backend, readahead_kib, 0.0), node))
+                filling = target.nodes * min(limits(self._demand(backend, readahead_kib, 0.0), node).values())
                 total_h += target.samples / filling / _HOUR - hours
         kinds, busy, need = self._kinds(own, resident), rate / target.needed, self._need(demand, own[0])
         first, *behind = found
@@ -356,7 +356,7 @@ class _Planner:
             build_s=statistics.median(times) * target.samples if times else None,
             kinds=tuple(kinds),
             curve=tuple(
-                (each, target.nodes * delivered(limits(demand, replace(node, samples_per_s=each))))
+                (each, target.nodes * min(limits(demand, replace(node, samples_per_s=each)).values()))
                 for each in (alone * 2.0**power for power in range(-4, 5))
             ),
         )
@@ -412,11 +412,10 @@ class _Planner:
         return [kind for kind, is_so in differs.items() if is_so]
 
     def _need(self, demand: Demand, cell: CellSummary) -> Need:
-        """Return what gives the loading rate of a node whose smooth minimum with the accelerators keeps them busy."""
+        """Return what gives the loading rate that keeps a node's accelerators busy."""
         target, alone = self.target, self.target.accelerator.images_per_s
         taken, wished = target.count / (1 / alone + demand.handoff_s), BUSY_FRAC * target.count * alone
-        wished = wished if wished < taken else BUSY_FRAC * taken
-        rate = math.pow(math.pow(wished, -SHARPNESS) - math.pow(taken, -SHARPNESS), -1 / SHARPNESS)
+        rate = wished if wished < taken else BUSY_FRAC * taken
         return Need(
             cores=math.ceil(rate * demand.cpu_s / demand.scale),
             workers=math.ceil(rate / target.count * demand.span_s / demand.scale),

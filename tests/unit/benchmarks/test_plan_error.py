@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plan_error import SEVERAL, Case, all_cases, fitted
+from benchmarks.plan_error import SEVERAL, Case, all_cases, width, widths_of
 from storebench.planner.errors import MEDIAN_GOAL, Kind, KindError
 from storebench.results import Record
 from storebench.settings.words import ComputeKind
@@ -39,7 +39,7 @@ def test_cells_on_their_curve_are_predicted_from_the_known_run(tmp_path: Path) -
     found = cases(tmp_path, LOADING, RECORDS)
     assert {case.cell.cell.cell_id for case in found} == {record.cell.cell_id for record in BESIDE}
     assert {case.kinds for case in found} == {(Kind.ACCELERATOR_LOOP,), (Kind.ACCELERATOR_WORKERS,)}
-    assert max(abs(case.error(100.0)) for case in found if not case.cell.cell.workers) < 0.03
+    assert max(abs(case.error) for case in found if not case.cell.cell.workers) < 0.03
     assert {case.half for case in found} == {0, 1}
     seen = BESIDE[0].cell.cell_id
     again = cases(tmp_path / "again", [*LOADING, *(r for r in BESIDE if r.cell.cell_id == seen)], RECORDS)
@@ -58,13 +58,13 @@ def test_cells_that_differ_in_two_ways_are_of_two_kinds(tmp_path: Path) -> None:
 def test_the_interval_of_a_kind_needs_nine_cells_and_that_of_two_kinds_is_wider(tmp_path: Path) -> None:
     found = cases(tmp_path, LOADING, RECORDS)
     alone = [case for case in found if case.kinds == (Kind.ACCELERATOR_LOOP,)]
-    fit = fitted(alone)
-    assert fit.widths[Kind.WORKERS] is None
+    widths = widths_of(alone)
+    assert widths[Kind.WORKERS] is None
     both = dataclasses.replace(alone[0], kinds=(Kind.ACCELERATOR_LOOP, Kind.ACCELERATOR_LOOP))
-    one, two = fit.width(alone[0]), fit.width(both)
+    one, two = width(alone[0], widths), width(both, widths)
     assert one is not None
     assert two == pytest.approx(2**0.5 * one)
-    assert fitted(alone[:8]).width(alone[0]) is None
+    assert width(alone[0], widths_of(alone[:8])) is None
 
 
 def test_the_command_prints_a_row_for_each_kind(tmp_path: Path) -> None:

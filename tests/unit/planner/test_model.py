@@ -1,13 +1,12 @@
 """The formulas of the planner: each limit binds where it should, and the cache hits as often as a simulated one."""
 
 import dataclasses
-import math
 import random
 
 import pytest
 
 from storebench.planner.errors import half_width
-from storebench.planner.model import Demand, Limit, Node, delivered, hit_rate, limits
+from storebench.planner.model import Demand, Limit, Node, hit_rate, limits
 
 DEMAND = Demand(cpu_s=2e-3, producing_s=2e-3)
 """A sample that takes 2 ms to decode."""
@@ -42,13 +41,6 @@ def test_the_scarcest_resource_is_the_limit(demand: Demand, node: Node, limit: L
     found = limits(demand, node)
     assert next(iter(found)) is limit
     assert found[limit] == pytest.approx(rate)
-
-
-def test_two_near_limits_deliver_less_than_either_and_far_ones_the_lower() -> None:
-    near = {Limit.ACCELERATORS: 1000.0, Limit.BANDWIDTH: 1000.0}
-    assert delivered(near, 2.0) == pytest.approx(1000 / math.sqrt(2))
-    assert delivered(near | {Limit.BANDWIDTH: 1e6}, 2.0) == pytest.approx(1000, rel=1e-3)
-    assert delivered({Limit.WORKERS: 1000.0, Limit.CORES: 1000.0}, 2.0) == 1000
 
 
 def simulated(resident: float, count: int = 400, epochs: int = 12) -> float:

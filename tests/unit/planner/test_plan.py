@@ -95,7 +95,7 @@ def test_a_store_delivers_what_the_scarcest_resource_permits(
     found = planned(cli, run, *words.split())[store]
     assert found["limit"] == limit
     assert found["images_per_s"] == pytest.approx(rate, rel=0.06)
-    assert found["low"] < found["images_per_s"] < found["high"]
+    assert found["low"] < found["images_per_s"] <= found["high"]
 
 
 def test_what_lifts_the_limit_keeps_the_accelerators_busy(run: Path, cli: Any) -> None:
@@ -104,7 +104,7 @@ def test_what_lifts_the_limit_keeps_the_accelerators_busy(run: Path, cli: Any) -
     assert before["lift"] == f"{before['need']['cores']} cores"
     options = ("--workers", str(before["need"]["workers"]), "--cores", str(before["need"]["cores"]))
     after = planned(cli, run, "gpu=1000:4", *options)["png"]
-    assert after["busy"] == pytest.approx(0.9, abs=0.03)
+    assert after["busy"] >= 0.9
     assert planned(cli, run, "gpu=100", "--workers", "2")["png"]["lift"] == ""
 
 
