@@ -25,7 +25,7 @@ from storebench.report.bottleneck import Bound, bottlenecks
 from storebench.report.cells import CellSummary, summarise
 from storebench.report.labels import percent
 from storebench.report.tables import Table
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.settings.words import LOCAL, CacheState, ComputeKind
 from storebench.tiers import find_tier
 
 RIVALS = ("min of two rates", "DS-Analyzer", "times workers")
@@ -108,9 +108,13 @@ def main() -> None:
 def all_cases(known: Path, runs: Sequence[Path]) -> Iterable[Case]:
     """Yield the cells of some runs that a known run permits to predict, and does not have."""
     cells = [cell for file in find_runs(known) for cell in summarise(load_results(file))]
+    given = [summarise(load_results(file)) for file in find_runs(list(runs))]
+    # A run at servers tells about them by its cells that emulate nothing.
+    cells += [
+        cell for found in given for cell in found if cell.cell.place.remote and not cell.cell.place.emulated
+    ]
     have = {cell.cell.cell_id for cell in cells}
-    for file in find_runs(list(runs)):
-        found = summarise(load_results(file))
+    for found in given:
         bounds = bottlenecks(found)
         for cell in found:
             group = next((group for group in pooled([cell, *cells]) if cell in group), [])
@@ -131,6 +135,8 @@ def _kinds(cell: CellSummary, seen: Iterable[CellSummary]) -> tuple[Kind, ...]:
     """Return in what a cell differs from those of its store that were seen."""
     own = cell.cell
     alike = [other.cell for other in seen if other.backend == cell.backend]
+    if own.place.remote:
+        return (Kind.PLACE,) if any(other.place.kind == own.place.kind for other in alike) else ()
     here = [(other.cache, bool(other.workers)) for other in alike]
     limited = [other for other in alike if other.cache is CacheState.LIMITED]
     warm = [other for other in alike if other.cache is CacheState.WARM]
@@ -163,6 +169,12 @@ def _case(
     tier = None if own.tier is None else find_tier(own.tier)
     emulated = own.compute.kind is ComputeKind.EMULATED
     best = seen.device_rate(cell.backend, "best")
+    place, first_byte_ms = LOCAL, cell.fact("place_first_byte_ms")
+    if own.place.remote:
+        place = next(
+            c.cell.place for c in cells if c.cell.place.kind == own.place.kind and c.backend == cell.backend
+        )
+        best = 1e6 * (cell.fact("place_emulated_mb_s") or math.inf)
     node = Node(
         cores=cell.fact("conditions_cores") or 1,
         accelerators=own.ranks,
@@ -174,6 +186,8 @@ def _case(
     wanted = Wanted(
         backend=cell.backend,
         workers=own.workers,
+        place=place,
+        first_byte_s=first_byte_ms and first_byte_ms / 1e3,
         resident=resident_share(cell),
         readahead_kib=own.readahead_kib,
         ranks=own.ranks,
@@ -197,7 +211,7 @@ def _rivals(cell: CellSummary, seen: Measurements, node: Node) -> dict[str, floa
         loading, key=lambda c: (c.cell.cache is not cell.cell.cache, abs(c.cell.workers - cell.cell.workers))
     )
     alone = next((c for c in loading if c.cell.cache is near.cell.cache and not c.cell.workers), near)
-    held = next(other for other in loading if other.cell.cache is CacheState.WARM)
+    held = next((other for other in loading if other.cell.cache is CacheState.WARM), near)
     needed = node.accelerators * node.samples_per_s
     prep = node.cores / (held.median("whole_cpu_s_per_sample") or math.nan)
     payload = (near.median("payload_bytes") or math.nan) / (near.median("samples") or math.nan)

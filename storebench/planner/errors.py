@@ -27,6 +27,7 @@ class Kind(enum.StrEnum):
     COLD = "a cold start"
     DEVICE = "another storage"
     BATCH = "another batch size"
+    PLACE = "a server, from its first byte"
 
 
 @dataclass(frozen=True, kw_only=True)

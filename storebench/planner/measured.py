@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from storebench.formats.remote import RemoteOptions
 from storebench.planner.model import Demand, Node, hit_rate, limits
 from storebench.report.bottleneck import looks_ahead
 from storebench.report.cells import MEMORY_FORMAT, CellSummary
-from storebench.settings.words import CacheState, ComputeKind, Share
+from storebench.settings.words import LOCAL, CacheState, ComputeKind, Place, Share
 
 REQUEST_BYTES = 256 << 10
 """Most bytes of a request: providers of block storage count a larger one as several."""
@@ -27,6 +28,10 @@ class Wanted:
 
     backend: str
     workers: int
+    place: Place = LOCAL
+    """The server that is asked; any other place is like this disk."""
+    first_byte_s: float | None = None
+    """The server's time to the first byte; None for the measured one."""
     resident: float = 1.0
     """Share of the store that the page cache can hold; 0 from a cold start."""
     readahead_kib: int | None = None
@@ -41,8 +46,6 @@ class Wanted:
 
 def why_not(cell: CellSummary) -> str:
     """Return why a plan cannot use a cell; "" if it can."""
-    if cell.cell.place.remote:
-        return "read from a server, and plans come from local runs"
     if cell.cell.share is not Share.NONE:
         return "read by shared readers"
     if cell.cell.tier is not None:
@@ -58,7 +61,15 @@ class Measurements:
 
     def demand(self, wanted: Wanted) -> Demand:
         """Return the needs of a sample of a store. Raises `Lacking` if no cell tells them."""
-        own = [cell for cell in self.cells if cell.backend == wanted.backend]
+        own = [
+            cell
+            for cell in self.cells
+            if cell.backend == wanted.backend and asked_place(cell) == wanted.place
+        ]
+        if wanted.place.remote:
+            base = _nearest(own, wanted)
+            assert base is not None
+            return self._for_loop(_from_server(base, wanted), base, wanted)
         held = [cell for cell in own if _in_memory(cell)]
         warm = _nearest(held, wanted)
         if wanted.resident >= 1 or any(cell.cell.backend.format == MEMORY_FORMAT for cell in own):
@@ -123,7 +134,7 @@ class Measurements:
             producing_s=max(demand.producing_s + span_s, 0.1 * demand.producing_s),
         )
         measured, waiting_s = base.median("samples_per_s"), self._waiting_handoff_s(base)
-        loads = base.cell.compute.kind is ComputeKind.NONE
+        loads = base.cell.compute.kind is ComputeKind.NONE and not base.cell.place.remote
         if own and wanted.workers and resident_share(base) == wanted.resident and loads and measured:
             node = Node(
                 cores=base.fact("conditions_cores") or 1,
@@ -146,7 +157,9 @@ class Measurements:
         """Return the seconds of CPU, and of the producer, that a worker adds to a sample that loads in the loop."""
         pairs: dict[str, tuple[list[CellSummary], list[CellSummary]]] = {}
         for cell in self.cells:
-            if _in_memory(cell) and cell.cell.compute.kind is ComputeKind.NONE:
+            alike = asked_place(cell).remote == asked_place(base).remote
+            held = _in_memory(cell) or cell.cell.place.remote
+            if alike and held and cell.cell.compute.kind is ComputeKind.NONE:
                 pairs.setdefault(cell.backend, ([], []))[bool(cell.cell.workers)].append(cell)
         both = [pair for pair in pairs.values() if all(pair)]
         if not both:
@@ -187,6 +200,32 @@ def pooled(cells: Iterable[CellSummary]) -> list[list[CellSummary]]:
         key = (cell.environment_key, data.name, data.split, data.image_size, shape)
         groups.setdefault(key, []).append(cell)
     return list(groups.values())
+
+
+def asked_place(cell: CellSummary) -> Place:
+    """Return the server that a cell asks, or the local disk."""
+    return cell.cell.place if cell.cell.place.remote else LOCAL
+
+
+def requests_in_flight(cell: CellSummary) -> int:
+    """Return the requests that each process of a cell at a server has under way."""
+    backend = cell.cell.backend
+    return RemoteOptions.parse(backend.options, backend.name).inflight
+
+
+def _from_server(base: CellSummary, wanted: Wanted) -> Demand:
+    """Return the needs of a sample that is asked of a server: first byte and transfer, over the requests in flight."""
+    requests, received = _per_sample(base, "remote_count"), _per_sample(base, "remote_received_bytes")
+    first_byte_s, rate = wanted.first_byte_s, 1e6 * (base.fact("place_mb_s") or math.inf)
+    if first_byte_s is None:
+        first_byte_s = (base.fact("place_first_byte_ms") or 0.0) / 1e3
+    return Demand(
+        cpu_s=_cpu_s(base),
+        producing_s=base.per_sample("decode_s") + base.per_sample("prep_s"),
+        request_s=(requests * first_byte_s + received / rate) / requests_in_flight(base),
+        device_bytes=received,
+        requests=requests,
+    )
 
 
 def _nearest(cells: Sequence[CellSummary], wanted: Wanted) -> CellSummary | None:

@@ -32,6 +32,8 @@ class Demand:
     """Its wait for the device."""
     handoff_s: float = 0.0
     """Time in which the loop receives it from a worker."""
+    request_s: float = 0.0
+    """Time of its request to a server over the requests in flight; the process does other things meanwhile."""
     device_bytes: float = 0.0
     requests: float = 0.0
     scale: float = 1.0
@@ -77,6 +79,8 @@ def limits(demand: Demand, node: Node, busy_frac: float = BUSY_FRAC) -> dict[Lim
         found[slower] = demand.scale * _per_s(processes, step_s + demand.span_s)
     if processes * (node.workers + 1) > node.cores:
         found[Limit.CORES] = demand.scale * _per_s(node.cores, demand.cpu_s)
+    if demand.request_s:
+        found[Limit.LATENCY] = _per_s(processes * max(1, node.workers), demand.request_s)
     found[Limit.BANDWIDTH] = _per_s(node.bytes_per_s, demand.device_bytes)
     found[Limit.REQUESTS] = _per_s(node.requests_per_s, demand.requests)
     finite = {name: rate for name, rate in found.items() if math.isfinite(rate)}

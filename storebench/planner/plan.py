@@ -15,17 +15,19 @@ from storebench.planner.measured import (
     Lacking,
     Measurements,
     Wanted,
+    asked_place,
     disturbed,
     pooled,
+    requests_in_flight,
     stored_bytes,
     why_not,
 )
 from storebench.planner.model import Demand, Limit, Node, limits
 from storebench.report.cells import MEMORY_FORMAT, CellSummary, backend_rank
-from storebench.report.labels import backend_label, caveats, number, readahead_label, size
+from storebench.report.labels import backend_label, caveats, number, place_words, readahead_label, size
 from storebench.report.roofline import BUSY_FRAC
 from storebench.settings.backend import Backend
-from storebench.settings.words import CacheState, ComputeKind
+from storebench.settings.words import CacheState, ComputeKind, Place
 
 _HOUR = 3600
 _INPUTS = {
@@ -89,6 +91,8 @@ class Need:
     workers: int
     bytes_per_s: float
     requests_per_s: float
+    requests_in_flight: int
+    """Of a process that asks a server; 0 for any other."""
     resident_bytes: float
 
 
@@ -97,6 +101,8 @@ class StorePlan:
     """What one store delivers to all nodes together."""
 
     store: str
+    place: Place
+    """The server that is asked."""
     readahead_kib: int | None
     """The read-ahead, where it makes a difference."""
     container: str
@@ -125,14 +131,14 @@ class StorePlan:
     def converted(self, best: "StorePlan") -> "StorePlan":
         """Return it with the epochs after which a conversion to the fastest store pays, if that is worth it."""
         build_s = 0.0 if self.container == best.container else best.build_s
-        if build_s is None or best.images_per_s < _FASTER * self.images_per_s:
+        if self.place.remote or build_s is None or best.images_per_s < _FASTER * self.images_per_s:
             return self
         return replace(self, pays_after_epochs=build_s / (_HOUR * (self.epoch_h - best.epoch_h)))
 
     @property
     def label(self) -> str:
         """Its name for people."""
-        name = backend_label(self.store)
+        name = ", ".join(filter(None, (backend_label(self.store), place_words(self.place))))
         if self.readahead_kib is None:
             return name
         return f"{name}, {readahead_label(self.readahead_kib).removeprefix('read-ahead ')} ahead"
@@ -188,13 +194,13 @@ def plan(cells: Iterable[CellSummary], dataset: str | None = None, **target: Any
             f"no store can be planned from these cells ({lacking[0] if lacking else 'none has figures'})",
             hint="'storebench bench planner' measures all that a plan needs.",
         )
-    best = next((store for store in made if not store.in_place), made[0])
+    best = next((store for store in made if not store.in_place and not store.place.remote), made[0])
     handing = {cell.cell.compute.kind for cell in planner.measured.cells if cell.cell.workers}
     if planner.target.workers and handing <= {ComputeKind.NONE}:
         lacking.append(
             'handoff beside an accelerator: add cells with workers = 2 and compute = "emulated:10"'
         )
-    noisy = [backend_label(store) for store, own in planner.by_store.items() if any(map(disturbed, own))]
+    noisy = [backend_label(store) for (store, _), own in planner.by_store.items() if any(map(disturbed, own))]
     return Plan(
         target=planner.target,
         dataset=group[0].cell.data.name,
@@ -273,7 +279,7 @@ class _Planner:
         errors = read_errors()
         widths = {kind: e.half_width for kind, e in errors.items() if e.half_width is not None}
         self.widths = {kind: widths.get(kind, max(widths.values(), default=math.inf)) for kind in Kind}
-        self.by_store: dict[str, list[CellSummary]] = {}
+        self.by_store: dict[tuple[str, Place], list[CellSummary]] = {}
         reasons = dict[str, str]()
         for cell in sorted(group, key=lambda cell: backend_rank(cell.backend)):
             if cell.is_null or cell.cell.backend.format == MEMORY_FORMAT:
@@ -281,10 +287,10 @@ class _Planner:
             if reason := why_not(cell):
                 reasons[cell.backend] = reason
             else:
-                self.by_store.setdefault(cell.backend, []).append(cell)
+                self.by_store.setdefault((cell.backend, asked_place(cell)), []).append(cell)
         refused: dict[str, list[str]] = {}
         for store, reason in reasons.items():
-            if store not in self.by_store:
+            if store not in {name for name, _ in self.by_store}:
                 refused.setdefault(reason, []).append(store)
         self.unusable = [
             f"{first}{f' and {len(others)} more' if others else ''}: {reason}"
@@ -314,6 +320,8 @@ class _Planner:
         target, backend, resident = self.target, own[0].cell.backend, self._resident(own[0])
         store, workers = backend.name, self._workers(backend)
         shared, device = target.bytes_per_s or math.inf, self.measured.device_rate(store, "best")
+        if (place := asked_place(own[0])).remote:
+            device = 1e6 * (own[0].fact("place_emulated_mb_s") or math.inf)
         node = Node(
             cores=target.cores,
             accelerators=target.count,
@@ -322,14 +330,16 @@ class _Planner:
             bytes_per_s=shared / target.nodes if target.other_storage else device,
             requests_per_s=(target.requests_per_s or math.inf) / target.nodes,
         )
-        demand = self._demand(backend, readahead_kib, resident)
+        demand = self._demand(backend, place, readahead_kib, resident)
         found = limits(demand, node)
         alone, rate = node.samples_per_s, target.nodes * min(found.values())
         hours, total_h = target.samples / rate / _HOUR, None
         if target.epochs is not None:
             total_h = target.epochs * hours
             with suppress(Lacking):
-                filling = target.nodes * min(limits(self._demand(backend, readahead_kib, 0.0), node).values())
+                filling = target.nodes * min(
+                    limits(self._demand(backend, place, readahead_kib, 0.0), node).values()
+                )
                 total_h += target.samples / filling / _HOUR - hours
         kinds, busy, need = self._kinds(own, resident), rate / target.needed, self._need(demand, own[0])
         first, *behind = found
@@ -341,6 +351,7 @@ class _Planner:
         times = [seconds / count for seconds, count in built if seconds and count]
         return StorePlan(
             store=store,
+            place=place,
             readahead_kib=readahead_kib,
             container=f"{backend.format}+{backend.codec}",
             images_per_s=rate,
@@ -351,7 +362,7 @@ class _Planner:
             total_h=total_h,
             limit=first,
             behind=next(iter(behind), None),
-            lift="" if busy >= BUSY_FRAC else _lift(first, need, backend),
+            lift="" if busy >= BUSY_FRAC else _lift(first, need, backend, place),
             need=need,
             build_s=statistics.median(times) * target.samples if times else None,
             kinds=tuple(kinds),
@@ -372,19 +383,21 @@ class _Planner:
         """Return the workers that a process can use: a store with an order of its own is one stream."""
         return min(self.target.workers, 1) if backend.native_order else self.target.workers
 
-    def _demand(self, backend: Backend, readahead_kib: int | None, resident: float) -> Demand:
+    def _demand(self, backend: Backend, place: Place, readahead_kib: int | None, resident: float) -> Demand:
         """Return the needs on the target's storage: waits become requests one after another, as far as the reader waits."""
         demand = self.measured.demand(
             Wanted(
                 backend=backend.name,
                 workers=self._workers(backend),
+                place=place,
+                first_byte_s=self.target.first_byte_s,
                 resident=resident,
                 readahead_kib=readahead_kib,
                 ranks=self.target.count,
                 model=self.model,
             )
         )
-        if not demand.device_bytes or not self.target.other_storage:
+        if not demand.device_bytes or not self.target.other_storage or place.remote:
             return demand
         demand = replace(demand, requests=max(demand.requests, demand.device_bytes / REQUEST_BYTES))
         if self.target.first_byte_s is None:
@@ -398,6 +411,7 @@ class _Planner:
         """Return in what the prediction differs from the cells."""
         target, workers = self.target, self._workers(own[0].cell.backend)
         limited = any(cell.cell.cache is CacheState.LIMITED for cell in own)
+        asked, resident = asked_place(own[0]).remote, 1.0 if asked_place(own[0]).remote else resident
         differs = {
             Kind.ACCELERATOR_LOOP: not target.workers,
             Kind.ACCELERATOR_WORKERS: bool(target.workers),
@@ -408,6 +422,7 @@ class _Planner:
             Kind.MEMORY_OF_DEVICE: 0 < resident < 1 and not limited,
             Kind.COLD: resident <= 0,
             Kind.DEVICE: resident < 1 and target.other_storage,
+            Kind.PLACE: asked,
         }
         return [kind for kind, is_so in differs.items() if is_so]
 
@@ -421,13 +436,18 @@ class _Planner:
             workers=math.ceil(rate / target.count * demand.span_s / demand.scale),
             bytes_per_s=target.nodes * rate * demand.device_bytes,
             requests_per_s=target.nodes * rate * demand.requests,
+            requests_in_flight=math.ceil(
+                rate / target.count * demand.request_s * requests_in_flight(cell) if demand.request_s else 0
+            ),
             resident_bytes=stored_bytes(cell) * target.samples,
         )
 
 
-def _lift(limit: Limit, need: Need, backend: Backend) -> str:
+def _lift(limit: Limit, need: Need, backend: Backend, place: Place) -> str:
+    if place.remote and limit is Limit.LATENCY:
+        return f"{need.requests_in_flight:,} requests in flight"
     workers = "another reader" if backend.native_order else f"{need.workers:,} workers each"
-    memory = f" or {size(need.resident_bytes)}"
+    memory = "" if place.remote else f" or {size(need.resident_bytes)}"
     return {
         Limit.CORES: f"{need.cores:,} cores",
         Limit.WORKERS: workers,
