@@ -1,5 +1,6 @@
 """Random reads of the samples in a file of another program: timed cold, with the file evicted before each, and warm."""
 
+import math
 import random
 import re
 import statistics
@@ -139,9 +140,9 @@ def drawn(items: Sequence[Any], count: int) -> list[Any]:
     return random.Random(SEED).sample(items, min(count, len(items)))
 
 
-def paged(nbytes: float) -> float:
-    """Return the bytes of the pages that a range of this size touches, averaged over its possible offsets."""
-    return ((max(1.0, nbytes) - 1) / PAGE_BYTES + 1) * PAGE_BYTES
+def paged(nbytes: float) -> int:
+    """Return the bytes of the fewest pages that hold a range of this size."""
+    return max(1, math.ceil(nbytes / PAGE_BYTES)) * PAGE_BYTES
 
 
 def spread(sizes: npt.ArrayLike) -> tuple[int, int, int]:

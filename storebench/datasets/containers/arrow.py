@@ -68,7 +68,7 @@ class Rows(Container):
                 where=path,
                 hint="Name another column with #IMAGE,LABEL.",
             )
-        label = self.label_field(schema.names, path)
+        label = self.label_field(schema.names, path, image)
         return {name: schema.field(name).type for name in (image, label) if name}
 
     def read(self, index: int) -> bytes | Image:

@@ -129,6 +129,7 @@ class Container(ABC):
 
     classes: Classes
     notes: Sequence[str] = ()  # clauses on samples that were left out
+    ignored: Sequence[str] = ()  # fields beside the images where none was found to be the label
     deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
     not_in_place: str = ""  # why its samples cannot be read where they are
 
@@ -171,11 +172,12 @@ class Container(ABC):
             )
         return usual
 
-    def label_field(self, fields: Iterable[str], where: str | Path) -> str:
-        """Return the field of the labels; "" if no field has a usual name."""
+    def label_field(self, fields: Iterable[str], where: str | Path, image: str = "") -> str:
+        """Return the field of the labels; "" if no field beside that of the images has a usual name."""
         names = sorted(fields)
         if self.asked.label:
             return _known(self.asked.label, names, where)
+        self.ignored = [name for name in names if name != image]
         return next((name for name in LABEL_FIELDS if name in names), "")
 
 

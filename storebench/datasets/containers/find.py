@@ -74,10 +74,7 @@ KINDS = (
 
 START_BYTES = 4096
 STATE, INDEX = "state.json", "index.json"
-_MARKS = ("data.mdb", INDEX, f"train/{INDEX}", STATE, "dataset_dict.json")
-"""Files by which a folder is known to be a container."""
-
-_LOOKED_AT = 64  # most files in a folder that are looked at to know it
+_LOOKED_AT = 64  # most entries of a folder that are looked at to know it
 
 _PATTERN = re.compile(r"[*?\[]")
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
@@ -93,15 +90,15 @@ def divided(text: str) -> tuple[str, Asked]:
 
 
 def is_container(text: str) -> bool:
-    """Return whether a path is that of a file, a pattern, or a folder that begins with containers, not with images."""
+    """Return whether a path is that of a file, a pattern, or a folder of containers, itself or in folders of splits."""
     path = divided(text)[0]
     if not os.path.isdir(path):  # noqa: PTH112 - Path raises where the text cannot be a path
         return bool(_PATTERN.search(path)) or os.path.isfile(path)  # noqa: PTH113 - as above
     folder = Path(path)
-    if any((folder / name).is_file() for name in _MARKS):
+    if any((folder / name).is_file() for name in (INDEX, STATE)):
         return True
     if folder.stat().st_nlink > 2:  # it has folders, of classes or splits: a million images are not looked at
-        return False
+        return any(path.is_dir() and is_container(str(path)) for path in map(folder.joinpath, TRAIN_FOLDERS))
     with contextlib.suppress(OSError, StorebenchError), os.scandir(folder) as entries:
         for entry in itertools.islice(entries, _LOOKED_AT):
             if entry.name.lower().endswith(EXTENSIONS):

@@ -39,7 +39,7 @@ class Hdf5Arrays(Container):
             folder = posixpath.dirname(self._image)
             beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
             named = {name: name for name in arrays} if self.asked.label else beside
-            label = self.label_field(named, path)
+            label = self.label_field(named, path, posixpath.basename(self._image))
             labels = Labels(path, self.asked)
             if label:
                 _add(arrays[named[label]], len(images), labels, path)

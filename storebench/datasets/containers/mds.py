@@ -97,7 +97,8 @@ class MdsShards(Ranges):
         self.spans = Spans(paths)
         labels = Labels(index, self.asked)
         columns = self._shards[0].columns if self._shards else {}
-        image, label = self.image_field(columns, index), self.label_field(columns, index)
+        image = self.image_field(columns, index)
+        label = self.label_field(columns, index, image)
         self._encoding = columns[image]
         if self._encoding not in (*_FILES, _PIL):
             raise CorruptDataError(

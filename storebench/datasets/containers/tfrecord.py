@@ -37,7 +37,7 @@ class TfRecords(Ranges):
                     where = f"{path}: sample at byte {offset:,}"
                     example = _parsed(record, where)
                     self.image = self.image or self.image_field(example, path)
-                    self.label = self.label or self.label_field(example, path)
+                    self.label = self.label or self.label_field(example, path, self.image)
                     labels.add(_value(example, self.label), where)
                     self.spans.append(shard, offset, len(record))
                     if time.perf_counter() > self.deadline:
