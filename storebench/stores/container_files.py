@@ -63,15 +63,13 @@ def find_samples(path: Path, *, samples: int) -> FileContent:
     seconds = time.perf_counter() - started
     container = copy.deepcopy(container)  # nothing of it is open: mapped pages could not be evicted
     if not len(container.classes.labels):
-        return FileContent(candidates=[])
+        return [], {}
     if isinstance(container, ParquetRows):
-        candidate = _row_groups(container, samples)
-    elif isinstance(container, ArrowRows):
-        candidate = _batches(container, samples)
-    else:
-        assert isinstance(container, Ranges)
-        candidate = _ranges(container, samples, seconds)
-    return FileContent(candidates=[candidate])
+        return [_row_groups(container, samples)], {}
+    if isinstance(container, ArrowRows):
+        return [_batches(container, samples)], {}
+    assert isinstance(container, Ranges)
+    return [_ranges(container, samples, seconds)], {}
 
 
 def _candidate(

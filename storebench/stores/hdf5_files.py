@@ -88,7 +88,7 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
         words = [f"{data.name} ({'x'.join(map(str, data.shape)) or 'one'} {data.kind})" for data in others]
         more = len(words) - _MOST_OTHERS
         notes["other data sets"] = ", ".join(words[:_MOST_OTHERS]) + (f" and {more} more" if more > 0 else "")
-    return FileContent(candidates=candidates, notes=notes)
+    return candidates, notes
 
 
 @contextmanager

@@ -109,23 +109,22 @@ def _findings(path: Path, kind: str, database: str | None, samples: int) -> Insp
     stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
     frac = resident([path]).frac
     if kind == "LMDB":
-        content = find_lmdb(path, database=database, samples=samples)
+        candidates, notes = find_lmdb(path, database=database, samples=samples)
     elif kind == "HDF5":
         from storebench.stores.hdf5_files import find_hdf5
 
-        content = find_hdf5(path, samples=samples)
+        candidates, notes = find_hdf5(path, samples=samples)
     else:
         from storebench.stores.container_files import find_samples
 
-        content = find_samples(path, samples=samples)
-    ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
+        candidates, notes = find_samples(path, samples=samples)
+    ranked = sorted(candidates, key=lambda candidate: candidate.part.weight, reverse=True)
     chosen = [candidate for candidate in ranked if candidate.source is not None][:3]
     # What was read to find the parts is evicted first, with the rest of the file.
     parts = [
         _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
         for candidate in ranked
     ]
-    notes = dict(content.notes)
     trials: list[Trial] = []
     if chosen and chosen[0].settings is not None and chosen[0].source is not None:
         with scratch_folder("trials") as folder:

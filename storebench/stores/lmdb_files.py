@@ -61,7 +61,7 @@ def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
             candidates += _lmdb_parts(path, env, name, page_bytes, samples, notes)
     if database is None and len(names) > _MOST_DATABASES:
         notes["named databases"] = f"more than {_MOST_DATABASES}, of which the first were inspected"
-    return FileContent(candidates=candidates, notes=notes)
+    return candidates, notes
 
 
 def _named_databases(env: Any) -> list[str]:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +127,8 @@ class Candidate:
     heap_bytes: int = 1  # that a read of a value needs at least
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileContent:
-    """The kinds of samples in a file, and notes on the rest by name."""
-
-    candidates: Sequence[Candidate]
-    notes: dict[str, str] = field(default_factory=dict)
+FileContent = tuple[Sequence[Candidate], dict[str, str]]
+"""The kinds of samples in a file, and notes on the rest by name."""
 
 
 def drawn(items: Sequence[Any], count: int) -> list[Any]:
@@ -224,10 +220,10 @@ def _warm(source: Source, budget_s: float) -> tuple[Reads, list[int], list[bytes
     with source.open() as prepare:
         deadline = time.perf_counter() + budget_s
         for item in source.items:
-            value = prepare(item)()
-            sizes.append(_nbytes(value))
+            pieces = _pieces(prepare(item)())
+            sizes.append(sum(map(len, pieces)))
             if len(values) < 8:
-                values.append(_as_bytes(value)[: 4 << 20])
+                values.append(max(pieces, key=len, default=b"")[: 4 << 20])
             if time.perf_counter() > deadline:
                 break
         before = resident([source.path])
@@ -256,28 +252,17 @@ def _reads(seconds: Sequence[float], *, read_bytes: float | None, reason: str = 
     )
 
 
-def _nbytes(value: Any) -> int:
-    """Return the bytes of a value as it was read: bytes, text, an array, or an array or a record of those."""
-    if isinstance(value, np.ndarray | np.generic):
-        return sum(map(_nbytes, _held(value))) if value.dtype.hasobject else value.nbytes
-    return len(_as_bytes(value))
-
-
-def _as_bytes(value: Any) -> bytes:
-    """Return a value as bytes; of an array of objects its first one, and of a record the largest of its fields."""
+def _pieces(value: Any) -> list[bytes]:
+    """Return a value as it was read as bytes: those of bytes or text, and of each part of an array or a record."""
     if isinstance(value, np.ndarray | np.generic):
         if not value.dtype.hasobject:
-            return value.tobytes()
-        held = _held(value)
-        return b"".join(map(_as_bytes, [max(held, key=_nbytes)] if value.dtype.names else held[:1]))
+            return [value.tobytes()]
+        held = [value[name] for name in value.dtype.names] if value.dtype.names else value.ravel()
+        return [piece for part in held for piece in _pieces(part)]
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
+        return [value.encode("utf-8", "surrogateescape")]
     # A reference of HDF5 to another object has no bytes.
-    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
-
-
-def _held(value: Any) -> list[Any]:
-    return [value[name] for name in value.dtype.names] if value.dtype.names else list(value.ravel())
+    return [bytes(value)] if isinstance(value, bytes | bytearray | memoryview) else []
 
 
 _MAGIC = {

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, PerProcess, PerThread
+from storebench.datasets.containers.base import Container, Labels
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.errors import CorruptDataError
 
@@ -34,7 +34,6 @@ class Rows(Container):
         """Yield a column of piece `number` of a file in batches."""
 
     def scan(self) -> None:
-        self._last = PerThread()
         self._pieces: list[tuple[Path, int, int]] = []  # file, number within it, rows of all files before
         self._ends = array("q")  # rows of all pieces up to and with each
         labels, expected = Labels(self.files[0], self.asked), None
@@ -56,7 +55,12 @@ class Rows(Container):
                             labels.add(value)
                     self._pieces.append((path, number, before))
                     self._ends.append(len(labels))
-        self.classes = labels.classes(_class_names(schema, self.label))
+        names: tuple[str, ...] = ()
+        # Hugging Face keeps the names of classes in the metadata of a table.
+        with suppress(AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            about = json.loads(schema.metadata[b"huggingface"])
+            names = tuple(map(str, about["info"]["features"][self.label]["names"]))
+        self.classes = labels.classes(names)
 
     def _columns(self, schema: pa.Schema, path: Path) -> dict[str, pa.DataType]:
         """Return the types of the columns of images and, if there is one, of labels."""
@@ -104,7 +108,7 @@ class Rows(Container):
 
     def _row(self, piece: int, index: int) -> Any:
         """Return the image of a row; each thread goes on from the batch that it has read last."""
-        last = self._last
+        last = self.last
         if last.key != piece or index < last.begin:
             path, number, _ = self._pieces[piece]
             following = self.batches(path, number, self.image)
@@ -117,15 +121,6 @@ class Rows(Container):
     def locate(self, index: int) -> str:
         path, _, before = self._pieces[bisect_right(self._ends, index)]
         return f"{path}: row {index - before:,}"
-
-
-def _class_names(schema: Any, label: str) -> tuple[str, ...]:
-    """Return the names of the classes that Hugging Face keeps in the metadata of a table."""
-    try:
-        about = json.loads(schema.metadata[b"huggingface"])
-        return tuple(map(str, about["info"]["features"][label]["names"]))
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return ()
 
 
 class ParquetRows(Rows):
@@ -144,8 +139,7 @@ class ParquetRows(Rows):
 
     def _file(self, path: Path) -> pq.ParquetFile:
         """Return an open file; each thread keeps a few."""
-        last = self._last
-        files = last.__dict__.setdefault("files", {})
+        files = self.last.__dict__.setdefault("files", {})
         if path not in files:
             if len(files) == OPEN_FILES:
                 files.pop(next(iter(files))).close()
@@ -164,29 +158,24 @@ class ParquetRows(Rows):
 
 
 class ArrowRows(Rows):
-    def scan(self) -> None:
-        self._mapped = PerProcess(_mapped, self.files)
-        super().scan()
+    def _open(self) -> dict[Path, list[pa.RecordBatch]]:
+        return {path: list(record_batches(path)) for path in self.files}
 
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         for batch in record_batches(path):
             batch.validate(full=True)  # the library itself trusts the offsets in a file
         with pa.memory_map(str(path)) as source:
-            return _opened(source).schema, list(map(len, self._mapped()[path]))
+            return _opened(source).schema, list(map(len, self.handle[path]))
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
-        yield self._mapped()[path][number].select([column])
+        yield self.handle[path][number].select([column])
 
     def _content(self, index: int) -> Any:
         piece = bisect_right(self._ends, index)
         path, number, _ = self._pieces[piece]
         with reading(path):
-            column = self._mapped()[path][number].column(self.image)
+            column = self.handle[path][number].column(self.image)
             return content_of(column[index - self._begin(piece)])
-
-
-def _mapped(paths: Sequence[Path]) -> dict[Path, list[pa.RecordBatch]]:
-    return {path: list(record_batches(path)) for path in paths}
 
 
 def record_batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,13 @@ class Labels:
         return Classes(ranks[np.array(self._codes)], known)
 
 
+_OPENING = threading.RLock()
+
+
+class _Last(threading.local):
+    key: Any = None
+
+
 class Container(ABC):
     """The samples in files of one kind, found by a scan; picklable, and read by several threads at a time."""
 
@@ -141,6 +148,25 @@ class Container(ABC):
     @abstractmethod
     def scan(self) -> None:
         """Find the samples and their classes."""
+
+    def _open(self) -> Any:
+        """Return what a process opens once and keeps, if anything."""
+        return None
+
+    @property
+    def handle(self) -> Any:
+        with _OPENING:
+            if "_handle" not in self.__dict__:
+                self._handle = self._open()
+            return self._handle
+
+    @property
+    def last(self) -> Any:
+        """What each thread has read last, for a `key`."""
+        return self.__dict__.setdefault("_last", _Last())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_handle", "_last")}
 
     @abstractmethod
     def read(self, index: int) -> bytes | Image:
@@ -252,29 +278,3 @@ class Ranges(Container):
     def locate(self, index: int) -> str:
         path, offset, _ = self.spans.place(index)
         return f"{path}: sample at byte {offset:,}"
-
-
-class PerProcess:
-    """A handle that each process opens when it first needs it, because none can be pickled."""
-
-    def __init__(self, opener: Callable[..., Any], *arguments: Any) -> None:
-        self._opener, self._handle, self._lock = (opener, *arguments), None, threading.Lock()
-
-    def __call__(self) -> Any:
-        with self._lock:
-            if self._handle is None:
-                opener, *arguments = self._opener
-                self._handle = opener(*arguments)
-            return self._handle
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PerProcess, self._opener
-
-
-class PerThread(threading.local):
-    """What each thread has read last; it is not pickled."""
-
-    key: Any = None  # of the shard or piece
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PerThread, ()

@@ -52,10 +52,6 @@ def _is_tar(start: bytes) -> bool:
     return True
 
 
-def _is_tfrecord(start: bytes) -> bool:
-    return masked(crc32c(start[:8])).to_bytes(4, "little") == start[8:12]
-
-
 def _starts(pattern: bytes) -> Callable[[bytes], object]:
     return re.compile(pattern, re.DOTALL).match
 
@@ -69,7 +65,7 @@ KINDS = (
     Kind("LMDB", "lmdb:LmdbRecords", _starts(rb".{16}\xde\xc0\xef\xbe"), several=False),
     Kind("HDF5", "hdf5:Hdf5Arrays", _starts(_HDF5), several=False),
     Kind("MDS", "mds:MdsShards", _starts(rb'\s*\{.*"shards"'), several=False),
-    Kind("TFRecord", "tfrecord:TfRecords", _is_tfrecord),
+    Kind("TFRecord", "tfrecord:TfRecords", lambda start: masked(crc32c(start[:8])) == start[8:12]),
 )
 
 START_BYTES = 4096

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, PerProcess
+from storebench.datasets.containers.base import Container, Labels
 from storebench.datasets.containers.pixels import image_or_pixels, refuse_large
 from storebench.errors import CorruptDataError
 
@@ -47,12 +47,14 @@ class Hdf5Arrays(Container):
                 labels.skip(len(images))
             self.classes = labels.classes()
             chunk = math.prod(images.chunks or (1,)) * images.dtype.itemsize
-        cache_bytes = min(max(1 << 20, 2 * chunk), _MOST_CACHE_BYTES)
-        self._open = PerProcess(_array, path, self._image, cache_bytes)
+        self._cache_bytes = min(max(1 << 20, 2 * chunk), _MOST_CACHE_BYTES)
+
+    def _open(self) -> Any:
+        return _opened(self.files[0], self._cache_bytes)[self._image]
 
     def read(self, index: int) -> bytes | Image:
         with _reading(self.files[0]):
-            value = self._open()[index]
+            value = self.handle[index]
         if not self._layout:
             return image_or_pixels(value if isinstance(value, bytes) else value.tobytes(), self.locate(index))
         return np.ascontiguousarray(
@@ -103,10 +105,6 @@ def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
 def _opened(path: Path, cache_bytes: int = 1 << 20) -> Any:
     # Nothing is written, and read-only file systems have no locks.
     return h5py.File(path, "r", locking=False, rdcc_nbytes=cache_bytes)
-
-
-def _array(path: Path, name: str, cache_bytes: int) -> Any:
-    return _opened(path, cache_bytes)[name]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import lmdb
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, PerProcess, listed
+from storebench.datasets.containers.base import Container, Labels, listed
 from storebench.datasets.containers.pixels import image_or_pixels, is_image_file, is_pickle
 from storebench.datasets.containers.protobuf import signed, wire_fields
 from storebench.errors import CorruptDataError, UsageError
@@ -28,11 +28,10 @@ class LmdbRecords(Container):
         path = self.files[0]
         if self.asked.image or self.asked.label:
             raise UsageError("LMDB has no fields", where=path, hint="Name its folder alone.")
-        self._open = PerProcess(_opened, path)
         self._keys, self._ends = bytearray(), array("q", [0])
         labels = Labels(path, self.asked)
         samples, others = set[bytes](), dict[bytes, bytes]()
-        with _reading(path), self._open().begin(buffers=True) as transaction:
+        with _reading(path), self.handle.begin(buffers=True) as transaction:
             for view, value in transaction.cursor():
                 key = bytes(view)
                 pattern = re.sub(rb"\d+", b"#", key)
@@ -74,11 +73,31 @@ class LmdbRecords(Container):
     def locate(self, index: int) -> str:
         return f"{self.files[0]}: key {_text(self._key(index))}"
 
+    def _open(self) -> Any:
+        """Open the file once per process, also for several containers of it."""
+        path = self.files[0]
+        key = os.getpid(), path, path.stat().st_ino
+        if (env := _environments.get(key)) is not None:
+            return env
+        for inherited in [env for (process, _, _), env in _environments.items() if process != key[0]]:
+            inherited.close()
+        with _reading(path):
+            env = lmdb.open(
+                str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8
+            )
+        needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if path.stat().st_size < needed:
+            raise CorruptDataError(
+                f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy it again."
+            )
+        _environments[key] = env
+        return env
+
     def _key(self, index: int) -> bytes:
         return bytes(self._keys[self._ends[index] : self._ends[index + 1]])
 
     def _value(self, key: bytes) -> bytes:
-        with _reading(self.files[0]), self._open().begin() as transaction:
+        with _reading(self.files[0]), self.handle.begin() as transaction:
             value: bytes | None = transaction.get(key)
         if value is None:
             raise CorruptDataError(f"the key {_text(key)} is missing", where=self.files[0])
@@ -114,23 +133,6 @@ def _text(key: bytes) -> str:
 
 _environments: weakref.WeakValueDictionary[tuple[int, Path, int], Any] = weakref.WeakValueDictionary()
 """What this process has open, or inherited, by process, path and inode: LMDB opens a file once per process."""
-
-
-def _opened(path: Path) -> Any:
-    key = os.getpid(), path, path.stat().st_ino
-    if (env := _environments.get(key)) is not None:
-        return env
-    for inherited in [env for (process, _, _), env in _environments.items() if process != key[0]]:
-        inherited.close()
-    with _reading(path):
-        env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8)
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if path.stat().st_size < needed:
-        raise CorruptDataError(
-            f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy it again."
-        )
-    _environments[key] = env
-    return env
 
 
 @contextmanager

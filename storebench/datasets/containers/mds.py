@@ -14,7 +14,7 @@ import pyarrow as pa
 import pydantic
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Asked, Labels, PerThread, Ranges, Spans
+from storebench.datasets.containers.base import Asked, Labels, Ranges, Spans
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
 from storebench.errors import CorruptDataError
@@ -88,7 +88,6 @@ class MdsShards(Ranges):
             paths.append(raw)
             self._codecs.append(codec)  # as pyarrow calls it; "" for none
         super().__init__(kind, [index, *paths], asked)
-        self._unpacked = PerThread()
         if any(self._codecs):
             self.not_in_place = "compressed shards, of which a random sample needs a whole one"
 
@@ -138,9 +137,9 @@ class MdsShards(Ranges):
                 if not path.stat().st_size:
                     raise CorruptDataError("an empty file", where=path, hint=COPY_AGAIN)
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        if self._unpacked.key != number:
-            self._unpacked.content, self._unpacked.key = _unpacked(path, codec), number
-        return memoryview(self._unpacked.content)
+        if self.last.key != number:
+            self.last.content, self.last.key = _unpacked(path, codec), number
+        return memoryview(self.last.content)
 
 
 def _unpacked(path: Path, codec: str) -> bytes:

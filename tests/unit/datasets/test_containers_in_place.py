@@ -178,7 +178,8 @@ def test_a_container_is_measured_beside_what_it_could_become(kind: str, cli: Cli
         pytest.importorskip(library)
     text = WRITERS[kind](tmp_path / "data", SAMPLES)
     backends = ("container", "container:stream", "lmdb+original")
-    matrix = {"dataset": f"container:{text}", "backends": backends, "compute": ["none"], "model": "none"}
+    matrix: dict[str, Any] = {"dataset": f"container:{text}", "backends": backends}
+    matrix |= {"compute": ["none"], "model": "none"}
     matrix |= {"workers": [0], "batch_size": [4], "image_size": 32, "passes": 2}
     scenario = "".join(f"{key} = {json.dumps(value)}\n" for key, value in matrix.items())
     (tmp_path / "a.toml").write_text(f'name = "a"\nquestion = "?"\n[[matrix]]\n{scenario}')
