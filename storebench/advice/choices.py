@@ -93,10 +93,7 @@ def decide(
     if accelerator and base.feeds:
         return f"Keep {base.label}: fast enough for {accelerator}.", None
     if accelerator and workers:
-        return (
-            f"Keep {base.label}: with {workers} workers, one per core, fast enough for {accelerator}.",
-            None,
-        )
+        return f"Keep {base.label}: fast enough for {accelerator} with {workers} workers, one per core.", None
     if not others:
         return f"Nothing to compare {base.label} with was measured.", None
     if rounds < MIN_ROUNDS:

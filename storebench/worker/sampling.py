@@ -25,9 +25,7 @@ class Sampling:
     replicate: int
     ranks: int
     trainer: Trainer
-    native: Callable[[int], list[Indices]] | None = (
-        None  # the order of each pass, where the reader has its own
-    )
+    native: Callable[[int], list[Indices]] | None = None  # orders of the passes, where the reader has its own
 
     def batches(self, epoch: int) -> list[Indices]:
         """Return this rank's batches of an epoch."""
