@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from storebench.stores.random_reads import (
     Setting,
     Source,
     Trial,
-    Way,
     drawn,
     paged,
     spread,
@@ -168,11 +168,17 @@ def _row_groups(container: ParquetRows, samples: int) -> Candidate:
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:
         if rows > 2 * FEW_ROWS:
             copied = _copied_rows(container, own[0].compression, folder / "rows.parquet")
+            copies = range(len(copied.classes.labels))
+            opener = partial(_row_reads, copied)
             few = Source(
-                path=copied.files[0], open=partial(_row_reads, copied), items=_numbers(copied), maps=False
+                path=copied.files[0],
+                open=opener,
+                items=drawn(copies, len(copies)),
+                maps=False,
+                value=f"{FEW_ROWS}",
             )
-            now, new = Way(value=f"{rows:,}", source=source), Way(value=f"{FEW_ROWS}", source=few)
-            yield Setting(name="row_group_size of the writer", now=now, tried=new)
+            now = replace(source, value=f"{rows:,}")
+            yield Setting(name="row_group_size of the writer", now=now, tried=few)
         yield from in_batches(source, BATCH)
         yield from in_threads(source, cold=False)
 
@@ -184,11 +190,6 @@ def _row_reads(container: Rows) -> Iterator[Prepare]:
     """Read rows as a dataset does, with files opened anew: by a number, or several by their numbers."""
     own = copy.deepcopy(container)
     yield lambda item: lambda: own.contents(item) if isinstance(item, list) else own.contents([item])[0]
-
-
-def _numbers(container: Rows) -> list[int]:
-    count = len(container.classes.labels)
-    return drawn(range(count), count)
 
 
 def _copied_rows(container: ParquetRows, compression: str, path: Path) -> ParquetRows:

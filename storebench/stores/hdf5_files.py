@@ -24,7 +24,6 @@ from storebench.stores.random_reads import (
     SampleSet,
     Setting,
     Source,
-    Way,
     drawn,
     paged,
     spread,
@@ -41,7 +40,6 @@ MOST_CHUNK_BYTES = 256 << 20
 _MOST_OTHERS = 6
 _REFERENCE_BYTES = 16
 _HEADER_BYTES = 512
-_HEAP_BYTES = 4096  # values of varying length lie in collections of at least so many, and a whole one is read
 
 _PACK = (
     "store the bytes of all samples one after another in one data set of uint8, and where each begins in "
@@ -287,7 +285,6 @@ def _candidate(
         source=source,
         settings=_settings if is_rows else None,
         beside_bytes=beside_bytes,
-        heap_bytes=_HEAP_BYTES,
     )
 
 
@@ -302,25 +299,27 @@ def _settings(source: Source, folder: Path) -> Iterator[Setting]:
         chunks, single, compression = data.chunks, (1, *data.shape[1:]), data.compression
         filters = {"compression": compression, "compression_opts": data.compression_opts}
         filters["shuffle"] = data.shuffle or None
-    now = Way(value=_shape(chunks or ()), source=source)
+    now = replace(source, value=_shape(chunks or ()))
     if varying and rows.ndim == 1:
-        packed = Way(value="bytes, and offsets", source=_packed(rows, source, folder / "packed.h5"))
+        packed = _packed(rows, source, folder / "packed.h5")
         yield Setting(name="values of the writer", now=replace(now, value="varying length"), tried=packed)
     elif chunks and chunks != single:
-        copied = _copied(rows, source, folder / "chunks.h5", chunks=single, **filters)
-        before, now = now, Way(value=_shape(single), source=copied)
+        before, now = (
+            now,
+            _copied(rows, source, folder / "chunks.h5", _shape(single), chunks=single, **filters),
+        )
         yield Setting(name="chunks of the writer", now=before, tried=now)
     if compression and not varying:
-        plain = Way(value="none", source=_copied(rows, source, folder / "plain.h5", chunks=single))
+        plain = _copied(rows, source, folder / "plain.h5", "none", chunks=single)
         yield Setting(name="filter of the writer", now=replace(now, value=compression), tried=plain)
     yield from in_batches(source, BATCH)
 
 
-def _copied(rows: Any, source: Source, copy: Path, **options: Any) -> Source:
+def _copied(rows: Any, source: Source, copy: Path, value: str, **options: Any) -> Source:
     with h5py.File(copy, "w") as file:
         file.create_dataset("rows", data=rows, **options)
     items = [("rows", row) for row in drawn(range(len(rows)), len(rows))]
-    return replace(source, path=copy, open=partial(_reads, copy), items=items)
+    return replace(source, value=value, path=copy, open=partial(_reads, copy), items=items)
 
 
 def _packed(rows: Any, source: Source, copy: Path) -> Source:
@@ -329,7 +328,8 @@ def _packed(rows: Any, source: Source, copy: Path) -> Source:
     with h5py.File(copy, "w") as file:
         file["bytes"] = np.frombuffer(b"".join(values), np.uint8)
     items = [("bytes", slice(*ends[row : row + 2])) for row in drawn(range(len(values)), len(values))]
-    return replace(source, path=copy, open=partial(_reads, copy), items=items)
+    value = "bytes, and offsets"
+    return replace(source, value=value, path=copy, open=partial(_reads, copy), items=items)
 
 
 def _shape(sides: Sequence[int]) -> str:

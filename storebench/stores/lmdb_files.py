@@ -24,7 +24,6 @@ from storebench.stores.random_reads import (
     Setting,
     Source,
     Trial,
-    Way,
     cold_reads,
     drawn,
     spread,
@@ -121,19 +120,16 @@ def _lmdb_parts(
 
 
 def _settings(database: str, source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
-    def way(value: str, **options: bool) -> Way:
-        opener = partial(_lmdb_reads, source.path, database, **options)
-        return Way(value=value, source=replace(source, open=opener))
+    def way(value: str, **options: bool) -> Source:
+        return replace(source, value=value, open=partial(_lmdb_reads, source.path, database, **options))
 
-    on, off = (
-        cold_reads(way("", readahead=readahead).source, COLD_S).median_s for readahead in (True, False)
-    )
+    on, off = (cold_reads(way("", readahead=readahead), COLD_S).median_s for readahead in (True, False))
     if on and off:
         gain = "as fast, larger than memory"  # each read finds the file evicted
         yield Trial(setting="readahead", now="on", tried="off", factor=on / off, gain=gain)
     each = way("1", each=True)
     yield Setting(name="samples per transaction", now=each, tried=way("all"))
-    yield from in_threads(each.source, cold=True, shared=True)
+    yield from in_threads(each, cold=True, shared=True)
 
 
 def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:

@@ -82,14 +82,7 @@ class Source:
     open: Callable[[], AbstractContextManager[Prepare]]
     items: Sequence[Any]
     maps: bool  # whether the library maps the file
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """One value of a setting, and how samples are read with it."""
-
-    value: str
-    source: Source
+    value: str = ""  # of the setting that is tried
     batch: int = 1  # samples of each item
     threads: int = 1
     shared: bool = False  # whether all threads read what was opened once
@@ -100,8 +93,8 @@ class Setting:
     """A setting of a reader or writer: its value now, and one to try, in a state of the page cache."""
 
     name: str
-    now: Way
-    tried: Way
+    now: Source
+    tried: Source
     cold: bool = False
 
 
@@ -124,7 +117,6 @@ class Candidate:
     source: Source | None = None
     settings: Callable[[Source, Path], Iterable[Setting | Trial]] | None = None  # makes copies in a folder
     beside_bytes: float = 0.0  # that a read needs beside the sample, where its size becomes known by reading
-    heap_bytes: int = 1  # that a read of a value needs at least
 
 
 FileContent = tuple[Sequence[Candidate], dict[str, str]]
@@ -157,7 +149,7 @@ def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
     warm, sizes, values = _warm(source, budget_s)
     touched = part.touched_bytes
     if part.sample_bytes is None:
-        touched = candidate.beside_bytes + paged(max(candidate.heap_bytes, spread(sizes)[1]))
+        touched = candidate.beside_bytes + paged(spread(sizes)[1])
     return replace(
         part,
         content=part.content or contents_of(values),
@@ -257,7 +249,8 @@ def _pieces(value: Any) -> list[bytes]:
     if isinstance(value, np.ndarray | np.generic):
         if not value.dtype.hasobject:
             return [value.tobytes()]
-        held = [value[name] for name in value.dtype.names] if value.dtype.names else value.ravel()
+        array = np.asarray(value)
+        held = [array[name] for name in array.dtype.names] if array.dtype.names else array.ravel()
         return [piece for part in held for piece in _pieces(part)]
     if isinstance(value, str):
         return [value.encode("utf-8", "surrogateescape")]
