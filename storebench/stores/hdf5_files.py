@@ -14,9 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from storebench.errors import CorruptDataError
+from storebench.datasets.containers.hdf5 import open_hdf5, reading
 from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
-from storebench.formats.hdf5.get import H5_ERRORS
 from storebench.stores.random_reads import (
     Candidate,
     FileContent,
@@ -70,7 +69,7 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
     candidates: list[Candidate] = []
     others: list[_DataSet] = []
     notes: dict[str, str] = {}
-    with _opened(path) as file:
+    with reading(path), open_hdf5(path) as file:
         data_sets, frac = _walk(file, notes)
         for alike in _alike(data_sets):
             if len(alike) >= MANY:
@@ -87,16 +86,6 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
         more = len(words) - _MOST_OTHERS
         notes["other data sets"] = ", ".join(words[:_MOST_OTHERS]) + (f" and {more} more" if more > 0 else "")
     return candidates, notes
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        # Nothing is written, and read-only file systems have no locks.
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
-    except H5_ERRORS as error:
-        raise CorruptDataError(f"HDF5 cannot read it ({error})", where=path) from error
 
 
 def _walk(file: Any, notes: dict[str, str]) -> tuple[list[_DataSet], float]:
@@ -291,7 +280,7 @@ def _candidate(
 def _settings(source: Source, folder: Path) -> Iterator[Setting]:
     """Yield the settings of a data set whose rows are samples; its first rows are copied to try those of a writer."""
     name = source.items[0][0]
-    with _opened(source.path) as file:
+    with reading(source.path), open_hdf5(source.path) as file:
         data = file[name]
         varying = _type_of(data.dtype)[1] is None
         row_bytes = max(1, data.id.get_storage_size() // len(data) if varying else data[:1].nbytes)
@@ -339,7 +328,7 @@ def _shape(sides: Sequence[int]) -> str:
 @contextmanager
 def _reads(path: Path) -> Iterator[Prepare]:
     """Open a file and yield the function that prepares the read of (data set, key); () is a whole one."""
-    with _opened(path) as file:
+    with reading(path), open_hdf5(path) as file:
 
         def prepare(item: tuple[str, Any] | list[tuple[str, int]]) -> Callable[[], Any]:
             if isinstance(item, list):  # rows of one data set, in one call

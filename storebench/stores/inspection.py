@@ -10,7 +10,6 @@ from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats.registry import get_format
 from storebench.probes.page_cache import resident
 from storebench.settings.words import Split
-from storebench.stores.lmdb_files import find_lmdb
 from storebench.stores.random_reads import Reads, SampleSet, Trial, measured
 from storebench.stores.trials import tried
 from storebench.system.isolated import run_isolated
@@ -88,7 +87,10 @@ def _findings(path: Path, kind: str, database: str | None, samples: int) -> Insp
     # A sparse file has holes, which are never resident.
     stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
     frac = resident([path]).frac
+    # Each imports a library that is large or may be missing.
     if kind == "LMDB":
+        from storebench.stores.lmdb_files import find_lmdb
+
         candidates, notes = find_lmdb(path, database=database, samples=samples)
     elif kind == "HDF5":
         from storebench.stores.hdf5_files import find_hdf5

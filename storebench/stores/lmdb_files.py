@@ -6,16 +6,17 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 
-from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
-from storebench.formats.registry import get_format
+from storebench.datasets.containers.lmdb import key_text, reading, refuse_cut
+from storebench.errors import CorruptDataError, UnknownNameError
 from storebench.stores.random_reads import (
     Candidate,
     FileContent,
@@ -44,14 +45,11 @@ KeyLength = tuple[bytes, int]  # a key, and the bytes of its value
 
 def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
     """Return the databases of a file; nothing is written, and no lock file is made."""
-    get_format("lmdb")  # its error says how to install a missing library
     candidates: list[Candidate] = []
     notes: dict[str, str] = {}
     with _open_lmdb(path) as env:
-        info, page_bytes = env.info(), int(env.stat()["psize"])
-        size, needed = path.stat().st_size, (info["last_pgno"] + 1) * page_bytes
-        if size < needed:
-            raise CorruptStoreError(f"the file has {size} bytes, its pages need {needed}", where=path)
+        refuse_cut(env, path)
+        page_bytes = int(env.stat()["psize"])
         names = _named_databases(env)
         if database is not None and database not in names:
             raise UnknownNameError.of("database", database, names, where=str(path))
@@ -65,8 +63,6 @@ def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
 
 def _named_databases(env: Any) -> list[str]:
     """Return the first named databases: records of the unnamed one that LMDB opens as such."""
-    import lmdb
-
     names = []
     with env.begin() as transaction:
         some = itertools.islice(transaction.cursor(), _MOST_DATABASES + 1)
@@ -101,7 +97,7 @@ def _lmdb_parts(
 
     kinds, others = _kinds(records)
     if others:
-        shown = ", ".join(map(_text, others[:_MOST_OTHERS]))
+        shown = ", ".join(map(key_text, others[:_MOST_OTHERS]))
         more = len(others) - _MOST_OTHERS
         notes["other records"] = f"{shown} and {more} more" if more > 0 else shown
     for kind, members in kinds.items():
@@ -138,23 +134,17 @@ def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], li
     for record in records:
         patterns[re.sub(rb"\d+", b"#", record[0])].append(record)
     least = max(2.0, _LEAST_SHARE * len(records))
-    kinds = {_text(pattern): members for pattern, members in patterns.items() if len(members) >= least}
+    kinds = {key_text(pattern): members for pattern, members in patterns.items() if len(members) >= least}
     if sum(map(len, kinds.values())) < _MOST_KINDS_SHARE * len(records) or not kinds:
         return {"": list(records)}, []
     return kinds, [members[0][0] for members in patterns.values() if len(members) < least]
 
 
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")
-
-
 @contextmanager
 def _open_lmdb(path: Path, *, readahead: bool = True) -> Iterator[Any]:
-    import lmdb
-
-    doing = "open"
-    try:
-        env = lmdb.open(
+    with (
+        reading(path),
+        lmdb.open(
             os.fsencode(path),
             subdir=False,
             readonly=True,
@@ -163,12 +153,9 @@ def _open_lmdb(path: Path, *, readahead: bool = True) -> Iterator[Any]:
             readahead=readahead,
             max_dbs=_MOST_DATABASES + 2,
             max_spare_txns=8,
-        )
-        doing = "read"
-        with closing(env):
-            yield env
-    except lmdb.Error as error:
-        raise CorruptDataError(f"LMDB cannot {doing} it ({error})", where=path) from error
+        ) as env,
+    ):
+        yield env
 
 
 @contextmanager
@@ -189,7 +176,7 @@ def _lmdb_reads(
                 def read() -> bytes:
                     value = get(key)
                     if value is None:
-                        what = f"LMDB does not find the key {_text(key)!r}, which it has listed"
+                        what = f"LMDB does not find the key {key_text(key)!r}, which it has listed"
                         raise CorruptDataError(what, where=path)
                     return value
 

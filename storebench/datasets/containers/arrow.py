@@ -5,7 +5,8 @@ from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels
+from storebench.datasets.containers.base import Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.errors import CorruptDataError
 
+reading = partial(
+    reading_file,
+    what="cannot be read",
+    errors=(pa.ArrowException, OSError, ArithmeticError, LookupError, ValueError, StopIteration),
+)
 BATCH_ROWS = 32  # rows of Parquet that are decoded at a time: enough that a call costs little for each
 OPEN_FILES = 16
 _BYTES = "bytes"  # the part of Hugging Face's image that holds the file
@@ -81,21 +87,21 @@ class Rows(Container):
     def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
         return list(map(self._image, self.contents(indices), indices))
 
+    @abstractmethod
+    def _content(self, index: int) -> Any:
+        """Return what a row holds for an image, whatever it is."""
+
     def contents(self, indices: Sequence[int]) -> list[Any]:
-        """Return what the rows hold for images, whatever it is."""
         return [self._content(index) for index in indices]
 
-    def _content(self, index: int) -> Any:
-        piece = bisect_right(self._ends, index)
-        with reading(self._pieces[piece][0]):
-            return content_of(self._row(piece, index))
-
     def files_of(self, indices: Iterable[int]) -> list[Path]:
-        pieces = sorted({bisect_right(self._ends, index) for index in indices})
-        return list(dict.fromkeys(self._pieces[piece][0] for piece in pieces))
+        return list(dict.fromkeys(self._place(index)[0] for index in sorted(indices)))
 
-    def _begin(self, piece: int) -> int:
-        return self._ends[piece - 1] if piece else 0
+    def _place(self, index: int) -> tuple[Path, int, int]:
+        """Return file, number of the piece within it, and row of the piece."""
+        piece = bisect_right(self._ends, index)
+        path, number, _ = self._pieces[piece]
+        return path, number, index - (self._ends[piece - 1] if piece else 0)
 
     def _image(self, content: Any, index: int) -> bytes | Image:
         if content is None:
@@ -106,36 +112,35 @@ class Rows(Container):
             )
         return image_or_pixels(content, self.locate(index))
 
-    def _row(self, piece: int, index: int) -> Any:
-        """Return the image of a row; each thread goes on from the batch that it has read last."""
-        last = self.last
-        if last.key != piece or index < last.begin:
-            path, number, _ = self._pieces[piece]
-            following = self.batches(path, number, self.image)
-            last.key, last.begin, last.following = piece, self._begin(piece), following
-            last.batch = next(following)
-        while index >= last.begin + len(last.batch):
-            last.batch, last.begin = next(last.following), last.begin + len(last.batch)
-        return last.batch.column(0)[index - last.begin]
-
     def locate(self, index: int) -> str:
         path, _, before = self._pieces[bisect_right(self._ends, index)]
         return f"{path}: row {index - before:,}"
 
 
 class ParquetRows(Rows):
+    def _content(self, index: int) -> Any:
+        """Return the image of a row; each thread goes on from the batch that it has read last."""
+        path, number, row = self._place(index)
+        last = self.last
+        with reading(path):
+            if last.key != (path, number) or row < last.begin:
+                following = self.batches(path, number, self.image)
+                last.key, last.begin, last.following = (path, number), 0, following
+                last.batch = next(following)
+            while row >= last.begin + len(last.batch):
+                last.batch, last.begin = next(last.following), last.begin + len(last.batch)
+            return content_of(last.batch.column(0)[row - last.begin])
+
     def contents(self, indices: Sequence[int]) -> list[Any]:
         """Read each row group that holds some of the samples once, one after the other."""
-        found: dict[int, Any] = {}
-        pieces = [bisect_right(self._ends, index) for index in indices]
-        for piece in sorted(set(pieces)):
-            path, number, _ = self._pieces[piece]
+        places = [self._place(index) for index in indices]
+        found: dict[tuple[Path, int, int], Any] = {}
+        for path, number in sorted({place[:2] for place in places}):
             with reading(path):
                 group = self._file(path).read_row_group(number, [self.image], use_threads=False)
-                column = group.column(0)
-                for index in (index for index, at in zip(indices, pieces, strict=True) if at == piece):
-                    found[index] = content_of(column[index - self._begin(piece)])
-        return [found[index] for index in indices]
+                for place in (place for place in places if place[:2] == (path, number)):
+                    found[place] = content_of(group.column(0)[place[2]])
+        return [found[place] for place in places]
 
     def _file(self, path: Path) -> pq.ParquetFile:
         """Return an open file; each thread keeps a few."""
@@ -171,11 +176,9 @@ class ArrowRows(Rows):
         yield self.handle[path][number].select([column])
 
     def _content(self, index: int) -> Any:
-        piece = bisect_right(self._ends, index)
-        path, number, _ = self._pieces[piece]
+        path, number, row = self._place(index)
         with reading(path):
-            column = self.handle[path][number].column(self.image)
-            return content_of(column[index - self._begin(piece)])
+            return content_of(self.handle[path][number].column(self.image)[row])
 
 
 def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -204,14 +207,3 @@ def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return kind.get_field_index(_BYTES) >= 0 and _holds_images(kind.field(_BYTES).type)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, ArithmeticError, LookupError, ValueError, StopIteration) as error:
-        first = " ".join(str(error).split())[:200] or "fewer rows than it says"
-        raise CorruptDataError(
-            f"cannot be read ({first})", where=path, hint="Copy the file again."
-        ) from error

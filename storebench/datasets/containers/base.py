@@ -5,7 +5,8 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,14 +85,15 @@ class Labels:
             value = str(int(value))
         if not isinstance(value, str):
             kind = "missing" if value is None else f"a {type(value).__name__}"
-            what = f"the label of sample {len(self)} is {kind}, not one whole number or text"
-            raise CorruptDataError(what, where=place, hint=hint)
-        if not value.strip():
-            raise CorruptDataError(f"the label of sample {len(self)} is empty", where=place, hint=hint)
-        if len(value) > _LONGEST_LABEL:
-            what = f"the label of sample {len(self)} has {len(value):,} characters"
-            raise CorruptDataError(what, where=place, hint=hint)
-        self._codes.append(self._words.setdefault(value.strip(), len(self._words)))
+            wrong = f"is {kind}, not one whole number or text"
+        elif not value.strip():
+            wrong = "is empty"
+        elif len(value) > _LONGEST_LABEL:
+            wrong = f"has {len(value):,} characters"
+        else:
+            self._codes.append(self._words.setdefault(value.strip(), len(self._words)))
+            return
+        raise CorruptDataError(f"the label of sample {len(self)} {wrong}", where=place, hint=hint)
 
     def skip(self, count: int) -> None:
         """Count samples that have no label."""
@@ -259,6 +261,16 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
     if len(content) < size:
         raise cut_short(path, offset)
     return content
+
+
+@contextmanager
+def reading_file(path: Path, *, what: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn what a library raises for a damaged file into one line: what does not work, and the library's reason."""
+    try:
+        yield
+    except errors as error:
+        reason = " ".join(str(error).split())[:200] or "fewer rows than it says"
+        raise CorruptDataError(f"{what} ({reason})", where=path, hint="Copy the file again.") from error
 
 
 def cut_short(path: Path, offset: int) -> CorruptDataError:
