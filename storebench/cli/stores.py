@@ -98,7 +98,8 @@ def convert(
     """Write a dataset into stores, and read every sample back.
 
     There is one store per BACKEND. An existing store of these samples is left unchanged. With --from, the samples are
-    read from another store, and the new one is written beside it.
+    read from another store, and the new one is written beside it, or into FOLDER-from-CODEC if its pixels are not those
+    of the dataset itself.
     """
     with exit_codes():
         from storebench.datasets.base import DatasetSpec

@@ -34,8 +34,7 @@ def _within(name: str) -> str:
     return name
 
 
-class _File(pydantic.BaseModel):
-    basename: Annotated[str, pydantic.AfterValidator(_within)]
+_Name = Annotated[str, pydantic.AfterValidator(_within)]
 
 
 class Shard(pydantic.BaseModel):
@@ -44,8 +43,8 @@ class Shard(pydantic.BaseModel):
     column_encodings: list[str]
     column_sizes: list[pydantic.NonNegativeInt | None]  # bytes of each column; None if they vary
     samples: pydantic.NonNegativeInt
-    raw_data: _File
-    zip_data: _File | None = None
+    raw: _Name = pydantic.Field(validation_alias=pydantic.AliasPath("raw_data", "basename"))
+    packed: _Name | None = pydantic.Field(None, validation_alias=pydantic.AliasPath("zip_data", "basename"))
     compression: str | None = None  # the name that MDS has for it, and its level
 
     @property
@@ -77,15 +76,15 @@ class MdsShards(Ranges):
             raise CorruptDataError(what, where=index, hint="Write the dataset again.") from None
         paths, self._codecs = [], []
         for shard in self._shards:
-            raw, codec = index.parent / shard.raw_data.basename, ""
-            if shard.zip_data is not None and not os.path.exists(raw):  # noqa: PTH110 - Path raises for a long name
-                raw = index.parent / shard.zip_data.basename
+            path, codec = index.parent / shard.raw, ""
+            if shard.packed is not None and not os.path.exists(path):  # noqa: PTH110 - Path raises for a long name
+                path = index.parent / shard.packed
                 name = (shard.compression or "").partition(":")[0]
                 if name not in COMPRESSIONS:
                     what = f"compressed as {name!r}; read are {', '.join(COMPRESSIONS)}"
-                    raise CorruptDataError(what, where=raw, hint="Unpack the shards beside the index.")
+                    raise CorruptDataError(what, where=path, hint="Unpack the shards beside the index.")
                 codec = COMPRESSIONS[name]
-            paths.append(raw)
+            paths.append(path)
             self._codecs.append(codec)  # as pyarrow calls it; "" for none
         super().__init__(kind, [index, *paths], asked)
         if any(self._codecs):
@@ -114,12 +113,12 @@ class MdsShards(Ranges):
         self.classes = labels.classes()
 
     def read(self, index: int) -> bytes | Image:
-        number, (_, offset, size) = self.spans.shard(index), self.spans.place(index)
+        number, where = self.spans.shard(index), self.locate(index)
         if self._codecs[number]:
+            _, offset, size = self.spans.place(index)
             value = bytes(self._content(number)[offset : offset + size])
         else:
             value = self.spans.read(index)
-        where = self.locate(index)
         if self._encoding != _PIL:
             return image_or_pixels(value, where)
         if len(value) < 12:
