@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from storebench.datasets.containers.base import listed
 from storebench.datasets.containers.hdf5 import open_hdf5, reading
 from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
 from storebench.stores.random_reads import (
@@ -36,7 +37,6 @@ LEAST_ITEM_BYTES = 17  # shorter elements of a data set with one axis are number
 MOST_SAMPLE_BYTES = 64 << 20
 MOST_CHUNK_BYTES = 256 << 20
 
-_MOST_OTHERS = 6
 _REFERENCE_BYTES = 16
 _HEADER_BYTES = 512
 
@@ -83,8 +83,7 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
                 others += [] if found else [data]
     if others:
         words = [f"{data.name} ({'x'.join(map(str, data.shape)) or 'one'} {data.kind})" for data in others]
-        more = len(words) - _MOST_OTHERS
-        notes["other data sets"] = ", ".join(words[:_MOST_OTHERS]) + (f" and {more} more" if more > 0 else "")
+        notes["other data sets"] = listed(words)
     return candidates, notes
 
 

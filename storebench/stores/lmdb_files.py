@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any
 import lmdb
 import numpy as np
 
+from storebench.datasets.containers.base import listed
 from storebench.datasets.containers.lmdb import key_text, reading, refuse_cut
 from storebench.errors import CorruptDataError, UnknownNameError
 from storebench.stores.random_reads import (
@@ -36,7 +37,6 @@ SCAN_S = 1.0
 COLD_S = 1.0  # for reading with read-ahead, and without
 
 _MOST_DATABASES = 8
-_MOST_OTHERS = 3
 _NAME_RECORD_BYTES, _PAGE_HEADER_BYTES = 48, 16
 _LEAST_SHARE, _MOST_KINDS_SHARE = 0.05, 0.9
 
@@ -97,9 +97,7 @@ def _lmdb_parts(
 
     kinds, others = _kinds(records)
     if others:
-        shown = ", ".join(map(key_text, others[:_MOST_OTHERS]))
-        more = len(others) - _MOST_OTHERS
-        notes["other records"] = f"{shown} and {more} more" if more > 0 else shown
+        notes["other records"] = listed(list(map(key_text, others)))
     for kind, members in kinds.items():
         part, lengths = whole, [length for _, length in members]
         if len(kinds) > 1 or others:
@@ -167,19 +165,12 @@ def _lmdb_reads(
         handle = env.open_db(database.encode(), create=False) if database else None
         with env.begin(db=handle) as transaction:
 
-            def get(key: bytes) -> bytes | None:
+            def read(key: bytes) -> bytes:
                 with env.begin(db=handle) if each else nullcontext(transaction) as own:
-                    found: bytes | None = own.get(key)
-                    return found
+                    value: bytes | None = own.get(key)
+                if value is None:
+                    what = f"LMDB does not find the key {key_text(key)!r}, which it has listed"
+                    raise CorruptDataError(what, where=path)
+                return value
 
-            def prepare(key: bytes) -> Callable[[], bytes]:
-                def read() -> bytes:
-                    value = get(key)
-                    if value is None:
-                        what = f"LMDB does not find the key {key_text(key)!r}, which it has listed"
-                        raise CorruptDataError(what, where=path)
-                    return value
-
-                return read
-
-            yield prepare
+            yield lambda key: partial(read, key)

@@ -110,16 +110,14 @@ def find_container(text: str, split: Split) -> Container:
     place = Path(path)
     if place.is_dir():
         files = _in_folder(place, split)
-        missing = DataNotFoundError(
-            f"no file is {known_kinds()} by its content", where=place, hint="Name a file of it."
-        )
+        missing, hint = f"no file is {known_kinds()} by its content", "Name a file of it."
     else:
         is_pattern = _PATTERN.search(path) and not place.exists()
         named = [Path(name) for name in sorted(glob.glob(path, recursive=True))] if is_pattern else [place]  # noqa: PTH207
         files = _of_split(named, split, place)
-        missing = DataNotFoundError("no file has such a name", where=place, hint="Check the pattern.")
+        missing, hint = "no file has such a name", "Check the pattern."
     if not files:
-        raise missing
+        raise DataNotFoundError(missing, where=place, hint=hint)
     kinds = [kind_of(file) for file in files]
     first = kinds[0]
     if first is None:
