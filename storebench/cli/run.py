@@ -357,7 +357,7 @@ def begun(stores: Path, *, drop_caches: bool, file: str = "", nodes: Sequence[st
     """Return the options of this command that the command to continue its run must repeat."""
     from storebench.runs.manifest import Begun
 
-    named = None if stores.resolve() == stores_dir().resolve() else stores
+    named = None if stores == stores_dir() else stores
     return Begun(file=file, stores=named, drop_caches=drop_caches, nodes=nodes)
 
 
