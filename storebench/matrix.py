@@ -254,6 +254,12 @@ class MatrixWithoutLoop(Strict):
             raise ValueError(
                 f"{streams[0]} is one stream in its own order: set workers to 0 or 1, and ranks to 1"
             )
+        in_place = next((name for name in streams if traits_of(parse_backend(name)).fixed_place), None)
+        if in_place is not None and (self.size is not None or self.skip_unreadable):
+            raise ValueError(
+                f"{in_place} serves all samples of a container, or the first ones: use limit instead of size, and leave out"
+                " skip_unreadable"
+            )
         return self
 
     @pydantic.model_validator(mode="after")

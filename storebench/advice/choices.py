@@ -91,9 +91,9 @@ def decide(
     `workers` are those by which the files feed the accelerator on this machine, if they can.
     """
     if accelerator and base.feeds:
-        return f"Keep {base.label}: they feed {accelerator}.", None
+        return f"Keep {base.label}: fast enough for {accelerator}.", None
     if accelerator and workers:
-        return f"Keep {base.label}: with {workers} workers, one per core, they feed {accelerator}.", None
+        return f"Keep {base.label}: fast enough for {accelerator} with {workers} workers, one per core.", None
     if not others:
         return f"Nothing to compare {base.label} with was measured.", None
     if rounds < MIN_ROUNDS:
@@ -336,13 +336,13 @@ def _lines(row: _Row, named: Sequence[Accelerator], handoff_s: float) -> Iterabl
     cores = int(cell.fact("conditions_cores") or 1)
     if cpu_s and len(named) == 1:
         needed, busy_frac = cores_for(named[0], cpu_s), _busy_frac(named[0], handoff_s)
-        yield f"Cost: {files} take {duration(cpu_s)} of one core each, so {named[0].title} needs {number_of(needed, 'core')}."
+        yield f"Cost: an image of {files} takes {duration(cpu_s)} of one core, so {named[0].title} needs {number_of(needed, 'core')}."
         yield f"Workers: enough with {needed:,}, each on a core of its own; this machine has {number_of(cores, 'core')}."
         if cell.cell.workers and busy_frac < BUSY_FRAC:
             yield f"Handoff: moving batches leaves it at most {percent(busy_frac)} busy, whatever the workers."
     elif cpu_s:
         enough = min(cores, math.ceil(cpu_s / handoff_s)) if handoff_s else cores
-        yield f"Cost: {files} take {duration(cpu_s)} of one core each: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
+        yield f"Cost: an image of {files} takes {duration(cpu_s)} of one core: {number(1000 * cpu_s, 2)} cores per 1,000 images/s."
         yield f"Workers: enough with {enough} on this machine, which has {number_of(cores, 'core')}."
     if cell.whole is not None:
         held = f"Memory: {size(cell.whole.total_bytes)} hold all files; this machine has {size(cell.whole.memory_bytes)}"

@@ -124,6 +124,7 @@ def bench(
     The records of a run are one folder, which 'storebench report' reads.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
+        from storebench.runs.manifest import stores_of
         from storebench.scenario import find_scenario, load_scenario
 
         path = find_scenario(scenario)
@@ -131,7 +132,8 @@ def bench(
         if replicates is not None:
             loaded = loaded.repeated(replicates)
         cells = _chosen(loaded, only or [])
-        folder, place = out or new_run_folder(loaded.name), stores or stores_dir()
+        folder = out or new_run_folder(loaded.name)
+        place = stores or (stores_of(folder) if resume else None) or stores_dir()
         writes_into(folder)
         if retry_failed and not resume:
             raise UsageError("--retry-failed needs --resume", hint="Name the run with --resume --out FOLDER.")
@@ -244,7 +246,7 @@ def _claimed(
         if allowed is not None:
             for line in (*scenario.impossible(), *allowed.lines()):
                 say(line)
-            yield Run.create(scenario, folder, allowed.cells, left_out=allowed.left_out)
+            yield Run.create(scenario, folder, allowed.cells, allowed.left_out, stores)
             return
         run = Run.resume(folder)
         if run.scenario.name != scenario.name:

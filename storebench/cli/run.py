@@ -208,12 +208,13 @@ def run(
     with an answer, and a matrix of stores by settings.
     """  # noqa: D301 - the character that keeps lines of help as they are
     with exit_codes():
-        from storebench.runs.manifest import NAMED_BACKENDS
+        from storebench.runs.manifest import NAMED_BACKENDS, stores_of
         from storebench.scenario import make_scenario
 
         given = given_options(context)
         named = [find_accelerator(name) for name in accelerators or ()]
-        folder, place = out or new_run_folder("run"), stores or stores_dir()
+        folder = out or new_run_folder("run")
+        place = stores or (stores_of(folder) if resume else None) or stores_dir()
         if resume:
             _refuse_beside_resume(given, out)
             records = _continued(folder, place, drop_caches=drop_caches, verbose=verbose)
@@ -299,7 +300,7 @@ def _run(
     plan = plan_run(scenario, cells, stores, progress=progress)
     require_space(plan, stores)
     with claimed(folder), continued_by(folder, scenario.name, begun(stores, drop_caches=drop_caches)):
-        made = Run.create(scenario, folder, cells)
+        made = Run.create(scenario, folder, cells, stores=stores)
         if first is None:
             notes, total = [*plan.notes], total_line(scenario, plan)
         else:

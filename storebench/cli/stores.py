@@ -98,7 +98,8 @@ def convert(
     """Write a dataset into stores, and read every sample back.
 
     There is one store per BACKEND. An existing store of these samples is left unchanged. With --from, the samples are
-    read from another store, and the new one is written beside it.
+    read from another store, and the new one is written beside it, or into FOLDER-from-CODEC if its pixels are not those
+    of the dataset itself.
     """
     with exit_codes():
         from storebench.datasets.base import DatasetSpec
@@ -198,6 +199,7 @@ def _from_store(
     source: Path, wanted: "list[Backend]", out: Path | None, options: "BuildOptions", repeat: int
 ) -> "Iterator[tuple[Store, list[float]]]":
     """Convert a store into others beside it, or into the folder of the same name in `out`."""
+    from storebench.codecs import any_size
     from storebench.formats.registry import store_name_of
     from storebench.stores.convert import convert_to
     from storebench.stores.find import StoreSamples, restore_store
@@ -205,8 +207,11 @@ def _from_store(
     restore_store(source, options.say)
     samples = StoreSamples(source)
     folder = source.resolve().parent
-    folder = folder if out is None else out / folder.name
+    same, codec = folder if out is None else out / folder.name, samples.manifest.codec
     for backend in wanted:
+        # Pixels that were lost, or are made of image files, are not those of the dataset itself.
+        keeps_pixels = samples.manifest.lossless and any_size(codec) <= any_size(backend.codec)
+        folder = same if keeps_pixels else same.with_name(f"{same.name}-from-{codec.replace(':', '')}")
         if (folder / store_name_of(backend)).resolve() == source.resolve():
             raise UsageError(
                 f"{store_name_of(backend)} is the store itself", where=source, hint="Name another backend."

@@ -120,7 +120,9 @@ class DatasetSpec:
             path = Path(name_of_text(name.removeprefix(prefix))).resolve()
             kind = "container" if prefix == HF_PREFIX else prefix.removesuffix(":")
             tag = hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()
-            name = f"{kind}-{re.sub(r'[^A-Za-z0-9_.-]', '_', path.name)}-{tag}"
+            before, *fields = str(path).split("#", 1)  # fields may have slashes
+            title = re.sub(r"[^A-Za-z0-9_.-]", "_", "_".join([Path(before).name, *fields]))
+            name = f"{kind}-{title}-{tag}"
         parts = [name, self.split]
         parts += [f"size{self.size}"] if self.size is not None else []
         parts += [f"limit{self.limit}"] if self.limit is not None else []

@@ -132,7 +132,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of JPEG that begin a frame header; the three others in this range begin tables."""
 
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers of JPEG without a length
-REPLACE_HINT = "Replace the file, or leave out all that cannot be read with --skip-unreadable."
+REPLACE_HINT = "Replace the file."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

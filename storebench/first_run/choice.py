@@ -6,7 +6,7 @@ The richest choice that fits into `BUDGET_S` is taken: with more stores, then wi
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storebench.codecs.decoders import DECODERS
@@ -114,7 +114,10 @@ def choose(
     samples: Samples, machine: Machine, matrix: Mapping[str, Any], rounds: int | None = None
 ) -> FirstRun:
     """Return the richest run that fits into `BUDGET_S`, or the shortest one; `matrix` and `rounds` replace what is chosen."""
-    no_raw, not_in_place = _raw_refusal(samples, machine), _in_place_refusal(samples, machine, matrix)
+    is_divided = samples.container.endswith(STREAM) and max(matrix.get("workers", [1])) > 1
+    if is_divided:
+        samples = replace(samples, container=samples.container.removesuffix(f":{STREAM}"))
+    no_raw, not_in_place = _raw_refusal(samples, machine), _in_place_refusal(samples, machine)
     backends = _backends(samples, machine, raw=not no_raw)
     if samples.container and not not_in_place:
         backends = [samples.container, *backends]
@@ -152,6 +155,7 @@ def choose(
     notes = [
         part if count < samples.count else "",
         not_in_place,
+        "the container is read in any order: one stream has at most one worker" if is_divided else "",
         no_raw,
         _decoder_note(samples, machine),
         no_cold or (too_long if option.states != states else ""),
@@ -217,16 +221,16 @@ def _raw_refusal(samples: Samples, machine: Machine) -> str:
     return ""
 
 
-def _in_place_refusal(samples: Samples, machine: Machine, asked: Mapping[str, Any]) -> str:
+def _in_place_refusal(samples: Samples, machine: Machine) -> str:
     """Return why a container is not measured as it is; "" if it is, and for other datasets."""
     if samples.container_note:
         return samples.container_note
-    named = "the container as it is is left out"
-    if samples.container.endswith(STREAM) and max(asked.get("workers", [1])) > 1:
-        return f"{named}: it is one stream, and is read with at most one worker"
     nbytes = samples.container_bytes
     if not machine.fits(nbytes) or nbytes > CONVERT_S * READ_BYTES_PER_S:
-        return f"{named}: its files have {rounded_bytes(nbytes)}; name the backend {samples.container} to measure it"
+        return (
+            f"the container as it is is left out: its files have {rounded_bytes(nbytes)}; "
+            f"name the backend {samples.container} to measure it"
+        )
     return ""
 
 

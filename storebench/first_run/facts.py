@@ -111,7 +111,10 @@ def look_at(spec: DatasetSpec, stores: Path, progress: Progress = silent) -> Sam
         from storebench.formats.peers.container import backend_in_place  # imports large libraries
 
         try:
-            container, container_bytes = backend_in_place(dataset if files is None else Originals(dataset))
+            container, container_bytes = backend_in_place(
+                dataset if files is None else Originals(dataset),
+                may_stream=spec.size is None and not spec.skip_unreadable,
+            )
         except StorebenchError as error:
             container_note = f"the container as it is is left out: {error.what}"
     base = parse_backend("files+png" if files is None else "files+original")

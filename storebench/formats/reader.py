@@ -111,7 +111,7 @@ RequestTable = npt.NDArray[np.int64]
 """Requests to an object store, int64 [n, 3]: begin and end in nanoseconds of ``time.perf_counter_ns``, and bytes."""
 
 Seed = tuple[int, ...]
-"""What decides the order of one epoch."""
+"""What decides the order of one epoch; each of its further passes has a last number of one more."""
 
 
 class Fetched(NamedTuple):

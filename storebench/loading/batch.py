@@ -46,6 +46,7 @@ class LoadJob:
     batch_size: int = 0
     threads: int | None = None
     shuffle: bool = True
+    passes: int = 1
     prepare: "Prepare | None" = None
     store_fill: Fill = Fill.PRELOAD
     store_memory_bytes: int | None = None

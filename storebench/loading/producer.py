@@ -294,22 +294,22 @@ class Producer:
 
 def seed_of(job: LoadJob, epoch: int) -> Seed | None:
     """Return what decides the order of an epoch for a reader with an order of its own; None for one in sequence."""
-    return (job.seed, epoch) if job.shuffle else None
+    return (job.seed, epoch * job.passes) if job.shuffle else None
 
 
-def native_orders(job: LoadJob, manifest: Manifest) -> Callable[[int], Indices]:
-    """Return a function that gives the order in which the job's reader, which has its own, serves an epoch."""
+def native_orders(job: LoadJob, manifest: Manifest) -> Callable[[int], list[Indices]]:
+    """Return a function that gives the orders in which the job's reader, which has its own, serves the passes of an epoch."""
     backend = job.backend
     reader = get_format(backend.format).readers()[backend.reader].reader
     options = reader.options_type.parse(backend.options, backend.name)
 
-    def order(epoch: int) -> Indices:
-        seed = seed_of(job, epoch)
-        if seed is None:
-            return np.arange(manifest.count, dtype=np.int64)
-        return reader.native_order(job.store, manifest, options, seed)
+    def orders(epoch: int) -> list[Indices]:
+        if not job.shuffle:
+            return [np.arange(manifest.count, dtype=np.int64)] * job.passes
+        seeds = ((job.seed, epoch * job.passes + turn) for turn in range(job.passes))
+        return [reader.native_order(job.store, manifest, options, seed) for seed in seeds]
 
-    return order
+    return orders
 
 
 def open_backend(job: LoadJob) -> Reader:

@@ -115,5 +115,5 @@ def disk_line(cells: list[CellSummary], backend: str, accelerator: Accelerator) 
         return ""
     return (
         f"{accelerator.title} needs {number(rate * need.device_bytes / 1e6)} MB/s and {number(rate * need.requests)} reads/s of"
-        f" {backend_label(backend)}; this disk gives enough for {number(device / need.device_bytes / rate)}."
+        f" {backend_label(backend)}; this disk gives enough for {number(device / need.device_bytes / rate)} of them."
     )

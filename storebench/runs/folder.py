@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
+import os
 import re
 import shutil
 import tempfile
@@ -55,7 +56,12 @@ class Run:
 
     @classmethod
     def create(
-        cls, scenario: Scenario, folder: Path, cells: Sequence[Cell], left_out: Sequence[LeftOut] = ()
+        cls,
+        scenario: Scenario,
+        folder: Path,
+        cells: Sequence[Cell],
+        left_out: Sequence[LeftOut] = (),
+        stores: Path | None = None,
     ) -> "Run":
         """Make the folder of a new run; ``run.json`` names the cells that were left out, with the reason."""
         with claimed(folder):
@@ -79,6 +85,8 @@ class Run:
                 ],
             }
             make_run_folders(folder)
+            if stores is not None:  # from the run, because both may move together
+                about["stores"] = os.path.relpath(stores.resolve(), folder.resolve())
             write_about(folder, about)
         return cls(folder=folder, run_id=run_id, scenario=scenario, cells=list(cells))
 

@@ -1,5 +1,6 @@
 """The folder of a run and its run.json: read, checked and written; and the command that continues the run."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -177,6 +178,14 @@ def whole_of(run: Path) -> Whole | None:
         return None  # validation reports a file that cannot be read
     numbers = () if whole is None else (whole.count, whole.total_bytes, whole.memory_bytes)
     return whole if all(0 <= number < MOST_NUMBER for number in numbers) else None
+
+
+def stores_of(run: Path) -> Path | None:
+    """Return the folder of the stores that a run was begun with; None if it is not there."""
+    with contextlib.suppress(OSError, CorruptDataError):  # named where the run is opened
+        named = run.resolve() / str(read_about(run / RUN_NAME).get("stores", ""))
+        return Path(os.path.normpath(named)) if named.is_dir() else None
+    return None
 
 
 def agreed(wholes: Iterable[Whole | None]) -> Whole | None:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from storebench.stores.random_reads import (
     Setting,
     Source,
     Trial,
-    Way,
     drawn,
     paged,
     spread,
@@ -63,15 +63,13 @@ def find_samples(path: Path, *, samples: int) -> FileContent:
     seconds = time.perf_counter() - started
     container = copy.deepcopy(container)  # nothing of it is open: mapped pages could not be evicted
     if not len(container.classes.labels):
-        return FileContent(candidates=[])
+        return [], {}
     if isinstance(container, ParquetRows):
-        candidate = _row_groups(container, samples)
-    elif isinstance(container, ArrowRows):
-        candidate = _batches(container, samples)
-    else:
-        assert isinstance(container, Ranges)
-        candidate = _ranges(container, samples, seconds)
-    return FileContent(candidates=[candidate])
+        return [_row_groups(container, samples)], {}
+    if isinstance(container, ArrowRows):
+        return [_batches(container, samples)], {}
+    assert isinstance(container, Ranges)
+    return [_ranges(container, samples, seconds)], {}
 
 
 def _candidate(
@@ -82,20 +80,18 @@ def _candidate(
 
 
 def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
+    if container.not_in_place:
+        raise UsageError(container.not_in_place, where=container.files[0], hint="Unpack them first.")
     spans = container.spans
     shard, *last = spans.place(len(spans) - 1)
     frac = 1.0
     if time.perf_counter() > container.deadline:  # the scan has ended early
         frac = sum(last) / shard.stat().st_size
-    layout = "one after another, without an index"
-    advice: str | None = (
+    is_stream = not isinstance(container, MdsShards)
+    advice = (
         f"to find them, all of the file has to be read once, in {scan_s / frac:.2g} s; "
         f"a kept index of offsets and sizes ({format_bytes(round(16 * len(spans) / frac))}) spares that"
     )
-    if isinstance(container, MdsShards):
-        if container.not_in_place:
-            raise UsageError(container.not_in_place, where=container.files[0], hint="Unpack them first.")
-        layout, advice = "offsets at the begin of each shard", None
     shard = spans.place(0)[0]
     places = [spans.place(index) for index in range(len(spans))]
     items = [(offset, size) for file, offset, size in places if file == shard]
@@ -104,18 +100,19 @@ def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
         name=shard.name,
         samples=round(len(items) / frac),
         exact=frac == 1,
-        layout=layout,
+        layout="one after another, without an index" if is_stream else "offsets at the begin of each shard",
         sample_bytes=lengths,
         touched_bytes=paged(lengths[1]),
-        advice=advice,
+        advice=advice if is_stream else None,
     )
-    is_stream = not isinstance(container, MdsShards)
 
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
         yield from in_sequence(source, items)
         yield from in_threads(source, cold=True)
         if is_stream and len(items) > BUFFERS[0]:
-            low, high = (_displacement(len(items), buffer) for buffer in BUFFERS)
+            # How far each moves the samples of one shard, over a uniform shuffle.
+            orders = (TfRecordReader.shuffled(iter(range(len(items))), buffer, (0,)) for buffer in BUFFERS)
+            low, high = (randomness(np.fromiter(order, np.int64))[0] for order in orders)
             yield Trial(
                 setting="shuffle buffer of a stream",
                 now=f"{BUFFERS[0]:,} ({low:.2f} of a uniform shuffle)",
@@ -125,12 +122,6 @@ def _ranges(container: Ranges, samples: int, scan_s: float) -> Candidate:
             )
 
     return _candidate(part, shard, partial(_range_reads, shard), drawn(items, samples), settings)
-
-
-def _displacement(count: int, buffer: int) -> float:
-    """Return how far a shuffle buffer moves the samples of one shard, over a uniform shuffle."""
-    order = TfRecordReader.shuffled(iter(range(count)), buffer, (0,))
-    return randomness(np.fromiter(order, np.int64, count))[0]
 
 
 @contextmanager
@@ -170,11 +161,17 @@ def _row_groups(container: ParquetRows, samples: int) -> Candidate:
     def settings(source: Source, folder: Path) -> Iterator[Setting | Trial]:
         if rows > 2 * FEW_ROWS:
             copied = _copied_rows(container, own[0].compression, folder / "rows.parquet")
+            copies = range(len(copied.classes.labels))
+            opener = partial(_row_reads, copied)
             few = Source(
-                path=copied.files[0], open=partial(_row_reads, copied), items=_numbers(copied), maps=False
+                path=copied.files[0],
+                open=opener,
+                items=drawn(copies, len(copies)),
+                maps=False,
+                value=f"{FEW_ROWS}",
             )
-            now, new = Way(value=f"{rows:,}", source=source), Way(value=f"{FEW_ROWS}", source=few)
-            yield Setting(name="row_group_size of the writer", now=now, tried=new)
+            now = replace(source, value=f"{rows:,}")
+            yield Setting(name="row_group_size of the writer", now=now, tried=few)
         yield from in_batches(source, BATCH)
         yield from in_threads(source, cold=False)
 
@@ -186,11 +183,6 @@ def _row_reads(container: Rows) -> Iterator[Prepare]:
     """Read rows as a dataset does, with files opened anew: by a number, or several by their numbers."""
     own = copy.deepcopy(container)
     yield lambda item: lambda: own.contents(item) if isinstance(item, list) else own.contents([item])[0]
-
-
-def _numbers(container: Rows) -> list[int]:
-    count = len(container.classes.labels)
-    return drawn(range(count), count)
 
 
 def _copied_rows(container: ParquetRows, compression: str, path: Path) -> ParquetRows:

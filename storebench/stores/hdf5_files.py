@@ -14,9 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from storebench.errors import CorruptDataError
+from storebench.datasets.containers.base import listed
+from storebench.datasets.containers.hdf5 import open_hdf5, reading
 from storebench.formats.hdf5.chunks import chunks_of_sample, diagnose_dataset
-from storebench.formats.hdf5.get import H5_ERRORS
 from storebench.stores.random_reads import (
     Candidate,
     FileContent,
@@ -24,7 +24,6 @@ from storebench.stores.random_reads import (
     SampleSet,
     Setting,
     Source,
-    Way,
     drawn,
     paged,
     spread,
@@ -38,10 +37,8 @@ LEAST_ITEM_BYTES = 17  # shorter elements of a data set with one axis are number
 MOST_SAMPLE_BYTES = 64 << 20
 MOST_CHUNK_BYTES = 256 << 20
 
-_MOST_OTHERS = 6
 _REFERENCE_BYTES = 16
 _HEADER_BYTES = 512
-_HEAP_BYTES = 4096  # values of varying length lie in collections of at least so many, and a whole one is read
 
 _PACK = (
     "store the bytes of all samples one after another in one data set of uint8, and where each begins in "
@@ -72,7 +69,7 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
     candidates: list[Candidate] = []
     others: list[_DataSet] = []
     notes: dict[str, str] = {}
-    with _opened(path) as file:
+    with reading(path), open_hdf5(path) as file:
         data_sets, frac = _walk(file, notes)
         for alike in _alike(data_sets):
             if len(alike) >= MANY:
@@ -86,19 +83,8 @@ def find_hdf5(path: Path, *, samples: int) -> FileContent:
                 others += [] if found else [data]
     if others:
         words = [f"{data.name} ({'x'.join(map(str, data.shape)) or 'one'} {data.kind})" for data in others]
-        more = len(words) - _MOST_OTHERS
-        notes["other data sets"] = ", ".join(words[:_MOST_OTHERS]) + (f" and {more} more" if more > 0 else "")
-    return FileContent(candidates=candidates, notes=notes)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        # Nothing is written, and read-only file systems have no locks.
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
-    except H5_ERRORS as error:
-        raise CorruptDataError(f"HDF5 cannot read it ({error})", where=path) from error
+        notes["other data sets"] = listed(words)
+    return candidates, notes
 
 
 def _walk(file: Any, notes: dict[str, str]) -> tuple[list[_DataSet], float]:
@@ -287,14 +273,13 @@ def _candidate(
         source=source,
         settings=_settings if is_rows else None,
         beside_bytes=beside_bytes,
-        heap_bytes=_HEAP_BYTES,
     )
 
 
 def _settings(source: Source, folder: Path) -> Iterator[Setting]:
     """Yield the settings of a data set whose rows are samples; its first rows are copied to try those of a writer."""
     name = source.items[0][0]
-    with _opened(source.path) as file:
+    with reading(source.path), open_hdf5(source.path) as file:
         data = file[name]
         varying = _type_of(data.dtype)[1] is None
         row_bytes = max(1, data.id.get_storage_size() // len(data) if varying else data[:1].nbytes)
@@ -302,25 +287,27 @@ def _settings(source: Source, folder: Path) -> Iterator[Setting]:
         chunks, single, compression = data.chunks, (1, *data.shape[1:]), data.compression
         filters = {"compression": compression, "compression_opts": data.compression_opts}
         filters["shuffle"] = data.shuffle or None
-    now = Way(value=_shape(chunks or ()), source=source)
+    now = replace(source, value=_shape(chunks or ()))
     if varying and rows.ndim == 1:
-        packed = Way(value="bytes, and offsets", source=_packed(rows, source, folder / "packed.h5"))
+        packed = _packed(rows, source, folder / "packed.h5")
         yield Setting(name="values of the writer", now=replace(now, value="varying length"), tried=packed)
     elif chunks and chunks != single:
-        copied = _copied(rows, source, folder / "chunks.h5", chunks=single, **filters)
-        before, now = now, Way(value=_shape(single), source=copied)
+        before, now = (
+            now,
+            _copied(rows, source, folder / "chunks.h5", _shape(single), chunks=single, **filters),
+        )
         yield Setting(name="chunks of the writer", now=before, tried=now)
     if compression and not varying:
-        plain = Way(value="none", source=_copied(rows, source, folder / "plain.h5", chunks=single))
+        plain = _copied(rows, source, folder / "plain.h5", "none", chunks=single)
         yield Setting(name="filter of the writer", now=replace(now, value=compression), tried=plain)
     yield from in_batches(source, BATCH)
 
 
-def _copied(rows: Any, source: Source, copy: Path, **options: Any) -> Source:
+def _copied(rows: Any, source: Source, copy: Path, value: str, **options: Any) -> Source:
     with h5py.File(copy, "w") as file:
         file.create_dataset("rows", data=rows, **options)
     items = [("rows", row) for row in drawn(range(len(rows)), len(rows))]
-    return replace(source, path=copy, open=partial(_reads, copy), items=items)
+    return replace(source, value=value, path=copy, open=partial(_reads, copy), items=items)
 
 
 def _packed(rows: Any, source: Source, copy: Path) -> Source:
@@ -329,7 +316,8 @@ def _packed(rows: Any, source: Source, copy: Path) -> Source:
     with h5py.File(copy, "w") as file:
         file["bytes"] = np.frombuffer(b"".join(values), np.uint8)
     items = [("bytes", slice(*ends[row : row + 2])) for row in drawn(range(len(values)), len(values))]
-    return replace(source, path=copy, open=partial(_reads, copy), items=items)
+    value = "bytes, and offsets"
+    return replace(source, value=value, path=copy, open=partial(_reads, copy), items=items)
 
 
 def _shape(sides: Sequence[int]) -> str:
@@ -339,7 +327,7 @@ def _shape(sides: Sequence[int]) -> str:
 @contextmanager
 def _reads(path: Path) -> Iterator[Prepare]:
     """Open a file and yield the function that prepares the read of (data set, key); () is a whole one."""
-    with _opened(path) as file:
+    with reading(path), open_hdf5(path) as file:
 
         def prepare(item: tuple[str, Any] | list[tuple[str, int]]) -> Callable[[], Any]:
             if isinstance(item, list):  # rows of one data set, in one call

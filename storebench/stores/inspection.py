@@ -1,25 +1,16 @@
 """Inspect a file of any program: find its samples, read random ones of the largest parts, in a separate process."""
 
-import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from storebench.datasets.base import HF_PREFIX
 from storebench.datasets.containers.find import INDEX, find_container, is_container, kind_of, known_kinds
-from storebench.errors import (
-    CorruptDataError,
-    CorruptStoreError,
-    DataNotFoundError,
-    SchemaVersionError,
-    UsageError,
-)
+from storebench.errors import CorruptDataError, DataNotFoundError, UsageError
 from storebench.formats.registry import get_format
-from storebench.manifest import Manifest
 from storebench.probes.page_cache import resident
 from storebench.settings.words import Split
-from storebench.stores.lmdb_files import find_lmdb
-from storebench.stores.random_reads import Candidate, Reads, SampleSet, Trial, measured
+from storebench.stores.random_reads import Reads, SampleSet, Trial, measured
 from storebench.stores.trials import tried
 from storebench.system.isolated import run_isolated
 from storebench.system.scratch import scratch_folder
@@ -30,8 +21,6 @@ SAMPLES = 200  # random samples to read per part
 BUDGET_S = 1.5  # about the time of all cold reads, and of all warm ones
 LIMIT_S = 120.0
 MEMORY_BYTES = 2 << 30
-
-_MOST_PARTS = 64
 _FORMATS = {"LMDB": "lmdb", "HDF5": "hdf5"}  # kind of file -> format whose library reads it
 
 
@@ -65,17 +54,7 @@ def inspect(path: Path, *, database: str | None = None, samples: int = SAMPLES) 
         raise UsageError(f"{kind} has no named databases", where=place, hint="Leave out --database.")
     work = partial(_inspect, place, kind, database, samples)
     doing = f"reading it as {kind}"
-    found = run_isolated(work, doing=doing, where=place, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
-    return replace(found, notes=found.notes | _store_note(place.parent))
-
-
-def _store_note(folder: Path) -> dict[str, str]:
-    """Return what a lossy codec has lost, if the folder is a store of storebench."""
-    with contextlib.suppress(CorruptStoreError, SchemaVersionError):
-        manifest = Manifest.read(folder)
-        if manifest.psnr_db is not None:
-            return {manifest.codec: f"PSNR {manifest.psnr_db:.1f} dB against the images that were converted"}
-    return {}
+    return run_isolated(work, doing=doing, where=place, limit_s=LIMIT_S, memory_bytes=MEMORY_BYTES)
 
 
 def _kind_of(path: Path) -> tuple[Path, str]:
@@ -108,50 +87,37 @@ def _findings(path: Path, kind: str, database: str | None, samples: int) -> Insp
     # A sparse file has holes, which are never resident.
     stored = min(status.st_size, 512 * status.st_blocks) or status.st_size
     frac = resident([path]).frac
+    # Each imports a library that is large or may be missing.
     if kind == "LMDB":
-        content = find_lmdb(path, database=database, samples=samples)
+        from storebench.stores.lmdb_files import find_lmdb
+
+        candidates, notes = find_lmdb(path, database=database, samples=samples)
     elif kind == "HDF5":
         from storebench.stores.hdf5_files import find_hdf5
 
-        content = find_hdf5(path, samples=samples)
+        candidates, notes = find_hdf5(path, samples=samples)
     else:
         from storebench.stores.container_files import find_samples
 
-        content = find_samples(path, samples=samples)
-    ranked = sorted(content.candidates, key=lambda candidate: candidate.part.weight, reverse=True)
+        candidates, notes = find_samples(path, samples=samples)
+    ranked = sorted(candidates, key=lambda candidate: candidate.part.weight, reverse=True)
     chosen = [candidate for candidate in ranked if candidate.source is not None][:3]
     # What was read to find the parts is evicted first, with the rest of the file.
     parts = [
-        _measured(kind, candidate, BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
+        measured(candidate, budget_s=BUDGET_S / len(chosen)) if candidate in chosen else candidate.part
         for candidate in ranked
     ]
-    notes = dict(content.notes)
     trials: list[Trial] = []
     if chosen and chosen[0].settings is not None and chosen[0].source is not None:
         with scratch_folder("trials") as folder:
             trials = tried(chosen[0].settings(chosen[0].source, folder))
-    if len(parts) > _MOST_PARTS:
-        notes["parts"] = f"{len(parts)}, of which the {_MOST_PARTS} largest are listed"
     parts.sort(key=lambda part: part.weight, reverse=True)
     return Inspection(
         path=path,
         kind=kind,
         file_bytes=stored,
         resident_frac=None if frac is None else min(1.0, frac * status.st_size / max(1, stored)),
-        parts=tuple(parts[:_MOST_PARTS]),
+        parts=tuple(parts),
         notes=notes,
         trials=tuple(trials),
     )
-
-
-def _measured(kind: str, candidate: Candidate, budget_s: float) -> SampleSet:
-    """Return a part with its measurements, and for LMDB the advice against a read-ahead that dominates a cold read."""
-    part = measured(candidate, budget_s=budget_s)
-    read = part.cold.read_bytes if part.cold else None
-    if kind != "LMDB" or not read or not part.touched_bytes or read < 4 * part.touched_bytes:
-        return part
-    advice = (
-        f"the kernel reads {read / part.touched_bytes:.0f} times the bytes that a cold sample needs; "
-        "lmdb.open(..., readahead=False) stops that, and pays if the file is larger than memory"
-    )
-    return replace(part, advice=advice)

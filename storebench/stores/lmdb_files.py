@@ -5,17 +5,19 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 
-from storebench.errors import CorruptDataError, CorruptStoreError, UnknownNameError
-from storebench.formats.registry import get_format
+from storebench.datasets.containers.base import listed
+from storebench.datasets.containers.lmdb import key_text, reading, refuse_cut
+from storebench.errors import CorruptDataError, UnknownNameError
 from storebench.stores.random_reads import (
     Candidate,
     FileContent,
@@ -24,7 +26,6 @@ from storebench.stores.random_reads import (
     Setting,
     Source,
     Trial,
-    Way,
     cold_reads,
     drawn,
     spread,
@@ -36,7 +37,6 @@ SCAN_S = 1.0
 COLD_S = 1.0  # for reading with read-ahead, and without
 
 _MOST_DATABASES = 8
-_MOST_OTHERS = 3
 _NAME_RECORD_BYTES, _PAGE_HEADER_BYTES = 48, 16
 _LEAST_SHARE, _MOST_KINDS_SHARE = 0.05, 0.9
 
@@ -45,14 +45,11 @@ KeyLength = tuple[bytes, int]  # a key, and the bytes of its value
 
 def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
     """Return the databases of a file; nothing is written, and no lock file is made."""
-    get_format("lmdb")  # its error says how to install a missing library
     candidates: list[Candidate] = []
     notes: dict[str, str] = {}
     with _open_lmdb(path) as env:
-        info, page_bytes = env.info(), int(env.stat()["psize"])
-        size, needed = path.stat().st_size, (info["last_pgno"] + 1) * page_bytes
-        if size < needed:
-            raise CorruptStoreError(f"the file has {size} bytes, its pages need {needed}", where=path)
+        refuse_cut(env, path)
+        page_bytes = int(env.stat()["psize"])
         names = _named_databases(env)
         if database is not None and database not in names:
             raise UnknownNameError.of("database", database, names, where=str(path))
@@ -61,13 +58,11 @@ def find_lmdb(path: Path, *, database: str | None, samples: int) -> FileContent:
             candidates += _lmdb_parts(path, env, name, page_bytes, samples, notes)
     if database is None and len(names) > _MOST_DATABASES:
         notes["named databases"] = f"more than {_MOST_DATABASES}, of which the first were inspected"
-    return FileContent(candidates=candidates, notes=notes)
+    return candidates, notes
 
 
 def _named_databases(env: Any) -> list[str]:
     """Return the first named databases: records of the unnamed one that LMDB opens as such."""
-    import lmdb
-
     names = []
     with env.begin() as transaction:
         some = itertools.islice(transaction.cursor(), _MOST_DATABASES + 1)
@@ -102,9 +97,7 @@ def _lmdb_parts(
 
     kinds, others = _kinds(records)
     if others:
-        shown = ", ".join(map(_text, others[:_MOST_OTHERS]))
-        more = len(others) - _MOST_OTHERS
-        notes["other records"] = f"{shown} and {more} more" if more > 0 else shown
+        notes["other records"] = listed(list(map(key_text, others)))
     for kind, members in kinds.items():
         part, lengths = whole, [length for _, length in members]
         if len(kinds) > 1 or others:
@@ -121,19 +114,16 @@ def _lmdb_parts(
 
 
 def _settings(database: str, source: Source, folder: Path) -> Iterator[Setting | Trial]:  # noqa: ARG001 - nothing is copied
-    def way(value: str, **options: bool) -> Way:
-        opener = partial(_lmdb_reads, source.path, database, **options)
-        return Way(value=value, source=replace(source, open=opener))
+    def way(value: str, **options: bool) -> Source:
+        return replace(source, value=value, open=partial(_lmdb_reads, source.path, database, **options))
 
-    on, off = (
-        cold_reads(way("", readahead=readahead).source, COLD_S).median_s for readahead in (True, False)
-    )
+    on, off = (cold_reads(way("", readahead=readahead), COLD_S).median_s for readahead in (True, False))
     if on and off:
         gain = "as fast, larger than memory"  # each read finds the file evicted
         yield Trial(setting="readahead", now="on", tried="off", factor=on / off, gain=gain)
     each = way("1", each=True)
     yield Setting(name="samples per transaction", now=each, tried=way("all"))
-    yield from in_threads(each.source, cold=True, shared=True)
+    yield from in_threads(each, cold=True, shared=True)
 
 
 def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], list[bytes]]:
@@ -142,23 +132,17 @@ def _kinds(records: Sequence[KeyLength]) -> tuple[dict[str, list[KeyLength]], li
     for record in records:
         patterns[re.sub(rb"\d+", b"#", record[0])].append(record)
     least = max(2.0, _LEAST_SHARE * len(records))
-    kinds = {_text(pattern): members for pattern, members in patterns.items() if len(members) >= least}
+    kinds = {key_text(pattern): members for pattern, members in patterns.items() if len(members) >= least}
     if sum(map(len, kinds.values())) < _MOST_KINDS_SHARE * len(records) or not kinds:
         return {"": list(records)}, []
     return kinds, [members[0][0] for members in patterns.values() if len(members) < least]
 
 
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")
-
-
 @contextmanager
 def _open_lmdb(path: Path, *, readahead: bool = True) -> Iterator[Any]:
-    import lmdb
-
-    doing = "open"
-    try:
-        env = lmdb.open(
+    with (
+        reading(path),
+        lmdb.open(
             os.fsencode(path),
             subdir=False,
             readonly=True,
@@ -167,12 +151,9 @@ def _open_lmdb(path: Path, *, readahead: bool = True) -> Iterator[Any]:
             readahead=readahead,
             max_dbs=_MOST_DATABASES + 2,
             max_spare_txns=8,
-        )
-        doing = "read"
-        with closing(env):
-            yield env
-    except lmdb.Error as error:
-        raise CorruptDataError(f"LMDB cannot {doing} it ({error})", where=path) from error
+        ) as env,
+    ):
+        yield env
 
 
 @contextmanager
@@ -184,19 +165,12 @@ def _lmdb_reads(
         handle = env.open_db(database.encode(), create=False) if database else None
         with env.begin(db=handle) as transaction:
 
-            def get(key: bytes) -> bytes | None:
+            def read(key: bytes) -> bytes:
                 with env.begin(db=handle) if each else nullcontext(transaction) as own:
-                    found: bytes | None = own.get(key)
-                    return found
+                    value: bytes | None = own.get(key)
+                if value is None:
+                    what = f"LMDB does not find the key {key_text(key)!r}, which it has listed"
+                    raise CorruptDataError(what, where=path)
+                return value
 
-            def prepare(key: bytes) -> Callable[[], bytes]:
-                def read() -> bytes:
-                    value = get(key)
-                    if value is None:
-                        what = f"LMDB does not find the key {_text(key)!r}, which it has listed"
-                        raise CorruptDataError(what, where=path)
-                    return value
-
-                return read
-
-            yield prepare
+            yield lambda key: partial(read, key)

@@ -1,5 +1,6 @@
 """Random reads of the samples in a file of another program: timed cold, with the file evicted before each, and warm."""
 
+import math
 import random
 import re
 import statistics
@@ -7,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,7 @@ class Source:
     open: Callable[[], AbstractContextManager[Prepare]]
     items: Sequence[Any]
     maps: bool  # whether the library maps the file
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """One value of a setting, and how samples are read with it."""
-
-    value: str
-    source: Source
+    value: str = ""  # of the setting that is tried
     batch: int = 1  # samples of each item
     threads: int = 1
     shared: bool = False  # whether all threads read what was opened once
@@ -99,8 +93,8 @@ class Setting:
     """A setting of a reader or writer: its value now, and one to try, in a state of the page cache."""
 
     name: str
-    now: Way
-    tried: Way
+    now: Source
+    tried: Source
     cold: bool = False
 
 
@@ -123,15 +117,10 @@ class Candidate:
     source: Source | None = None
     settings: Callable[[Source, Path], Iterable[Setting | Trial]] | None = None  # makes copies in a folder
     beside_bytes: float = 0.0  # that a read needs beside the sample, where its size becomes known by reading
-    heap_bytes: int = 1  # that a read of a value needs at least
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileContent:
-    """The kinds of samples in a file, and notes on the rest by name."""
-
-    candidates: Sequence[Candidate]
-    notes: dict[str, str] = field(default_factory=dict)
+FileContent = tuple[Sequence[Candidate], dict[str, str]]
+"""The kinds of samples in a file, and notes on the rest by name."""
 
 
 def drawn(items: Sequence[Any], count: int) -> list[Any]:
@@ -139,9 +128,9 @@ def drawn(items: Sequence[Any], count: int) -> list[Any]:
     return random.Random(SEED).sample(items, min(count, len(items)))
 
 
-def paged(nbytes: float) -> float:
-    """Return the bytes of the pages that a range of this size touches, averaged over its possible offsets."""
-    return ((max(1.0, nbytes) - 1) / PAGE_BYTES + 1) * PAGE_BYTES
+def paged(nbytes: float) -> int:
+    """Return the bytes of the fewest pages that hold a range of this size."""
+    return max(1, math.ceil(nbytes / PAGE_BYTES)) * PAGE_BYTES
 
 
 def spread(sizes: npt.ArrayLike) -> tuple[int, int, int]:
@@ -160,7 +149,7 @@ def measured(candidate: Candidate, *, budget_s: float) -> SampleSet:
     warm, sizes, values = _warm(source, budget_s)
     touched = part.touched_bytes
     if part.sample_bytes is None:
-        touched = candidate.beside_bytes + paged(max(candidate.heap_bytes, spread(sizes)[1]))
+        touched = candidate.beside_bytes + paged(spread(sizes)[1])
     return replace(
         part,
         content=part.content or contents_of(values),
@@ -223,10 +212,10 @@ def _warm(source: Source, budget_s: float) -> tuple[Reads, list[int], list[bytes
     with source.open() as prepare:
         deadline = time.perf_counter() + budget_s
         for item in source.items:
-            value = prepare(item)()
-            sizes.append(_nbytes(value))
+            pieces = _pieces(prepare(item)())
+            sizes.append(sum(map(len, pieces)))
             if len(values) < 8:
-                values.append(_as_bytes(value)[: 4 << 20])
+                values.append(max(pieces, key=len, default=b"")[: 4 << 20])
             if time.perf_counter() > deadline:
                 break
         before = resident([source.path])
@@ -255,28 +244,18 @@ def _reads(seconds: Sequence[float], *, read_bytes: float | None, reason: str = 
     )
 
 
-def _nbytes(value: Any) -> int:
-    """Return the bytes of a value as it was read: bytes, text, an array, or an array or a record of those."""
-    if isinstance(value, np.ndarray | np.generic):
-        return sum(map(_nbytes, _held(value))) if value.dtype.hasobject else value.nbytes
-    return len(_as_bytes(value))
-
-
-def _as_bytes(value: Any) -> bytes:
-    """Return a value as bytes; of an array of objects its first one, and of a record the largest of its fields."""
+def _pieces(value: Any) -> list[bytes]:
+    """Return a value as it was read as bytes: those of bytes or text, and of each part of an array or a record."""
     if isinstance(value, np.ndarray | np.generic):
         if not value.dtype.hasobject:
-            return value.tobytes()
-        held = _held(value)
-        return b"".join(map(_as_bytes, [max(held, key=_nbytes)] if value.dtype.names else held[:1]))
+            return [value.tobytes()]
+        array = np.asarray(value)
+        held = [array[name] for name in array.dtype.names] if array.dtype.names else array.ravel()
+        return [piece for part in held for piece in _pieces(part)]
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
+        return [value.encode("utf-8", "surrogateescape")]
     # A reference of HDF5 to another object has no bytes.
-    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
-
-
-def _held(value: Any) -> list[Any]:
-    return [value[name] for name in value.dtype.names] if value.dtype.names else list(value.ravel())
+    return [bytes(value)] if isinstance(value, bytes | bytearray | memoryview) else []
 
 
 _MAGIC = {

@@ -12,7 +12,7 @@ from typing import Any
 from storebench.probes.page_cache import cache_facts, evict, resident
 from storebench.results import CacheVerdict
 from storebench.settings.words import CacheState
-from storebench.stores.random_reads import FEWEST_PAGES, Prepare, Setting, Source, Trial, Way
+from storebench.stores.random_reads import FEWEST_PAGES, Prepare, Setting, Source, Trial
 
 READ_S = 0.25  # of one reading
 ROUNDS, ENOUGH_S = 3, 3.0  # no round of a setting begins later
@@ -30,7 +30,7 @@ def tried(settings: Iterable[Setting | Trial]) -> list[Trial]:
             continue
         pairs, started = list[tuple[float, float]](), time.perf_counter()
         while len(pairs) < ROUNDS and time.perf_counter() < started + ENOUGH_S:
-            pairs.append((_rate(setting.now, setting), _rate(setting.tried, setting)))
+            pairs.append((_rate(setting.now, setting.cold), _rate(setting.tried, setting.cold)))
         now, new = (max(rates) for rates in zip(*pairs, strict=True))
         if now and new:
             trial = Trial(
@@ -46,19 +46,19 @@ def tried(settings: Iterable[Setting | Trial]) -> list[Trial]:
     return trials
 
 
-def _rate(way: Way, setting: Setting) -> float:
+def _rate(source: Source, cold: bool) -> float:
     """Return samples per second; 0 if the page cache cannot be brought into the state of the setting."""
-    paths = [way.source.path]
-    if setting.cold:
+    paths = [source.path]
+    if cold:
         method, before = evict(paths), resident(paths)
         facts = cache_facts(CacheState.COLD, before, paths=paths, how=method)
         if facts.verdict != CacheVerdict.VERIFIED or before.pages_total < FEWEST_PAGES:
             return 0.0
-    parts = [way.source.items[number :: way.threads] for number in range(way.threads)]
-    with ExitStack() as stack, ThreadPoolExecutor(way.threads) as threads:
-        opened = [stack.enter_context(way.source.open()) for _ in range(1 if way.shared else way.threads)]
-        again = itertools.repeat(not setting.cold)
-        return sum(threads.map(_rate_of, itertools.cycle(opened), parts, again)) * way.batch
+    parts = [source.items[number :: source.threads] for number in range(source.threads)]
+    with ExitStack() as stack, ThreadPoolExecutor(source.threads) as threads:
+        opened = [stack.enter_context(source.open()) for _ in range(1 if source.shared else source.threads)]
+        rates = threads.map(_rate_of, itertools.cycle(opened), parts, itertools.repeat(not cold))
+        return sum(rates) * source.batch
 
 
 def _rate_of(prepare: Prepare, items: Sequence[Any], again: bool) -> float:
@@ -75,20 +75,19 @@ def in_batches(source: Source, size: int) -> Iterator[Setting]:
     """Yield the setting of a call for several samples; its items are lists."""
     items = [source.items[at : at + size] for at in range(0, len(source.items) - size + 1, size)]
     if items:
-        several = Way(value=f"{size}", source=replace(source, items=items), batch=size)
-        yield Setting(name="samples per call", now=Way(value="1", source=source), tried=several)
+        several = replace(source, value=f"{size}", items=items, batch=size)
+        yield Setting(name="samples per call", now=replace(source, value="1"), tried=several)
 
 
 def in_threads(source: Source, *, cold: bool, shared: bool = False) -> Iterator[Setting]:
     """Yield the setting of more threads, one per core."""
     cores = len(os.sched_getaffinity(0))
     if 1 < cores <= len(source.items):
-        ways = [Way(value=str(n), source=source, threads=n, shared=shared) for n in (1, cores)]
-        yield Setting(name="threads", now=ways[0], tried=ways[1], cold=cold)
+        one, all_cores = (replace(source, value=f"{n}", threads=n, shared=shared) for n in (1, cores))
+        yield Setting(name="threads", now=one, tried=all_cores, cold=cold)
 
 
 def in_sequence(source: Source, ordered: Sequence[Any]) -> Iterator[Setting]:
     """Yield the setting of the order: at random, or one after another."""
-    following = replace(source, items=ordered[: len(source.items)])
-    now, new = Way(value="random", source=source), Way(value="one after another", source=following)
-    yield Setting(name="order", now=now, tried=new, cold=True)
+    following = replace(source, value="one after another", items=ordered[: len(source.items)])
+    yield Setting(name="order", now=replace(source, value="random"), tried=following, cold=True)

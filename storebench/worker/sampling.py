@@ -25,7 +25,7 @@ class Sampling:
     replicate: int
     ranks: int
     trainer: Trainer
-    native: Callable[[int], Indices] | None = None  # the order of an epoch, where the reader has its own
+    native: Callable[[int], list[Indices]] | None = None  # orders of the passes, where the reader has its own
 
     def batches(self, epoch: int) -> list[Indices]:
         """Return this rank's batches of an epoch."""
@@ -73,7 +73,7 @@ class Sampling:
         """Yield the order of each pass of a trainer; None stands for this rank's trainer."""
         cell = self.cell
         if self.native is not None:
-            yield self.native(epoch)
+            yield from self.native(epoch)
             return
         number = self.trainer.number if trainer is None else trainer
         seed = seed_of(cell.seed, number) if self.parts else cell.seed

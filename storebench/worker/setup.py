@@ -90,6 +90,7 @@ class Setup:
             batch_size=cell.batch_size,
             threads=cell.threads,
             shuffle=cell.shuffle,
+            passes=cell.passes or 1,
             store_fill=cell.store_fill,
             store_memory_bytes=cell.store_memory_bytes,
             url=job.url,

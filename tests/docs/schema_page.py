@@ -21,7 +21,7 @@ schema version {SCHEMA_VERSION}.
 
 | file | what |
 | --- | --- |
-| `run.json` | the run's id, the resolved scenario, the versions |
+| `run.json` | the run's id, the resolved scenario, the versions, the folder of the stores |
 | `records.jsonl` | one record per line, one per epoch of a replicate |
 | `steps.parquet` | one row per step of every record; while the run goes on, `steps/` has one file per record |
 | `superseded.jsonl` | records that were replaced, which nothing counts |

@@ -11,7 +11,6 @@ from storebench.errors import CorruptStoreError, IntegrityError
 from storebench.formats import open_reader, parse_backend
 from storebench.manifest import Manifest
 from storebench.stores.convert import convert_to
-from storebench.stores.inspection import inspect
 from storebench.stores.verify import verify_store
 from tests.support.codecs import ALL, LOSSLESS, installed
 from tests.support.small_datasets import Gradients
@@ -58,12 +57,6 @@ def test_a_damaged_payload_is_one_line_that_names_its_file(codec: str, tmp_path:
             verify_store(store.path)
         assert path.name in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_inspect_says_what_a_store_has_lost(tmp_path: Path) -> None:
-    store = convert_to(Gradients(count=COUNT, shape=SHAPE), parse_backend("lmdb+webp:50"), tmp_path / "store")
-    notes = inspect(store.path, samples=0).notes
-    assert f"PSNR {store.manifest.psnr_db:.1f} dB" in notes["webp:50"]
 
 
 def test_a_manifest_with_an_impossible_loss_is_refused(tmp_path: Path) -> None:

@@ -145,3 +145,15 @@ def _refusal(content: bytes) -> str:
     with pytest.raises(CorruptDataError) as refused:
         read_header(content)
     return str(refused.value)
+
+
+@pytest.mark.parametrize("codec", ["original", "jpeg"])
+def test_pixels_that_are_not_those_of_the_dataset_are_stores_of_another_name(
+    codec: str, photos: DatasetSpec, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert cli("convert", f"lmdb+{codec}", "--dataset", photos.name, "--out", "stores").returncode == 0
+    [store] = (tmp_path / "stores").glob("*/lmdb+*")
+    for samples in (("--from", str(store)), ("--dataset", photos.name, "--out", "stores")):
+        done = cli("convert", "hdf5", *samples)
+        assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "stores").glob("*/hdf5+raw"))) == 2

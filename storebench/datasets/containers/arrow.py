@@ -5,7 +5,8 @@ from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, PerProcess, PerThread
+from storebench.datasets.containers.base import Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.errors import CorruptDataError
 
+reading = partial(
+    reading_file,
+    what="cannot be read",
+    errors=(pa.ArrowException, OSError, ArithmeticError, LookupError, ValueError, StopIteration),
+)
 BATCH_ROWS = 32  # rows of Parquet that are decoded at a time: enough that a call costs little for each
 OPEN_FILES = 16
 _BYTES = "bytes"  # the part of Hugging Face's image that holds the file
@@ -34,7 +40,6 @@ class Rows(Container):
         """Yield a column of piece `number` of a file in batches."""
 
     def scan(self) -> None:
-        self._last = PerThread()
         self._pieces: list[tuple[Path, int, int]] = []  # file, number within it, rows of all files before
         self._ends = array("q")  # rows of all pieces up to and with each
         labels, expected = Labels(self.files[0], self.asked), None
@@ -56,7 +61,12 @@ class Rows(Container):
                             labels.add(value)
                     self._pieces.append((path, number, before))
                     self._ends.append(len(labels))
-        self.classes = labels.classes(_class_names(schema, self.label))
+        names: tuple[str, ...] = ()
+        # Hugging Face keeps the names of classes in the metadata of a table.
+        with suppress(AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            about = json.loads(schema.metadata[b"huggingface"])
+            names = tuple(map(str, about["info"]["features"][self.label]["names"]))
+        self.classes = labels.classes(names)
 
     def _columns(self, schema: pa.Schema, path: Path) -> dict[str, pa.DataType]:
         """Return the types of the columns of images and, if there is one, of labels."""
@@ -68,7 +78,7 @@ class Rows(Container):
                 where=path,
                 hint="Name another column with #IMAGE,LABEL.",
             )
-        label = self.label_field(schema.names, path)
+        label = self.label_field(schema.names, path, image)
         return {name: schema.field(name).type for name in (image, label) if name}
 
     def read(self, index: int) -> bytes | Image:
@@ -77,21 +87,21 @@ class Rows(Container):
     def read_many(self, indices: Sequence[int]) -> list[bytes | Image]:
         return list(map(self._image, self.contents(indices), indices))
 
+    @abstractmethod
+    def _content(self, index: int) -> Any:
+        """Return what a row holds for an image, whatever it is."""
+
     def contents(self, indices: Sequence[int]) -> list[Any]:
-        """Return what the rows hold for images, whatever it is."""
         return [self._content(index) for index in indices]
 
-    def _content(self, index: int) -> Any:
-        piece = bisect_right(self._ends, index)
-        with reading(self._pieces[piece][0]):
-            return content_of(self._row(piece, index))
-
     def files_of(self, indices: Iterable[int]) -> list[Path]:
-        pieces = sorted({bisect_right(self._ends, index) for index in indices})
-        return list(dict.fromkeys(self._pieces[piece][0] for piece in pieces))
+        return list(dict.fromkeys(self._place(index)[0] for index in sorted(indices)))
 
-    def _begin(self, piece: int) -> int:
-        return self._ends[piece - 1] if piece else 0
+    def _place(self, index: int) -> tuple[Path, int, int]:
+        """Return file, number of the piece within it, and row of the piece."""
+        piece = bisect_right(self._ends, index)
+        path, number, _ = self._pieces[piece]
+        return path, number, index - (self._ends[piece - 1] if piece else 0)
 
     def _image(self, content: Any, index: int) -> bytes | Image:
         if content is None:
@@ -102,50 +112,39 @@ class Rows(Container):
             )
         return image_or_pixels(content, self.locate(index))
 
-    def _row(self, piece: int, index: int) -> Any:
-        """Return the image of a row; each thread goes on from the batch that it has read last."""
-        last = self._last
-        if last.key != piece or index < last.begin:
-            path, number, _ = self._pieces[piece]
-            following = self.batches(path, number, self.image)
-            last.key, last.begin, last.following = piece, self._begin(piece), following
-            last.batch = next(following)
-        while index >= last.begin + len(last.batch):
-            last.batch, last.begin = next(last.following), last.begin + len(last.batch)
-        return last.batch.column(0)[index - last.begin]
-
     def locate(self, index: int) -> str:
         path, _, before = self._pieces[bisect_right(self._ends, index)]
         return f"{path}: row {index - before:,}"
 
 
-def _class_names(schema: Any, label: str) -> tuple[str, ...]:
-    """Return the names of the classes that Hugging Face keeps in the metadata of a table."""
-    try:
-        about = json.loads(schema.metadata[b"huggingface"])
-        return tuple(map(str, about["info"]["features"][label]["names"]))
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return ()
-
-
 class ParquetRows(Rows):
+    def _content(self, index: int) -> Any:
+        """Return the image of a row; each thread goes on from the batch that it has read last."""
+        path, number, row = self._place(index)
+        last = self.last
+        with reading(path):
+            if last.key != (path, number) or row < last.begin:
+                following = self.batches(path, number, self.image)
+                last.key, last.begin, last.following = (path, number), 0, following
+                last.batch = next(following)
+            while row >= last.begin + len(last.batch):
+                last.batch, last.begin = next(last.following), last.begin + len(last.batch)
+            return content_of(last.batch.column(0)[row - last.begin])
+
     def contents(self, indices: Sequence[int]) -> list[Any]:
         """Read each row group that holds some of the samples once, one after the other."""
-        found: dict[int, Any] = {}
-        pieces = [bisect_right(self._ends, index) for index in indices]
-        for piece in sorted(set(pieces)):
-            path, number, _ = self._pieces[piece]
+        places = [self._place(index) for index in indices]
+        found: dict[tuple[Path, int, int], Any] = {}
+        for path, number in sorted({place[:2] for place in places}):
             with reading(path):
                 group = self._file(path).read_row_group(number, [self.image], use_threads=False)
-                column = group.column(0)
-                for index in (index for index, at in zip(indices, pieces, strict=True) if at == piece):
-                    found[index] = content_of(column[index - self._begin(piece)])
-        return [found[index] for index in indices]
+                for place in (place for place in places if place[:2] == (path, number)):
+                    found[place] = content_of(group.column(0)[place[2]])
+        return [found[place] for place in places]
 
     def _file(self, path: Path) -> pq.ParquetFile:
         """Return an open file; each thread keeps a few."""
-        last = self._last
-        files = last.__dict__.setdefault("files", {})
+        files = self.last.__dict__.setdefault("files", {})
         if path not in files:
             if len(files) == OPEN_FILES:
                 files.pop(next(iter(files))).close()
@@ -164,29 +163,22 @@ class ParquetRows(Rows):
 
 
 class ArrowRows(Rows):
-    def scan(self) -> None:
-        self._mapped = PerProcess(_mapped, self.files)
-        super().scan()
+    def _open(self) -> dict[Path, list[pa.RecordBatch]]:
+        return {path: list(record_batches(path)) for path in self.files}
 
     def layout(self, path: Path) -> tuple[pa.Schema, list[int]]:
         for batch in record_batches(path):
             batch.validate(full=True)  # the library itself trusts the offsets in a file
         with pa.memory_map(str(path)) as source:
-            return _opened(source).schema, list(map(len, self._mapped()[path]))
+            return _opened(source).schema, list(map(len, self.handle[path]))
 
     def batches(self, path: Path, number: int, column: str) -> Iterator[pa.RecordBatch]:
-        yield self._mapped()[path][number].select([column])
+        yield self.handle[path][number].select([column])
 
     def _content(self, index: int) -> Any:
-        piece = bisect_right(self._ends, index)
-        path, number, _ = self._pieces[piece]
+        path, number, row = self._place(index)
         with reading(path):
-            column = self._mapped()[path][number].column(self.image)
-            return content_of(column[index - self._begin(piece)])
-
-
-def _mapped(paths: Sequence[Path]) -> dict[Path, list[pa.RecordBatch]]:
-    return {path: list(record_batches(path)) for path in paths}
+            return content_of(self.handle[path][number].column(self.image)[row])
 
 
 def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -215,14 +207,3 @@ def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return kind.get_field_index(_BYTES) >= 0 and _holds_images(kind.field(_BYTES).type)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, ArithmeticError, LookupError, ValueError, StopIteration) as error:
-        first = " ".join(str(error).split())[:200] or "fewer rows than it says"
-        raise CorruptDataError(
-            f"cannot be read ({first})", where=path, hint="Copy the file again."
-        ) from error

@@ -5,7 +5,8 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,14 +85,15 @@ class Labels:
             value = str(int(value))
         if not isinstance(value, str):
             kind = "missing" if value is None else f"a {type(value).__name__}"
-            what = f"the label of sample {len(self)} is {kind}, not one whole number or text"
-            raise CorruptDataError(what, where=place, hint=hint)
-        if not value.strip():
-            raise CorruptDataError(f"the label of sample {len(self)} is empty", where=place, hint=hint)
-        if len(value) > _LONGEST_LABEL:
-            what = f"the label of sample {len(self)} has {len(value):,} characters"
-            raise CorruptDataError(what, where=place, hint=hint)
-        self._codes.append(self._words.setdefault(value.strip(), len(self._words)))
+            wrong = f"is {kind}, not one whole number or text"
+        elif not value.strip():
+            wrong = "is empty"
+        elif len(value) > _LONGEST_LABEL:
+            wrong = f"has {len(value):,} characters"
+        else:
+            self._codes.append(self._words.setdefault(value.strip(), len(self._words)))
+            return
+        raise CorruptDataError(f"the label of sample {len(self)} {wrong}", where=place, hint=hint)
 
     def skip(self, count: int) -> None:
         """Count samples that have no label."""
@@ -124,11 +126,19 @@ class Labels:
         return Classes(ranks[np.array(self._codes)], known)
 
 
+_OPENING = threading.RLock()
+
+
+class _Last(threading.local):
+    key: Any = None
+
+
 class Container(ABC):
     """The samples in files of one kind, found by a scan; picklable, and read by several threads at a time."""
 
     classes: Classes
     notes: Sequence[str] = ()  # clauses on samples that were left out
+    ignored: Sequence[str] = ()  # fields beside the images where none was found to be the label
     deadline: float = math.inf  # of `time.perf_counter`: a scan of one file may end early then
     not_in_place: str = ""  # why its samples cannot be read where they are
 
@@ -140,6 +150,25 @@ class Container(ABC):
     @abstractmethod
     def scan(self) -> None:
         """Find the samples and their classes."""
+
+    def _open(self) -> Any:
+        """Return what a process opens once and keeps, if anything."""
+        return None
+
+    @property
+    def handle(self) -> Any:
+        with _OPENING:
+            if "_handle" not in self.__dict__:
+                self._handle = self._open()
+            return self._handle
+
+    @property
+    def last(self) -> Any:
+        """What each thread has read last, for a `key`."""
+        return self.__dict__.setdefault("_last", _Last())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_handle", "_last")}
 
     @abstractmethod
     def read(self, index: int) -> bytes | Image:
@@ -171,11 +200,12 @@ class Container(ABC):
             )
         return usual
 
-    def label_field(self, fields: Iterable[str], where: str | Path) -> str:
-        """Return the field of the labels; "" if no field has a usual name."""
+    def label_field(self, fields: Iterable[str], where: str | Path, image: str = "") -> str:
+        """Return the field of the labels; "" if no field beside that of the images has a usual name."""
         names = sorted(fields)
         if self.asked.label:
             return _known(self.asked.label, names, where)
+        self.ignored = [name for name in names if name != image]
         return next((name for name in LABEL_FIELDS if name in names), "")
 
 
@@ -233,6 +263,16 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
     return content
 
 
+@contextmanager
+def reading_file(path: Path, *, what: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn what a library raises for a damaged file into one line: what does not work, and the library's reason."""
+    try:
+        yield
+    except errors as error:
+        reason = " ".join(str(error).split())[:200] or "fewer rows than it says"
+        raise CorruptDataError(f"{what} ({reason})", where=path, hint="Copy the file again.") from error
+
+
 def cut_short(path: Path, offset: int) -> CorruptDataError:
     return CorruptDataError(
         f"cut short: the sample at byte {offset:,} is not all there", where=path, hint="Copy the file again."
@@ -250,29 +290,3 @@ class Ranges(Container):
     def locate(self, index: int) -> str:
         path, offset, _ = self.spans.place(index)
         return f"{path}: sample at byte {offset:,}"
-
-
-class PerProcess:
-    """A handle that each process opens when it first needs it, because none can be pickled."""
-
-    def __init__(self, opener: Callable[..., Any], *arguments: Any) -> None:
-        self._opener, self._handle, self._lock = (opener, *arguments), None, threading.Lock()
-
-    def __call__(self) -> Any:
-        with self._lock:
-            if self._handle is None:
-                opener, *arguments = self._opener
-                self._handle = opener(*arguments)
-            return self._handle
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PerProcess, self._opener
-
-
-class PerThread(threading.local):
-    """What each thread has read last; it is not pickled."""
-
-    key: Any = None  # of the shard or piece
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PerThread, ()

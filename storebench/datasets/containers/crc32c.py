@@ -33,6 +33,6 @@ def crc32c(data: bytes | memoryview) -> int:
     return int(state[0]) ^ 0xFFFF_FFFF
 
 
-def masked(crc: int) -> int:
+def masked(crc: int) -> bytes:
     """Return a checksum as TFRecord stores it."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFF_FFFF
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFF_FFFF).to_bytes(4, "little")

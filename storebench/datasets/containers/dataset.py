@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from storebench.datasets.base import CONTAINER_PREFIX, Dataset, DatasetInfo, Image, Origin, Provenance
+from storebench.datasets.containers.base import listed
 from storebench.datasets.containers.find import find_container
 from storebench.datasets.containers.scan import Scanned, scanned
 from storebench.datasets.derived import ChosenSamples, Grown, places_in
 from storebench.datasets.files import ImageFiles, Originals
+from storebench.datasets.folder import ONE_CLASS
 from storebench.datasets.listing import Listings
 from storebench.datasets.sources import check_index, fingerprint
 from storebench.errors import UsageError
@@ -26,6 +28,9 @@ def open_container(
         container.classes = container.classes.among(train, container.files[0])
     classes = container.classes
     one_class = "one class only, so every label is 0" if len(classes.names) == 1 else ""
+    if classes.names == (ONE_CLASS,):
+        others = f" (#IMAGE,LABEL names one of {listed(container.ignored)})" if container.ignored else ""
+        one_class = f"no label found, so every label is 0{others}"
     source = f"{container.kind} ({number_of(len(container.files), 'file')})"
     identity = container.asked, fingerprint(classes.labels.tobytes()), classes.names, found.digest
     info = DatasetInfo(

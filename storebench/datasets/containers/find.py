@@ -52,10 +52,6 @@ def _is_tar(start: bytes) -> bool:
     return True
 
 
-def _is_tfrecord(start: bytes) -> bool:
-    return masked(crc32c(start[:8])).to_bytes(4, "little") == start[8:12]
-
-
 def _starts(pattern: bytes) -> Callable[[bytes], object]:
     return re.compile(pattern, re.DOTALL).match
 
@@ -69,15 +65,12 @@ KINDS = (
     Kind("LMDB", "lmdb:LmdbRecords", _starts(rb".{16}\xde\xc0\xef\xbe"), several=False),
     Kind("HDF5", "hdf5:Hdf5Arrays", _starts(_HDF5), several=False),
     Kind("MDS", "mds:MdsShards", _starts(rb'\s*\{.*"shards"'), several=False),
-    Kind("TFRecord", "tfrecord:TfRecords", _is_tfrecord),
+    Kind("TFRecord", "tfrecord:TfRecords", lambda start: masked(crc32c(start[:8])) == start[8:12]),
 )
 
 START_BYTES = 4096
 STATE, INDEX = "state.json", "index.json"
-_MARKS = ("data.mdb", INDEX, f"train/{INDEX}", STATE, "dataset_dict.json")
-"""Files by which a folder is known to be a container."""
-
-_LOOKED_AT = 64  # most files in a folder that are looked at to know it
+_LOOKED_AT = 64  # most entries of a folder that are looked at to know it
 
 _PATTERN = re.compile(r"[*?\[]")
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(TRAIN_FOLDERS + TEST_FOLDERS)})(?![a-z])", re.IGNORECASE)
@@ -93,15 +86,15 @@ def divided(text: str) -> tuple[str, Asked]:
 
 
 def is_container(text: str) -> bool:
-    """Return whether a path is that of a file, a pattern, or a folder that begins with containers, not with images."""
+    """Return whether a path is that of a file, a pattern, or a folder of containers, itself or in folders of splits."""
     path = divided(text)[0]
     if not os.path.isdir(path):  # noqa: PTH112 - Path raises where the text cannot be a path
         return bool(_PATTERN.search(path)) or os.path.isfile(path)  # noqa: PTH113 - as above
     folder = Path(path)
-    if any((folder / name).is_file() for name in _MARKS):
+    if any((folder / name).is_file() for name in (INDEX, STATE)):
         return True
     if folder.stat().st_nlink > 2:  # it has folders, of classes or splits: a million images are not looked at
-        return False
+        return any(path.is_dir() and is_container(str(path)) for path in map(folder.joinpath, TRAIN_FOLDERS))
     with contextlib.suppress(OSError, StorebenchError), os.scandir(folder) as entries:
         for entry in itertools.islice(entries, _LOOKED_AT):
             if entry.name.lower().endswith(EXTENSIONS):
@@ -117,16 +110,14 @@ def find_container(text: str, split: Split) -> Container:
     place = Path(path)
     if place.is_dir():
         files = _in_folder(place, split)
-        missing = DataNotFoundError(
-            f"no file is {known_kinds()} by its content", where=place, hint="Name a file of it."
-        )
+        missing, hint = f"no file is {known_kinds()} by its content", "Name a file of it."
     else:
         is_pattern = _PATTERN.search(path) and not place.exists()
         named = [Path(name) for name in sorted(glob.glob(path, recursive=True))] if is_pattern else [place]  # noqa: PTH207
         files = _of_split(named, split, place)
-        missing = DataNotFoundError("no file has such a name", where=place, hint="Check the pattern.")
+        missing, hint = "no file has such a name", "Check the pattern."
     if not files:
-        raise missing
+        raise DataNotFoundError(missing, where=place, hint=hint)
     kinds = [kind_of(file) for file in files]
     first = kinds[0]
     if first is None:

@@ -2,8 +2,7 @@
 
 import math
 import posixpath
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,12 @@ import h5py
 import numpy as np
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, PerProcess
+from storebench.datasets.containers.base import Container, Labels, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels, refuse_large
 from storebench.errors import CorruptDataError
 
+_ERRORS = (OSError, RuntimeError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+reading = partial(reading_file, what="HDF5 cannot read it", errors=(*_ERRORS, MemoryError))
 _MOST_ARRAYS = 10_000  # that are looked at
 _MOST_CACHE_BYTES = 512 << 20
 _LABELS_AT_ONCE = 1 << 16
@@ -24,7 +25,7 @@ _OTHER = "Name another array: write #IMAGES,LABELS behind the path."
 class Hdf5Arrays(Container):
     def scan(self) -> None:
         path = self.files[0]
-        with _reading(path), _opened(path) as file:
+        with reading(path), open_hdf5(path) as file:
             arrays = _arrays(file)
             holding = [name for name, data in arrays.items() if _layout(data) is not None]
             self._image = self.image_field(arrays, path, holding)
@@ -39,7 +40,7 @@ class Hdf5Arrays(Container):
             folder = posixpath.dirname(self._image)
             beside = {posixpath.basename(name): name for name in arrays if posixpath.dirname(name) == folder}
             named = {name: name for name in arrays} if self.asked.label else beside
-            label = self.label_field(named, path)
+            label = self.label_field(named, path, posixpath.basename(self._image))
             labels = Labels(path, self.asked)
             if label:
                 _add(arrays[named[label]], len(images), labels, path)
@@ -47,12 +48,14 @@ class Hdf5Arrays(Container):
                 labels.skip(len(images))
             self.classes = labels.classes()
             chunk = math.prod(images.chunks or (1,)) * images.dtype.itemsize
-        cache_bytes = min(max(1 << 20, 2 * chunk), _MOST_CACHE_BYTES)
-        self._open = PerProcess(_array, path, self._image, cache_bytes)
+        self._cache_bytes = min(max(1 << 20, 2 * chunk), _MOST_CACHE_BYTES)
+
+    def _open(self) -> Any:
+        return open_hdf5(self.files[0], self._cache_bytes)[self._image]
 
     def read(self, index: int) -> bytes | Image:
-        with _reading(self.files[0]):
-            value = self._open()[index]
+        with reading(self.files[0]):
+            value = self.handle[index]
         if not self._layout:
             return image_or_pixels(value if isinstance(value, bytes) else value.tobytes(), self.locate(index))
         return np.ascontiguousarray(
@@ -100,21 +103,6 @@ def _add(data: Any, count: int, labels: Labels, path: Path) -> None:
             labels.add(value)
 
 
-def _opened(path: Path, cache_bytes: int = 1 << 20) -> Any:
+def open_hdf5(path: Path, cache_bytes: int = 1 << 20) -> Any:
     # Nothing is written, and read-only file systems have no locks.
     return h5py.File(path, "r", locking=False, rdcc_nbytes=cache_bytes)
-
-
-def _array(path: Path, name: str, cache_bytes: int) -> Any:
-    return _opened(path, cache_bytes)[name]
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, RuntimeError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        what = " ".join(str(error).split())[:200]
-        raise CorruptDataError(
-            f"HDF5 cannot read it ({what})", where=path, hint="Copy the file again."
-        ) from error

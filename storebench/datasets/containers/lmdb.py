@@ -5,20 +5,20 @@ import os
 import re
 import weakref
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Container, Labels, PerProcess, listed
+from storebench.datasets.containers.base import Container, Labels, listed, reading_file
 from storebench.datasets.containers.pixels import image_or_pixels, is_image_file, is_pickle
 from storebench.datasets.containers.protobuf import signed, wire_fields
 from storebench.errors import CorruptDataError, UsageError
 from storebench.units import number_of
 
+reading = partial(reading_file, what="LMDB cannot read it", errors=(lmdb.Error,))
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL = range(1, 6)
 """Fields of Datum. Its pixels are planar; the fields for fractions and for "encoded" are not needed."""
 
@@ -28,11 +28,10 @@ class LmdbRecords(Container):
         path = self.files[0]
         if self.asked.image or self.asked.label:
             raise UsageError("LMDB has no fields", where=path, hint="Name its folder alone.")
-        self._open = PerProcess(_opened, path)
         self._keys, self._ends = bytearray(), array("q", [0])
         labels = Labels(path, self.asked)
         samples, others = set[bytes](), dict[bytes, bytes]()
-        with _reading(path), self._open().begin(buffers=True) as transaction:
+        with reading(path), self.handle.begin(buffers=True) as transaction:
             for view, value in transaction.cursor():
                 key = bytes(view)
                 pattern = re.sub(rb"\d+", b"#", key)
@@ -41,7 +40,7 @@ class LmdbRecords(Container):
                 except ValueError:
                     others.setdefault(pattern, key)
                     continue
-                labels.add(label, f"{path}: key {_text(key)}")
+                labels.add(label, f"{path}: key {key_text(key)}")
                 samples.add(pattern)
                 self._keys += key
                 self._ends.append(len(self._keys))
@@ -50,11 +49,11 @@ class LmdbRecords(Container):
             reason = "pickled, which could run any code" if pickled else "no Datum of Caffe either"
             raise CorruptDataError(
                 f"its value is no image file, and {reason}",
-                where=f"{path}: key {_text(wrong[0])}",
+                where=f"{path}: key {key_text(wrong[0])}",
                 hint="Write it again as an image file.",
             )
         used = {pattern.replace(b"image", b"label") for pattern in samples}
-        left = [_text(key) for pattern, key in others.items() if pattern not in used]
+        left = [key_text(key) for pattern, key in others.items() if pattern not in used]
         self.notes = (
             [f"{number_of(len(left), 'kind')} of other records left out: {listed(left)}"] if left else []
         )
@@ -72,16 +71,32 @@ class LmdbRecords(Container):
         return image_or_pixels(datum[_DATA], self.locate(index), sides, planar=True)
 
     def locate(self, index: int) -> str:
-        return f"{self.files[0]}: key {_text(self._key(index))}"
+        return f"{self.files[0]}: key {key_text(self._key(index))}"
+
+    def _open(self) -> Any:
+        """Open the file once per process, also for several containers of it."""
+        path = self.files[0]
+        key = os.getpid(), path, path.stat().st_ino
+        if (env := _environments.get(key)) is not None:
+            return env
+        for inherited in [env for (process, _, _), env in _environments.items() if process != key[0]]:
+            inherited.close()
+        with reading(path):
+            env = lmdb.open(
+                str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8
+            )
+        refuse_cut(env, path)
+        _environments[key] = env
+        return env
 
     def _key(self, index: int) -> bytes:
         return bytes(self._keys[self._ends[index] : self._ends[index + 1]])
 
     def _value(self, key: bytes) -> bytes:
-        with _reading(self.files[0]), self._open().begin() as transaction:
+        with reading(self.files[0]), self.handle.begin() as transaction:
             value: bytes | None = transaction.get(key)
         if value is None:
-            raise CorruptDataError(f"the key {_text(key)} is missing", where=self.files[0])
+            raise CorruptDataError(f"the key {key_text(key)} is missing", where=self.files[0])
         return value
 
 
@@ -108,34 +123,18 @@ def _datum(value: memoryview) -> dict[int, Any]:
     return datum
 
 
-def _text(key: bytes) -> str:
+def refuse_cut(env: Any, path: Path) -> None:
+    """Refuse a database without its last pages: a read of them would crash."""
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if path.stat().st_size < needed:
+        raise CorruptDataError(
+            f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy the file again."
+        )
+
+
+def key_text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
 
 
 _environments: weakref.WeakValueDictionary[tuple[int, Path, int], Any] = weakref.WeakValueDictionary()
 """What this process has open, or inherited, by process, path and inode: LMDB opens a file once per process."""
-
-
-def _opened(path: Path) -> Any:
-    key = os.getpid(), path, path.stat().st_ino
-    if (env := _environments.get(key)) is not None:
-        return env
-    for inherited in [env for (process, _, _), env in _environments.items() if process != key[0]]:
-        inherited.close()
-    with _reading(path):
-        env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, create=False, max_spare_txns=8)
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if path.stat().st_size < needed:
-        raise CorruptDataError(
-            f"cut short: its pages need {needed:,} bytes", where=path, hint="Copy it again."
-        )
-    _environments[key] = env
-    return env
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except lmdb.Error as error:
-        raise CorruptDataError(f"LMDB cannot read it ({error})", where=path, hint="Copy it again.") from error

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pydantic
 
 from storebench.datasets.base import Image
-from storebench.datasets.containers.base import Asked, Labels, PerThread, Ranges, Spans
+from storebench.datasets.containers.base import Asked, Labels, Ranges, Spans
 from storebench.datasets.containers.pixels import image_or_pixels
 from storebench.datasets.sources import open_source, read_file
 from storebench.errors import CorruptDataError
@@ -34,8 +34,7 @@ def _within(name: str) -> str:
     return name
 
 
-class _File(pydantic.BaseModel):
-    basename: Annotated[str, pydantic.AfterValidator(_within)]
+_Name = Annotated[str, pydantic.AfterValidator(_within)]
 
 
 class Shard(pydantic.BaseModel):
@@ -44,8 +43,8 @@ class Shard(pydantic.BaseModel):
     column_encodings: list[str]
     column_sizes: list[pydantic.NonNegativeInt | None]  # bytes of each column; None if they vary
     samples: pydantic.NonNegativeInt
-    raw_data: _File
-    zip_data: _File | None = None
+    raw: _Name = pydantic.Field(validation_alias=pydantic.AliasPath("raw_data", "basename"))
+    packed: _Name | None = pydantic.Field(None, validation_alias=pydantic.AliasPath("zip_data", "basename"))
     compression: str | None = None  # the name that MDS has for it, and its level
 
     @property
@@ -77,18 +76,17 @@ class MdsShards(Ranges):
             raise CorruptDataError(what, where=index, hint="Write the dataset again.") from None
         paths, self._codecs = [], []
         for shard in self._shards:
-            raw, codec = index.parent / shard.raw_data.basename, ""
-            if shard.zip_data is not None and not os.path.exists(raw):  # noqa: PTH110 - Path raises for a long name
-                raw = index.parent / shard.zip_data.basename
+            path, codec = index.parent / shard.raw, ""
+            if shard.packed is not None and not os.path.exists(path):  # noqa: PTH110 - Path raises for a long name
+                path = index.parent / shard.packed
                 name = (shard.compression or "").partition(":")[0]
                 if name not in COMPRESSIONS:
                     what = f"compressed as {name!r}; read are {', '.join(COMPRESSIONS)}"
-                    raise CorruptDataError(what, where=raw, hint="Unpack the shards beside the index.")
+                    raise CorruptDataError(what, where=path, hint="Unpack the shards beside the index.")
                 codec = COMPRESSIONS[name]
-            paths.append(raw)
+            paths.append(path)
             self._codecs.append(codec)  # as pyarrow calls it; "" for none
         super().__init__(kind, [index, *paths], asked)
-        self._unpacked = PerThread()
         if any(self._codecs):
             self.not_in_place = "compressed shards, of which a random sample needs a whole one"
 
@@ -97,7 +95,8 @@ class MdsShards(Ranges):
         self.spans = Spans(paths)
         labels = Labels(index, self.asked)
         columns = self._shards[0].columns if self._shards else {}
-        image, label = self.image_field(columns, index), self.label_field(columns, index)
+        image = self.image_field(columns, index)
+        label = self.label_field(columns, index, image)
         self._encoding = columns[image]
         if self._encoding not in (*_FILES, _PIL):
             raise CorruptDataError(
@@ -114,12 +113,12 @@ class MdsShards(Ranges):
         self.classes = labels.classes()
 
     def read(self, index: int) -> bytes | Image:
-        number, (_, offset, size) = self.spans.shard(index), self.spans.place(index)
+        number, where = self.spans.shard(index), self.locate(index)
         if self._codecs[number]:
+            _, offset, size = self.spans.place(index)
             value = bytes(self._content(number)[offset : offset + size])
         else:
             value = self.spans.read(index)
-        where = self.locate(index)
         if self._encoding != _PIL:
             return image_or_pixels(value, where)
         if len(value) < 12:
@@ -137,9 +136,9 @@ class MdsShards(Ranges):
                 if not path.stat().st_size:
                     raise CorruptDataError("an empty file", where=path, hint=COPY_AGAIN)
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        if self._unpacked.key != number:
-            self._unpacked.content, self._unpacked.key = _unpacked(path, codec), number
-        return memoryview(self._unpacked.content)
+        if self.last.key != number:
+            self.last.content, self.last.key = _unpacked(path, codec), number
+        return memoryview(self.last.content)
 
 
 def _unpacked(path: Path, codec: str) -> bytes:

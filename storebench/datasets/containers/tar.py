@@ -41,6 +41,7 @@ class TarShards(Ranges):
                 where=self.files[0],
                 hint="Name the field of the images: write #IMAGE,LABEL behind the path.",
             )
+        self.ignored = [name for name in sorted(extensions) if not f".{name.lower()}".endswith(EXTENSIONS)]
         self.notes = [f"{number_of(without, 'sample')} without an image left out"] if without else []
         self.classes = labels.classes()
 
@@ -71,6 +72,7 @@ class TarShards(Ranges):
         if self.asked.image:
             return fields.get(self.asked.image)
         images = [name for name in fields if f".{name.lower()}" in EXTENSIONS]
+        images = images or [name for name in fields if name.lower().endswith(EXTENSIONS)]  # 0.left.jpg
         if len(images) > 1:
             raise CorruptDataError(
                 f"several images in one sample: {listed(images)}",

@@ -1,6 +1,5 @@
 """TFRecord files of tf.train.Example: records with checksums around messages of named features."""
 
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ from storebench.datasets.containers.protobuf import read_varint, signed, wire_fi
 from storebench.datasets.sources import open_source
 from storebench.errors import CorruptDataError
 
-_HEADER, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
+_HEADER_BYTES = 12  # the length of a record, and the checksum of the length
+_CHECKSUM_BYTES = 4  # of a record, behind it
 MOST_RECORD_BYTES = 1 << 30
 COPY_AGAIN = "Copy the file again, or write it again."
 _SIDES = (("image/height", "height"), ("image/width", "width"), ("image/channels", "channels", "depth"))
@@ -37,7 +37,7 @@ class TfRecords(Ranges):
                     where = f"{path}: sample at byte {offset:,}"
                     example = _parsed(record, where)
                     self.image = self.image or self.image_field(example, path)
-                    self.label = self.label or self.label_field(example, path)
+                    self.label = self.label or self.label_field(example, path, self.image)
                     labels.add(_value(example, self.label), where)
                     self.spans.append(shard, offset, len(record))
                     if time.perf_counter() > self.deadline:
@@ -45,9 +45,9 @@ class TfRecords(Ranges):
         self.classes = labels.classes()
 
     def read(self, index: int) -> bytes | Image:
-        content, where = self.spans.read(index, behind=_CHECKSUM.size), self.locate(index)
-        record = memoryview(content)[: -_CHECKSUM.size]
-        if masked(crc32c(record)) != _CHECKSUM.unpack(content[-_CHECKSUM.size :])[0]:
+        content, where = self.spans.read(index, behind=_CHECKSUM_BYTES), self.locate(index)
+        record = memoryview(content)[:-_CHECKSUM_BYTES]
+        if masked(crc32c(record)) != content[-_CHECKSUM_BYTES:]:
             raise CorruptDataError("its checksum is wrong", where=where, hint=COPY_AGAIN)
         return self.image_of(record, where)
 
@@ -64,17 +64,17 @@ class TfRecords(Ranges):
 def _records(stream: BinaryIO, path: Path) -> Iterator[tuple[int, memoryview]]:
     """Yield the offset and content of each record; the length is checked here, the content when a sample is read."""
     at = 0
-    while header := stream.read(_HEADER.size):
-        if len(header) < _HEADER.size:
+    while header := stream.read(_HEADER_BYTES):
+        if len(header) < _HEADER_BYTES:
             raise cut_short(path, at)
-        size, checksum = _HEADER.unpack(header)
-        if masked(crc32c(header[:8])) != checksum or size > MOST_RECORD_BYTES:
+        size = int.from_bytes(header[:8], "little")
+        if masked(crc32c(header[:8])) != header[8:] or size > MOST_RECORD_BYTES:
             raise CorruptDataError(f"no record begins at byte {at:,}", where=path, hint=COPY_AGAIN)
-        content = stream.read(size + _CHECKSUM.size)
-        if len(content) < size + _CHECKSUM.size:
+        content = stream.read(size + _CHECKSUM_BYTES)
+        if len(content) < size + _CHECKSUM_BYTES:
             raise cut_short(path, at)
-        yield at + _HEADER.size, memoryview(content)[:size]
-        at += _HEADER.size + size + _CHECKSUM.size
+        yield at + _HEADER_BYTES, memoryview(content)[:size]
+        at += _HEADER_BYTES + size + _CHECKSUM_BYTES
 
 
 def _parsed(record: memoryview, where: str) -> dict[str, list[Any]]:

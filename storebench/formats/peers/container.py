@@ -39,18 +39,14 @@ STREAMS: dict[type[Container], str] = {TarShards: "webdataset", TfRecords: "tfre
 """The format whose library serves each kind that has an order of its own."""
 
 
-def _are_first(numbers: npt.ArrayLike) -> bool:
-    return np.array_equal(numbers, np.arange(np.size(numbers)))
-
-
-def backend_in_place(dataset: Dataset) -> tuple[str, int]:
+def backend_in_place(dataset: Dataset, *, may_stream: bool) -> tuple[str, int]:
     """Return the backend that reads a container as its users do, and the bytes of its files."""
     place = in_place(dataset)
     assert place is not None
     found, numbers = place
     if found.container.not_in_place:
         raise UsageError(found.container.not_in_place)
-    stream = STREAMS.get(type(found.container)) if _are_first(numbers) else None
+    stream = STREAMS.get(type(found.container)) if may_stream else None
     if stream is not None:
         get_format(stream)  # its error says how to install a missing library
     codec = "" if found.are_files else "+raw"
@@ -72,7 +68,7 @@ class ContainerWriter(Writer):
         container, numbers = self._found.container, self._numbers
         (self.folder / SCAN_FILE).write_bytes(pickle.dumps(self._found))
         save_array(self.folder / NUMBERS_FILE, numbers)
-        if isinstance(container, TarShards | TfRecords) and _are_first(numbers):
+        if isinstance(container, TarShards | TfRecords) and np.array_equal(numbers, np.arange(len(numbers))):
             shards = [container.spans.shard(number) for number in numbers.tolist()]
             _, sizes = np.unique(shards, return_counts=True)
             save_array(self.folder / SHARDS_FILE, sizes.astype(np.int64))

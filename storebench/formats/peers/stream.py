@@ -111,15 +111,20 @@ class StreamReader(RowsReader):
         """Yield the samples of the shards with their numbers, shuffled unless `seed` is None."""
 
     def _plan(self, batches: Sequence[Indices]) -> None:
-        self._stream = self._serve(self._paths, self.plan_seed) if batches else None
+        self._pass_seed = self.plan_seed
+        self._stream = self._serve(self._paths, self._pass_seed) if batches else None
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
-        if self._stream is not None:
+        for is_last in (False, True) if self._stream is not None else ():
+            assert self._stream is not None
             served = list(islice(self._stream, len(numbers)))
             if [number for number, _ in served] == numbers:
                 return [row for _, row in served]
-            self._departures += 1
-            self._stream = None
+            # A batch that does not follow is the first one of the next pass, or none of this epoch.
+            if self._pass_seed is not None:
+                self._pass_seed = (*self._pass_seed[:-1], self._pass_seed[-1] + 1)
+            self._stream = None if is_last else self._serve(self._paths, self._pass_seed)
+            self._departures += is_last
         return self._gathered(numbers)
 
     def _gathered(self, numbers: list[int]) -> list[Row]:

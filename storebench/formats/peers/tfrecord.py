@@ -1,7 +1,6 @@
 """TFRecord without TensorFlow: length, checksum, an Example and its checksum, one record after the other."""
 
 import random
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -14,11 +13,11 @@ from storebench.formats.peers.rows import PeerFormat, Row
 from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter, StreamReader, T
 from storebench.formats.reader import Seed
 
-_HEAD = struct.Struct("<QI")  # length, masked CRC-32C of the length
+_HEAD_BYTES = 12  # length, masked CRC-32C of the length
 READ_BYTES = 8 << 20
 
 
-def masked_crc(content: bytes | memoryview) -> int:
+def masked_crc(content: bytes | memoryview) -> bytes:
     """Return the checksum of TFRecord, by a library: `crc32c` without one takes fifty times as long."""
     from google_crc32c import value
 
@@ -29,14 +28,14 @@ def records(path: Path) -> Iterator[bytes]:
     """Yield the records of a file, each with a checked length and checksum."""
     with path.open("rb", buffering=READ_BYTES) as file:
         size = path.stat().st_size
-        while head := file.read(_HEAD.size):
-            if len(head) < _HEAD.size or masked_crc(head[:8]) != _HEAD.unpack(head)[1]:
+        while head := file.read(_HEAD_BYTES):
+            if len(head) < _HEAD_BYTES or masked_crc(head[:8]) != head[8:]:
                 raise damaged("the length of a record is damaged", path)
-            length = _HEAD.unpack(head)[0]
+            length = int.from_bytes(head[:8], "little")
             if length > size:
                 raise damaged("a record ends beyond the file", path)
             record, tail = file.read(length), file.read(4)
-            if len(tail) < 4 or masked_crc(record) != int.from_bytes(tail, "little"):
+            if masked_crc(record) != tail:
                 raise damaged("the checksum of a record is wrong", path)
             yield record
 
@@ -44,8 +43,8 @@ def records(path: Path) -> Iterator[bytes]:
 def write_record(file: IO[bytes], record: bytes) -> None:
     """Append one record with its length and checksums."""
     length = len(record).to_bytes(8, "little")
-    file.write(length + masked_crc(length).to_bytes(4, "little") + record)
-    file.write(masked_crc(record).to_bytes(4, "little"))
+    file.write(length + masked_crc(length) + record)
+    file.write(masked_crc(record))
 
 
 class TfRecordWriter(ShardsWriter):

@@ -56,4 +56,5 @@ def test_a_record_has_the_checksums_of_the_format(tmp_path: Path) -> None:
 
     # CRC-32C of 32 zero bytes (RFC 3720, B.4), masked as tensorflow/core/lib/hash/crc32c.h does.
     crc = 0x8A9136AA
-    assert masked_crc(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert masked_crc(bytes(32)) == masked.to_bytes(4, "little")

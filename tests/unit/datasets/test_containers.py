@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storebench.datasets import Dataset, DatasetSpec, open_dataset
+from storebench.datasets.containers import is_container
 from storebench.datasets.containers.crc32c import crc32c
 from storebench.datasets.containers.protobuf import signed, wire_fields
 from storebench.datasets.listing import Listings
@@ -235,6 +236,7 @@ LABELS: dict[str, tuple[Write, list[int], Sequence[str]]] = {
     "none in a tar": (_tar({"a.jpg": JPEG, "b.jpg": JPEG, "b.txt": b"3"}), [0, 0], ("images",)),
     "capitals": (_tar({"a.JPG": JPEG, "a.CLS": b"1"}), [1], "01"),
     "sample without image": (_tar({"a.cls": b"3", "b.jpg": JPEG, "b.cls": b"1"}), [1], "01"),
+    "dots in names": (_tar({"a.left.jpg": JPEG, "a.cls": b"1"}), [1], "01"),
     "hidden": (_tar({"._a.jpg": b"", "a.jpg": JPEG, "a.cls": b"1"}), [1], "01"),
     "classes with names": (
         _parquet({"image": [JPEG, JPEG], "label": [1, 0]}, classes=["cat", "dog", "eel"]),
@@ -263,6 +265,15 @@ def test_labels_are_found_by_their_usual_names_or_as_asked(case: str, tmp_path: 
     assert ("every label is 0" in dataset.layout_note) == (len(names) == 1)
 
 
+def test_fields_with_slashes_do_not_cut_the_name_of_the_stores() -> None:
+    assert DatasetSpec(name="container:/d/a.h5#g/x,g/y").store_id.startswith("container-a.h5_g_x_g_y-")
+
+
+def test_columns_that_could_be_labels_are_named(tmp_path: Path) -> None:
+    text = _parquet({"image": [JPEG, JPEG], "caption": ["a", "b"]})(tmp_path / "a")
+    assert "names one of caption" in opened(text).layout_note
+
+
 def test_negative_numbers_in_a_message_are_those_of_int32() -> None:
     assert [signed(int(value)) for _, value in wire_fields(memoryview(b"\x28" + varint(2**64 - 5)))] == [-5]
 
@@ -282,6 +293,7 @@ def test_splits_are_told_by_names(
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"image": [JPEG, JPEG]}), tmp_path / name)
+    assert is_container(str(tmp_path))
     assert len(opened(str(tmp_path))) == train
     if test is None:
         with pytest.raises(DataNotFoundError, match="no test split"):

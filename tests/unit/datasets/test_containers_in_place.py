@@ -75,6 +75,27 @@ def test_a_stream_serves_all_shards_in_the_order_that_it_draws(
     assert orders[0] != orders[1]
 
 
+@pytest.mark.parametrize(("kind", "library"), [("tar", "webdataset"), ("TFRecord", "tfrecord")])
+@pytest.mark.parametrize("steps", [3, None])
+def test_a_stream_goes_on_with_the_next_pass(
+    kind: str, library: str, steps: int | None, tmp_path: Path
+) -> None:
+    for name in BUILTIN[library].libraries:
+        pytest.importorskip(name)
+    store = placed(kind, tmp_path)
+    reader_class = get_format("container").readers()["stream"].reader
+    options = StreamOptions(buffer=4)
+    orders = [
+        reader_class.native_order(store.path, store.manifest, options, (1, turn)).tolist() for turn in (6, 7)
+    ]
+    batches = [order[at : at + 4] for order in orders for at in range(0, COUNT, 4)[:steps]]
+    with open_reader(store.path, "stream", buffer=4) as reader:
+        reader.plan([np.array(batch, np.int64) for batch in batches], (1, 6))
+        for batch in batches:
+            assert served(reader, batch) == [SAMPLES[index] for index in batch]
+        assert "batches outside of the native order" not in reader.notes()
+
+
 def test_a_tar_stream_leaves_out_samples_without_an_image(tmp_path: Path) -> None:
     pytest.importorskip("webdataset")
     members = {
@@ -131,6 +152,14 @@ def test_what_cannot_be_read_in_place_is_refused_in_one_line(
     assert says in lines[0]
 
 
+@pytest.mark.parametrize("option", [["--size", "10"], ["--skip-unreadable"]])
+def test_a_part_that_no_stream_serves_is_refused_at_once(option: list[str], cli: Cli, tmp_path: Path) -> None:
+    text = WRITERS["tar"](tmp_path / "data", SAMPLES)
+    done = cli("run", "lmdb+original", "container:stream", "--dataset", text, *option, "--stores", "stores")
+    assert done.returncode == 2, done.stderr
+    assert not (tmp_path / "stores").exists()
+
+
 def test_a_folder_of_images_is_no_container(cli: Cli, tmp_path: Path) -> None:
     done = cli("convert", "container", "--dataset", str(write_photos(tmp_path / "photos")))
     assert done.returncode == 2
@@ -149,8 +178,12 @@ def test_a_container_is_measured_beside_what_it_could_become(kind: str, cli: Cli
         pytest.importorskip(library)
     text = WRITERS[kind](tmp_path / "data", SAMPLES)
     backends = ("container", "container:stream", "lmdb+original")
-    loop = ("--compute", "none", "--workers", "0", "--batch-size", "4", "--image-size", "32")
-    done = cli("run", *backends, "--dataset", text, *loop, "--out", "run", "--json")
+    matrix: dict[str, Any] = {"dataset": f"container:{text}", "backends": backends}
+    matrix |= {"compute": ["none"], "model": "none"}
+    matrix |= {"workers": [0], "batch_size": [4], "image_size": 32, "passes": 2}
+    scenario = "".join(f"{key} = {json.dumps(value)}\n" for key, value in matrix.items())
+    (tmp_path / "a.toml").write_text(f'name = "a"\nquestion = "?"\n[[matrix]]\n{scenario}')
+    done = cli("bench", "a.toml", "--out", "run", "--json")
     assert done.returncode == 0, done.stderr
     assert cli("validate", "run").returncode == 0
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]

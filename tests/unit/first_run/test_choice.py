@@ -303,7 +303,7 @@ TABLE = dataclasses.replace(PHOTOS, container="container", container_bytes=GIB)
         (TABLE, {}, "container", {2}, ""),
         (STREAM, {}, "container:stream", {1}, ""),
         (STREAM, {"workers": [0]}, "container:stream", {0}, ""),
-        (STREAM, {"workers": [4]}, "original", {4}, "at most one worker"),
+        (STREAM, {"workers": [4]}, "container", {4}, "at most one worker"),
         (
             dataclasses.replace(TABLE, container_bytes=400 * GIB),
             {},

@@ -13,7 +13,6 @@ import pytest
 
 from storebench.errors import (
     CorruptDataError,
-    CorruptStoreError,
     DataNotFoundError,
     StorebenchError,
     UnknownNameError,
@@ -322,7 +321,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], type[StorebenchError], str]] = 
     "zip": (_other(b"PK\x03\x04" + bytes(8192)), CorruptDataError, "by its content"),
     "cut LMDB": (
         lambda folder: _cut(write_lmdb(folder, numbered([bytes(12_300)] * 100))),
-        CorruptStoreError,
+        CorruptDataError,
         "its pages need",
     ),
     "cut HDF5": (

@@ -347,7 +347,7 @@ def test_runs_of_two_machines_are_refused(cli: Any) -> None:
     [
         (
             "lmdb:direct",
-            "gpu needs 200 MB/s and 1,000 reads/s of LMDB (direct); this disk gives enough for 5.00.",
+            "gpu needs 200 MB/s and 1,000 reads/s of LMDB (direct); this disk gives enough for 5.00 of them.",
         ),
         ("hdf5", ""),
     ],
