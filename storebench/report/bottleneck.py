@@ -67,6 +67,11 @@ _REMEDIES = {
     Bound.BALANCED: "no single part limits it",
 }
 
+_AT_SERVERS = {
+    Bound.STORAGE: "a faster line, fewer bytes (a codec), or copying first",
+    Bound.LATENCY: "more requests in flight, larger objects, or copying first",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
@@ -197,6 +202,8 @@ def _side_by_side(cell: CellSummary, spent: Mapping[str, float]) -> float:
 
 def _storage_part(cell: CellSummary, spent: Mapping[str, float], warm: CellSummary | None) -> float:
     """Return the device's part of the fetch: the time that the same backend saves when it is warm."""
+    if cell.cell.place.remote:
+        return spent["fetch_s"]
     if cell.fact("cache_applies_to") == "open" or cell.cell.cache == CacheState.WARM:
         return 0.0
     if warm is not None:
@@ -209,6 +216,10 @@ def _storage_part(cell: CellSummary, spent: Mapping[str, float], warm: CellSumma
 
 def _device_bound(cell: CellSummary, best: float | None) -> Bound:
     arriving = arriving_bytes_per_s(cell)
+    if cell.cell.place.remote:
+        received, samples = cell.median("remote_received_bytes"), cell.median("samples")
+        arriving = (received or 0) / (samples or 1) * (cell.median("samples_per_s") or 0)
+        best = 1e6 * (cell.fact("place_emulated_mb_s") or math.inf)
     if best is None or not arriving or arriving > _DEVICE_EXCEEDED * best:
         return Bound.FETCH
     return Bound.STORAGE if arriving >= _DEVICE_LIMIT_FRAC * best else Bound.LATENCY
@@ -236,6 +247,8 @@ def looks_ahead(cell: CellSummary) -> bool:
 
 
 def _remedy(bound: Bound, cell: CellSummary) -> str:
+    if cell.cell.place.remote and bound in _AT_SERVERS:
+        return _AT_SERVERS[bound]
     if bound is not Bound.LATENCY:
         return _REMEDIES[bound]
     planned = _PLANNED.get(cell.cell.backend.format)

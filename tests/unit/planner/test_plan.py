@@ -13,7 +13,6 @@ from storebench.planner.words import disk_line
 from storebench.report.analysis import load_results
 from storebench.report.cells import summarise
 from storebench.results import Ceilings, Conditions, Counters, Record, Status
-from storebench.settings.words import Place
 from tests.support.planted import make_record, write_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -277,7 +276,6 @@ def test_a_run_that_lacks_cells_says_which_to_add(tmp_path: Path, cli: Any) -> N
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"place": Place("nfs:nas/stores")}, "read from a server, and plans come from local runs"),
         ({"tier": "gp3"}, "read from emulated storage"),
         ({"share": "node"}, "read by shared readers"),
         ({"status": Status.FAILED, "failure": "x"}, "no round has figures"),
@@ -357,3 +355,25 @@ def test_one_line_says_for_how_many_accelerators_the_disk_is_enough(
 ) -> None:
     cells = summarise(load_results(run))
     assert disk_line(cells, backend, find_accelerator("gpu=1000")) == line
+
+
+SERVED = Path(__file__).parents[3] / "results" / "reference" / "remote"
+SINGLES = "jpeg:objects?inflight=16"
+
+
+def test_a_server_delivers_its_requests_in_flight_over_the_time_of_one(cli: Any) -> None:
+    def at_the_store(*options: str) -> dict[str, Any]:
+        done = cli("plan", str(SERVED), "--accelerator", "gpu=2000", "--workers", "0", "--json", *options)
+        assert done.returncode == 0, done.stderr
+        plans = json.loads(done.stdout)["stores"]
+        place = "s3:here?first-byte-ms=20"
+        return next(one for one in plans if (one["store"], one["place"]) == (SINGLES, place))
+
+    near, far = at_the_store(), at_the_store("--first-byte-ms", "200")
+    assert near["limit"] == far["limit"] == "read latency"
+    assert far["images_per_s"] == pytest.approx(16 / 0.2, rel=0.02)
+    assert near["images_per_s"] == pytest.approx(16 / 0.021, rel=0.02)
+    assert far["lift"] == "361 requests in flight"  # 0.9 of 2,000 images/s, 200 ms each, and the transfer
+    slow = at_the_store("--read-mb-s", "10")
+    assert slow["limit"] == "device MB/s"
+    assert slow["images_per_s"] == pytest.approx(10e6 / 22_250, rel=0.02)
