@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ class RowsReader(Reader):
             raise
 
     @abstractmethod
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         """Open the store and return its labels; what has to be released is pushed on `opened`."""
 
     @abstractmethod
