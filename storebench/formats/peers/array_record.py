@@ -1,8 +1,7 @@
 """ArrayRecord, the container of Grain: records of any bytes in one file with an index at its end."""
 
 from collections.abc import Sequence
-
-import numpy.typing as npt
+from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.peers.example import image_of, pack_example
@@ -39,7 +38,7 @@ class ArrayRecordReader(RowsReader):
 
     library = "ArrayRecord"
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         from array_record.python.array_record_module import ArrayRecordReader as LibrarysReader
 
         self._reader = LibrarysReader(str(required(self.store / DATA_FILE)), _READING)
@@ -52,8 +51,6 @@ class ArrayRecordReader(RowsReader):
 
 
 class ArrayRecordFormat(PeerFormat):
-    """Records in one file with an index at its end."""
-
     info = FormatInfo(
         name="array_record",
         summary="Grain's ArrayRecord: one tf.train.Example (image, label) per record, group_size:1, labels beside",

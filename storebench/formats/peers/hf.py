@@ -2,8 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-
-import numpy.typing as npt
+from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
@@ -63,19 +62,16 @@ class HfReader(RowsReader):
     library = "datasets"
     releases_late = True
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         from datasets import load_from_disk
 
         folder = self.store / FOLDER
         required(folder / "state.json")
         required(folder / "dataset_info.json")
-        # The mapping by which the labels were read ends before the next begins: mapped pages could not be evicted.
-        labels: npt.ArrayLike = load_from_disk(folder).data.column(LABEL).to_numpy().copy()
-        self.wait_released()
         self._dataset = load_from_disk(folder)
         self.hold("_dataset")
-        for path in folder.glob("*.arrow"):
-            forget_mapped(path.resolve())
+        labels = self._dataset.data.column(LABEL).to_numpy().copy()
+        forget_mapped(folder)
         self._raw = self.payload_codec == "raw"
         return labels
 
@@ -85,8 +81,6 @@ class HfReader(RowsReader):
 
 
 class HfFormat(PeerFormat):
-    """A dataset saved to disk."""
-
     info = FormatInfo(
         name="hf",
         summary="Hugging Face's save_to_disk: columns image (Image; raw: binary) and label in mapped Arrow streams",

@@ -4,8 +4,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import LibraryWriter
@@ -16,7 +14,7 @@ FOLDER = "data"
 class IndexedReader(RowsReader):
     """``dataset[index]``: there is no call for several samples."""
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         folder = self.store / FOLDER
         required(folder / "index.json")
         self._dataset = self._open_dataset(str(folder))
@@ -68,8 +66,6 @@ class LitDataReader(IndexedReader):
 
 
 class LitDataFormat(PeerFormat):
-    """Chunks of serialized samples."""
-
     info = FormatInfo(
         name="litdata",
         summary="LitData: samples {image, label} in chunks of 64 MB with index.json, labels beside",
@@ -116,8 +112,6 @@ class MdsReader(IndexedReader):
 
 
 class MdsFormat(PeerFormat):
-    """Shards of samples."""
-
     info = FormatInfo(
         name="mds",
         summary="MosaicML's MDS: samples {image, label} in shards of 64 MiB with index.json, labels beside",

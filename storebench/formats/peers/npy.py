@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from storebench.arrays import Indices, Pixels
+from storebench.arrays import Indices, Integers, Pixels
 from storebench.formats.base import Fetched, FormatInfo, ReaderInfo
 from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, save_array
 from storebench.formats.peers.rows import LABELS_FILE, PeerFormat, Row, RowsReader, required, whole_offsets
@@ -46,7 +45,7 @@ class NpyReader(RowsReader):
     library = "numpy"
     library_errors = NPY_ERRORS
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Integers:
         path = required(self.store / NpyWriter.file_name)
         data: Pixels = np.lib.format.open_memmap(path, mode="r")  # refuses a file that is too short
         self._data = data.view(np.ndarray)
@@ -102,8 +101,6 @@ class NpyRangesReader(RemoteReader):
 
 
 class NpyFormat(PeerFormat):
-    """One packed array in a file."""
-
     info = FormatInfo(
         name="npy",
         summary="one packed .npy file, memory-mapped: data [N,H,W,C]; or data and offsets",

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged
 from storebench.formats.keyvalue import LABEL_KEY, make_key, pack_labels
 from storebench.formats.options import Options, flag
-from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, forget_mapped, required
 from storebench.formats.peers.writers import LibraryWriter
 from storebench.formats.snapshot import Snapshot
 
@@ -75,28 +74,23 @@ class RocksDbReader(RowsReader):
     options_type = RocksDbOptions
     options: RocksDbOptions
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
+        from rocksdict import AccessType, Rdict
+
         required(self.store / "CURRENT")
         # Opening writes a log, even where it is only for reading.
         self._snapshot = Snapshot("rocksdb", self.store, linked=lambda path: path.suffix == ".sst")
         self.opened.callback(self._snapshot.remove)
-        # The tables by which the labels were read are unmapped: mapped pages could not be evicted.
-        base = self._connect()
-        record = base.get(LABEL_KEY)
-        base.close()
-        if record is None:
-            raise damaged("the record of labels is missing", self.store)
-        self._base = self._connect()
-        self.opened.callback(self._base.close)
-        return np.frombuffer(record, "<i8")
-
-    def _connect(self) -> Any:
-        from rocksdict import AccessType, Rdict
-
         options = _options()
         options.create_if_missing(False)
         options.set_allow_mmap_reads(self.options.mapped)
-        return Rdict(str(self._snapshot.folder), options, access_type=AccessType.read_only())
+        self._base = Rdict(str(self._snapshot.folder), options, access_type=AccessType.read_only())
+        self.opened.callback(self._base.close)
+        record = self._base.get(LABEL_KEY)
+        if record is None:
+            raise damaged("the record of labels is missing", self.store)
+        forget_mapped(self._snapshot.folder)
+        return np.frombuffer(record, "<i8")
 
     def notes(self) -> dict[str, str]:
         return {"snapshot": self._snapshot.links}
@@ -107,8 +101,6 @@ class RocksDbReader(RowsReader):
 
 
 class RocksDbFormat(PeerFormat):
-    """Sorted tables, written once."""
-
     info = FormatInfo(
         name="rocksdb",
         summary="RocksDB tables without compression, one %08d record per image",

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
-from storebench.arrays import Indices
+from storebench.arrays import Indices, Integers
 from storebench.errors import StorebenchError
 from storebench.formats.base import Fetched, Format, Reader, ReaderInfo, Writer
 from storebench.formats.common import damaged, load_labels, wrong_length
@@ -104,7 +103,7 @@ class RowsReader(Reader):
                 batch[place] = row
         return Fetched(out.nbytes)
 
-    def _labels_beside(self) -> npt.NDArray[np.int64]:
+    def _labels_beside(self) -> Integers:
         return load_labels(self.store / LABELS_FILE, self.manifest.count)
 
     def _require_all(self, rows: Sized, numbers: Sized) -> None:
@@ -123,13 +122,8 @@ class RowsReader(Reader):
 
     def _close(self) -> None:
         self.opened.close()
-        if self.releases_late:
-            self.wait_released()
-
-    def wait_released(self) -> None:
-        """Wait until no file of the store is open or mapped, at most `RELEASE_S`."""
-        folder, patience = f"{self.store.resolve()}/", time.monotonic() + RELEASE_S
-        while time.monotonic() < patience and _uses(folder):
+        until = time.monotonic() + RELEASE_S
+        while self.releases_late and _uses(self.store) and time.monotonic() < until:
             time.sleep(0.001)
 
     def hold(self, name: str) -> None:
@@ -137,19 +131,23 @@ class RowsReader(Reader):
         self.opened.callback(self.__dict__.pop, name, None)
 
 
-def _uses(folder: str) -> bool:
-    """Return whether this process has a file of the folder open or mapped."""
+def _mapped(folder: Path) -> list[str]:
+    """Return the ranges of addresses at which this process has files of the folder mapped."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
-    return folder in maps or any(file.path.startswith(folder) for file in psutil.Process().open_files())
+    return [line.split()[0] for line in maps.splitlines() if f" {folder.resolve()}/" in line]
 
 
-def forget_mapped(path: Path) -> None:
-    """Drop the pages of a mapped file that this process has touched: a page that is in use cannot be evicted."""
+def _uses(folder: Path) -> bool:
+    opened = psutil.Process().open_files()
+    return bool(_mapped(folder)) or any(Path(file.path).is_relative_to(folder.resolve()) for file in opened)
+
+
+def forget_mapped(folder: Path) -> None:
+    """Drop the mapped pages that opening has touched, such as those of labels: a page that is in use cannot be evicted."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        if line.endswith(str(path)):
-            start, end = (int(edge, 16) for edge in line.split()[0].split("-"))
-            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
+    for addresses in _mapped(folder):
+        start, end = (int(edge, 16) for edge in addresses.split("-"))
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
 
 
 def required(path: Path) -> Path:
@@ -159,7 +157,7 @@ def required(path: Path) -> Path:
     return path
 
 
-def whole_offsets(offsets: npt.NDArray[np.int64], count: int, end: int, path: Path) -> list[int]:
+def whole_offsets(offsets: Integers, count: int, end: int, path: Path) -> list[int]:
     """Return the bounds of `count` payloads that fill `end` bytes; raise `CorruptStoreError` if they do not."""
     if offsets.shape != (count + 1,) or offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
         raise damaged("the payloads and their offsets do not belong together", path)

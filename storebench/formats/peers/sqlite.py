@@ -7,14 +7,11 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import numpy.typing as npt
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.options import Options, size
-from storebench.formats.peers.rows import ERRORS, PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.rows import ERRORS, PeerFormat, Row, RowsReader, forget_mapped, required
 from storebench.formats.peers.writers import BlocksWriter
 
 DATA_FILE = "data.sqlite"
@@ -87,35 +84,25 @@ class SqliteReader(RowsReader):
     options_type = SqliteOptions
     options: SqliteOptions
 
-    def _open(self) -> npt.ArrayLike:
-        path = required(self.store / DATA_FILE)
-        # Labels are read without a mapping, because mapped pages could not be evicted.
-        labels = _connect(path, 0)
-        try:
-            found = labels.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
-        finally:
-            labels.close()
+    def _open(self) -> Any:
+        path = os.fsencode(required(self.store / DATA_FILE).absolute())
+        name = os.fsdecode(path.replace(b"%", b"%25").replace(b"?", b"%3f").replace(b"#", b"%23"))
+        # Immutable: no locks and no journal are looked for, so a read-only disk is enough.
+        uri = f"file:{name}?mode=ro&immutable=1"
+        self._base = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self.opened.callback(self._base.close)
+        self._base.execute(f"PRAGMA mmap_size = {self.options.mapped_bytes}")
+        found = self._base.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
+        forget_mapped(self.store)
         if [number for number, _ in found] != list(range(self.manifest.count)):
             raise ValueError("the ids are not those of the samples")
-        self._base = _connect(path, self.options.mapped_bytes)
-        self.opened.callback(self._base.close)
         return [label for _, label in found]
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         return [row for (row,) in self._base.execute(_BATCH, (json.dumps(numbers),))]
 
 
-def _connect(path: Path, mapped: int) -> Any:
-    # Immutable: no locks and no journal are looked for, so a read-only disk is enough.
-    name = os.fsencode(path.absolute()).replace(b"%", b"%25").replace(b"?", b"%3f").replace(b"#", b"%23")
-    base = sqlite3.connect(f"file:{os.fsdecode(name)}?mode=ro&immutable=1", uri=True, check_same_thread=False)
-    base.execute(f"PRAGMA mmap_size = {mapped}")
-    return base
-
-
 class SqliteFormat(PeerFormat):
-    """One table in one file."""
-
     info = FormatInfo(
         name="sqlite",
         summary="one table (id, label, image) in one SQLite file with pages of 8 KiB",
