@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import IO, Any, ClassVar
 
 from storebench.formats.base import FormatInfo, ReaderInfo
-from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import BlocksWriter
 
 
@@ -57,11 +57,9 @@ class ArrowReader(RowsReader):
         table = pa.ipc.open_file(mapped).read_all()
         self._images = table[IMAGE]
         self.hold("_images")
-        labels = table[LABEL].to_numpy().copy()
-        forget_mapped(self.store)
         if self._images.type != pa.binary():
             raise TypeError(f"images are {self._images.type}")
-        return labels
+        return table[LABEL].to_numpy()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         return views(self._images, numbers)

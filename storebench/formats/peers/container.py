@@ -31,8 +31,6 @@ from storebench.manifest import Manifest, StoreSpec
 from storebench.settings.backend import STREAM
 
 SCAN_FILE, NUMBERS_FILE = "container.pickle", "numbers.npy"
-MOST_SCAN_BYTES = 64 << 30
-
 
 STREAMS: dict[type[Container], str] = {TarShards: "webdataset", TfRecords: "tfrecord"}
 """The format whose library serves each kind that has an order of its own."""
@@ -83,7 +81,7 @@ def container_of(store: Path) -> Container:
     """Return the container of a store, with nothing of it open."""
     path = store / SCAN_FILE
     try:
-        found = kept(read_small_file(path, most_bytes=MOST_SCAN_BYTES))
+        found = kept(read_small_file(path, most_bytes=64 << 30))
     except OSError as error:
         raise damaged(f"the file cannot be read ({error.strerror})", path) from error
     if found is None:
@@ -101,7 +99,7 @@ class ContainerReader(RowsReader):
 
     library = "the container's library"
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         self._container = container_of(self.store)
         self.hold("_container")
         self._numbers = load_integers(self.store / NUMBERS_FILE)

@@ -1,11 +1,12 @@
 """A dataset that Hugging Face's datasets saved to disk: Arrow streams, mapped, read by its batch call."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Sequence
 from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo
-from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import BlocksWriter
 
 FOLDER, SPOOL = "dataset", "unfinished.arrow"
@@ -34,26 +35,9 @@ class HfWriter(BlocksWriter):
 
         self._flush()
         self._writer.finalize()
-        with _quiet():
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
             Dataset.from_file(str(self.folder / SPOOL)).save_to_disk(self.folder / FOLDER)
         (self.folder / SPOOL).unlink()
-
-    def _release(self) -> None:
-        self._writer.close()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Show no progress bar of the library."""
-    from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
-
-    shown = is_progress_bar_enabled()
-    disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            enable_progress_bar()
 
 
 class HfReader(RowsReader):
@@ -70,10 +54,8 @@ class HfReader(RowsReader):
         required(folder / "dataset_info.json")
         self._dataset = load_from_disk(folder)
         self.hold("_dataset")
-        labels = self._dataset.data.column(LABEL).to_numpy().copy()
-        forget_mapped(folder)
         self._raw = self.payload_codec == "raw"
-        return labels
+        return self._dataset.data.column(LABEL).to_numpy()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         images = self._dataset[numbers][IMAGE]

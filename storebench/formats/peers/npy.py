@@ -53,6 +53,8 @@ class NpyReader(RowsReader):
         count = self.manifest.count
         if self.payload_codec == "raw":
             shape: tuple[int, ...] = (count, *self.image_shape)
+            size = self.manifest.dataset.image_bytes
+            self._bounds: Sequence[int] = range(0, (count + 1) * size, size)
         else:
             offsets = load_integers(self.store / OFFSETS_FILE)
             shape = data.shape[:1]
@@ -62,11 +64,8 @@ class NpyReader(RowsReader):
         return self._labels_beside()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
-        content, bounds = self._data.data, self._bounds
+        content, bounds = self._data.reshape(-1).data, self._bounds
         return [content[bounds[number] : bounds[number + 1]] for number in numbers]
-
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        return self._raw_payloads(indices) if self.payload_codec == "raw" else super()._fetch(indices)
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         self._checked(indices)

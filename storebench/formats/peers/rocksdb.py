@@ -14,9 +14,6 @@ from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, forget_ma
 from storebench.formats.peers.writers import LibraryWriter
 from storebench.formats.snapshot import Snapshot
 
-LEFT_BEHIND = ("LOG*", "LOCK")
-"""Files of the writer that hold no data."""
-
 
 def _options() -> Any:
     from rocksdict import DBCompressionType
@@ -35,26 +32,21 @@ class RocksDbWriter(LibraryWriter):
     def _start(self) -> None:
         from rocksdict import Rdict, WriteOptions
 
-        self._base = Rdict(str(self.folder), _options())
+        self._writer = Rdict(str(self.folder), _options())
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # the store is only used when it is finished
-        self._base.set_write_options(unlogged)
+        self._writer.set_write_options(unlogged)
 
     def _put(self, payload: bytes, label: int) -> None:  # noqa: ARG002 - labels are one record
-        self._base[make_key(len(self.labels))] = payload
+        self._writer[make_key(len(self.labels))] = payload
 
     def _finish(self) -> None:
-        self._base[LABEL_KEY] = pack_labels(self.labels)
-        self._base.flush()
-        self._base.compact_range(None, None)
+        self._writer[LABEL_KEY] = pack_labels(self.labels)
+        self._writer.flush()
+        self._writer.compact_range(None, None)
         self._release()
-        for pattern in LEFT_BEHIND:
-            for path in self.folder.glob(pattern):
-                path.unlink()
-
-    def _release(self) -> None:
-        # It keeps files open where closing fails.
-        self.__dict__.pop("_base").close()
+        for path in [*self.folder.glob("LOG*"), self.folder / "LOCK"]:  # they hold no data
+            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +79,9 @@ class RocksDbReader(RowsReader):
         self._base = Rdict(str(self._snapshot.folder), options, access_type=AccessType.read_only())
         self.opened.callback(self._base.close)
         record = self._base.get(LABEL_KEY)
+        forget_mapped(self._snapshot.folder)
         if record is None:
             raise damaged("the record of labels is missing", self.store)
-        forget_mapped(self._snapshot.folder)
         return np.frombuffer(record, "<i8")
 
     def notes(self) -> dict[str, str]:

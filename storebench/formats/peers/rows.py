@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import mmap
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -18,6 +19,7 @@ from storebench.formats.common import damaged, load_labels, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
+from storebench.system.libc import LIBC
 
 IMAGE, LABEL = "image", "label"
 """Names of the columns, as Hugging Face's image folders have them."""
@@ -30,10 +32,6 @@ ERRORS: tuple[type[Exception], ...] = (
     *(MemoryError, OSError, RuntimeError, TypeError, ValueError),
 )
 """Errors that libraries raise for a file that is damaged."""
-
-RELEASE_S = 0.2
-
-_MADV_DONTNEED = 4  # linux/mman-common.h; a file's pages are read again when they are touched
 
 Row = bytes | memoryview
 
@@ -62,20 +60,22 @@ class RowsReader(Reader):
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.opened = contextlib.ExitStack()
-        self._slices: list[slice] = []
         if not store.is_dir():
             raise damaged("the store is missing", store)
         try:
             with self._damage("cannot open it"):
-                self.labels = np.asarray(self._open(), np.int64)
+                self.labels = np.array(
+                    self._open(), np.int64
+                )  # a copy: views of a mapped file would stay in use
                 self._require_all(self.labels, range(manifest.count))
+            forget_mapped(store)
         except BaseException:
             self.close()
             raise
 
     @abstractmethod
     def _open(self) -> Any:
-        """Open the store and return its labels; what has to be released is pushed on `opened`."""
+        """Open the store and return its labels, perhaps mapped; what has to be released is pushed on `opened`."""
 
     @abstractmethod
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
@@ -90,17 +90,14 @@ class RowsReader(Reader):
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers, size = self._checked(indices), self.manifest.dataset.image_bytes
-        while len(self._slices) < len(numbers):
-            at = len(self._slices) * size
-            self._slices.append(slice(at, at + size))
         batch = out.reshape(-1).data
         with self._damage("cannot read samples"):
             rows = self._rows(numbers)
             self._require_all(rows, numbers)
-            for number, place, row in zip(numbers, self._slices, rows, strict=False):
+            for number, at, row in zip(numbers, range(0, out.nbytes, size), rows, strict=True):
                 if len(row) != size:
                     raise wrong_length(number, len(row), size, self.store)
-                batch[place] = row
+                batch[at : at + size] = row
         return Fetched(out.nbytes)
 
     def _labels_beside(self) -> Integers:
@@ -122,7 +119,7 @@ class RowsReader(Reader):
 
     def _close(self) -> None:
         self.opened.close()
-        until = time.monotonic() + RELEASE_S
+        until = time.monotonic() + 0.2
         while self.releases_late and _uses(self.store) and time.monotonic() < until:
             time.sleep(0.001)
 
@@ -143,11 +140,10 @@ def _uses(folder: Path) -> bool:
 
 
 def forget_mapped(folder: Path) -> None:
-    """Drop the mapped pages that opening has touched, such as those of labels: a page that is in use cannot be evicted."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    """Drop the mapped pages that opening has touched, such as those of labels: pages in use cannot be evicted."""
     for addresses in _mapped(folder):
         start, end = (int(edge, 16) for edge in addresses.split("-"))
-        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
+        LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
 
 
 def required(path: Path) -> Path:

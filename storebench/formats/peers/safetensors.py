@@ -8,16 +8,7 @@ import numpy as np
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.common import damaged
-from storebench.formats.peers.rows import (
-    IMAGE,
-    LABEL,
-    PeerFormat,
-    Row,
-    RowsReader,
-    forget_mapped,
-    required,
-    whole_offsets,
-)
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required, whole_offsets
 from storebench.formats.peers.writers import PackedWriter
 
 OFFSET = "offset"
@@ -67,16 +58,15 @@ class SafetensorsReader(RowsReader):
             raise damaged(f"safetensors cannot open it ({error})", path) from error
         self._images = file.get_slice(IMAGE)
         self.hold("_images")
-        labels, offsets, shape = file.get_tensor(LABEL), file.get_tensor(OFFSET), self._images.get_shape()
-        forget_mapped(self.store)
+        shape = self._images.get_shape()
         if self._images.get_dtype() != "U8":
             raise damaged(f"images {self._images.get_dtype()} where U8 was expected", path)
         if self.payload_codec == "raw":
             if shape != [self.manifest.count, *self.image_shape]:
                 raise damaged(f"images {shape} of another shape", path)
         else:
-            self._bounds = whole_offsets(offsets, self.manifest.count, shape[0], path)
-        return labels
+            self._bounds = whole_offsets(file.get_tensor(OFFSET), self.manifest.count, shape[0], path)
+        return file.get_tensor(LABEL)
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         images = self._images

@@ -1,17 +1,15 @@
 """SQLite: one table of labels and images in one file, read by the primary key."""
 
-import contextlib
-import errno
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.options import Options, size
-from storebench.formats.peers.rows import ERRORS, PeerFormat, Row, RowsReader, forget_mapped, required
+from storebench.formats.peers.rows import ERRORS, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import BlocksWriter
 
 DATA_FILE = "data.sqlite"
@@ -31,35 +29,18 @@ _BATCH = "SELECT image FROM json_each(?) CROSS JOIN samples ON samples.id = valu
 
 
 class SqliteWriter(BlocksWriter):
-    """Insert a block of rows at a time, all in one transaction."""
+    """Insert a block of rows at a time."""
 
     library_errors = (sqlite3.Error,)
 
     def _start(self) -> None:
-        self._base = sqlite3.connect(self.folder / DATA_FILE)
-        self._base.executescript(_SCHEMA)
+        self._writer = sqlite3.connect(self.folder / DATA_FILE)
+        self._writer.executescript(_SCHEMA)
 
     def _write(self, payloads: list[bytes], labels: list[int]) -> None:
         rows = zip(range(self.written, self.written + len(labels)), labels, payloads, strict=True)
-        self._base.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
-
-    def _finish(self) -> None:
-        self._flush()
-        self._base.commit()
-        self._base.close()
-
-    def _release(self) -> None:
-        self._base.close()
-
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        with super()._failures():
-            try:
-                yield
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                    raise sqlite3.OperationalError(os.strerror(errno.ENOSPC)) from error
-                raise
+        self._writer.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
+        self._writer.commit()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +72,9 @@ class SqliteReader(RowsReader):
         uri = f"file:{name}?mode=ro&immutable=1"
         self._base = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self.opened.callback(self._base.close)
-        self._base.execute(f"PRAGMA mmap_size = {self.options.mapped_bytes}")
         found = self._base.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
-        forget_mapped(self.store)
+        # Mapped only now: the kernel reads far around each page of a mapping, here the pages of the index.
+        self._base.execute(f"PRAGMA mmap_size = {self.options.mapped_bytes}")
         if [number for number, _ in found] != list(range(self.manifest.count)):
             raise ValueError("the ids are not those of the samples")
         return [label for _, label in found]
