@@ -1,8 +1,8 @@
 """Each reader of another project's format against the loop that its authors recommend, on the same store, and against LMDB.
 
-The three take turns in one process, from the page cache; then storebench's reader and LMDB take turns with memory for
-half of their store. They hand over bytes (raw: a batch of pixels); nothing is decoded. The order is shuffled, or the
-format's own, which is no fair match for a shuffled one. A reader should be at least 0.9 times as fast as the recommended loop.
+The three take turns in one process, from the page cache. They hand over bytes (raw: a batch of pixels); nothing is
+decoded. The order is shuffled, or the format's own, which is no fair match for a shuffled one. A reader should be at
+least 0.9 times as fast as the recommended loop.
 """
 
 import argparse
@@ -15,11 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +28,8 @@ from storebench.datasets.base import DatasetSpec
 from storebench.formats.base import Indices, Reader
 from storebench.formats.reader import Seed
 from storebench.formats.registry import get_format, is_installed, open_reader, parse_backend
-from storebench.probes.cgroup import LimitedCache, memory_group
 from storebench.probes.page_cache import warm
-from storebench.results import CacheVerdict
 from storebench.stores.convert import BuildOptions, ensure_store
-
-T = TypeVar("T")
 
 ASKED = 0.9
 SIZES = {
@@ -45,25 +39,12 @@ SIZES = {
     ("imagenet", "jpeg"): 1000,
 }
 BATCH = 64
-LEAST_LIMIT = 8 << 20
-"""Memory that the readers themselves need."""
 
 Hand = Callable[[Indices], Any]
 """Return the samples of a batch."""
 
 Served = Iterator[tuple[int, bool]]
 """Serve a batch per step: its samples, and whether a turn may end after it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """The comparisons of one reader."""
-
-    rate: float
-    cpu_us: float
-    size: float
-    loop: Ratio
-    warm: Ratio
 
 
 def main() -> int:
@@ -75,73 +56,37 @@ def main() -> int:
             continue
         print(f"\n{dataset}, {args.size or size:,} samples, {codec}, one process")
         print(f"{'':17} {'order':>8} {'samples/s':>10} {'CPU us':>7} {'bytes':>6}", end="")
-        print(f"{'of its own loop':>21} {'of LMDB, warm':>23} {'of LMDB, limited':>23}")
+        print(f"{'of its own loop':>21} {'of LMDB':>23}")
         for name in args.backend or [*LOOPS, *STREAMS]:
             if not is_installed(name.partition(":")[0]):
                 print(f"{name:17} not installed")
                 continue
-            row = in_new_process(measure, name, dataset, codec, args)
-            if row is None:
-                raise SystemExit(f"{name}: the process that measured was killed")
-            limited = in_new_process(measure_limited, name, dataset, codec, args)
-            order = "own" if name in STREAMS else "shuffled"
-            print(f"{name:17} {order:>8} {row.rate:10,.0f} {row.cpu_us:7.1f} {row.size:6.2f}", end="")
-            print(f"{ratio_words(row.loop):>21} {ratio_words(row.warm, 3):>23}", end="")
-            print(f" {ratio_words(limited, 3) if limited else 'needs more memory':>23}", flush=True)
-            if row.loop.high is not None and row.loop.high < ASKED:
+            # A process of its own: no library's caches or threads reach the next.
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                cells, loop = pool.submit(measure, name, dataset, codec, args).result()
+            print(f"{name:17} {cells}", flush=True)
+            if loop.high is not None and loop.high < ASKED:
                 below.append(f"{name} on {dataset}, {codec}")
     for words in below:
         print(f"below {ASKED:g} of the recommended loop: {words}", file=sys.stderr)
     return int(bool(below))
 
 
-def in_new_process(work: Callable[..., T], *arguments: Any) -> T | None:
-    """Return what a function returns in a process without caches; None if the process is killed."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(work, *arguments).result()
-        except BrokenProcessPool:
-            return None
-
-
-def measure(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Row:
-    """Let the reader, the recommended loop and LMDB take turns, with everything in memory."""
+def measure(name: str, dataset: str, codec: str, args: argparse.Namespace) -> tuple[str, Ratio]:
+    """Let the reader, the recommended loop and LMDB take turns; return cells, and the ratio to the loop."""
     with contextlib.ExitStack() as stack:
         ours, lmdb = map(stack.enter_context, _readers(name, dataset, codec, args))
         warm([*_files(ours), *_files(lmdb)], anew=True)
         sides = [_ours(ours, streams=name in STREAMS), _library(name, ours), _ours(lmdb)]
         turns = [[_turn(side, args.seconds) for side in sides] for _ in range(args.rounds + 1)][1:]
         rates = [[rate for rate, _ in column] for column in zip(*turns, strict=True)]
-        return Row(
-            rate=median(rates[0]),
-            cpu_us=median(cpu_us for (_, cpu_us), *_ in turns),
-            size=_bytes(ours) / sum(map(len, lmdb.fetch(np.arange(len(lmdb))))),
-            loop=compare(rates[1], rates[0]),
-            warm=compare(rates[2], rates[0]),
-        )
-
-
-def measure_limited(name: str, dataset: str, codec: str, args: argparse.Namespace) -> Ratio:
-    """Compare with LMDB, each with memory for half of its store; the pages of one stay while the other reads."""
-    rates: list[list[float]] = [[], []]
-    with contextlib.ExitStack() as stack:
-        sides: list[tuple[LimitedCache, Served]] = []
-        for reader in _readers(name, dataset, codec, args):
-            stack.enter_context(reader)
-            limit = max(LEAST_LIMIT, _bytes(reader) // 2)
-            cache = LimitedCache(stack.enter_context(memory_group(limit)), limit, _files(reader))
-            if cache.prepare([os.getpid()]).verdict is CacheVerdict.FAILED:
-                return Ratio(mid=None, rounds=0)
-            cache.leave()
-            sides.append((cache, _ours(reader, streams=name in STREAMS and not sides)))
-        for _ in range(args.rounds + 1):
-            for column, (cache, served) in zip(rates, sides, strict=True):
-                cache.group.enter([os.getpid()])
-                try:
-                    column.append(_turn(served, args.seconds)[0])
-                finally:
-                    cache.leave()
-    return compare(rates[1][1:], rates[0][1:])
+        loop, other = compare(rates[1], rates[0]), compare(rates[2], rates[0])
+        cpu_us = median(cpu_us for (_, cpu_us), *_ in turns)
+        payloads = sum(map(len, lmdb.fetch(np.arange(len(lmdb)))))
+        size = sum(path.stat().st_size for path in _files(ours)) / payloads
+        order = "own" if name in STREAMS else "shuffled"
+        cells = f"{order:>8} {median(rates[0]):10,.0f} {cpu_us:7.1f} {size:6.2f}"
+        return f"{cells}{ratio_words(loop):>21} {ratio_words(other, 3):>23}", loop
 
 
 def _turn(served: Served, seconds: float) -> tuple[float, float]:
@@ -162,10 +107,6 @@ def _readers(name: str, dataset: str, codec: str, args: argparse.Namespace) -> I
         options = BuildOptions(say=lambda _: None)
         store = ensure_store(spec, parse_backend(backend), args.stores, options=options).path
         yield open_reader(store, parse_backend(backend).reader)
-
-
-def _bytes(reader: Reader) -> int:
-    return sum(path.stat().st_size for path in _files(reader))
 
 
 def _files(reader: Reader) -> list[Path]:
@@ -191,9 +132,8 @@ def _ours(reader: Reader, *, streams: bool = False) -> Served:
 
     def begin(batches: list[Indices], seed: Seed) -> Hand:
         reader.plan(batches, seed if streams else None)
-        return (
-            functools.partial(reader.fetch_into, out=out) if reader.payload_codec == "raw" else reader.fetch
-        )
+        raw = reader.payload_codec == "raw"
+        return functools.partial(reader.fetch_into, out=out) if raw else reader.fetch
 
     return _served(reader, begin, streams=streams)
 
@@ -206,13 +146,14 @@ def _library(name: str, reader: Reader) -> Served:
             return rows
         return np.stack([np.frombuffer(row, np.uint8) for row in rows])
 
+    loop: Any = (STREAMS.get(name) or LOOPS[name])(reader.store)
+
     def begin(*_: Any) -> Hand:
         if name in STREAMS:
-            stream = STREAMS[name](reader.store)()
+            stream = loop()
             return lambda indices: collated(list(itertools.islice(stream, len(indices))))
         return lambda indices: collated(loop(indices.tolist()))
 
-    loop: Any = None if name in STREAMS else LOOPS[name](reader.store)
     return _served(reader, begin, streams=name in STREAMS)
 
 

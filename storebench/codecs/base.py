@@ -17,9 +17,8 @@ class Codec(ABC):
     name: str  # the name in backends and results, with the quality where that is not the default
     lossless: bool  # whether decoding returns exactly the pixels that were encoded
     suffix: ClassVar[str]  # file extension for a single payload
-    library: ClassVar[str] = (
-        ""  # the library that it loads when it is first used; if optional, the name of its extra as well
-    )
+    # The library that it loads when it is first used; if that is optional, the name of its extra as well.
+    library: ClassVar[str] = ""
 
     @abstractmethod
     def encode(self, image: Image) -> bytes:

@@ -117,28 +117,27 @@ class _ArrayOpened(OpenedImage):
 class _ArrayDecoder(Decoder):
     """Base of the libraries that decode to an array."""
 
+    def __init__(self) -> None:
+        require(self.library, f"the decoder {self.name!r}", self.name)
+        # Decode once: a library of many MiB may come from the disk, which is no read of the store.
+        small = io.BytesIO()
+        PilImage.new("RGB", (16, 16)).save(small, JPEG)
+        self.array(small.getvalue(), "RGB", (16, 16), None)
+
     def pixels(self, payload: Payload, kind: str, mode: str) -> DecodedImage:
         """Decode an image of one kind; a file of another kind is refused."""
         header = read_header(payload)
         if header.kind != kind:
             raise CorruptDataError(f"a {header.kind}, not a {kind}")
-        if not self._takes(header):
-            return PillowDecoder().pixels(payload, kind, mode)
-        try:
-            return self.array(payload, mode, (header.width, header.height), None)
-        except REFUSED:
-            return PillowDecoder().pixels(payload, kind, mode)
+        with contextlib.suppress(*REFUSED):
+            if self._takes(header):
+                return self.array(payload, mode, (header.width, header.height), None)
+        return PillowDecoder().pixels(payload, kind, mode)
 
     def open(self, payload: Payload) -> OpenedImage:
         """Read the header; Pillow opens what this library does not decode."""
         header = read_header(payload)
         return _ArrayOpened(self, payload, header) if self._takes(header) else _PillowOpened(payload)
-
-    def _rehearse(self) -> None:
-        """Decode a small image: a library of many MiB may come from the disk, which is no read of the store."""
-        small = io.BytesIO()
-        PilImage.new("RGB", (16, 16)).save(small, JPEG)
-        self.array(small.getvalue(), "RGB", (16, 16), None)
 
     def _takes(self, header: Header) -> bool:
         # CMYK is left to Pillow: these libraries do not convert Adobe's inverted values.
@@ -155,10 +154,6 @@ class SimpleJpegDecoder(_ArrayDecoder):
     name = "simplejpeg"
     kinds = frozenset({JPEG})
     library = "simplejpeg"
-
-    def __init__(self) -> None:
-        require(self.library, f"the decoder {self.name!r}", self.name)
-        self._rehearse()
 
     def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:  # noqa: ARG002 - it reads the size itself
         """Decode by TurboJPEG with accurate DCT and smooth upsampling, as Pillow does."""
@@ -183,12 +178,11 @@ class OpenCvDecoder(_ArrayDecoder):
     library = "cv2"
 
     def __init__(self) -> None:
-        require(self.library, f"the decoder {self.name!r}", self.name)
+        super().__init__()
         import cv2
 
         # Its pool has a thread per core, whatever number a cell gives, and converts the colours of large images.
         cv2.setNumThreads(1)
-        self._rehearse()
 
     def array(self, payload: Payload, mode: str, size: ImageSize, least: ImageSize | None) -> DecodedImage:
         """Decode by OpenCV; EXIF orientation is ignored, as by every other decoder here."""

@@ -43,9 +43,7 @@ def codec_named(text: str) -> str:
         return codec
     if codec not in _LOSSY:
         raise UsageError(f"{codec} has no quality", hint=f"Leave out {quality!r}.")
-    if not (
-        quality.isascii() and quality.isdecimal() and len(quality) <= 3 and 1 <= int(quality) <= MOST_QUALITY
-    ):
+    if quality.lstrip("0") not in map(str, range(1, MOST_QUALITY + 1)):
         raise UsageError(
             f"the quality must be a whole number from 1 to {MOST_QUALITY}, not {brief(quality)}", where=codec
         )

@@ -112,8 +112,9 @@ def sync_folder(folder: Path) -> None:
 
 def write_error(error: Exception, where: Path) -> StorebenchError:
     """Return the one line for a library's failed write, which often has its errno in words only."""
+    words = str(error).replace("database or disk is full", os.strerror(errno.ENOSPC))  # SQLite's words
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO):
-        if os.strerror(number) in str(error):
+        if os.strerror(number) in words:
             return from_os_error(OSError(number, os.strerror(number)), where)
     return OutputError(f"writing failed ({error})", where=where)
 

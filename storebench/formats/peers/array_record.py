@@ -1,8 +1,7 @@
 """ArrayRecord, the container of Grain: records of any bytes in one file with an index at its end."""
 
 from collections.abc import Sequence
-
-import numpy.typing as npt
+from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.peers.example import image_of, pack_example
@@ -10,10 +9,6 @@ from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import LibraryWriter
 
 DATA_FILE = "data.array_record"
-
-# Grain's advice for random access: a record is read alone, without read-ahead.
-_WRITING = "group_size:1,uncompressed"
-_READING = "readahead_buffer_size:0,max_parallelism:0"
 
 
 class ArrayRecordWriter(LibraryWriter):
@@ -24,14 +19,10 @@ class ArrayRecordWriter(LibraryWriter):
     def _start(self) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter as LibrarysWriter
 
-        self._writer = LibrarysWriter(str(self.folder / DATA_FILE), _WRITING)
+        self._writer = LibrarysWriter(str(self.folder / DATA_FILE), "group_size:1,uncompressed")
 
     def _put(self, payload: bytes, label: int) -> None:
         self._writer.write(pack_example(payload, label))
-
-    def _release(self) -> None:
-        # It keeps the file open where closing fails.
-        self.__dict__.pop("_writer").close()
 
 
 class ArrayRecordReader(RowsReader):
@@ -39,10 +30,12 @@ class ArrayRecordReader(RowsReader):
 
     library = "ArrayRecord"
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         from array_record.python.array_record_module import ArrayRecordReader as LibrarysReader
 
-        self._reader = LibrarysReader(str(required(self.store / DATA_FILE)), _READING)
+        # Grain's advice for random access: a record is read alone, without read-ahead.
+        options = "readahead_buffer_size:0,max_parallelism:0"
+        self._reader = LibrarysReader(str(required(self.store / DATA_FILE)), options)
         self.hold("_reader")  # closing one that is damaged raises
         self._require_all(range(self._reader.num_records()), range(self.manifest.count))
         return self._labels_beside()
@@ -52,8 +45,6 @@ class ArrayRecordReader(RowsReader):
 
 
 class ArrayRecordFormat(PeerFormat):
-    """Records in one file with an index at its end."""
-
     info = FormatInfo(
         name="array_record",
         summary="Grain's ArrayRecord: one tf.train.Example (image, label) per record, group_size:1, labels beside",

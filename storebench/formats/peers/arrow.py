@@ -1,13 +1,10 @@
 """Arrow IPC: record batches in one file, memory-mapped; a sample is a slice of a column."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO, Any, ClassVar
 
-import numpy.typing as npt
-
 from storebench.formats.base import FormatInfo, ReaderInfo
-from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import BlocksWriter
 
 
@@ -52,37 +49,23 @@ class ArrowReader(RowsReader):
     library = "Arrow"
     releases_late = True
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         import pyarrow as pa
 
-        path = required(self.store / ArrowWriter.file_name)
-        labels = _labels(path)
-        mapped = pa.memory_map(str(path))
+        mapped = pa.memory_map(str(required(self.store / ArrowWriter.file_name)))
         self.opened.callback(mapped.close)
-        self._images = pa.ipc.open_file(mapped).read_all()[IMAGE]
+        table = pa.ipc.open_file(mapped).read_all()
+        self._images = table[IMAGE]
         self.hold("_images")
-        forget_mapped(path.resolve())
         if self._images.type != pa.binary():
             raise TypeError(f"images are {self._images.type}")
-        return labels
+        return table[LABEL].to_numpy()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         return views(self._images, numbers)
 
 
-def _labels(path: Path) -> npt.ArrayLike:
-    """Read the labels without a mapping, because mapped pages could not be evicted."""
-    import pyarrow as pa
-
-    with pa.OSFile(str(path)) as file:
-        options = pa.ipc.IpcReadOptions(included_fields=[1])
-        labels: npt.ArrayLike = pa.ipc.open_file(file, options=options).read_all()[LABEL].to_numpy()
-    return labels
-
-
 class ArrowFormat(PeerFormat):
-    """Record batches in one file."""
-
     info = FormatInfo(
         name="arrow",
         summary="Arrow IPC: columns image and label in record batches of up to 1,000 rows or 16 MiB, one file",

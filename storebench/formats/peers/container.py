@@ -2,12 +2,10 @@
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.codecs import Payload
@@ -32,8 +30,6 @@ from storebench.manifest import Manifest, StoreSpec
 from storebench.settings.backend import STREAM
 
 SCAN_FILE, NUMBERS_FILE = "container.pickle", "numbers.npy"
-MOST_SCAN_BYTES = 64 << 30
-
 
 STREAMS: dict[type[Container], str] = {TarShards: "webdataset", TfRecords: "tfrecord"}
 """The format whose library serves each kind that has an order of its own."""
@@ -80,7 +76,7 @@ def container_of(store: Path) -> Container:
     """Return the container of a store, with nothing of it open."""
     path = store / SCAN_FILE
     try:
-        found = kept(read_small_file(path, most_bytes=MOST_SCAN_BYTES))
+        found = kept(read_small_file(path, most_bytes=64 << 30))
     except OSError as error:
         raise damaged(f"the file cannot be read ({error.strerror})", path) from error
     if found is None:
@@ -98,7 +94,7 @@ class ContainerReader(RowsReader):
 
     library = "the container's library"
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         self._container = container_of(self.store)
         self.hold("_container")
         self._numbers = load_integers(self.store / NUMBERS_FILE)
@@ -130,7 +126,7 @@ class ContainerStream(StreamReader):
     def shard_name(number: int) -> str:
         raise NotImplementedError
 
-    def _shards(self, count: int) -> list[Path]:  # noqa: ARG002 - as many as there are files
+    def _paths(self, count: int) -> list[Path]:  # noqa: ARG002 - as many as there are files
         return data_files(self.store)
 
 
@@ -140,35 +136,22 @@ class TarStream(ContainerStream, WebDatasetReader):
     def _numbered(self, samples: Iterator[dict[str, Any]]) -> Iterator[Numbered]:
         container = container_of(self.store)
         assert isinstance(container, TarShards)
-        bounds = [*self.starts, self.manifest.count]
-        places = {str(path): at for at, path in enumerate(self._paths)}
-        before, number, end = "", 0, 0
+        numbers = {str(path): iter(part) for path, part in self.shards.items()}
         for sample in samples:
-            url = sample["__url__"]
-            if url != before:
-                number, end, before = bounds[places[url]], bounds[places[url] + 1], url
             fields = {name: value for name, value in sample.items() if not name.startswith("__")}
             image = container.image_of(fields, sample["__key__"])
-            if image is not None and number < end:
+            if image is not None and (number := next(numbers[sample["__url__"]], None)) is not None:
                 yield number, image
-                number += 1
 
 
 class TfRecordStream(ContainerStream, TfRecordReader):
     """TFRecord files, every checksum of which is checked."""
 
-    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
+    def _images(self, path: Path) -> Iterator[Row]:
         container = container_of(self.store)
         assert isinstance(container, TfRecords)
-        bounds = [*self.starts, self.manifest.count]
-        parts = dict(zip(self._paths, pairwise(bounds), strict=True))
-        numbered = (
-            (number, _payload(container.image_of(memoryview(record), f"{path}: record {number - first}")))
-            for path in (paths if seed is None else self.shuffled_shards(paths, seed))
-            for first, end in [parts[path]]
-            for number, record in enumerate(islice(records(path), end - first), first)
-        )
-        return numbered if seed is None else self.shuffled(numbered, self.options.buffer, seed)
+        for at, record in enumerate(records(path)):
+            yield _payload(container.image_of(memoryview(record), f"{path}: record {at}"))
 
 
 def _kind_of(store: Path) -> type[ContainerStream]:

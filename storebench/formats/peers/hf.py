@@ -1,12 +1,12 @@
 """A dataset that Hugging Face's datasets saved to disk: Arrow streams, mapped, read by its batch call."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-
-import numpy.typing as npt
+import io
+from collections.abc import Sequence
+from typing import Any
 
 from storebench.formats.base import FormatInfo, ReaderInfo
-from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, forget_mapped, required
+from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import BlocksWriter
 
 FOLDER, SPOOL = "dataset", "unfinished.arrow"
@@ -35,26 +35,9 @@ class HfWriter(BlocksWriter):
 
         self._flush()
         self._writer.finalize()
-        with _quiet():
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
             Dataset.from_file(str(self.folder / SPOOL)).save_to_disk(self.folder / FOLDER)
         (self.folder / SPOOL).unlink()
-
-    def _release(self) -> None:
-        self._writer.close()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Show no progress bar of the library."""
-    from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
-
-    shown = is_progress_bar_enabled()
-    disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            enable_progress_bar()
 
 
 class HfReader(RowsReader):
@@ -63,21 +46,16 @@ class HfReader(RowsReader):
     library = "datasets"
     releases_late = True
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         from datasets import load_from_disk
 
         folder = self.store / FOLDER
         required(folder / "state.json")
         required(folder / "dataset_info.json")
-        # The mapping by which the labels were read ends before the next begins: mapped pages could not be evicted.
-        labels: npt.ArrayLike = load_from_disk(folder).data.column(LABEL).to_numpy().copy()
-        self.wait_released()
         self._dataset = load_from_disk(folder)
         self.hold("_dataset")
-        for path in folder.glob("*.arrow"):
-            forget_mapped(path.resolve())
         self._raw = self.payload_codec == "raw"
-        return labels
+        return self._dataset.data.column(LABEL).to_numpy()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         images = self._dataset[numbers][IMAGE]
@@ -85,8 +63,6 @@ class HfReader(RowsReader):
 
 
 class HfFormat(PeerFormat):
-    """A dataset saved to disk."""
-
     info = FormatInfo(
         name="hf",
         summary="Hugging Face's save_to_disk: columns image (Image; raw: binary) and label in mapped Arrow streams",

@@ -4,8 +4,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import LibraryWriter
@@ -16,7 +14,7 @@ FOLDER = "data"
 class IndexedReader(RowsReader):
     """``dataset[index]``: there is no call for several samples."""
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         folder = self.store / FOLDER
         required(folder / "index.json")
         self._dataset = self._open_dataset(str(folder))
@@ -33,26 +31,30 @@ class IndexedReader(RowsReader):
         return [dataset[number][IMAGE] for number in numbers]
 
 
-class LitDataWriter(LibraryWriter):
-    """Write samples {image, label} in chunks of 64 MB, as ``optimize`` does in its workers."""
+class IndexedWriter(LibraryWriter):
+    """Write samples {image, label} through a writer that is finished, and never closed."""
 
     labels_beside = True
+
+    def _release(self) -> None:
+        self.__dict__.pop("_writer", None)
+
+
+class LitDataWriter(IndexedWriter):
+    """Write chunks of 64 MB, as ``optimize`` does in its workers."""
 
     def _start(self) -> None:
         from litdata.streaming.cache import Cache
 
         (self.folder / FOLDER).mkdir()
-        self._cache = Cache(str(self.folder / FOLDER), chunk_bytes="64MB")
+        self._writer = Cache(str(self.folder / FOLDER), chunk_bytes="64MB")
 
     def _put(self, payload: bytes, label: int) -> None:
-        self._cache[len(self.labels)] = {IMAGE: payload, LABEL: label}
+        self._writer[len(self.labels)] = {IMAGE: payload, LABEL: label}
 
     def _finish(self) -> None:
-        self._cache.done()
-        self._cache.merge()
-
-    def _release(self) -> None:
-        self.__dict__.pop("_cache", None)
+        self._writer.done()
+        self._writer.merge()
 
 
 class LitDataReader(IndexedReader):
@@ -68,8 +70,6 @@ class LitDataReader(IndexedReader):
 
 
 class LitDataFormat(PeerFormat):
-    """Chunks of serialized samples."""
-
     info = FormatInfo(
         name="litdata",
         summary="LitData: samples {image, label} in chunks of 64 MB with index.json, labels beside",
@@ -84,10 +84,8 @@ class LitDataFormat(PeerFormat):
     )
 
 
-class MdsWriter(LibraryWriter):
-    """Write samples {image, label} in shards of 64 MiB, the library's default."""
-
-    labels_beside = True
+class MdsWriter(IndexedWriter):
+    """Write shards of 64 MiB, the library's default."""
 
     def _start(self) -> None:
         from streaming import MDSWriter
@@ -99,9 +97,6 @@ class MdsWriter(LibraryWriter):
 
     def _finish(self) -> None:
         self._writer.finish()
-
-    def _release(self) -> None:
-        self.__dict__.pop("_writer", None)
 
 
 class MdsReader(IndexedReader):
@@ -116,8 +111,6 @@ class MdsReader(IndexedReader):
 
 
 class MdsFormat(PeerFormat):
-    """Shards of samples."""
-
     info = FormatInfo(
         name="mds",
         summary="MosaicML's MDS: samples {image, label} in shards of 64 MiB with index.json, labels beside",

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import IO, Any
 
-import numpy.typing as npt
-
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.peers.arrow import ArrowWriter
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader
@@ -39,13 +37,12 @@ class LanceReader(RowsReader):
     library = "Lance"
     releases_late = True
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         import lance
 
         self._dataset = lance.dataset(self.store / FOLDER)
         self.hold("_dataset")
-        labels: npt.ArrayLike = self._dataset.to_table(columns=[LABEL])[LABEL].to_numpy()
-        return labels
+        return self._dataset.to_table(columns=[LABEL])[LABEL].to_numpy()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         rows: list[bytes] = self._dataset.take(numbers, columns=[IMAGE])[IMAGE].to_pylist()
@@ -53,8 +50,6 @@ class LanceReader(RowsReader):
 
 
 class LanceFormat(PeerFormat):
-    """A columnar data set in a folder."""
-
     info = FormatInfo(
         name="lance",
         summary="a Lance data set: columns image and label, as write_dataset makes it by default",

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from storebench.arrays import Indices, Pixels
+from storebench.arrays import Indices, Integers, Pixels
 from storebench.formats.base import Fetched, FormatInfo, ReaderInfo
 from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, save_array
 from storebench.formats.peers.rows import LABELS_FILE, PeerFormat, Row, RowsReader, required, whole_offsets
@@ -46,7 +45,7 @@ class NpyReader(RowsReader):
     library = "numpy"
     library_errors = NPY_ERRORS
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Integers:
         path = required(self.store / NpyWriter.file_name)
         data: Pixels = np.lib.format.open_memmap(path, mode="r")  # refuses a file that is too short
         self._data = data.view(np.ndarray)
@@ -54,6 +53,8 @@ class NpyReader(RowsReader):
         count = self.manifest.count
         if self.payload_codec == "raw":
             shape: tuple[int, ...] = (count, *self.image_shape)
+            size = self.manifest.dataset.image_bytes
+            self._bounds: Sequence[int] = range(0, (count + 1) * size, size)
         else:
             offsets = load_integers(self.store / OFFSETS_FILE)
             shape = data.shape[:1]
@@ -63,11 +64,8 @@ class NpyReader(RowsReader):
         return self._labels_beside()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
-        content, bounds = self._data.data, self._bounds
+        content, bounds = self._data.reshape(-1).data, self._bounds
         return [content[bounds[number] : bounds[number + 1]] for number in numbers]
-
-    def _fetch(self, indices: Indices) -> list[bytes]:
-        return self._raw_payloads(indices) if self.payload_codec == "raw" else super()._fetch(indices)
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         self._checked(indices)
@@ -102,8 +100,6 @@ class NpyRangesReader(RemoteReader):
 
 
 class NpyFormat(PeerFormat):
-    """One packed array in a file."""
-
     info = FormatInfo(
         name="npy",
         summary="one packed .npy file, memory-mapped: data [N,H,W,C]; or data and offsets",

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.peers.arrow import ArrowWriter, views
@@ -29,7 +28,7 @@ class ParquetReader(RowsReader):
 
     library = "Parquet"
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         import pyarrow.parquet as pq
 
         path = required(self.store / ParquetWriter.file_name)
@@ -37,8 +36,7 @@ class ParquetReader(RowsReader):
         about = self._file.metadata
         sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        labels: npt.ArrayLike = self._file.read([LABEL], use_threads=False)[LABEL].to_numpy()
-        return labels
+        return self._file.read([LABEL], use_threads=False)[LABEL].to_numpy()
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         wanted = np.asarray(numbers)
@@ -50,8 +48,6 @@ class ParquetReader(RowsReader):
 
 
 class ParquetFormat(PeerFormat):
-    """Row groups of columns in one file."""
-
     info = FormatInfo(
         name="parquet",
         summary="columns image and label in row groups of up to 100 rows, uncompressed, one file",

@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged
 from storebench.formats.keyvalue import LABEL_KEY, make_key, pack_labels
 from storebench.formats.options import Options, flag
-from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, required
+from storebench.formats.peers.rows import PeerFormat, Row, RowsReader, forget_mapped, required
 from storebench.formats.peers.writers import LibraryWriter
 from storebench.formats.snapshot import Snapshot
-
-LEFT_BEHIND = ("LOG*", "LOCK")
-"""Files of the writer that hold no data."""
 
 
 def _options() -> Any:
@@ -36,26 +32,21 @@ class RocksDbWriter(LibraryWriter):
     def _start(self) -> None:
         from rocksdict import Rdict, WriteOptions
 
-        self._base = Rdict(str(self.folder), _options())
+        self._writer = Rdict(str(self.folder), _options())
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # the store is only used when it is finished
-        self._base.set_write_options(unlogged)
+        self._writer.set_write_options(unlogged)
 
     def _put(self, payload: bytes, label: int) -> None:  # noqa: ARG002 - labels are one record
-        self._base[make_key(len(self.labels))] = payload
+        self._writer[make_key(len(self.labels))] = payload
 
     def _finish(self) -> None:
-        self._base[LABEL_KEY] = pack_labels(self.labels)
-        self._base.flush()
-        self._base.compact_range(None, None)
+        self._writer[LABEL_KEY] = pack_labels(self.labels)
+        self._writer.flush()
+        self._writer.compact_range(None, None)
         self._release()
-        for pattern in LEFT_BEHIND:
-            for path in self.folder.glob(pattern):
-                path.unlink()
-
-    def _release(self) -> None:
-        # It keeps files open where closing fails.
-        self.__dict__.pop("_base").close()
+        for path in [*self.folder.glob("LOG*"), self.folder / "LOCK"]:  # they hold no data
+            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,28 +66,23 @@ class RocksDbReader(RowsReader):
     options_type = RocksDbOptions
     options: RocksDbOptions
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
+        from rocksdict import AccessType, Rdict
+
         required(self.store / "CURRENT")
         # Opening writes a log, even where it is only for reading.
         self._snapshot = Snapshot("rocksdb", self.store, linked=lambda path: path.suffix == ".sst")
         self.opened.callback(self._snapshot.remove)
-        # The tables by which the labels were read are unmapped: mapped pages could not be evicted.
-        base = self._connect()
-        record = base.get(LABEL_KEY)
-        base.close()
-        if record is None:
-            raise damaged("the record of labels is missing", self.store)
-        self._base = self._connect()
-        self.opened.callback(self._base.close)
-        return np.frombuffer(record, "<i8")
-
-    def _connect(self) -> Any:
-        from rocksdict import AccessType, Rdict
-
         options = _options()
         options.create_if_missing(False)
         options.set_allow_mmap_reads(self.options.mapped)
-        return Rdict(str(self._snapshot.folder), options, access_type=AccessType.read_only())
+        self._base = Rdict(str(self._snapshot.folder), options, access_type=AccessType.read_only())
+        self.opened.callback(self._base.close)
+        record = self._base.get(LABEL_KEY)
+        forget_mapped(self._snapshot.folder)
+        if record is None:
+            raise damaged("the record of labels is missing", self.store)
+        return np.frombuffer(record, "<i8")
 
     def notes(self) -> dict[str, str]:
         return {"snapshot": self._snapshot.links}
@@ -107,8 +93,6 @@ class RocksDbReader(RowsReader):
 
 
 class RocksDbFormat(PeerFormat):
-    """Sorted tables, written once."""
-
     info = FormatInfo(
         name="rocksdb",
         summary="RocksDB tables without compression, one %08d record per image",

@@ -2,23 +2,24 @@
 
 import contextlib
 import ctypes
+import mmap
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
-from storebench.arrays import Indices
+from storebench.arrays import Indices, Integers
 from storebench.errors import StorebenchError
 from storebench.formats.base import Fetched, Format, Reader, ReaderInfo, Writer
 from storebench.formats.common import damaged, load_labels, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
+from storebench.system.libc import LIBC
 
 IMAGE, LABEL = "image", "label"
 """Names of the columns, as Hugging Face's image folders have them."""
@@ -31,10 +32,6 @@ ERRORS: tuple[type[Exception], ...] = (
     *(MemoryError, OSError, RuntimeError, TypeError, ValueError),
 )
 """Errors that libraries raise for a file that is damaged."""
-
-RELEASE_S = 0.2
-
-_MADV_DONTNEED = 4  # linux/mman-common.h; a file's pages are read again when they are touched
 
 Row = bytes | memoryview
 
@@ -63,20 +60,22 @@ class RowsReader(Reader):
     def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
         super().__init__(store, manifest, options)
         self.opened = contextlib.ExitStack()
-        self._slices: list[slice] = []
         if not store.is_dir():
             raise damaged("the store is missing", store)
         try:
             with self._damage("cannot open it"):
-                self.labels = np.asarray(self._open(), np.int64)
+                self.labels = np.array(
+                    self._open(), np.int64
+                )  # a copy: views of a mapped file would stay in use
                 self._require_all(self.labels, range(manifest.count))
+            forget_mapped(store)
         except BaseException:
             self.close()
             raise
 
     @abstractmethod
-    def _open(self) -> npt.ArrayLike:
-        """Open the store and return its labels; what has to be released is pushed on `opened`."""
+    def _open(self) -> Any:
+        """Open the store and return its labels, perhaps mapped; what has to be released is pushed on `opened`."""
 
     @abstractmethod
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
@@ -91,20 +90,17 @@ class RowsReader(Reader):
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers, size = self._checked(indices), self.manifest.dataset.image_bytes
-        while len(self._slices) < len(numbers):
-            at = len(self._slices) * size
-            self._slices.append(slice(at, at + size))
         batch = out.reshape(-1).data
         with self._damage("cannot read samples"):
             rows = self._rows(numbers)
             self._require_all(rows, numbers)
-            for number, place, row in zip(numbers, self._slices, rows, strict=False):
+            for number, at, row in zip(numbers, range(0, out.nbytes, size), rows, strict=True):
                 if len(row) != size:
                     raise wrong_length(number, len(row), size, self.store)
-                batch[place] = row
+                batch[at : at + size] = row
         return Fetched(out.nbytes)
 
-    def _labels_beside(self) -> npt.NDArray[np.int64]:
+    def _labels_beside(self) -> Integers:
         return load_labels(self.store / LABELS_FILE, self.manifest.count)
 
     def _require_all(self, rows: Sized, numbers: Sized) -> None:
@@ -123,13 +119,8 @@ class RowsReader(Reader):
 
     def _close(self) -> None:
         self.opened.close()
-        if self.releases_late:
-            self.wait_released()
-
-    def wait_released(self) -> None:
-        """Wait until no file of the store is open or mapped, at most `RELEASE_S`."""
-        folder, patience = f"{self.store.resolve()}/", time.monotonic() + RELEASE_S
-        while time.monotonic() < patience and _uses(folder):
+        until = time.monotonic() + 0.2
+        while self.releases_late and _uses(self.store) and time.monotonic() < until:
             time.sleep(0.001)
 
     def hold(self, name: str) -> None:
@@ -137,19 +128,22 @@ class RowsReader(Reader):
         self.opened.callback(self.__dict__.pop, name, None)
 
 
-def _uses(folder: str) -> bool:
-    """Return whether this process has a file of the folder open or mapped."""
+def _mapped(folder: Path) -> list[str]:
+    """Return the ranges of addresses at which this process has files of the folder mapped."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
-    return folder in maps or any(file.path.startswith(folder) for file in psutil.Process().open_files())
+    return [line.split()[0] for line in maps.splitlines() if f" {folder.resolve()}/" in line]
 
 
-def forget_mapped(path: Path) -> None:
-    """Drop the pages of a mapped file that this process has touched: a page that is in use cannot be evicted."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        if line.endswith(str(path)):
-            start, end = (int(edge, 16) for edge in line.split()[0].split("-"))
-            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
+def _uses(folder: Path) -> bool:
+    opened = psutil.Process().open_files()
+    return bool(_mapped(folder)) or any(Path(file.path).is_relative_to(folder.resolve()) for file in opened)
+
+
+def forget_mapped(folder: Path) -> None:
+    """Drop the mapped pages that opening has touched, such as those of labels: pages in use cannot be evicted."""
+    for addresses in _mapped(folder):
+        start, end = (int(edge, 16) for edge in addresses.split("-"))
+        LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
 
 
 def required(path: Path) -> Path:
@@ -159,7 +153,7 @@ def required(path: Path) -> Path:
     return path
 
 
-def whole_offsets(offsets: npt.NDArray[np.int64], count: int, end: int, path: Path) -> list[int]:
+def whole_offsets(offsets: Integers, count: int, end: int, path: Path) -> list[int]:
     """Return the bounds of `count` payloads that fill `end` bytes; raise `CorruptStoreError` if they do not."""
     if offsets.shape != (count + 1,) or offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
         raise damaged("the payloads and their offsets do not belong together", path)

@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.common import damaged
@@ -50,26 +48,25 @@ class SafetensorsReader(RowsReader):
 
     library = "safetensors"
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
+        from safetensors import SafetensorError, safe_open
+
         path = required(self.store / SafetensorsWriter.file_name)
-        labels, offsets, shape = self._described(path)
-        self._images = _opened(path).get_slice(IMAGE)
+        try:
+            file: Any = safe_open(path, "np")
+        except SafetensorError as error:
+            raise damaged(f"safetensors cannot open it ({error})", path) from error
+        self._images = file.get_slice(IMAGE)
         self.hold("_images")
+        shape = self._images.get_shape()
+        if self._images.get_dtype() != "U8":
+            raise damaged(f"images {self._images.get_dtype()} where U8 was expected", path)
         if self.payload_codec == "raw":
             if shape != [self.manifest.count, *self.image_shape]:
                 raise damaged(f"images {shape} of another shape", path)
         else:
-            self._bounds = whole_offsets(offsets, self.manifest.count, shape[0], path)
-        return labels
-
-    @staticmethod
-    def _described(path: Path) -> tuple[npt.ArrayLike, Any, Any]:
-        """Return labels, offsets and the shape of the images; the mapping ends here, so that the pages can be evicted."""
-        file = _opened(path)
-        images = file.get_slice(IMAGE)
-        if images.get_dtype() != "U8":
-            raise damaged(f"images {images.get_dtype()} where U8 was expected", path)
-        return file.get_tensor(LABEL), file.get_tensor(OFFSET), images.get_shape()
+            self._bounds = whole_offsets(file.get_tensor(OFFSET), self.manifest.count, shape[0], path)
+        return file.get_tensor(LABEL)
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         images = self._images
@@ -79,18 +76,7 @@ class SafetensorsReader(RowsReader):
         return [images[bounds[number] : bounds[number + 1]].tobytes() for number in numbers]
 
 
-def _opened(path: Path) -> Any:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        return safe_open(path, "np")
-    except SafetensorError as error:
-        raise damaged(f"safetensors cannot open it ({error})", path) from error
-
-
 class SafetensorsFormat(PeerFormat):
-    """Named tensors in one file."""
-
     info = FormatInfo(
         name="safetensors",
         summary="one tensor of all images [N,H,W,C], or of all payloads with their offsets, and the labels",

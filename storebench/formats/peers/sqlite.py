@@ -1,16 +1,11 @@
 """SQLite: one table of labels and images in one file, read by the primary key."""
 
-import contextlib
-import errno
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import numpy.typing as npt
 
 from storebench.formats.base import FormatInfo, ReaderInfo
 from storebench.formats.options import Options, size
@@ -34,35 +29,18 @@ _BATCH = "SELECT image FROM json_each(?) CROSS JOIN samples ON samples.id = valu
 
 
 class SqliteWriter(BlocksWriter):
-    """Insert a block of rows at a time, all in one transaction."""
+    """Insert a block of rows at a time."""
 
     library_errors = (sqlite3.Error,)
 
     def _start(self) -> None:
-        self._base = sqlite3.connect(self.folder / DATA_FILE)
-        self._base.executescript(_SCHEMA)
+        self._writer = sqlite3.connect(self.folder / DATA_FILE)
+        self._writer.executescript(_SCHEMA)
 
     def _write(self, payloads: list[bytes], labels: list[int]) -> None:
         rows = zip(range(self.written, self.written + len(labels)), labels, payloads, strict=True)
-        self._base.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
-
-    def _finish(self) -> None:
-        self._flush()
-        self._base.commit()
-        self._base.close()
-
-    def _release(self) -> None:
-        self._base.close()
-
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        with super()._failures():
-            try:
-                yield
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                    raise sqlite3.OperationalError(os.strerror(errno.ENOSPC)) from error
-                raise
+        self._writer.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
+        self._writer.commit()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,35 +65,25 @@ class SqliteReader(RowsReader):
     options_type = SqliteOptions
     options: SqliteOptions
 
-    def _open(self) -> npt.ArrayLike:
-        path = required(self.store / DATA_FILE)
-        # Labels are read without a mapping, because mapped pages could not be evicted.
-        labels = _connect(path, 0)
-        try:
-            found = labels.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
-        finally:
-            labels.close()
+    def _open(self) -> Any:
+        path = os.fsencode(required(self.store / DATA_FILE).absolute())
+        name = os.fsdecode(path.replace(b"%", b"%25").replace(b"?", b"%3f").replace(b"#", b"%23"))
+        # Immutable: no locks and no journal are looked for, so a read-only disk is enough.
+        uri = f"file:{name}?mode=ro&immutable=1"
+        self._base = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self.opened.callback(self._base.close)
+        found = self._base.execute("SELECT id, label FROM samples INDEXED BY labels ORDER BY id").fetchall()
+        # Mapped only now: the kernel reads far around each page of a mapping, here the pages of the index.
+        self._base.execute(f"PRAGMA mmap_size = {self.options.mapped_bytes}")
         if [number for number, _ in found] != list(range(self.manifest.count)):
             raise ValueError("the ids are not those of the samples")
-        self._base = _connect(path, self.options.mapped_bytes)
-        self.opened.callback(self._base.close)
         return [label for _, label in found]
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         return [row for (row,) in self._base.execute(_BATCH, (json.dumps(numbers),))]
 
 
-def _connect(path: Path, mapped: int) -> Any:
-    # Immutable: no locks and no journal are looked for, so a read-only disk is enough.
-    name = os.fsencode(path.absolute()).replace(b"%", b"%25").replace(b"?", b"%3f").replace(b"#", b"%23")
-    base = sqlite3.connect(f"file:{os.fsdecode(name)}?mode=ro&immutable=1", uri=True, check_same_thread=False)
-    base.execute(f"PRAGMA mmap_size = {mapped}")
-    return base
-
-
 class SqliteFormat(PeerFormat):
-    """One table in one file."""
-
     info = FormatInfo(
         name="sqlite",
         summary="one table (id, label, image) in one SQLite file with pages of 8 KiB",

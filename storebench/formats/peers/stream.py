@@ -3,12 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from storebench.arrays import Indices
 from storebench.formats.common import load_integers, save_array
@@ -68,13 +67,15 @@ class StreamReader(RowsReader):
     options_type = StreamOptions
     options: StreamOptions
 
-    def _open(self) -> npt.ArrayLike:
-        sizes = load_integers(self.store / SHARDS_FILE)
-        self._require_all(range(int(sizes.sum())), range(self.manifest.count))
-        self.starts: list[int] = (np.cumsum(sizes) - sizes).tolist()  # first sample of each shard
-        self._paths = [required(path) for path in self._shards(len(sizes))]
+    def _open(self) -> Any:
+        parts = _parts(self.store)
+        self._require_all(range(sum(map(len, parts))), range(self.manifest.count))
+        self.shards = dict(zip(map(required, self._paths(len(parts))), parts, strict=True))
+        """The numbers of the samples of each file."""
         self._stream: Iterator[Numbered] | None = None
         self._scan: Iterator[Numbered] = iter(())
+        self.hold("_stream")
+        self.hold("_scan")
         self._scanned = self.manifest.count  # samples that the scan is past
         self._departures = 0
         return self._labels_beside()
@@ -82,13 +83,11 @@ class StreamReader(RowsReader):
     @classmethod
     def native_order(cls, store: Path, manifest: Manifest, options: Options, seed: Seed) -> Indices:
         assert isinstance(options, StreamOptions)
-        starts = np.concatenate([[0], np.cumsum(load_integers(store / SHARDS_FILE))]).tolist()
-        shards = cls.shuffled_shards(list(range(len(starts) - 1)), seed)
-        numbers = (number for shard in shards for number in range(starts[shard], starts[shard + 1]))
-        shuffled = cls.shuffled(numbers, options.buffer, seed)
-        return np.fromiter(shuffled, np.int64, manifest.count)
+        parts = cls.shuffled_shards(_parts(store), seed)
+        numbers = cls.shuffled(chain.from_iterable(parts), options.buffer, seed)
+        return np.fromiter(numbers, np.int64, manifest.count)
 
-    def _shards(self, count: int) -> list[Path]:
+    def _paths(self, count: int) -> list[Path]:
         return [self.store / self.shard_name(number) for number in range(count)]
 
     @staticmethod
@@ -107,12 +106,12 @@ class StreamReader(RowsReader):
         """Yield the samples as the shuffle buffer does."""
 
     @abstractmethod
-    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
-        """Yield the samples of the shards with their numbers, shuffled unless `seed` is None."""
+    def _serve(self, seed: Seed | None) -> Iterator[Numbered]:
+        """Yield the samples of all shards with their numbers, shuffled unless `seed` is None."""
 
     def _plan(self, batches: Sequence[Indices]) -> None:
         self._pass_seed = self.plan_seed
-        self._stream = self._serve(self._paths, self._pass_seed) if batches else None
+        self._stream = self._serve(self._pass_seed) if batches else None
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
         for is_last in (False, True) if self._stream is not None else ():
@@ -123,7 +122,7 @@ class StreamReader(RowsReader):
             # A batch that does not follow is the first one of the next pass, or none of this epoch.
             if self._pass_seed is not None:
                 self._pass_seed = (*self._pass_seed[:-1], self._pass_seed[-1] + 1)
-            self._stream = None if is_last else self._serve(self._paths, self._pass_seed)
+            self._stream = None if is_last else self._serve(self._pass_seed)
             self._departures += is_last
         return self._gathered(numbers)
 
@@ -131,7 +130,7 @@ class StreamReader(RowsReader):
         """Return samples from a scan of the shards in their order, which begins again if it is past one of them."""
         wanted, found = set(numbers), dict[int, Row]()
         if min(wanted) < self._scanned:
-            self._scan, self._scanned = self._serve(self._paths, None), 0
+            self._scan, self._scanned = self._serve(None), 0
         for number, row in self._scan:
             self._scanned = number + 1
             if number in wanted:
@@ -150,7 +149,8 @@ class StreamReader(RowsReader):
             notes["batches outside of the native order"] = str(self._departures)
         return notes
 
-    def _close(self) -> None:
-        for name in ("_stream", "_scan"):
-            self.__dict__.pop(name, None)
-        super()._close()
+
+def _parts(store: Path) -> list[range]:
+    """Return the numbers of the samples of each shard."""
+    ends = np.cumsum(load_integers(store / SHARDS_FILE)).tolist()
+    return [range(start, end) for start, end in pairwise([0, *ends])]

@@ -14,7 +14,6 @@ from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter,
 from storebench.formats.reader import Seed
 
 _HEAD_BYTES = 12  # length, masked CRC-32C of the length
-READ_BYTES = 8 << 20
 
 
 def masked_crc(content: bytes | memoryview) -> bytes:
@@ -26,7 +25,7 @@ def masked_crc(content: bytes | memoryview) -> bytes:
 
 def records(path: Path) -> Iterator[bytes]:
     """Yield the records of a file, each with a checked length and checksum."""
-    with path.open("rb", buffering=READ_BYTES) as file:
+    with path.open("rb", buffering=8 << 20) as file:
         size = path.stat().st_size
         while head := file.read(_HEAD_BYTES):
             if len(head) < _HEAD_BYTES or masked_crc(head[:8]) != head[8:]:
@@ -50,9 +49,7 @@ def write_record(file: IO[bytes], record: bytes) -> None:
 class TfRecordWriter(ShardsWriter):
     """Write each sample as a ``tf.train.Example`` with image and label."""
 
-    def _start(self) -> None:
-        super()._start()
-        self._file: IO[bytes] | None = None
+    _file: IO[bytes] | None = None
 
     def _put(self, payload: bytes, label: int) -> None:
         if self._file is None or self.sizes[-1] == self.most or self._file.tell() >= SHARD_BYTES:
@@ -96,23 +93,20 @@ class TfRecordReader(StreamReader):
             kept[place], kept[-1] = kept[-1], kept[place]
             yield kept.pop()
 
-    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
-        starts = dict(zip(paths, self.starts, strict=True))
-        order = paths if seed is None else self.shuffled_shards(paths, seed)
+    def _serve(self, seed: Seed | None) -> Iterator[Numbered]:
+        shards = list(self.shards.items())
         numbered = (
-            (number, self._image(record, path))
-            for path in order
-            for number, record in enumerate(records(path), starts[path])
+            sample
+            for path, numbers in (shards if seed is None else self.shuffled_shards(shards, seed))
+            for sample in zip(numbers, self._images(path), strict=False)
         )
         return numbered if seed is None else self.shuffled(numbered, self.options.buffer, seed)
 
-    def _image(self, record: bytes, path: Path) -> Row:  # noqa: ARG002 - for records of other programs
-        return image_of(record)
+    def _images(self, path: Path) -> Iterator[Row]:
+        return map(image_of, records(path))
 
 
 class TfRecordFormat(PeerFormat):
-    """Files of records."""
-
     info = FormatInfo(
         name="tfrecord",
         summary="TFRecord shards of at most 100 MB, an eighth of the samples or less, of tf.train.Example (image, label)",

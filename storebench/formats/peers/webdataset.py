@@ -25,9 +25,14 @@ class WebDatasetWriter(ShardsWriter):
 
         super()._start()
         self._file: IO[bytes] | None = None
-        # A modification time with a fraction, the library's default, costs a header of 1.5 KB per member.
-        settings = {"mtime": 0.0, "verbose": 0, "maxcount": self.most, "maxsize": SHARD_BYTES}
-        self._writer = ShardWriter(str(self.folder / "%06d.tar"), opener=self._open, **settings)
+        self._writer = ShardWriter(
+            str(self.folder / "%06d.tar"),
+            maxcount=self.most,
+            maxsize=SHARD_BYTES,
+            opener=self._open,
+            verbose=0,
+            mtime=0.0,  # a time with a fraction, the library's default, costs a header of 1.5 KB per member
+        )
 
     def _put(self, payload: bytes, label: int) -> None:
         codec = self.spec.codec
@@ -75,10 +80,10 @@ class WebDatasetReader(StreamReader):
         shuffled: Iterator[T] = shuffle(buffer, seed=_number(seed))(samples)
         return shuffled
 
-    def _serve(self, paths: list[Path], seed: Seed | None) -> Iterator[Numbered]:
+    def _serve(self, seed: Seed | None) -> Iterator[Numbered]:
         from webdataset import WebDataset
 
-        names = [str(path) for path in paths]
+        names = list(map(str, self.shards))
         dataset = WebDataset(
             names, shardshuffle=False if seed is None else len(names), seed=_number(seed or ())
         )
@@ -107,8 +112,6 @@ def _number(seed: Seed) -> int:
 
 
 class WebDatasetFormat(PeerFormat):
-    """Tar files."""
-
     info = FormatInfo(
         name="webdataset",
         summary="tar shards of at most 100 MB, an eighth of the samples or less, with members KEY.jpg and KEY.cls",

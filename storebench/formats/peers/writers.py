@@ -3,7 +3,7 @@
 import contextlib
 from abc import abstractmethod
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from storebench.formats.common import save_array, sync_folder, write_errors
 from storebench.formats.peers.rows import ERRORS, LABELS_FILE
 from storebench.manifest import StoreSpec
 
-BLOCK_BYTES = 16 << 20
-
 
 class LibraryWriter(Writer):
     """Give each sample to a library, and report its errors as ours."""
@@ -22,6 +20,7 @@ class LibraryWriter(Writer):
     library_errors: ClassVar[tuple[type[Exception], ...]] = ERRORS
     labels_beside: ClassVar[bool] = False
     """Whether the labels are also written to `LABELS_FILE`."""
+    _writer: Any  # of the library
 
     def __init__(self, folder: Path, spec: StoreSpec) -> None:
         super().__init__(folder, spec)
@@ -61,9 +60,11 @@ class LibraryWriter(Writer):
         """Write what is left, and close the library's writer."""
         self._release()
 
-    @abstractmethod
     def _release(self) -> None:
-        """Close the library's writer; it may be closed already."""
+        """Close the library's writer once: some keep their files open where closing fails."""
+        writer = self.__dict__.pop("_writer", None)
+        if writer is not None:
+            writer.close()
 
     def _failures(self) -> contextlib.AbstractContextManager[None]:
         return write_errors(self.folder, *self.library_errors)
@@ -89,7 +90,7 @@ class BlocksWriter(LibraryWriter):
         self._payloads.append(payload)
         self._labels.append(label)
         self._bytes += len(payload)
-        if len(self._payloads) >= self.block_rows or self._bytes >= BLOCK_BYTES:
+        if len(self._payloads) >= self.block_rows or self._bytes >= 16 << 20:
             self._flush()
 
     def _finish(self) -> None:

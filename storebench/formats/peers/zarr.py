@@ -1,13 +1,12 @@
 """Zarr v3: one chunk per image in shards, written by zarr-python, read by it or by TensorStore."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from storebench.arrays import Indices
+from storebench.arrays import Indices, Pixels
 from storebench.formats.base import Batch, Fetched, FormatInfo, ReaderInfo, Traits
 from storebench.formats.common import damaged
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
@@ -36,20 +35,14 @@ class ZarrWriter(PackedWriter):
         images = group.create_array(
             IMAGE, shape=(count, *shape), dtype="uint8", chunks=(1, *shape), shards=(rows, *shape)
         )
-        for start, block in self._blocks(lengths, rows):
-            images[start : start + len(block)] = block.reshape(-1, *shape)
-        (self.folder / self.file_name).unlink()
-
-    def _blocks(
-        self, lengths: npt.NDArray[np.int64], rows: int
-    ) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-        """Yield the first sample and the padded payloads of each shard, uint8 [rows, longest]."""
-        with (self.folder / self.file_name).open("rb") as file:
-            for start in range(0, len(lengths), rows):
-                block = np.zeros((len(lengths[start : start + rows]), lengths.max()), np.uint8)
+        payloads = self.folder / self.file_name
+        with payloads.open("rb") as file:
+            for start in range(0, count, rows):
+                block = np.zeros((min(rows, count - start), longest), np.uint8)
                 for row, length in zip(block, lengths[start : start + rows], strict=True):
                     file.readinto(row[:length].data)
-                yield start, block
+                images[start : start + rows] = block.reshape(-1, *shape)
+        payloads.unlink()
 
 
 class ZarrReader(RowsReader):
@@ -57,7 +50,7 @@ class ZarrReader(RowsReader):
 
     library = "zarr"
 
-    def _open(self) -> npt.ArrayLike:
+    def _open(self) -> Any:
         import zarr
 
         folder = self.store / FOLDER
@@ -71,27 +64,26 @@ class ZarrReader(RowsReader):
         shape = self.image_shape if self.payload_codec == "raw" else (longest,)
         if tuple(self._images.shape) != (self.manifest.count, *shape):
             raise damaged(f"images {tuple(self._images.shape)} of another shape", self.store)
-        labels: npt.ArrayLike = zarr.open_array(folder / LABEL, mode="r")[:]
-        return labels
+        return zarr.open_array(folder / LABEL, mode="r")[:]
 
     def _open_images(self, path: Path) -> Any:
         import zarr
 
         return zarr.open_array(path, mode="r")
 
-    def _batch(self, numbers: list[int]) -> npt.NDArray[np.uint8]:
-        batch: npt.NDArray[np.uint8] = self._images.oindex[numbers]
-        return batch
+    def _read(self, numbers: list[int], out: Pixels) -> None:
+        out[:] = self._images.oindex[numbers]
 
     def _fetch_into(self, indices: Indices, out: Batch) -> Fetched:
         numbers = self._checked(indices)
         with self._damage("cannot read samples"):
-            np.copyto(out, self._batch(numbers))
+            self._read(numbers, out)
         return Fetched(out.nbytes)
 
     def _rows(self, numbers: list[int]) -> Sequence[Row]:
-        rows, lengths = self._batch(numbers).reshape(len(numbers), -1), self._lengths
-        return [row[: lengths[number]].data for row, number in zip(rows, numbers, strict=True)]
+        rows = np.empty((len(numbers), *self._images.shape[1:]), np.uint8)
+        self._read(numbers, rows)
+        return [row[: self._lengths[number]].data for row, number in zip(rows, numbers, strict=True)]
 
 
 def _require_chunks(path: Path) -> None:
@@ -108,7 +100,7 @@ def _require_chunks(path: Path) -> None:
 
 
 class TensorStoreReader(ZarrReader):
-    """One read per batch, through TensorStore."""
+    """One read per batch, through TensorStore, straight into the batch."""
 
     library = "TensorStore"
 
@@ -118,14 +110,13 @@ class TensorStoreReader(ZarrReader):
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path.absolute())}}
         return tensorstore.open(spec, read=True).result()
 
-    def _batch(self, numbers: list[int]) -> npt.NDArray[np.uint8]:
-        batch: npt.NDArray[np.uint8] = self._images[numbers].read().result()
-        return batch
+    def _read(self, numbers: list[int], out: Pixels) -> None:
+        import tensorstore
+
+        tensorstore.array(out).write(self._images[numbers]).result()
 
 
 class ZarrFormat(PeerFormat):
-    """Arrays in chunks and shards."""
-
     info = FormatInfo(
         name="zarr",
         summary="Zarr v3: image [N,H,W,C], or payloads [N,longest] with their length; one chunk per image, shards of 64 MiB",

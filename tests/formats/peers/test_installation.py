@@ -38,12 +38,6 @@ def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_a_format_that_is_not_installed_is_skipped(name: str) -> None:
-    for library in PEERS[name].libraries:
-        pytest.importorskip(library)
-
-
 @pytest.mark.parametrize(("name", "library"), FOREIGN)
 def test_a_missing_library_is_one_line(name: str, library: str, tmp_path: Path) -> None:
     words = ("convert", name, "--dataset", "mnist", "--synthetic", "--size", "4", "--out", str(tmp_path))
