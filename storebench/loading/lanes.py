@@ -12,6 +12,7 @@ import torch
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.loader import Loader, batch_memory, requests_of
 from storebench.loading.producer import Allocate, Producer, lasting_memory
+from storebench.system.interrupts import Held
 
 SLOTS = 3
 """Batches that a lane has memory for: one with the loop, one ready, one being filled."""
@@ -197,7 +198,8 @@ class LaneLoader(Loader):
             return [self._own.open()]
         try:
             for worker in range(self.workers):
-                self._lanes.append(self._start_lane(worker))
+                with Held(blocked=()):  # half a lane could not be stopped
+                    self._lanes.append(self._start_lane(worker))
             return self._ask(Ask.OPEN)
         except BaseException:
             self.close()

@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import os
 import queue
+import re
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -13,6 +14,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, cast
 
@@ -161,7 +163,9 @@ def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
         # What default_collate itself calls; torch has no annotation for it.
         storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001
     except RuntimeError as error:
-        reason = str(error).rpartition(": ")[2]
+        about, _, reason = str(error).rpartition(": ")
+        for name in re.findall(r"</(torch_\w+)>", about):  # torch leaves the file that it could not enlarge
+            Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108 - POSIX shared memory is there
         raise _no_shared_memory(f"a batch of {format_bytes(size)}", reason) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 

@@ -182,14 +182,13 @@ class _LoopEnd:
 
     def receive(self) -> Any:
         """Return the next answer, or the error that explains why there will be none."""
+        self.lost = True  # also if an interrupt cuts an answer in two, after which nothing can be read
         try:
-            return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own child wrote it
+            message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own child wrote it
         except (EOFError, ConnectionError):
-            self.lost = True
             return worker_death(self._process)
-        except KeyboardInterrupt:
-            self.lost = True  # the interrupt may have cut an answer in two, after which nothing can be read
-            raise
+        self.lost = False
+        return message
 
     def waiting(self) -> bool:
         return self._connection.poll()
@@ -299,8 +298,9 @@ def _work(
 def become_worker(parents: Connection) -> None:
     """Prepare a worker process; `parents` is the loop's end of the connection."""
     parents.close()  # or this process would keep its own connection open when the loop's process dies
-    # Ctrl-C goes to the whole group of processes; the loop decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # go to the whole group; the loop decides what they mean
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)  # as in the DataLoader's workers; a pool of threads does not survive a fork
 
 

@@ -167,18 +167,21 @@ class Loader(torch_data.DataLoader[Any]):
 
     def _serve(self, batches: Iterator[Sequence[int]], seed: int) -> Iterator[list[Any]]:
         dataset, keeps = cast("StoreDataset", self.dataset), self.persistent_workers or not self.num_workers
-        opened = self._kept or self._open(seed)
-        self._kept = opened if keeps else None
         count = _PLANNED * max(1, self.num_workers)
+        opened = self._kept
         try:
+            if opened is None:
+                opened = _Opened(self, self._loader(seed))
+                opened.loader.open()
+                self._kept = opened if keeps else None
             while plan := [dataset.checked(batch) for batch in itertools.islice(batches, count)]:
                 yield from map(self._given, opened.loader.epoch(EpochPlan(epoch=0, batches=plan)))
         finally:
-            if opened.loader.lost or not keeps:
+            if opened is not None and (opened.loader.lost or opened is not self._kept):
                 self._kept = None
                 opened.close()
 
-    def _open(self, seed: int) -> "_Opened":
+    def _loader(self, seed: int) -> LaneLoader:
         dataset = cast("StoreDataset", self.dataset)
         prepare = _Prepare(
             dataset=dataset,
@@ -191,8 +194,7 @@ class Loader(torch_data.DataLoader[Any]):
         loader = _KINDS[self.kind](job, workers=self.num_workers, pin=self._pins)
         if isinstance(loader, HeldRingLoader):
             loader.context = self.multiprocessing_context
-        loader.open()
-        return _Opened(self, loader)
+        return loader
 
     def _given(self, batch: LoadedBatch) -> list[Any]:
         given = [batch.pixels, torch.from_numpy(batch.labels)]

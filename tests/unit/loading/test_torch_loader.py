@@ -269,10 +269,6 @@ class TestErrors:
             list(Loader(dataset, 8, 2))
 
 
-def interrupted(signum: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 class TestLeaving:
     """The fixture `nothing_left` looks for processes, threads, descriptors and memory."""
 
@@ -286,16 +282,17 @@ class TestLeaving:
                 break
         assert len(list(loader)) == len(loader)
 
-    def test_by_an_interrupt(self, dataset: StoreDataset) -> None:
-        before = signal.signal(signal.SIGALRM, interrupted)
+    @pytest.mark.parametrize(("kind", "workers"), MAKERS[2:])
+    def test_by_an_interrupt_at_any_moment_of_the_start(
+        self, kind: Any, workers: int, dataset: StoreDataset
+    ) -> None:
+        before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         try:
-            loader = Loader(dataset, 2, 2, transform=slow, persistent_workers=True)
-            batches = iter(loader)
-            next(batches)  # the workers have started
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(KeyboardInterrupt):
-                list(batches)
-            del batches
+            for moment_s in np.linspace(0.0001, 0.04, 10):
+                loader = Loader(dataset, 2, workers, kind=kind, transform=slow, persistent_workers=True)
+                signal.setitimer(signal.ITIMER_REAL, moment_s)
+                with pytest.raises(KeyboardInterrupt):
+                    list(loader)
         finally:
             signal.signal(signal.SIGALRM, before)
 
