@@ -87,7 +87,7 @@ def serve(channel: Channel, producer: Producer, slots: Slots) -> None:
         if isinstance(message, Ask):
             # RELEASE comes here for the last batches of a share; the next share takes everything back anyway.
             if message in answers:
-                channel.send(_attempt(answers[message]))
+                channel.send(attempt(answers[message]))
             message = channel.receive()
         else:
             message = _serve_share(channel, producer, slots, message) or channel.receive()
@@ -105,11 +105,11 @@ def _serve_share(
                 return ask
             slots.take_back()
         slots.lend()
-        channel.send(_attempt(producer.produce_counted, request))
+        channel.send(attempt(producer.produce_counted, request))
     return None
 
 
-def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
+def attempt(work: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return work(*arguments)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the loop: there it is raised

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,15 +19,15 @@ from torch.utils.data._utils import worker as torch_worker
 
 from storebench.errors import StorebenchError
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.held_ring import HeldRingLoader
 from storebench.loading.lanes import LaneLoader
+from storebench.loading.ring import RingLoader
 from storebench.loading.threads import ThreadLoader
 from storebench.loading.torch_dataset import OPENED_BEFORE_A_FORK, StoreDataset
 
 _PLANNED = 1_000
 """Batches per worker that are drawn from the sampler at once; a sampler may be endless."""
 
-_KINDS: dict[str, type[LaneLoader]] = {"ring": HeldRingLoader, "threads": ThreadLoader}
+_KINDS: dict[str, type[LaneLoader]] = {"ring": RingLoader, "threads": ThreadLoader}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +193,8 @@ class Loader(torch_data.DataLoader[Any]):
         )
         job = LoadJob(store=dataset.store, backend=dataset.backend, shuffle=False, prepare=prepare)
         loader = _KINDS[self.kind](job, workers=self.num_workers, pin=self._pins)
-        if isinstance(loader, HeldRingLoader):
-            loader.context = self.multiprocessing_context
+        if isinstance(loader, RingLoader):
+            loader.context = self.multiprocessing_context or multiprocessing.get_context()
         return loader
 
     def _given(self, batch: LoadedBatch) -> list[Any]:

@@ -169,7 +169,7 @@ def test_a_transform_is_given_each_batch(
 def regions() -> list[range]:
     """Return the addresses of the regions that are mapped here."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    spans = [line.split()[0].split("-") for line in lines if "memfd:storebench-batches" in line]
+    spans = [line.split()[0].split("-") for line in lines if "memfd:storebench-ring" in line]
     return [range(int(start, 16), int(end, 16)) for start, end in spans]
 
 
@@ -290,8 +290,8 @@ class TestLeaving:
         try:
             for moment_s in np.linspace(0.0001, 0.04, 10):
                 loader = Loader(dataset, 2, workers, kind=kind, transform=slow, persistent_workers=True)
-                signal.setitimer(signal.ITIMER_REAL, moment_s)
                 with pytest.raises(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, moment_s)
                     list(loader)
         finally:
             signal.signal(signal.SIGALRM, before)
