@@ -5,7 +5,6 @@ import dataclasses
 import importlib
 import os
 import queue
-import re
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -14,7 +13,6 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
-from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, cast
 
@@ -33,12 +31,12 @@ from storebench.loading.batch import (
     ReaderReport,
 )
 from storebench.loading.held import HeldMemory
-from storebench.loading.order import share_of
 from storebench.loading.producer import Allocate, Producer, lasting_memory
 from storebench.manifest import Manifest
 from storebench.results import DataStoreFacts
 from storebench.settings.words import LoaderKind
 from storebench.system.processes import signal_name
+from storebench.system.scratch import SEGMENTS, remove_segments_of
 from storebench.units import format_bytes
 
 LOADERS: dict[str, str] = {
@@ -114,7 +112,7 @@ def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
             epoch=plan.epoch,
             step=step,
             indices=indices,
-            plan=share_of(plan.batches, step, producers) if step < producers else None,
+            plan=plan.batches[step::producers] if step < producers else None,
         )
         for step, indices in enumerate(plan.batches)
     ]
@@ -163,9 +161,8 @@ def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
         # What default_collate itself calls; torch has no annotation for it.
         storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001
     except RuntimeError as error:
-        about, _, reason = str(error).rpartition(": ")
-        for name in re.findall(r"</(torch_\w+)>", about):  # torch leaves the file that it could not enlarge
-            Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108 - POSIX shared memory is there
+        remove_segments_of([os.getpid()])
+        reason = str(error).rpartition(": ")[2]
         raise _no_shared_memory(f"a batch of {format_bytes(size)}", reason) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
@@ -174,7 +171,7 @@ def _no_shared_memory(purpose: str, reason: str) -> CellFailedError:
     """Return an error for shared memory that the kernel refuses."""
     return CellFailedError(
         f"no shared memory for {purpose}: {reason}",
-        where="/dev/shm",  # noqa: S108 - only named
+        where=SEGMENTS,
         hint="Enlarge it, use smaller batches, or take another loader: ring and threads do without it.",
     )
 
@@ -288,6 +285,7 @@ class ProcessLoader(Loader):
             if worker.is_alive():
                 worker.kill()
                 worker.join()
+            remove_segments_of([worker.pid])
 
     def _ask_everyone(self, request: str) -> list[ReaderReport]:
         return cast("list[ReaderReport]", list(self._serve([request] * max(1, self.workers))))

@@ -134,6 +134,10 @@ class Loader(torch_data.DataLoader[Any]):
             raise TypeError("workers must be an integer; shuffle is given by name")
         if kind not in _KINDS:
             raise ValueError(f"kind must be 'ring' or 'threads', not {kind!r}")
+        if kind == "threads" and (worker_init_fn is not None or multiprocessing_context is not None):
+            raise ValueError(
+                "worker_init_fn and multiprocessing_context are for worker processes: kind='ring'"
+            )
         if batch_size is None:
             raise ValueError("batch_size must be a positive integer, not None")
         super().__init__(

@@ -21,6 +21,7 @@ from storebench.formats.base import Indices
 from storebench.loading.batch import LoadJob
 from storebench.loading.lanes import SLOTS
 from storebench.loading.loader import get_loader
+from storebench.system.scratch import SEGMENTS
 from storebench.testing.stores import COUNT
 from tests.support.loading_tools import MakeJob, MakePlan
 from tests.support.odd_readers import BAD, FADING
@@ -110,6 +111,9 @@ class TestAWorkerThatDies:
         step = next(step for step, indices in enumerate(plan.batches) if BAD in indices)
         with get_loader(name)(make_job("odd+raw:dying"), workers=2) as loader:
             pids = [one.pid for one in loader.open()]
+            left = [SEGMENTS / f"torch_{pid}_0" for pid in pids if name == "processes"]
+            for path in left:
+                path.touch()  # as torch's allocation does, if the worker is killed in it
             served: list[Indices] = []
             with pytest.raises(CellFailedError) as caught:
                 served.extend(batch.indices for batch in loader.epoch(plan))
@@ -122,6 +126,7 @@ class TestAWorkerThatDies:
             start = time.monotonic()
         assert time.monotonic() - start < 4  # closing does not wait for the dead
         assert not any(map(psutil.pid_exists, pids))
+        assert not any(path.exists() for path in left)
 
     def test_is_told_in_one_line_where_its_batch_cannot_be_fetched_any_more(
         self, make_job: MakeJob, make_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
