@@ -21,15 +21,7 @@ import torch
 import torch.utils.data as torch_data
 
 from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
-from storebench.loading.batch import (
-    LOOP_WORKER,
-    BatchRequest,
-    EpochPlan,
-    Failure,
-    LoadedBatch,
-    LoadJob,
-    ReaderReport,
-)
+from storebench.loading.batch import LOOP_WORKER, BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.held import HeldMemory
 from storebench.loading.producer import Allocate, Producer, lasting_memory
 from storebench.manifest import Manifest
@@ -198,7 +190,7 @@ class _BatchDataset(torch_data.Dataset[Any]):
                 self._producer = Producer(self._job, ReusedBuffer(pin=self._pin), lasting=lasting)
         return self._producer
 
-    def __getitems__(self, request: BatchRequest | str) -> LoadedBatch | ReaderReport | Failure:
+    def __getitems__(self, request: BatchRequest | str) -> LoadedBatch | ReaderReport | StorebenchError:
         try:
             producer = self.producer
             if isinstance(request, str):
@@ -206,7 +198,7 @@ class _BatchDataset(torch_data.Dataset[Any]):
             make = producer.produce if producer.worker == LOOP_WORKER else producer.produce_counted
             return make(request)
         except StorebenchError as error:
-            return Failure(error=error)
+            return error  # raised here, the DataLoader would tell it in words of its own
 
 
 class _ResultQueue(Queue):  # type: ignore[type-arg]  # it is no generic class when it runs
@@ -214,9 +206,9 @@ class _ResultQueue(Queue):  # type: ignore[type-arg]  # it is no generic class w
 
     def _on_queue_feeder_error(self, e: Exception, obj: Any) -> None:
         number, item = obj if isinstance(obj, tuple) and len(obj) == 2 else (None, None)
-        if number is None or isinstance(item, Failure):
+        if number is None or isinstance(item, StorebenchError):
             os._exit(1)  # the loop notices that the worker has died
-        self.put((number, Failure(error=CellFailedError(f"a worker could not hand over a batch: {e}"))))
+        self.put((number, CellFailedError(f"a worker could not hand over a batch: {e}")))
 
 
 class _Context(ForkContext):
@@ -294,8 +286,8 @@ class ProcessLoader(Loader):
         self._requests[:] = requests
         try:
             for item in self._items():
-                if isinstance(item, Failure):
-                    raise item.error
+                if isinstance(item, StorebenchError):
+                    raise item
                 yield item
         except (RuntimeError, OSError, EOFError) as error:
             # torch reports a dead worker by a RuntimeError. An OSError is raised if a batch that a dead worker has sent
