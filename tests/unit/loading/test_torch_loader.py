@@ -165,7 +165,6 @@ def scaled(images: torch.Tensor) -> dict[str, Any]:
         ("ring", 0, None),
         ("ring", 2, "fork"),
         ("ring", 1, "spawn"),
-        ("ring", 1, "forkserver"),
         ("threads", 2, None),
     ],
 )
