@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import traceback
-from collections import deque
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -30,7 +29,7 @@ from storebench.probes.batch_io import BatchIo
 
 
 class _WorkerEnd:
-    """The worker's end: shares and regions come in; batches go out as rows, and are in the region that was lent first."""
+    """The worker's end: shares and regions come in; batches go out as rows, and are in the region that was lent last, as it is in the cache."""
 
     lost = False
 
@@ -38,13 +37,13 @@ class _WorkerEnd:
         self._prepared = job.prepare is not None
         self._connection = connection
         self._memory = Regions(reduction.recv_handle(connection))
-        self._lent: deque[torch.Tensor] = deque()
+        self._lent: list[tuple[tuple[int, int], torch.Tensor]] = []
         self._poll = select.poll()  # once: the connection's own poll() makes a selector each time
         self._poll.register(connection.fileno(), select.POLLIN)
 
     def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Return the beginning of the next batch's region."""
-        return self._lent[0][: math.prod(shape)].view(shape)
+        return self._lent[-1][1][: math.prod(shape)].view(shape)
 
     def waiting(self) -> bool:
         return bool(self._poll.poll(0))
@@ -57,7 +56,7 @@ class _WorkerEnd:
         share, regions = message
         if share is not None:
             self._lent.clear()
-        self._lent.extend(torch.from_numpy(self._memory.at(*region)) for region in regions)
+        self._lent.extend((region, torch.from_numpy(self._memory.at(*region))) for region in regions)
         return Ask.RELEASE if share is None else requests_of(share, 1)
 
     def send(self, message: Any) -> None:
@@ -74,15 +73,17 @@ class _WorkerEnd:
     def _row(self, batch: LoadedBatch) -> tuple[Any, ...]:
         """Return what is sent of a batch; its pixels are in the region."""
         spans, pixels, content = batch.spans, batch.pixels, None
+        region, memory = self._lent[-1]
         if self._prepared:
             out = io.BytesIO()
-            placing = Placing(out, self._lent[0])
+            placing = Placing(out, memory)
             placing.dump(pixels)
             content = placing.used, out.getvalue()
-        elif pixels.data_ptr() != self._lent[0].data_ptr():  # a ready-made batch, which has its own memory
+        elif pixels.data_ptr() != memory.data_ptr():  # a ready-made batch, which has its own memory
             self.allocate(tuple(pixels.shape)).copy_(pixels)
-        self._lent.popleft()
+        self._lent.pop()
         return (
+            region,
             content,
             batch.payload_bytes,
             (spans.start_ns, spans.fetch_ns, spans.decode_ns, spans.prep_ns, spans.ready_ns),
@@ -141,7 +142,7 @@ class RingLane(Lane):
         worker_end.close()  # the worker's copy is the only one left, so its death ends the connection
         super().__init__(_LoopEnd(own_end, self._process))
         self._memory = Regions(pin=pin)
-        self._lent: deque[tuple[int, int]] = deque()
+        self._lent: set[tuple[int, int]] = set()
         with contextlib.suppress(ConnectionError):
             reduction.send_handle(own_end, self._memory.file, self._process.pid)
         if rows:
@@ -168,18 +169,18 @@ class RingLane(Lane):
         plan = EpochPlan(epoch=requests[0].epoch, batches=[request.indices for request in requests])
         self._memory.fit(max(map(len, plan.batches)) * math.prod(self._shape))
         while self._lent:  # which may be too small now
-            self._memory.free(self._lent.popleft()[0])
+            self._memory.free(self._lent.pop()[0])
         return plan, self._lend(SLOTS)
 
     def _lend(self, count: int) -> list[tuple[int, int]]:
         regions = [self._memory.lend() for _ in range(count)]
-        self._lent.extend(regions)
+        self._lent.update(regions)
         return regions
 
     def _batch(self, item: Any) -> LoadedBatch:
-        content, payload_bytes, spans, labels, served, io = item
+        region, content, payload_bytes, spans, labels, served, io = item
         indices = np.frombuffer(bytearray(served), dtype=np.int64)
-        region = self._lent.popleft()
+        self._lent.remove(region)
         if content is None:
             shape = (len(indices), *self._shape)
             pixels = torch.from_numpy(self._memory.at(*region)[: math.prod(shape)]).view(shape)
