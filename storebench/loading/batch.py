@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from storebench.errors import StorebenchError
 from storebench.formats.base import Indices
 from storebench.formats.reader import RequestTable
 from storebench.loading.augment import Augment
@@ -110,13 +109,6 @@ class ReaderReport:
     open_ns: int
     notes: dict[str, str] = field(default_factory=dict)
     requests: RequestTable | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """An error that happened in a producer, carried to the loop as it is."""
-
-    error: StorebenchError
 
 
 def with_empty_batches(

@@ -12,6 +12,7 @@ import torch
 from storebench.loading.batch import BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.loader import Loader, batch_memory, requests_of
 from storebench.loading.producer import Allocate, Producer, lasting_memory
+from storebench.system.interrupts import Held
 
 SLOTS = 3
 """Batches that a lane has memory for: one with the loop, one ready, one being filled."""
@@ -86,7 +87,7 @@ def serve(channel: Channel, producer: Producer, slots: Slots) -> None:
         if isinstance(message, Ask):
             # RELEASE comes here for the last batches of a share; the next share takes everything back anyway.
             if message in answers:
-                channel.send(_attempt(answers[message]))
+                channel.send(attempt(answers[message]))
             message = channel.receive()
         else:
             message = _serve_share(channel, producer, slots, message) or channel.receive()
@@ -104,11 +105,11 @@ def _serve_share(
                 return ask
             slots.take_back()
         slots.lend()
-        channel.send(_attempt(producer.produce_counted, request))
+        channel.send(attempt(producer.produce_counted, request))
     return None
 
 
-def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
+def attempt(work: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return work(*arguments)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the loop: there it is raised
@@ -197,7 +198,8 @@ class LaneLoader(Loader):
             return [self._own.open()]
         try:
             for worker in range(self.workers):
-                self._lanes.append(self._start_lane(worker))
+                with Held(blocked=()):  # half a lane could not be stopped
+                    self._lanes.append(self._start_lane(worker))
             return self._ask(Ask.OPEN)
         except BaseException:
             self.close()

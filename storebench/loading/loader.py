@@ -21,22 +21,14 @@ import torch
 import torch.utils.data as torch_data
 
 from storebench.errors import CellFailedError, StorebenchError, UnknownNameError
-from storebench.loading.batch import (
-    LOOP_WORKER,
-    BatchRequest,
-    EpochPlan,
-    Failure,
-    LoadedBatch,
-    LoadJob,
-    ReaderReport,
-)
+from storebench.loading.batch import LOOP_WORKER, BatchRequest, EpochPlan, LoadedBatch, LoadJob, ReaderReport
 from storebench.loading.held import HeldMemory
-from storebench.loading.order import share_of
 from storebench.loading.producer import Allocate, Producer, lasting_memory
 from storebench.manifest import Manifest
 from storebench.results import DataStoreFacts
 from storebench.settings.words import LoaderKind
 from storebench.system.processes import signal_name
+from storebench.system.scratch import SEGMENTS, remove_segments_of
 from storebench.units import format_bytes
 
 LOADERS: dict[str, str] = {
@@ -112,7 +104,7 @@ def requests_of(plan: EpochPlan, producers: int) -> list[BatchRequest]:
             epoch=plan.epoch,
             step=step,
             indices=indices,
-            plan=share_of(plan.batches, step, producers) if step < producers else None,
+            plan=plan.batches[step::producers] if step < producers else None,
         )
         for step, indices in enumerate(plan.batches)
     ]
@@ -161,6 +153,7 @@ def allocate_shared(shape: tuple[int, ...]) -> torch.Tensor:
         # What default_collate itself calls; torch has no annotation for it.
         storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001
     except RuntimeError as error:
+        remove_segments_of([os.getpid()])
         reason = str(error).rpartition(": ")[2]
         raise _no_shared_memory(f"a batch of {format_bytes(size)}", reason) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
@@ -170,7 +163,7 @@ def _no_shared_memory(purpose: str, reason: str) -> CellFailedError:
     """Return an error for shared memory that the kernel refuses."""
     return CellFailedError(
         f"no shared memory for {purpose}: {reason}",
-        where="/dev/shm",  # noqa: S108 - only named
+        where=SEGMENTS,
         hint="Enlarge it, use smaller batches, or take another loader: ring and threads do without it.",
     )
 
@@ -197,7 +190,7 @@ class _BatchDataset(torch_data.Dataset[Any]):
                 self._producer = Producer(self._job, ReusedBuffer(pin=self._pin), lasting=lasting)
         return self._producer
 
-    def __getitems__(self, request: BatchRequest | str) -> LoadedBatch | ReaderReport | Failure:
+    def __getitems__(self, request: BatchRequest | str) -> LoadedBatch | ReaderReport | StorebenchError:
         try:
             producer = self.producer
             if isinstance(request, str):
@@ -205,7 +198,7 @@ class _BatchDataset(torch_data.Dataset[Any]):
             make = producer.produce if producer.worker == LOOP_WORKER else producer.produce_counted
             return make(request)
         except StorebenchError as error:
-            return Failure(error=error)
+            return error  # raised here, the DataLoader would tell it in words of its own
 
 
 class _ResultQueue(Queue):  # type: ignore[type-arg]  # it is no generic class when it runs
@@ -213,9 +206,9 @@ class _ResultQueue(Queue):  # type: ignore[type-arg]  # it is no generic class w
 
     def _on_queue_feeder_error(self, e: Exception, obj: Any) -> None:
         number, item = obj if isinstance(obj, tuple) and len(obj) == 2 else (None, None)
-        if number is None or isinstance(item, Failure):
+        if number is None or isinstance(item, StorebenchError):
             os._exit(1)  # the loop notices that the worker has died
-        self.put((number, Failure(error=CellFailedError(f"a worker could not hand over a batch: {e}"))))
+        self.put((number, CellFailedError(f"a worker could not hand over a batch: {e}")))
 
 
 class _Context(ForkContext):
@@ -284,6 +277,7 @@ class ProcessLoader(Loader):
             if worker.is_alive():
                 worker.kill()
                 worker.join()
+            remove_segments_of([worker.pid])
 
     def _ask_everyone(self, request: str) -> list[ReaderReport]:
         return cast("list[ReaderReport]", list(self._serve([request] * max(1, self.workers))))
@@ -292,8 +286,8 @@ class ProcessLoader(Loader):
         self._requests[:] = requests
         try:
             for item in self._items():
-                if isinstance(item, Failure):
-                    raise item.error
+                if isinstance(item, StorebenchError):
+                    raise item
                 yield item
         except (RuntimeError, OSError, EOFError) as error:
             # torch reports a dead worker by a RuntimeError. An OSError is raised if a batch that a dead worker has sent

@@ -29,11 +29,6 @@ def split_batches(order: Indices, batch_size: int, max_steps: int | None = None)
     return [order[start : start + batch_size] for start in starts[:max_steps]]
 
 
-def share_of(batches: Sequence[Indices], producer: int, producers: int) -> list[Indices]:
-    """Return the batches that producer number `producer` of `producers` makes (round robin, as the DataLoader deals)."""
-    return list(batches[producer::producers])
-
-
 def order_digest(served: Sequence[Indices]) -> str:
     return array_digest(joined(served))
 

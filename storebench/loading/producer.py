@@ -127,6 +127,8 @@ class Producer:
     def open(self, *, take_memory: bool = True) -> ReaderReport:
         """Open the reader in this process, timed, and make the batches that have to be ready."""
         load_kernel()  # the first process of a machine compiles it, which is no part of the opening
+        if self._own_process and self.job.prepare is not None:
+            self.job.prepare.enter(self.worker)
         settings = ProcessSettings.now()
         start = time.perf_counter_ns()
         if self._reader is None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,15 +19,15 @@ from torch.utils.data._utils import worker as torch_worker
 
 from storebench.errors import StorebenchError
 from storebench.loading.batch import EpochPlan, LoadedBatch, LoadJob
-from storebench.loading.held_ring import HeldRingLoader
 from storebench.loading.lanes import LaneLoader
+from storebench.loading.ring import RingLoader
 from storebench.loading.threads import ThreadLoader
 from storebench.loading.torch_dataset import OPENED_BEFORE_A_FORK, StoreDataset
 
 _PLANNED = 1_000
 """Batches per worker that are drawn from the sampler at once; a sampler may be endless."""
 
-_KINDS: dict[str, type[LaneLoader]] = {"ring": HeldRingLoader, "threads": ThreadLoader}
+_KINDS: dict[str, type[LaneLoader]] = {"ring": RingLoader, "threads": ThreadLoader}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +134,10 @@ class Loader(torch_data.DataLoader[Any]):
             raise TypeError("workers must be an integer; shuffle is given by name")
         if kind not in _KINDS:
             raise ValueError(f"kind must be 'ring' or 'threads', not {kind!r}")
+        if kind == "threads" and (worker_init_fn is not None or multiprocessing_context is not None):
+            raise ValueError(
+                "worker_init_fn and multiprocessing_context are for worker processes: kind='ring'"
+            )
         if batch_size is None:
             raise ValueError("batch_size must be a positive integer, not None")
         super().__init__(
@@ -167,18 +172,21 @@ class Loader(torch_data.DataLoader[Any]):
 
     def _serve(self, batches: Iterator[Sequence[int]], seed: int) -> Iterator[list[Any]]:
         dataset, keeps = cast("StoreDataset", self.dataset), self.persistent_workers or not self.num_workers
-        opened = self._kept or self._open(seed)
-        self._kept = opened if keeps else None
         count = _PLANNED * max(1, self.num_workers)
+        opened = self._kept
         try:
+            if opened is None:
+                opened = _Opened(self, self._loader(seed))
+                opened.loader.open()
+                self._kept = opened if keeps else None
             while plan := [dataset.checked(batch) for batch in itertools.islice(batches, count)]:
                 yield from map(self._given, opened.loader.epoch(EpochPlan(epoch=0, batches=plan)))
         finally:
-            if opened.loader.lost or not keeps:
+            if opened is not None and (opened.loader.lost or opened is not self._kept):
                 self._kept = None
                 opened.close()
 
-    def _open(self, seed: int) -> "_Opened":
+    def _loader(self, seed: int) -> LaneLoader:
         dataset = cast("StoreDataset", self.dataset)
         prepare = _Prepare(
             dataset=dataset,
@@ -189,10 +197,9 @@ class Loader(torch_data.DataLoader[Any]):
         )
         job = LoadJob(store=dataset.store, backend=dataset.backend, shuffle=False, prepare=prepare)
         loader = _KINDS[self.kind](job, workers=self.num_workers, pin=self._pins)
-        if isinstance(loader, HeldRingLoader):
-            loader.context = self.multiprocessing_context
-        loader.open()
-        return _Opened(self, loader)
+        if isinstance(loader, RingLoader):
+            loader.context = self.multiprocessing_context or multiprocessing.get_context()
+        return loader
 
     def _given(self, batch: LoadedBatch) -> list[Any]:
         given = [batch.pixels, torch.from_numpy(batch.labels)]

@@ -14,6 +14,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from storebench.formats.base import Indices
 from storebench.loading.batch import (
@@ -26,9 +27,9 @@ from storebench.loading.batch import (
     Spans,
     empty_batch,
 )
+from storebench.loading.held import Regions
 from storebench.loading.loader import batch_shape, requests_of
 from storebench.loading.producer import Producer
-from storebench.loading.ring import RingMemory
 from storebench.ranks.group import Group, LostRankError
 from storebench.ranks.progress import NO_PROGRESS, RankProgress
 from storebench.ranks.sharing import SharedLoader
@@ -132,7 +133,8 @@ _NONE = np.empty(0, np.int64)
 class _Piece(NamedTuple):
     """A rank's piece of a batch, in a message to that rank: its place in the shared memory, and everything but the pixels."""
 
-    offset: int
+    half: int
+    rows: slice
     spans: Spans
     labels: Indices
     indices: Indices
@@ -181,8 +183,17 @@ class _NodeMember:
         self._shape = batch_shape(job)[1:]
 
     def _take_memory(self, file: int | None, *, pin: bool) -> None:
-        self._memory = RingMemory(file, pin=pin, slots=HALVES)
-        self._memory.fit(self._rows * int(np.prod(self._shape)))
+        size = self._rows * int(np.prod(self._shape))
+        self._memory = Regions(file, pin=pin)
+        self._memory.fit(size)
+        if file is None:
+            for _ in range(HALVES):
+                self._memory.lend()
+        places = [half * self._memory.region_bytes for half in range(HALVES)]
+        self._halves = [
+            self._memory.at(place, self._memory.region_bytes)[:size].reshape(self._rows, *self._shape)
+            for place in places
+        ]
 
     def _release(self) -> None:
         for line in self._lines:
@@ -201,7 +212,7 @@ class _Reader(_NodeMember):
         self._half = 0
         self._producer = Producer(
             dataclasses.replace(job, batch_size=rows),
-            lambda shape: self._memory.slot(self._half, shape),
+            lambda shape: torch.from_numpy(self._halves[self._half][: shape[0]]),
             worker,
         )
 
@@ -243,8 +254,7 @@ class _Reader(_NodeMember):
                 if step[guest + 1] is None:
                     continue
                 piece = slice(stops[guest], stops[guest + 1])
-                offset = self._half * self._memory.slot_bytes + piece.start * int(np.prod(self._shape))
-                line.send(_Piece(offset, batch.spans, batch.labels[piece], batch.indices[piece]))
+                line.send(_Piece(self._half, piece, batch.spans, batch.labels[piece], batch.indices[piece]))
                 owed[guest] += 1
             if step[0] is not None:
                 own = slice(stops[0])
@@ -284,7 +294,7 @@ class _Guest(_NodeMember):
         for _ in plan.batches:
             piece: _Piece = self._line.receive()
             yield LoadedBatch(
-                pixels=self._memory.at(piece.offset, (len(piece.indices), *self._shape)),
+                pixels=torch.from_numpy(self._halves[piece.half][piece.rows]),
                 labels=piece.labels,
                 indices=piece.indices,
                 spans=piece.spans,

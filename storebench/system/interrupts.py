@@ -20,10 +20,9 @@ _SAME_S = 1.0
 
 
 class _State:
-    """Whether `install` ran, an interrupt was raised, its line written, and it was dropped; `Held` blocks, and their signal."""
+    """Whether `install` ran, an interrupt was raised, its line written, and it was dropped."""
 
     installed = seen = announced = again = False
-    held = waiting = 0
 
 
 def install() -> None:
@@ -72,10 +71,8 @@ class Raised:
         if self._first_s is not None and (error is None or isinstance(error, Exception)):
             raise KeyboardInterrupt from error
 
-    def _raise(self, number: int, _frame: object) -> None:
-        if _State.held:
-            _State.waiting = number
-        elif _State.again or self._first_s is None or time.monotonic() - self._first_s > _SAME_S:
+    def _raise(self, _number: int, _frame: object) -> None:
+        if _State.again or self._first_s is None or time.monotonic() - self._first_s > _SAME_S:
             _State.again = False
             self._first_s = time.monotonic()
             _State.seen = True
@@ -83,23 +80,32 @@ class Raised:
 
 
 class Held:
-    """Hold interrupts back for the time of a with statement that must not be cut in two, and is short."""
+    """Hold interrupts back for the time of a with statement that must not be cut in two, and is short.
 
-    def __init__(self, numbers: tuple[int, ...] = _NUMBERS) -> None:
-        self._numbers = numbers
+    Processes that are started meanwhile inherit the signals that are blocked.
+    """
+
+    def __init__(self, blocked: tuple[int, ...] = _NUMBERS) -> None:
+        self._blocked = blocked
 
     def __enter__(self) -> None:
-        _State.held += 1
-        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, self._numbers)
+        self._waiting = 0
+        self._mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, self._blocked)
+        # The mask is that of one thread: the kernel may give a signal to another, and Python's handler runs in this one.
+        try:
+            self._before = _handle(self._wait)
+        except ValueError:  # it runs in another thread
+            self._before = {}
 
     def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
-        _State.held -= 1
-        waiting = 0 if _State.held else _State.waiting
-        if waiting:
-            _State.waiting = 0
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)
-        if waiting:
-            os.kill(os.getpid(), waiting)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._mask)
+        for number, before in reversed(self._before.items()):  # SIGINT last, whose handler may raise at once
+            _signal.signal(number, before)
+        if self._waiting:
+            os.kill(os.getpid(), self._waiting)
+
+    def _wait(self, number: int, _frame: object) -> None:
+        self._waiting = number
 
 
 def _handle(handler: "Any") -> "dict[int, Any]":

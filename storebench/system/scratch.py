@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def remove(folder: Path, lock: int) -> None:
     """Remove a folder that this process has locked, and release the lock. Processes that were started for it end."""
     try:
         if _has_processes(folder):
-            end_processes([folder])
+            remove_segments_of(end_processes([folder]))
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)
@@ -119,6 +119,7 @@ def sweep(place: Path | None = None) -> list[Path]:
                     abandoned.append((Path(entry.path), lock))
     with_processes = [folder for folder, _ in abandoned if _has_processes(folder)]
     ended = end_processes(with_processes) if with_processes else []
+    remove_segments_of(ended)
     for folder, lock in abandoned:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
@@ -152,6 +153,14 @@ def sweep_segments() -> None:
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             remove_unused(path, handle)
+
+
+def remove_segments_of(processes: Iterable[int | None]) -> None:
+    """Remove what torch leaves of a process that is killed, or refused memory, while it makes shared memory for a batch."""
+    for pid in processes:
+        for path in SEGMENTS.glob(f"torch_{pid}_*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def lock_alone(handle: int) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from storebench.loading.batch import EpochPlan
 from storebench.loading.loader import requests_of
-from storebench.loading.order import epoch_order, share_of, split_batches
+from storebench.loading.order import epoch_order, split_batches
 
 COUNTS = st.integers(0, 500)
 SEEDS = st.integers(0, 2**32)
@@ -66,7 +66,7 @@ def test_shares_are_dealt_in_turn_and_come_with_the_first_request(
     assert all(request.epoch == 4 for request in requests)
     for producer in range(producers):
         own = requests[producer::producers]
-        share = share_of(batches, producer, producers)
+        share = batches[producer::producers]
         assert [request.indices.tolist() for request in own] == [one.tolist() for one in share]
         if own:
             assert own[0].plan is not None

@@ -112,6 +112,16 @@ def test_random_transforms_draw_as_in_the_dataloader(
         assert all(map(torch.equal, ours[1], theirs[1]))
 
 
+class Growing:
+    """Batches that are larger in the second epoch."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.epoch += 1
+        return iter([list(range(1 if self.epoch == 1 else 60))] * 9)
+
+
 SAMPLERS: dict[str, Callable[[StoreDataset], dict[str, Any]]] = {
     "weighted": lambda dataset: {
         "sampler": WeightedRandomSampler(list(range(1, COUNT + 1)), 50, generator=seeded())
@@ -119,13 +129,14 @@ SAMPLERS: dict[str, Callable[[StoreDataset], dict[str, Any]]] = {
     "distributed": lambda dataset: {"sampler": DistributedSampler(dataset, 3, 1)},
     "batches": lambda dataset: {"batch_sampler": BatchSampler(SequentialSampler(dataset), 9, drop_last=True)},
     "lists": lambda dataset: {"batch_sampler": [[5], [3, 3, 1], list(range(40))]},
+    "growing": lambda dataset: {"batch_sampler": Growing()},
 }
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_decide_the_order(name: str, dataset: StoreDataset) -> None:
     ours, theirs = (
-        Loader(dataset, workers=2, **SAMPLERS[name](dataset)),
+        Loader(dataset, workers=2, persistent_workers=True, **SAMPLERS[name](dataset)),
         DataLoader(dataset, **SAMPLERS[name](dataset)),
     )
     orders = []
@@ -150,7 +161,12 @@ def scaled(images: torch.Tensor) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("kind", "workers", "method"),
-    [("ring", 0, None), ("ring", 2, "fork"), ("ring", 1, "spawn"), ("threads", 2, None)],
+    [
+        ("ring", 0, None),
+        ("ring", 2, "fork"),
+        ("ring", 1, "spawn"),
+        ("threads", 2, None),
+    ],
 )
 def test_a_transform_is_given_each_batch(
     kind: Any, workers: int, method: str | None, dataset: StoreDataset
@@ -169,7 +185,7 @@ def test_a_transform_is_given_each_batch(
 def regions() -> list[range]:
     """Return the addresses of the regions that are mapped here."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    spans = [line.split()[0].split("-") for line in lines if "memfd:storebench-batches" in line]
+    spans = [line.split()[0].split("-") for line in lines if "memfd:storebench-ring" in line]
     return [range(int(start, 16), int(end, 16)) for start, end in spans]
 
 
@@ -240,6 +256,15 @@ class TestErrors:
             where = "".join(traceback.format_exception(caught.value))
             assert "in __call__" in where
 
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_one_of_a_workers_start_is_raised_with_its_traceback(
+        self, method: str, dataset: StoreDataset
+    ) -> None:
+        settings: Any = {"multiprocessing_context": method, "worker_init_fn": Failing(KeyError)}
+        with pytest.raises(KeyError, match="a transform failed") as caught:
+            list(Loader(dataset, 8, 2, **settings))
+        assert "in __call__" in "".join(traceback.format_exception(caught.value))
+
     def test_a_result_that_cannot_be_sent_is_reported(self, dataset: StoreDataset) -> None:
         with pytest.raises((AttributeError, RuntimeError), match="pickle"):
             list(Loader(dataset, 8, 1, transform=Failing()))
@@ -269,10 +294,6 @@ class TestErrors:
             list(Loader(dataset, 8, 2))
 
 
-def interrupted(signum: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 class TestLeaving:
     """The fixture `nothing_left` looks for processes, threads, descriptors and memory."""
 
@@ -286,16 +307,16 @@ class TestLeaving:
                 break
         assert len(list(loader)) == len(loader)
 
-    def test_by_an_interrupt(self, dataset: StoreDataset) -> None:
-        before = signal.signal(signal.SIGALRM, interrupted)
+    @pytest.mark.parametrize(("kind", "workers"), MAKERS[2:])
+    def test_by_an_interrupt_at_any_moment_of_the_start(
+        self, kind: Any, workers: int, dataset: StoreDataset
+    ) -> None:
+        before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         try:
-            loader = Loader(dataset, 2, 2, transform=slow, persistent_workers=True)
-            batches = iter(loader)
-            next(batches)  # the workers have started
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(KeyboardInterrupt):
-                list(batches)
-            del batches
+            for moment_s in np.linspace(0.0001, 0.04, 10):
+                loader = Loader(dataset, 2, workers, kind=kind, transform=slow, persistent_workers=True)
+                with pytest.raises(KeyboardInterrupt):
+                    begin(loader, moment_s)
         finally:
             signal.signal(signal.SIGALRM, before)
 
@@ -314,6 +335,11 @@ class TestLeaving:
             os._exit(0 if len(others) == 2 and not workers & others else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert {worker for worker, _ in loader} == workers
+
+
+def begin(loader: Loader, interrupted_after_s: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, interrupted_after_s)
+    list(loader)
 
 
 def process_number(images: torch.Tensor) -> int:
@@ -335,6 +361,8 @@ def slow(images: torch.Tensor) -> torch.Tensor:
         (ValueError, {"sampler": [1], "shuffle": True}),
         (ValueError, {"kind": "processes"}),
         (ValueError, {"persistent_workers": True}),
+        (ValueError, {"kind": "threads", "workers": 1, "worker_init_fn": print}),
+        (ValueError, {"kind": "threads", "workers": 1, "multiprocessing_context": "spawn"}),
         (TypeError, {"workers": True}),
         (TypeError, {"dataset": [1, 2]}),
     ],
