@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -48,6 +48,11 @@ with loader:
 def mapped_rings(pid: int | str = "self") -> list[str]:
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
     return [line.split()[0] for line in maps if "memfd:storebench-ring" in line]
+
+
+def mapped_bytes(places: Iterable[str]) -> int:
+    ends = (place.split("-") for place in places)
+    return sum(int(end, 16) - int(start, 16) for start, end in ends)
 
 
 def rings_of(*pids: int) -> list[list[str]]:
@@ -91,8 +96,9 @@ def test_memory_of_batches_whose_size_is_known_is_there_before_the_epoch(
     with get_loader("ring")(job, workers=2) as loader:
         pids = [one.pid for one in loader.open()]
         opened = rings_of(os.getpid(), *pids)
+        opened_bytes = mapped_bytes(opened[1])
         # The second worker is forked when the first one's memory is there.
-        assert [len(rings) for rings in opened] == [2 * SLOTS, SLOTS, 2 * SLOTS]
+        assert [mapped_bytes(rings) // opened_bytes for rings in opened] == [2, 1, 2]
         for batch_size in (10, 7):
             list(loader.epoch(make_plan(batch_size=batch_size)))
             assert rings_of(os.getpid(), *pids) == opened
@@ -198,8 +204,9 @@ class TestTheRingsMemory:
         with get_loader("ring")(make_job(), workers=1) as loader:
             loader.open()
             list(loader.epoch(make_plan(batch_size=16)))
-            places = [place.split("-") for place in set(mapped_rings()) - before]
-        assert sum(int(end, 16) - int(start, 16) for start, end in places) == SLOTS * 16 * 40 * 32 * 3
+            mapped = mapped_bytes(set(mapped_rings()) - before)
+        # The region that was used last is used first, so some may never be mapped here.
+        assert mapped in [count * 16 * 40 * 32 * 3 for count in range(1, SLOTS + 1)]
 
     def test_outlives_the_loader_for_a_batch_that_is_kept(
         self, make_job: MakeJob, make_plan: MakePlan
