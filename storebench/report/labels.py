@@ -140,6 +140,10 @@ def state_label(cell: Cell | CellSummary) -> str:
 def condition_label(cell: CellSummary) -> str:
     """Return the state of the store as a person would say it: "in memory", "larger than memory, read-ahead 128 KiB"."""
     words = _STATES.get(CacheState(cell.cell.cache), "cache as found")
+    if cell.cell.place.remote:
+        words = place_words(cell.cell.place)
+    elif cell.cell.place != LOCAL:
+        words += f", {place_words(cell.cell.place)}"
     kib, tier = cell.cell.readahead_kib, cell.cell.tier
     words += "" if kib is None else f", {readahead_label(kib)}"
     return words if tier is None else f"{words}, storage EMULATED as {tier}"

@@ -152,6 +152,9 @@ def _rank(panel: Panel) -> tuple[float, ...]:
         2 if kib == DEFAULT_READAHEAD_KIB else 1 if kib is None else 0,
         _COMPUTE_RANK.get(cell.compute.kind, 1),
         work_of(cell) is LoopWork.READING,
+        # A server of this machine is as far as what is emulated; the fewer values, the plainer.
+        bool(cell.place.emulated),
+        -len(cell.place.emulated),
         len(panel.measured),
         len(panel.measured[0].values("samples_per_s")),
         -cell.ranks,
