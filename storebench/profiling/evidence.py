@@ -17,7 +17,9 @@ from storebench.profiling.sampling import Place
 from storebench.units import number_of, rounded_bytes
 
 _SHOWN_LINES = 2
-_MOST_LINES, _BEFORE_HOT = 12, 6
+_LEAST_LOOKS = 30
+"""Of fewer looks, the shares of lines are too rough to stand beside measured times."""
+
 _CONVERTED = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".tar", ".parquet"}
 """Suffixes of files that ``storebench run`` can convert."""
 
@@ -102,6 +104,7 @@ class Report:
     worker_start_s: float | None = None
     startup_s: float = 0.0
     stall_s: float = 0.0
+    looks: int = 0  # at the line that makes a batch
     hot: tuple[HotLine, ...] = ()
     files: Files | None = None
     unseen: tuple[str, ...] = ()
@@ -129,25 +132,22 @@ class Report:
         return f"storebench run --dataset {shlex.quote(self.files.folder)}"
 
     def __str__(self) -> str:
-        lines = list(self._lines())
-        hot = [
-            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}" for line in self.hot
-        ]
-        lines[_BEFORE_HOT:_BEFORE_HOT] = hot[: min(_SHOWN_LINES, _MOST_LINES - len(lines))]
-        return "\n".join(map(plain, lines))
+        return "\n".join(map(plain, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
-        yield f"  try: {self.remedy}"
         if not self.total_s:
+            yield f"  try: {self.remedy}"
             return
-        yield f"  predicted without this limit: {self.gain:.2f} times as fast"
+        yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
         yield _row(f"per step, of {self.steps:,}", {"wait": self.wait_s, "loop": self.loop_s})
         if self.parts_s:
             workers = number_of(self.workers, "worker")
             yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
             yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+        for line in self.hot[: _SHOWN_LINES if self.looks >= _LEAST_LOOKS else 0]:
+            yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
         if self.by_workers:
             known = "measured" if self.is_swept else "predicted"
             factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
@@ -209,5 +209,5 @@ def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
         yield "the inside of the loader (batches came without times)"
     if len(recorder.steps) == MOST_STEPS:
         yield f"all but the last {MOST_STEPS:,} steps"
-    if recorder.first_files is not None and not counts_reads(recorder.first_files.filesystem):
-        yield f"reads from devices (not counted on {recorder.first_files.filesystem})"
+    if recorder.files is not None and not counts_reads(recorder.files.filesystem):
+        yield f"reads from devices (not counted on {recorder.files.filesystem})"

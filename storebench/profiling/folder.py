@@ -17,7 +17,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>storebenc
 <style>body{{font:15px/1.5 system-ui;max-width:60em;margin:2em auto;padding:0 1em}}pre{{white-space:pre-wrap}}
 td,th{{padding:.2em 1em .2em 0;text-align:left}}</style>
 <h1>limited by {bound}</h1><p>Try: {remedy}</p><pre>{text}</pre>
-<h2>Lines</h2><table><tr><th>share of samples<th>line<th>code</tr>{lines}</table>
+<h2>Lines</h2><table><tr><th>share of {looks} looks<th>line<th>code</tr>{lines}</table>
 <p><a href="trace.json">trace.json</a> opens at ui.perfetto.dev: every step, and every batch of each worker.</p></html>
 """
 
@@ -32,7 +32,10 @@ def write_profile(folder: Path, recorder: Recorder, report: Report) -> None:
         for line in report.hot
     )
     remedy, text = html.escape(report.remedy), html.escape(str(report))
-    write_whole(folder / PAGE_NAME, _PAGE.format(bound=report.bound, remedy=remedy, text=text, lines=lines))
+    write_whole(
+        folder / PAGE_NAME,
+        _PAGE.format(bound=report.bound, remedy=remedy, text=text, looks=report.looks, lines=lines),
+    )
 
 
 def _events(recorder: Recorder) -> Iterator[dict[str, Any]]:

@@ -42,7 +42,7 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
     def __iter__(self) -> Iterator[_Batch]:
         if not self._is_watched:
             self._is_watched = True
-            self._recorder.attempt(_watch, self._recorder, self._loader)
+            self._recorder.attempt(lambda: _watch(self._recorder, self._loader))
         with self._recorder.beginning():
             batches = iter(self._loader)
         return _Steps(batches, self._recorder, self._show)

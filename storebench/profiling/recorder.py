@@ -50,7 +50,7 @@ class Recorder(Guard):
     ends_ns: int = 0  # of epochs, from the last request on
     places: collections.Counter[Place] = field(default_factory=collections.Counter)
     io_waits: int = 0  # of the samples
-    first_files: Files | None = None
+    files: Files | None = None
 
     def __post_init__(self) -> None:
         self._depth = 0  # of calls for a batch: loaders iterate others
@@ -165,8 +165,7 @@ class Recorder(Guard):
     def _see(self, seen: Seen) -> None:
         self.places.update(seen.places)
         self.io_waits += seen.io_waits
-        if self.first_files is None:
-            self.first_files = files_of(seen.files)
+        self.files = self.files.beside(seen.files) if self.files else files_of(seen.files)
 
 
 def _count_tensors(batch: Any) -> int:

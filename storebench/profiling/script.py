@@ -10,10 +10,8 @@ import importlib.machinery
 import json
 import os
 import runpy
-import shlex
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import types
@@ -32,7 +30,6 @@ class Options(NamedTuple):
 
     as_module: bool = False
     sweep: bool = False
-    convert: bool = False
     out: str | None = None
 
 
@@ -98,6 +95,7 @@ def main() -> None:
         _loaders = {}
     sys.argv = [name, *arguments]
     sys.meta_path.insert(0, _AfterImport())
+    _conclude_before_termination(options)
     try:
         if options.as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -111,7 +109,23 @@ def main() -> None:
         if hasattr(signal, "SIGCHLD"):
             # torch raises wherever this process is when a worker has died, which the script's own error says by now.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        Guard().attempt(_conclude, options)
+        Guard().attempt(lambda: _conclude(options))
+
+
+def _conclude_before_termination(options: Options) -> None:
+    """Have the verdict written before this process dies of SIGTERM, as `timeout` sends it."""
+    pid = os.getpid()
+
+    def conclude(number: int, _frame: types.FrameType | None) -> None:
+        if signal.getsignal(number) is not conclude:  # called by the script's own handler
+            return
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() == pid:  # not a process that the script forked
+            Guard().attempt(lambda: _conclude(options._replace(sweep=False)))
+        os.kill(os.getpid(), number)
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, conclude)
 
 
 def _hide_own_frames() -> None:
@@ -145,7 +159,7 @@ def _conclude(options: Options) -> None:
 
 
 def _conclude_alone(report: Report, recorder: Recorder, options: Options) -> None:
-    if _loaders is not None:
+    if options.sweep and _loaders:
         from storebench.profiling.sweep import sweep
         from storebench.profiling.torch_loaders import watch_all
 
@@ -159,8 +173,6 @@ def _conclude_alone(report: Report, recorder: Recorder, options: Options) -> Non
         from storebench.profiling.folder import write_profile
 
         write_profile(Path(options.out), recorder, report)
-    if options.convert and report.converting:
-        subprocess.run([sys.executable, "-m", *shlex.split(report.converting)], check=False)
 
 
 def _conclude_ranks(report: Report, count: int) -> None:

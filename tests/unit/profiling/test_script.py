@@ -31,6 +31,11 @@ SCRIPTS = {
     "own exit code": "train()\nsys.exit(7)\n",
     "error": "def fail():\n    raise KeyError('key')\ntrain()\nfail()\n",
     "interrupted": "train()\nraise KeyboardInterrupt\n",
+    "terminated": "train()\nsys.stdout.flush()\nimport signal\nsignal.raise_signal(15)\n",
+    "own handler": (
+        "import signal\nown = lambda *about: (callable(before) and before(*about), print('own handler'))\n"
+        "before = signal.signal(15, own)\ntrain()\nsignal.raise_signal(15)\n"
+    ),
     "own hook": "sys.excepthook = lambda kind, error, trace: print('own hook', error, file=sys.stderr)\ntrain()\n1 / 0\n",
     "wrong syntax": "train(\n",
     "at exit": "import atexit\natexit.register(lambda: print('exit', Images))\ntrain()\n",
