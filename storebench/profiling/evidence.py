@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from storebench.plain_text import plain
-from storebench.probes.counters import counts_reads
+from storebench.probes.machine import counts_reads
 from storebench.profiling.files import Files
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place

@@ -152,13 +152,10 @@ def _conclude(options: Options) -> None:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ranks > 1:
         _conclude_ranks(report, ranks)
-    elif not pairs:
+        return
+    if not pairs:
         say("storebench profile: the script iterated no torch DataLoader")
-    else:
-        _conclude_alone(report, recorder, options)
-
-
-def _conclude_alone(report: Report, recorder: Recorder, options: Options) -> None:
+        return
     if options.sweep and _loaders:
         from storebench.profiling.sweep import sweep
         from storebench.profiling.torch_loaders import watch_all

@@ -52,8 +52,8 @@ class _Costs:
     """Seconds per step or batch of each part, and of CPU time."""
 
     workers: int
-    wall: Mapping[Bound, float]
-    cpu: Mapping[Bound, float]
+    wall: dict[Bound, float]
+    cpu: dict[Bound, float]
     receiving_s: float
     rest_s: float = 0.0  # of a step, if workers are not its longest stage
     stretch: float = 1.0  # workers take turns unevenly, so a step takes longer than a batch over their number
@@ -76,15 +76,13 @@ class _Costs:
         """Seconds per step if all cores compute all the time."""
         return sum(self.cpu.values()) / len(os.sched_getaffinity(0))
 
-    def with_share(self, **shares: float) -> "_Costs":
-        """Return the costs with only a share of some parts, by their names."""
-        left = {Bound[name]: share for name, share in shares.items()}
-        handed = left.get(Bound.HANDOFF, 1.0)
+    def with_share(self, share: float, *parts: Bound) -> "_Costs":
+        """Return the costs with only a share of some parts."""
         return dataclasses.replace(
             self,
-            wall={part: seconds * left.get(part, 1.0) for part, seconds in self.wall.items()},
-            cpu={part: seconds * left.get(part, 1.0) for part, seconds in self.cpu.items()},
-            receiving_s=handed * self.receiving_s,
+            wall=self.wall | {part: share * self.wall[part] for part in parts},
+            cpu=self.cpu | {part: share * self.cpu.get(part, 0.0) for part in parts},
+            receiving_s=self.receiving_s * (share if Bound.HANDOFF in parts else 1.0),
         )
 
     def with_workers(self, count: int) -> "_Costs":
@@ -267,27 +265,22 @@ def _judged(
     per_batch = min(1.0, (recorder.batch_size or _FULL_BATCH) / _FULL_BATCH)
     are_small = recorder.tensors * per_batch < 1.0
     if are_small:
-        handed = costs.with_share(HANDOFF=per_batch, COLLATE=per_batch)
+        handed = costs.with_share(per_batch, Bound.HANDOFF, Bound.COLLATE)
     else:
-        handed = costs.with_share(HANDOFF=1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0)
+        left = 1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0
+        handed = costs.with_share(left, Bound.HANDOFF)
     needed = _workers_needed(costs)
-    gains: dict[Bound, float] = {
-        part: gain_with(costs.with_share(**{part.name: 0.0}))
-        for part in costs.wall
-        if part is not Bound.COMPUTE
-    }
-    gains |= {Bound.HANDOFF: gain_with(handed)} if costs.workers else {}
+    gains = {part: gain_with(costs.with_share(0.0, part)) for part in (*_MAKING, Bound.PINNING)}
+    gains[Bound.HANDOFF] = gain_with(handed) if costs.workers else 1.0
     # Workers that persist start once.
     again = 1.0 - 1.0 / report.epochs if costs.workers and report.epochs > 1 else 1.0
-    gains |= {
-        Bound.STARTUP: gain(again * report.startup_s / report.steps),
-        Bound.STALLS: gain(report.stall_s / report.steps),
-    }
+    gains[Bound.STARTUP] = gain(again * report.startup_s / report.steps)
+    gains[Bound.STALLS] = gain(report.stall_s / report.steps)
     spent = {**costs.wall, Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
-    bound: Bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
+    bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
     best = gains[bound]
     if best < LEAST_GAIN:
-        bound, best = Bound.COMPUTE, gain_with(costs.with_share(COMPUTE=0.0))
+        bound, best = Bound.COMPUTE, gain_with(costs.with_share(0.0, Bound.COMPUTE))
     elif is_opaque and bound in costs.wall:
         bound = Bound.LOADER
     elif bound is Bound.HANDOFF and are_small:
@@ -302,7 +295,7 @@ def _judged(
         if bound is Bound.WAITING:
             bound = _kind_of_wait(report)
         if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
-            best = gain_with(costs.with_share(WAITING=1.0 / max(1, costs.workers)))
+            best = gain_with(costs.with_share(1.0 / max(1, costs.workers), Bound.WAITING))
         elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
             bound, best = Bound.FEW_WORKERS, more
     steps_s = {}
