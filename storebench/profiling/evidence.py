@@ -89,7 +89,12 @@ class Report:
     total_s: float = 0.0
     wait_s: float = 0.0
     loop_s: float = 0.0
+    cached_s: float | None = None  # the loop of a step whose batch is served from memory
+    cuda_s: float | None = None  # work of the device per step
+    cuda_idle_s: float | None = None  # of the device before it
     workers: int = 0
+    cores: int = 0
+    batch_size: int | None = None
     workers_needed: int | None = None
     by_workers: Mapping[int, float] = field(default_factory=dict)  # how many times as fast
     is_swept: bool = False  # whether `by_workers` was measured, not predicted
@@ -113,6 +118,12 @@ class Report:
     def step_s(self) -> float:
         """Seconds per step."""
         return self.wait_s + self.loop_s
+
+    @property
+    def least_step_s(self) -> float:
+        """Seconds per step if batches came from memory; 0 if neither such steps nor a device were timed."""
+        idle_s = self.step_s if self.cuda_idle_s is None else self.cuda_idle_s
+        return self.step_s - idle_s if self.cached_s is None else self.cached_s
 
     @property
     def wait_frac(self) -> float:
@@ -140,7 +151,16 @@ class Report:
             yield f"  try: {self.remedy}"
             return
         yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
-        yield _row(f"per step, of {self.steps:,}", {"wait": self.wait_s, "loop": self.loop_s})
+        yield _row(
+            f"per step, of {self.steps:,}",
+            {
+                "wait": self.wait_s,
+                "loop": self.loop_s,
+                "with cached batches": self.cached_s,
+                "CUDA busy": self.cuda_s,
+                "CUDA idle": self.cuda_idle_s,
+            },
+        )
         if self.parts_s:
             workers = number_of(self.workers, "worker")
             yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
@@ -174,8 +194,9 @@ class Report:
         return waits
 
 
-def _row(title: str, seconds: Mapping[str, float]) -> str:
-    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in seconds.items()})
+def _row(title: str, seconds: Mapping[str, float | None]) -> str:
+    known = {name: value for name, value in seconds.items() if value is not None}
+    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in known.items()})
 
 
 def _cells(title: str, cells: Mapping[str, str]) -> str:
@@ -207,6 +228,8 @@ def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
         yield "the inside of the loader (it is not a DataLoader of torch)"
     elif not is_inside_seen:
         yield "the inside of the loader (batches came without times)"
+    if recorder.has_ceiling and not recorder.replayed:
+        yield "the ceiling (the loop asked for no batch after the last one)"
     if len(recorder.steps) == MOST_STEPS:
         yield f"all but the last {MOST_STEPS:,} steps"
     if recorder.files is not None and not counts_reads(recorder.files.filesystem):

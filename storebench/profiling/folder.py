@@ -1,15 +1,17 @@
-"""The folder of a profile: its verdict as JSON, its page, and its timeline for Perfetto."""
+"""The folder of a profile: its figures and verdict as JSON, its page, and its timeline for Perfetto."""
 
 import dataclasses
 import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storebench.fileio.whole_files import write_whole
-from storebench.profiling.evidence import Report
-from storebench.profiling.recorder import Recorder
+
+if TYPE_CHECKING:
+    from storebench.profiling.evidence import Report
+    from storebench.profiling.recorder import Recorder
 
 PROFILE_NAME, TRACE_NAME, PAGE_NAME = "profile.json", "trace.json", "index.html"
 
@@ -22,7 +24,7 @@ td,th{{padding:.2em 1em .2em 0;text-align:left}}</style>
 """
 
 
-def write_profile(folder: Path, recorder: Recorder, report: Report) -> None:
+def write_profile(folder: Path, recorder: "Recorder", report: "Report") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     facts = {**dataclasses.asdict(report), "bound": str(report.bound), "text": str(report)}
     write_whole(folder / PROFILE_NAME, json.dumps(facts, indent=1))
@@ -38,7 +40,13 @@ def write_profile(folder: Path, recorder: Recorder, report: Report) -> None:
     )
 
 
-def _events(recorder: Recorder) -> Iterator[dict[str, Any]]:
+def read_profile(folder: Path) -> dict[str, Any] | None:
+    """Return the figures of a profile, with its verdict as "text"; None if this is the folder of something else."""
+    path = folder / PROFILE_NAME
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def _events(recorder: "Recorder") -> Iterator[dict[str, Any]]:
     """Yield events of Chrome's trace format: the loop is thread 0, each process that makes batches another."""
     yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "loop"}}
     origin_ns = min((step.asked_ns for step in recorder.steps), default=0)

@@ -88,6 +88,10 @@ class _Costs:
     def with_workers(self, count: int) -> "_Costs":
         return dataclasses.replace(self, workers=count)
 
+    def fitted(self, step_s: float) -> "_Costs":
+        """Return the costs with what the model leaves of the measured time of a step."""
+        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step_s))
+
 
 def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
     """Return the verdict on what a recorder has seen; `rates` are batches per second by workers, without a loop."""
@@ -102,14 +106,12 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
     if len(stalls) > _RARE * len(steady):  # the usual way of a device that serves in bursts
         limit_s, stalls = float("inf"), []
     even = [step for step in steady if step.wait_ns * _S <= limit_s]
-    wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns or 0 for step in even)
-    first = [step for step in steps if step.place < lag]
+    wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns for step in even)
+    first, starts = [step for step in steps if step.place < lag], [step for step in steps if not step.place]
     ends_s = recorder.ends_ns * _S
     made = [step.made for step in even if step.made is not None]
     told = [one.told for one in made if one.told is not None]
     batches = sum(one.batches for one in told) or None
-    starts = [step for step in steps if not step.place]
-    started = [step.made.began_ns - step.asked_ns for step in starts if step.made is not None]
     report = Report(
         bound=Bound.UNKNOWN,
         steps=len(steps),
@@ -117,14 +119,22 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
         total_s=_total_s(first) + _total_s(steady) + ends_s,
         wait_s=wait_s,
         loop_s=loop_s,
+        # The first of them waits for the end of the loader.
+        cached_s=_mean_s(step.loop_ns for step in recorder.replayed[1:]) or None,
+        cuda_s=_mean(step.cuda_ns and step.cuda_ns * _S for step in even),
+        cuda_idle_s=_mean(step.cuda_idle_ns and step.cuda_idle_ns * _S for step in even),
         workers=recorder.workers,
+        cores=len(os.sched_getaffinity(0)),
+        batch_size=recorder.batch_size,
         cpu_s=batches and sum(one.cpu_ns for one in told) * _S / batches,
         device_bytes=batches and sum(one.device_bytes for one in told) / batches,
         major_faults=batches and sum(one.major_faults for one in told) / batches,
-        ready_batches=_mean(step.ready for step in even if step.ready is not None),
+        ready_batches=_mean(step.ready for step in even),
         prefetched=recorder.prefetched,
         first_batch_s=_mean_s(step.wait_ns for step in starts),
-        worker_start_s=_mean_s(started) if recorder.workers and started else None,
+        worker_start_s=_mean_s(step.made and step.made.began_ns - step.asked_ns for step in starts)
+        if recorder.workers
+        else None,
         startup_s=max(0.0, _total_s(first) - len(first) * (wait_s + loop_s)) + ends_s,
         stall_s=sum(stalls) - len(stalls) * wait_s,
         looks=recorder.places.total(),
@@ -142,12 +152,12 @@ def _total_s(steps: Iterable[Step]) -> float:
     return sum(step.wait_ns + (step.loop_ns or 0) for step in steps) * _S
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
 
-def _mean_s(values_ns: Iterable[int]) -> float:
+def _mean_s(values_ns: Iterable[int | None]) -> float:
     return _S * (_mean(values_ns) or 0.0)
 
 
@@ -173,51 +183,44 @@ def _costs(
     recorder: Recorder, even: list[Step], report: Report, made: list[Made]
 ) -> tuple[_Costs, dict[str, float]]:
     """Return what each part costs, and the shares of the time that a batch takes to make."""
-    workers, wait_s = recorder.workers, report.wait_s
-    waiting_cpu_s = min(wait_s, _mean_s(step.wait_cpu_ns for step in even))
-    process_cpu_s = (report.cpu_s or 0.0) if workers else waiting_cpu_s
-    wall, cpu, shares = _making(recorder, made, wait_s, process_cpu_s)
+    waiting_cpu_s = min(report.wait_s, _mean_s(step.wait_cpu_ns for step in even))
+    process_cpu_s = (report.cpu_s or 0.0) if recorder.workers else waiting_cpu_s
+    wall, cpu, shares = _making(recorder, made, report.wait_s, process_cpu_s)
     wall[Bound.COMPUTE] = report.loop_s
     cpu[Bound.COMPUTE] = max(0.0, _mean_s(step.cpu_ns for step in even) - waiting_cpu_s)
     wall[Bound.PINNING] = _mean_s(one.pinning_ns and one.pinning_ns + one.unpickling_ns for one in made)
-    receiving_s, are_starving = 0.0, False
-    if workers:
-        cpu[Bound.HANDOFF] += waiting_cpu_s
-        # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
-        starving_s = _mean_s(
-            min(step.wait_ns, max(0, step.made.ended_ns - step.asked_ns))
-            for step in even
-            if step.made is not None
-        )
-        looping_s = report.loop_s - _mean_s(step.delayed_ns for step in even)
-        handing_s = wall[Bound.HANDOFF] / workers
-        made_s = sum(wall[part] for part in _MAKING) / workers - handing_s
-        are_starving = starving_s >= wait_s / 2 or made_s > looping_s + waiting_cpu_s + handing_s
-        receiving_s = waiting_cpu_s
-        if are_starving:
-            wall[Bound.COMPUTE] = max(0.0, looping_s)
-        else:
-            received_s = wait_s - starving_s - _mean_s(step.wait_delayed_ns for step in even)
-            receiving_s = max(waiting_cpu_s, received_s)
-    costs = _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s)
-    # What the model leaves of the measured time of a step.
-    if are_starving:
+    costs = _Costs(workers=recorder.workers, wall=wall, cpu=cpu, receiving_s=0.0)
+    if not recorder.workers:
+        return costs.fitted(report.step_s), shares
+    cpu[Bound.HANDOFF] += waiting_cpu_s
+    # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
+    waits = [(step, step.made) for step in even if step.made is not None]
+    starving_s = _mean_s(min(step.wait_ns, max(0, made.ended_ns - step.asked_ns)) for step, made in waits)
+    looping_s = report.loop_s - _mean_s(step.delayed_ns for step in even)
+    made_s = costs.making_s - wall[Bound.HANDOFF] / recorder.workers
+    busy_s = looping_s + waiting_cpu_s + wall[Bound.HANDOFF] / recorder.workers
+    if starving_s >= report.wait_s / 2 or made_s > busy_s:
+        wall[Bound.COMPUTE] = max(0.0, looping_s)
+        costs = dataclasses.replace(costs, receiving_s=waiting_cpu_s)
         stretch = report.step_s / max(costs.making_s, costs.busy_s, _NONE)
         return dataclasses.replace(costs, stretch=max(1.0, stretch)), shares
-    return dataclasses.replace(costs, rest_s=max(0.0, report.step_s - costs.step_s)), shares
+    received_s = report.wait_s - starving_s - _mean_s(step.wait_delayed_ns for step in even)
+    costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
+    return costs.fitted(report.step_s), shares
 
 
 def _making(
     recorder: Recorder, made: list[Made], wait_s: float, process_cpu_s: float
 ) -> tuple[dict[Bound, float], dict[Bound, float], dict[str, float]]:
     """Return the wall and the CPU time of each part of making a batch, and the shares of what the process did."""
-    dataset_cpu_s = _mean_s(one.dataset_cpu_ns for one in made)
-    collate_cpu_s = _mean_s(one.collate_cpu_ns for one in made)
-    cpu_s = dataset_cpu_s + collate_cpu_s
-    pickling_s = _mean_s(one.pickling_ns for one in made)
+    names = ("dataset_cpu_ns", "collate_cpu_ns", "pickling_ns", "delayed_ns")
+    dataset_cpu_s, collate_cpu_s, pickling_s, delayed_s = (
+        _mean_s(getattr(one, name) for one in made) for name in names
+    )
     unpickling_s = _mean_s(0 if one.pinning_ns else one.unpickling_ns for one in made)
     making_s = _mean_s(one.ended_ns - one.began_ns for one in made) or wait_s * max(1, recorder.workers)
-    delayed_s = min(_mean_s(one.delayed_ns for one in made), max(0.0, making_s - cpu_s))
+    cpu_s = dataset_cpu_s + collate_cpu_s
+    delayed_s = min(delayed_s, max(0.0, making_s - cpu_s))
     # Other threads of the process hand tensors over, or compute for the dataset.
     threads_s = max(0.0, process_cpu_s - cpu_s - pickling_s)
     handing_s = pickling_s + min(threads_s, unpickling_s)
@@ -260,7 +263,7 @@ def _judged(
         return mean_s / max(mean_s - saved_s, _NONE)
 
     def gain_with(other: _Costs) -> float:
-        return gain(max(0.0, report.step_s - other.step_s))
+        return gain(max(0.0, report.step_s - max(other.step_s, report.least_step_s)))
 
     per_batch = min(1.0, (recorder.batch_size or _FULL_BATCH) / _FULL_BATCH)
     are_small = recorder.tensors * per_batch < 1.0
@@ -280,7 +283,8 @@ def _judged(
     bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
     best = gains[bound]
     if best < LEAST_GAIN:
-        bound, best = Bound.COMPUTE, gain_with(costs.with_share(0.0, Bound.COMPUTE))
+        alone_s = costs.with_share(0.0, Bound.COMPUTE).step_s
+        bound, best = Bound.COMPUTE, gain(max(0.0, report.step_s - alone_s))
     elif is_opaque and bound in costs.wall:
         bound = Bound.LOADER
     elif bound is Bound.HANDOFF and are_small:
@@ -300,18 +304,20 @@ def _judged(
             bound, best = Bound.FEW_WORKERS, more
     steps_s = {}
     if rates:
-        looping_s = costs.wall[Bound.COMPUTE] + costs.receiving_s
+        looping_s = report.cached_s or costs.wall[Bound.COMPUTE] + costs.receiving_s
         for count, rate in rates.items():
             steps_s[count] = max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
     elif report.parts_s:
-        counts = sorted({1, len(os.sched_getaffinity(0)), needed, costs.workers or 1})
+        counts = sorted({1, report.cores, needed, costs.workers or 1})
         steps_s = {count: costs.with_workers(count).step_s for count in counts}
     return dataclasses.replace(
         report,
         bound=bound,
         gain=best,
         workers_needed=None if is_opaque else needed,
-        by_workers={count: gain(report.step_s - step_s) for count, step_s in steps_s.items()},
+        by_workers={
+            count: gain(report.step_s - max(step_s, report.least_step_s)) for count, step_s in steps_s.items()
+        },
         is_swept=bool(rates),
     )
 

@@ -110,6 +110,26 @@ def test_a_folder_and_a_sweep_are_written_if_asked_for(tmp_path: Path) -> None:
     assert report["text"].splitlines()[0] in (tmp_path / "out/put/index.html").read_text()
 
 
+def test_a_profile_is_reported_traced_and_planned_with(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train()\n")
+    done = profile("--ceiling", "--out", "out", "train.py", folder=tmp_path)
+    facts = json.loads((tmp_path / "out/profile.json").read_text())
+    assert (facts["steps"], facts["batch_size"]) == (10, 4)
+    assert facts["cached_s"] > 0
+    shown = run("-m", "storebench", "report", "out", folder=tmp_path)
+    assert shown.stdout.splitlines() == split(done.stderr)[1]
+    told = run("-m", "storebench", "report", "out", "--json", folder=tmp_path)
+    assert json.loads(told.stdout) == facts
+    run("-m", "storebench", "trace", "out", "--out", "timeline.json", folder=tmp_path)
+    assert (tmp_path / "timeline.json").read_text() == (tmp_path / "out/trace.json").read_text()
+    plan = ("-m", "storebench", "plan", "out", "--json", "--accelerator", "mine=1000000000", "--workers")
+    rates = [
+        dict(json.loads(run(*plan, workers, folder=tmp_path).stdout)["rows"])["workers"]
+        for workers in ("1", "2")
+    ]
+    assert float(rates[1].replace(",", "")) == pytest.approx(2 * float(rates[0].replace(",", "")), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
