@@ -52,14 +52,8 @@ def _events(recorder: "Recorder") -> Iterator[dict[str, Any]]:
     origin_ns = min((step.asked_ns for step in recorder.steps), default=0)
 
     def span(name: str, thread: int, start_ns: int, ns: int) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "name": name,
-            "pid": 1,
-            "tid": thread,
-            "ts": (start_ns - origin_ns) / 1e3,
-            "dur": ns / 1e3,
-        }
+        times = {"ts": (start_ns - origin_ns) / 1e3, "dur": ns / 1e3}
+        return {"ph": "X", "name": name, "pid": 1, "tid": thread, **times}
 
     for step in recorder.steps:
         yield span("wait", 0, step.asked_ns, step.wait_ns)

@@ -67,11 +67,11 @@ class _CudaClock(Guard):
 
 
 class _Now(NamedTuple):
-    """The clocks of the loop's thread, and CPU time of the process."""
+    """The clocks of the loop: wall, CPU of the process, CPU of what waits (see `Step`), and time without a core."""
 
     ns: int
-    process_cpu_ns: int
-    thread_cpu_ns: int
+    cpu_ns: int
+    wait_cpu_ns: int
     delayed_ns: int
 
 
@@ -162,7 +162,7 @@ class Recorder(Guard):
         now = self._now()
         if self._open is not None:
             self._open.loop_ns = now.ns - self._given.ns
-            self._open.cpu_ns = now.process_cpu_ns - self._asked.process_cpu_ns
+            self._open.cpu_ns = now.cpu_ns - self._asked.cpu_ns
             self._open.delayed_ns = now.delayed_ns - self._given.delayed_ns
             self._cuda.mark(self._open, begins=False)
             self._open = None
@@ -194,11 +194,7 @@ class Recorder(Guard):
             place=self._place,
             asked_ns=asked.ns - self._iter_ns,
             wait_ns=now.ns - asked.ns + self._iter_ns,
-            wait_cpu_ns=(
-                now.thread_cpu_ns - asked.thread_cpu_ns
-                if self.workers
-                else now.process_cpu_ns - asked.process_cpu_ns
-            ),
+            wait_cpu_ns=now.wait_cpu_ns - asked.wait_cpu_ns,
             wait_delayed_ns=now.delayed_ns - asked.delayed_ns,
             ready=self._ready,
             made=self._made,
@@ -236,8 +232,9 @@ class Recorder(Guard):
             self.maker = None
 
     def _now(self) -> _Now:
-        delayed_ns = self._schedule.delayed_ns() if self._schedule else 0
-        return _Now(clock(), time.process_time_ns(), time.thread_time_ns(), delayed_ns)
+        cpu_ns = time.process_time_ns()
+        wait_cpu_ns = time.thread_time_ns() if self.workers else cpu_ns
+        return _Now(clock(), cpu_ns, wait_cpu_ns, self._schedule.delayed_ns() if self._schedule else 0)
 
     def _found_inside(self, is_making: bool) -> None:
         """Let torch's loaders that are used while this one makes a batch report here."""

@@ -66,28 +66,29 @@ class _Job:
         report, recorder = max(
             pairs, key=lambda pair: pair[0].total_s, default=(Report(bound=Bound.UNKNOWN), Recorder())
         )
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        ranks, out = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self.options.out
         if ranks > 1:
             _conclude_ranks(report, ranks)
-            return
-        if not pairs:
+            out = out and f"{out}/rank{os.environ['RANK']}"
+        elif not pairs:
             say("storebench profile: the script iterated no torch DataLoader")
             return
-        if recorder in self.loaders and not is_terminated:
-            from storebench.profiling.sweep import sweep
-            from storebench.profiling.torch_loaders import watch_all
+        else:
+            if recorder in self.loaders and not is_terminated:
+                from storebench.profiling.sweep import sweep
+                from storebench.profiling.torch_loaders import watch_all
 
-            watch_all(None)
-            report = report_of(recorder, sweep(self.loaders[recorder]))
-        if len(pairs) > 1:
-            report = dataclasses.replace(report, unseen=(*report.unseen, f"other loaders: {len(pairs) - 1}"))
-        say(str(report))
-        out = self.options.out
+                watch_all(None)
+                report = report_of(recorder, sweep(self.loaders[recorder]))
+            if len(pairs) > 1:
+                others = f"other loaders: {len(pairs) - 1}"
+                report = dataclasses.replace(report, unseen=(*report.unseen, others))
+            say(str(report))
         if out is not None:
             from storebench.profiling.folder import write_profile
 
             write_profile(Path(out), recorder, report)
-        if self.options.convert and report.converting and not is_terminated:
+        if self.options.convert and report.converting and ranks == 1 and not is_terminated:
             folders = ["--out", f"{out}/run", "--stores", f"{out}/stores"] if out else []
             command = [sys.executable, "-m", *shlex.split(report.converting), *folders]
             subprocess.run(command, stdout=sys.stderr, check=False)

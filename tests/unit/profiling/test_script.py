@@ -169,9 +169,10 @@ torch.distributed.destroy_process_group()
 def test_of_ranks_the_slow_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = run(*launcher, "-m", "storebench", "profile", "train.py", folder=tmp_path)
+    done = run(*launcher, "-m", "storebench", "profile", "--out", "out", "train.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     own = split(done.stderr)[1]
     for rank in (0, 1):
         assert sum(line.startswith(f"storebench profile: rank {rank}: ") for line in own) == 1
+        assert (tmp_path / f"out/rank{rank}/profile.json").is_file()
     assert any("limited by a slow rank: rank 1 waits" in line for line in own)
