@@ -40,7 +40,10 @@ def report(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write tables, plots and a page from results, or show a profile again."""
+    """Write tables, plots and a page from results.
+
+    Of a folder that 'profile' wrote, it shows the verdict again.
+    """
     with exit_codes():
         from storebench.profiling.folder import PAGE_NAME, read_profile
 
