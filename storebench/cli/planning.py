@@ -15,7 +15,10 @@ from storebench.errors import UsageError
 
 def plan(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Runs of one machine, as 'bench planner' measures.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Runs of one machine, as 'bench planner' measures, or a profile's folder."
+        ),
     ],
     accelerator: Annotated[
         str,
@@ -85,6 +88,28 @@ def plan(
         counted = re.fullmatch(r"(.+):([1-9][0-9]*)", accelerator.strip())
         name = counted[1] if counted else accelerator
         profile = find_accelerator(f"{name}:{model}" if model else name)
+        from storebench.profiling.folder import read_profile
+
+        loop = read_profile(runs[0])
+        if loop is not None:
+            from storebench.planner.profiled import plan_profile
+
+            told, rates = plan_profile(
+                loop,
+                profile,
+                count=int(counted[2]) if counted else 1,
+                nodes=nodes,
+                workers=workers,
+                cores=cores,
+                bytes_per_s=None if read_mb_s is None else read_mb_s * 1e6,
+            )
+            if as_json:
+                put_json({"answer": told, **dataclasses.asdict(rates)})
+                return
+            put(told)
+            write_out(drawn(rates))
+            put(*rates.notes)
+            return
         from storebench.fileio.whole_files import write_whole
         from storebench.planner.plan import plan as planned
         from storebench.planner.words import errors, facts, sentence, table

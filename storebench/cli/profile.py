@@ -18,7 +18,11 @@ AS_GIVEN = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 def profile(
     script: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT", help="The script, then its own arguments.")
+        list[str],
+        typer.Argument(
+            metavar="SCRIPT",
+            help="The script, then its own arguments: options of this command stand before it.",
+        ),
     ],
     as_module: Annotated[
         bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")
@@ -29,10 +33,19 @@ def profile(
             "--sweep", help="In the end, load for some seconds with each of several numbers of workers."
         ),
     ] = False,
+    ceiling: Annotated[
+        bool,
+        typer.Option(
+            "--ceiling",
+            help="Give the first epoch of each loader 20 more steps, with its last batches from memory: how fast is the"
+            " loop without loading?",
+        ),
+    ] = False,
     convert: Annotated[
         bool,
         typer.Option(
-            "--convert", help="In the end, measure what converting the image files that were read brings."
+            "--convert",
+            help="In the end, measure by 'storebench run' how fast the image files could be loaded from stores.",
         ),
     ] = False,
     out: Annotated[
@@ -50,7 +63,12 @@ def profile(
             raise UsageError("there is no module of this name", where=name)
         if not as_module and not os.path.isfile(name):  # noqa: PTH113 - Path raises where the text cannot be a path
             raise UsageError("there is no such script", where=name, hint="With -m, name a module.")
-        options: dict[str, bool | str] = {"as_module": as_module, "sweep": sweep, "convert": convert}
+        options: dict[str, bool | str] = {
+            "as_module": as_module,
+            "sweep": sweep,
+            "ceiling": ceiling,
+            "convert": convert,
+        }
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             options["out"] = str(out.absolute())

@@ -44,8 +44,18 @@ def report(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write tables, plots and a page from results."""
+    """Write tables, plots and a page from results.
+
+    Of a folder that 'profile' wrote, it shows the verdict again.
+    """
     with exit_codes():
+        from storebench.profiling.folder import PAGE_NAME, read_profile
+
+        profile = read_profile(results[0])
+        if profile is not None:
+            put_json(profile) if as_json else put(*profile["text"].splitlines())
+            say(f"page: {results[0] / PAGE_NAME}")
+            return
         from storebench.accelerators import find_accelerator
 
         named = [find_accelerator(name) for name in accelerators or ()]
@@ -174,7 +184,9 @@ def export(
 
 
 def trace(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that 'run' or 'bench' wrote.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A folder that 'run', 'bench' or 'profile' wrote.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("trace.json"),
     cell: Annotated[
         list[str] | None,
@@ -196,9 +208,14 @@ def trace(
     """
     with exit_codes():
         from storebench.fileio.whole_files import write_whole
+        from storebench.profiling.folder import TRACE_NAME, read_profile
         from storebench.runs.records import read_records
         from storebench.timeline import choose_record, trace_events
 
+        if read_profile(run) is not None:
+            write_whole(out, (run / TRACE_NAME).read_text(encoding="utf-8"))
+            put(str(out))
+            return
         records = read_records(run)
         names: list[str | None] = list(dict.fromkeys(cell)) if cell else [None]
         chosen = [choose_record(records, name, replicate=replicate, epoch=epoch) for name in names]

@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storebench.probes.machine import Mount, cgroup_folders, mount_of, read_text
+from storebench.probes.machine import Mount, cgroup_folders, counts_reads, mount_of, read_text
 from storebench.results import Conditions, Counters, disturbance
 
 SECTOR_BYTES = 512
 
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-
-_UNCOUNTED = frozenset({"fuse", "fuseblk", "virtiofs", "9p", "zfs", "ceph"})
-"""Filesystems whose reads the kernel does not attribute to the requesting process as block reads."""
 
 _IO = ("device_read_bytes", "read_calls")
 _FAULTS = ("minor_faults", "major_faults")
@@ -131,11 +128,6 @@ class CounterProbe:
             if name in _SWITCHES and name in last[pid].values and first.threads - last[pid].threads:
                 return f"threads of pid {pid} ended before they were counted"
         return ""
-
-
-def counts_reads(fstype: str) -> bool:
-    """Return whether the kernel attributes reads of a filesystem to the process that asked for them."""
-    return fstype.partition(".")[0] not in _UNCOUNTED
 
 
 def _read_io(pid: int, _sample: _Snapshot) -> _Values:

@@ -18,6 +18,9 @@ _VIRTUAL = re.compile(
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"})
 """Filesystems whose files are only in the page cache: none of their pages can be evicted to a device."""
 
+_UNCOUNTED = frozenset({"fuse", "fuseblk", "virtiofs", "9p", "zfs", "ceph"})
+"""Filesystems whose reads the kernel does not attribute to the requesting process as block reads."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
@@ -28,6 +31,11 @@ class Mount:
     source: str
     options: tuple[str, ...]
     device: tuple[int, int] | None
+
+
+def counts_reads(fstype: str) -> bool:
+    """Return whether the kernel attributes reads of a filesystem to the process that asked for them."""
+    return fstype.partition(".")[0] not in _UNCOUNTED
 
 
 def mount_of(path: Path | str) -> Mount:

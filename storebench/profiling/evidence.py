@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Self
 
 from storebench.plain_text import plain
-from storebench.probes.counters import counts_reads
+from storebench.probes.machine import counts_reads
 from storebench.profiling.files import Files
 from storebench.profiling.recorder import MOST_STEPS, Recorder
 from storebench.profiling.sampling import Place
 from storebench.units import number_of, rounded_bytes
 
 _SHOWN_LINES = 2
-_MOST_LINES, _BEFORE_HOT = 12, 6
+_LEAST_LOOKS = 30
+"""Of fewer looks, the shares of lines are too rough to stand beside measured times."""
+
 _CONVERTED = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".tar", ".parquet"}
 """Suffixes of files that ``storebench run`` can convert."""
 
@@ -87,7 +89,12 @@ class Report:
     total_s: float = 0.0
     wait_s: float = 0.0
     loop_s: float = 0.0
+    cached_s: float | None = None  # the loop of a step whose batch is served from memory
+    cuda_s: float | None = None  # work of the device per step
+    cuda_idle_s: float | None = None  # of the device before it
     workers: int = 0
+    cores: int = 0
+    batch_size: int | None = None
     workers_needed: int | None = None
     by_workers: Mapping[int, float] = field(default_factory=dict)  # how many times as fast
     is_swept: bool = False  # whether `by_workers` was measured, not predicted
@@ -102,6 +109,7 @@ class Report:
     worker_start_s: float | None = None
     startup_s: float = 0.0
     stall_s: float = 0.0
+    looks: int = 0  # at the line that makes a batch
     hot: tuple[HotLine, ...] = ()
     files: Files | None = None
     unseen: tuple[str, ...] = ()
@@ -110,6 +118,12 @@ class Report:
     def step_s(self) -> float:
         """Seconds per step."""
         return self.wait_s + self.loop_s
+
+    @property
+    def least_step_s(self) -> float:
+        """Seconds per step if batches came from memory; 0 if neither such steps nor a device were timed."""
+        idle_s = self.step_s if self.cuda_idle_s is None else self.cuda_idle_s
+        return self.step_s - idle_s if self.cached_s is None else self.cached_s
 
     @property
     def wait_frac(self) -> float:
@@ -129,25 +143,31 @@ class Report:
         return f"storebench run --dataset {shlex.quote(self.files.folder)}"
 
     def __str__(self) -> str:
-        lines = list(self._lines())
-        hot = [
-            f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}" for line in self.hot
-        ]
-        lines[_BEFORE_HOT:_BEFORE_HOT] = hot[: min(_SHOWN_LINES, _MOST_LINES - len(lines))]
-        return "\n".join(map(plain, lines))
+        return "\n".join(map(plain, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         yield f"storebench profile: limited by {self.bound}; {self.wait_frac:.0%} of the time is waiting for data"
-        yield f"  try: {self.remedy}"
         if not self.total_s:
+            yield f"  try: {self.remedy}"
             return
-        yield f"  predicted without this limit: {self.gain:.2f} times as fast"
-        yield _row(f"per step, of {self.steps:,}", {"wait": self.wait_s, "loop": self.loop_s})
+        yield f"  try: {self.remedy}; predicted without this limit: {self.gain:.2f} times as fast"
+        yield _row(
+            f"per step, of {self.steps:,}",
+            {
+                "wait": self.wait_s,
+                "loop": self.loop_s,
+                "with cached batches": self.cached_s,
+                "CUDA busy": self.cuda_s,
+                "CUDA idle": self.cuda_idle_s,
+            },
+        )
         if self.parts_s:
             workers = number_of(self.workers, "worker")
             yield _row(f"per batch, {workers}" if self.workers else "per batch", self.parts_s)
         if self.shares:
             yield _cells("making batches", {name: f"{share:.0%}" for name, share in self.shares.items()})
+        for line in self.hot[: _SHOWN_LINES if self.looks >= _LEAST_LOOKS else 0]:
+            yield f"  {line.share:.0%} in {Path(line.file).name}:{line.line}  {line.text[:70]}"
         if self.by_workers:
             known = "measured" if self.is_swept else "predicted"
             factors = {f"{count}": f"{factor:.2f} times" for count, factor in self.by_workers.items()}
@@ -174,8 +194,9 @@ class Report:
         return waits
 
 
-def _row(title: str, seconds: Mapping[str, float]) -> str:
-    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in seconds.items()})
+def _row(title: str, seconds: Mapping[str, float | None]) -> str:
+    known = {name: value for name, value in seconds.items() if value is not None}
+    return _cells(title, {name: f"{1e3 * value:,.2f} ms" for name, value in known.items()})
 
 
 def _cells(title: str, cells: Mapping[str, str]) -> str:
@@ -207,7 +228,9 @@ def unseen_of(recorder: Recorder, *, is_inside_seen: bool) -> Iterator[str]:
         yield "the inside of the loader (it is not a DataLoader of torch)"
     elif not is_inside_seen:
         yield "the inside of the loader (batches came without times)"
+    if recorder.has_ceiling and not recorder.replayed:
+        yield "the ceiling (the loop asked for no batch after the last one)"
     if len(recorder.steps) == MOST_STEPS:
         yield f"all but the last {MOST_STEPS:,} steps"
-    if recorder.first_files is not None and not counts_reads(recorder.first_files.filesystem):
-        yield f"reads from devices (not counted on {recorder.first_files.filesystem})"
+    if recorder.files is not None and not counts_reads(recorder.files.filesystem):
+        yield f"reads from devices (not counted on {recorder.files.filesystem})"

@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storebench.probes.machine import mount_of
@@ -20,6 +20,11 @@ class Files:
     filesystem: str
     suffix: str
     resident_frac: float | None
+
+    def beside(self, seen: Iterable[str]) -> "Files":
+        """Return with the folder that also holds files of this kind that were seen later, as those of other classes."""
+        parents = [path.parent for path in map(Path, seen) if path.suffix.lower() == self.suffix]
+        return replace(self, folder=os.path.commonpath([self.folder, *parents]))
 
 
 def files_of(seen: Iterable[str]) -> Files | None:

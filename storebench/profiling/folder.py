@@ -1,15 +1,17 @@
-"""The folder of a profile: its verdict as JSON, its page, and its timeline for Perfetto."""
+"""The folder of a profile: its figures and verdict as JSON, its page, and its timeline for Perfetto."""
 
 import dataclasses
 import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storebench.fileio.whole_files import write_whole
-from storebench.profiling.evidence import Report
-from storebench.profiling.recorder import Recorder
+
+if TYPE_CHECKING:
+    from storebench.profiling.evidence import Report
+    from storebench.profiling.recorder import Recorder
 
 PROFILE_NAME, TRACE_NAME, PAGE_NAME = "profile.json", "trace.json", "index.html"
 
@@ -17,12 +19,12 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>storebenc
 <style>body{{font:15px/1.5 system-ui;max-width:60em;margin:2em auto;padding:0 1em}}pre{{white-space:pre-wrap}}
 td,th{{padding:.2em 1em .2em 0;text-align:left}}</style>
 <h1>limited by {bound}</h1><p>Try: {remedy}</p><pre>{text}</pre>
-<h2>Lines</h2><table><tr><th>share of samples<th>line<th>code</tr>{lines}</table>
+<h2>Lines</h2><table><tr><th>share of {looks} looks<th>line<th>code</tr>{lines}</table>
 <p><a href="trace.json">trace.json</a> opens at ui.perfetto.dev: every step, and every batch of each worker.</p></html>
 """
 
 
-def write_profile(folder: Path, recorder: Recorder, report: Report) -> None:
+def write_profile(folder: Path, recorder: "Recorder", report: "Report") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     facts = {**dataclasses.asdict(report), "bound": str(report.bound), "text": str(report)}
     write_whole(folder / PROFILE_NAME, json.dumps(facts, indent=1))
@@ -32,23 +34,26 @@ def write_profile(folder: Path, recorder: Recorder, report: Report) -> None:
         for line in report.hot
     )
     remedy, text = html.escape(report.remedy), html.escape(str(report))
-    write_whole(folder / PAGE_NAME, _PAGE.format(bound=report.bound, remedy=remedy, text=text, lines=lines))
+    write_whole(
+        folder / PAGE_NAME,
+        _PAGE.format(bound=report.bound, remedy=remedy, text=text, looks=report.looks, lines=lines),
+    )
 
 
-def _events(recorder: Recorder) -> Iterator[dict[str, Any]]:
+def read_profile(folder: Path) -> dict[str, Any] | None:
+    """Return the figures of a profile, with its verdict as "text"; None if this is the folder of something else."""
+    path = folder / PROFILE_NAME
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def _events(recorder: "Recorder") -> Iterator[dict[str, Any]]:
     """Yield events of Chrome's trace format: the loop is thread 0, each process that makes batches another."""
     yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "loop"}}
     origin_ns = min((step.asked_ns for step in recorder.steps), default=0)
 
     def span(name: str, thread: int, start_ns: int, ns: int) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "name": name,
-            "pid": 1,
-            "tid": thread,
-            "ts": (start_ns - origin_ns) / 1e3,
-            "dur": ns / 1e3,
-        }
+        times = {"ts": (start_ns - origin_ns) / 1e3, "dur": ns / 1e3}
+        return {"ph": "X", "name": name, "pid": 1, "tid": thread, **times}
 
     for step in recorder.steps:
         yield span("wait", 0, step.asked_ns, step.wait_ns)

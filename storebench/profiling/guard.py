@@ -20,28 +20,8 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-class Guard:
-    """Attempts work of the profiler: the first failure is told, and nothing more is attempted."""
-
-    has_failed = False
-
-    def attempt(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        """Return what a function returns; None if it fails, or something has failed before."""
-        if self.has_failed:
-            return None
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the user's program goes on
-            self.fail(error)
-            return None
-
-    def fail(self, error: Exception) -> None:
-        self.has_failed = True
-        say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
-
-
 def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_G, _P], _R | None]:
-    """Have every call of a method be an attempt. It is called in every step, so it does not call `attempt`."""
+    """Have a method of a guard return None if it fails, or something has failed before."""
 
     @functools.wraps(method)
     def attempt(self: _G, /, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
@@ -50,7 +30,18 @@ def guarded(method: Callable[Concatenate[_G, _P], _R]) -> Callable[Concatenate[_
         try:
             return method(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the user's program goes on
-            self.fail(error)
+            self.has_failed = True
+            say(f"storebench profile: stopped; your program goes on. {unexpected_line(error)}")
             return None
 
     return attempt
+
+
+class Guard:
+    """Attempts work of the profiler: the first failure is told, and nothing more is attempted."""
+
+    has_failed = False
+
+    @guarded
+    def attempt(self, function: Callable[[], _R]) -> _R:
+        return function()

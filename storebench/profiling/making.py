@@ -63,7 +63,8 @@ class Maker(Guard):
     """Time the batches that this process makes."""
 
     def __init__(self) -> None:
-        self._began_ns = self._collated_ns = self._began_cpu_ns = self._collated_cpu_ns = self._delayed_ns = 0
+        self._began = (0, 0, 0)
+        self._collated: tuple[int, int] | None = None
         self._is_busy = False
         self._pid = os.getpid()
         self._told_ns = self._batches = 0
@@ -75,28 +76,27 @@ class Maker(Guard):
 
     @guarded
     def begin(self) -> None:
-        self._began_ns, self._began_cpu_ns, self._collated_ns = clock(), time.thread_time_ns(), 0
-        self._delayed_ns = self._schedule.delayed_ns()
+        self._began, self._collated = (clock(), time.thread_time_ns(), self._schedule.delayed_ns()), None
         self._is_busy = True
 
     def collate(self) -> None:
-        self._collated_ns, self._collated_cpu_ns = clock(), time.thread_time_ns()
+        self._collated = clock(), time.thread_time_ns()
 
     @guarded
     def end(self) -> Made:
         """Return the times of the batch that `begin` began."""
         self._is_busy = False
         ended_ns, cpu_ns = clock(), time.thread_time_ns()
-        if not self._collated_ns:
-            self._collated_ns, self._collated_cpu_ns = ended_ns, cpu_ns
+        began_ns, began_cpu_ns, delayed_ns = self._began
+        collated_ns, collated_cpu_ns = self._collated or (ended_ns, cpu_ns)
         self._batches += 1
         return Made(
-            self._began_ns,
-            self._collated_ns,
+            began_ns,
+            collated_ns,
             ended_ns,
-            self._collated_cpu_ns - self._began_cpu_ns,
-            cpu_ns - self._collated_cpu_ns,
-            self._schedule.delayed_ns() - self._delayed_ns,
+            collated_cpu_ns - began_cpu_ns,
+            cpu_ns - collated_cpu_ns,
+            self._schedule.delayed_ns() - delayed_ns,
             self._tell(ended_ns) if ended_ns - self._told_ns >= _TELL_EVERY_NS else None,
             self._pid,
         )

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from storebench.profiling.evidence import Report
@@ -25,6 +26,8 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
         Any iterable of batches: a torch ``DataLoader``, a generator, a loader of another library.
     show
         Whether to write the verdict to standard error; `report` returns it in any case.
+    ceiling
+        Whether the first epoch gets 20 more steps, with its last batches from memory: how fast is the loop without loading?
 
     Examples
     --------
@@ -33,16 +36,16 @@ class profile(Generic[_Batch]):  # noqa: N801 - it is used like a function
     ...     train(images, labels)
     """
 
-    def __init__(self, loader: Iterable[_Batch], *, show: bool = True) -> None:
+    def __init__(self, loader: Iterable[_Batch], *, show: bool = True, ceiling: bool = False) -> None:
         self._loader = loader
         self._shows = show
-        self._recorder = Recorder()
+        self._recorder = Recorder(has_ceiling=ceiling)
         self._is_watched = False
 
     def __iter__(self) -> Iterator[_Batch]:
         if not self._is_watched:
             self._is_watched = True
-            self._recorder.attempt(_watch, self._recorder, self._loader)
+            self._recorder.attempt(lambda: _watch(self._recorder, self._loader))
         with self._recorder.beginning():
             batches = iter(self._loader)
         return _Steps(batches, self._recorder, self._show)
@@ -83,25 +86,22 @@ class _Steps(Generic[_Batch]):
     """The iterator of one epoch."""
 
     def __init__(self, batches: Iterator[_Batch], recorder: Recorder, show: Callable[[], None]) -> None:
-        self._batches, self._recorder, self._show = batches, recorder, show
+        self._take: Callable[[], _Batch] = partial(next, batches)
+        self._recorder, self._show = recorder, show
         self._is_over = False
 
     def __iter__(self) -> Iterator[_Batch]:
         return self
 
     def __next__(self) -> _Batch:
-        self._recorder.asked()
         try:
-            batch = next(self._batches)
+            return self._recorder.next(self._take)
         except BaseException as error:
             self._is_over = True
-            self._recorder.ended()
             # An error of the loader is the last that its user sees; an interrupt is not one.
             if isinstance(error, StopIteration) or not isinstance(error, Exception):
                 self._show()
             raise
-        self._recorder.given(batch)
-        return batch
 
     def __del__(self) -> None:
         if not self._is_over and not sys.is_finalizing():  # the loop was left

@@ -2,10 +2,13 @@
 
 import collections
 import contextlib
+import copy
+import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from storebench.profiling.files import Files, files_of
 from storebench.profiling.guard import Guard, guarded
@@ -14,6 +17,11 @@ from storebench.profiling.sampling import Place, Seen
 
 MOST_STEPS = 50_000
 """The last so many steps are kept."""
+
+REPLAYED_STEPS, _CACHED_BATCHES = 20, 4
+"""For the ceiling, every rank takes so many steps of the last so many batches."""
+
+_Batch = TypeVar("_Batch")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,37 +38,75 @@ class Step:
     loop_ns: int | None = None
     delayed_ns: int = 0  # as in the wait
     cpu_ns: int = 0  # of this process, wait and loop
+    cuda_idle_ns: int | None = None  # of the device, before the work of this step
+    cuda_ns: int | None = None  # of its work, copies included
 
 
-@dataclass(kw_only=True)
+class _CudaClock(Guard):
+    """Time a CUDA device, once the program uses one, by events around the loop of each step; nothing waits for it."""
+
+    def __init__(self) -> None:
+        self._events: collections.deque[tuple[Step, bool, Any]] = collections.deque()
+
+    @guarded
+    def mark(self, step: Step, *, begins: bool) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append((step, begins, event))
+        while len(self._events) > 1 and self._events[1][2].query():
+            before = self._events.popleft()[2]
+            step, begins, after = self._events[0]
+            ns = int(1e6 * before.elapsed_time(after))
+            if begins:
+                step.cuda_idle_ns = ns
+            else:
+                step.cuda_ns = ns
+
+
+class _Now(NamedTuple):
+    """The clocks of the loop: wall, CPU of the process, CPU of what waits (see `Step`), and time without a core."""
+
+    ns: int
+    cpu_ns: int
+    wait_cpu_ns: int
+    delayed_ns: int
+
+
 class Recorder(Guard):
     """Record the steps of a loop."""
 
     making: ClassVar["Recorder | None"] = None
     """The recorder of a loader not of torch whose batch is being made."""
 
-    workers: int = 0
-    batch_size: int | None = None
-    prefetched: int = 0
-    tensors: int = 1  # of the first batch
-    makes: bool = False  # whether requests make the batches: the loader is not of torch
-    maker: Maker | None = None  # of batches that this process makes
-    steps: collections.deque[Step] = field(default_factory=lambda: collections.deque(maxlen=MOST_STEPS))
-    epochs: int = 0
-    ends_ns: int = 0  # of epochs, from the last request on
-    places: collections.Counter[Place] = field(default_factory=collections.Counter)
-    io_waits: int = 0  # of the samples
-    first_files: Files | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, *, has_ceiling: bool = False) -> None:
+        self.has_ceiling = has_ceiling
+        self.workers = 0
+        self.batch_size: int | None = None
+        self.prefetched = 0
+        self.tensors = 1  # of the first batch
+        self.makes = False  # whether requests make the batches: the loader is not of torch
+        self.maker: Maker | None = None  # of batches that this process makes
+        self.steps: collections.deque[Step] = collections.deque(maxlen=MOST_STEPS)
+        self.replayed: list[Step] = []  # with batches of the end of the first epoch, served again
+        self.epochs = 0
+        self.ends_ns = 0  # of epochs, from the last request on
+        self.places: collections.Counter[Place] = collections.Counter()
+        self.io_waits = 0  # of the samples
+        self.files: Files | None = None
         self._depth = 0  # of calls for a batch: loaders iterate others
         self._place = 0
         self._open: Step | None = None  # given, and the next not yet requested
-        self._asked_ns = self._given_ns = self._iter_ns = 0
-        self._asked_cpu_ns = self._asked_wait_cpu_ns = self._asked_delayed_ns = self._given_delayed_ns = 0
+        self._asked = self._given = _Now(0, 0, 0, 0)
+        self._iter_ns = 0
         self._ready: int | None = None
         self._made: Made | None = None
         self._schedule: Schedule | None = None
+        self._cached: collections.deque[Any] = collections.deque(maxlen=_CACHED_BATCHES)
+        self._replay: Iterator[Any] | None = None
+        self._cuda = _CudaClock()
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
@@ -76,25 +122,51 @@ class Recorder(Guard):
         finally:
             self._found_inside(False)
             self._depth = self._place = 0
+            self._replay = None
             self.epochs += 1
             self._iter_ns = clock() - began_ns
 
+    def next(self, take: Callable[[], _Batch], ready: Callable[[], int] | None = None) -> _Batch:
+        """Return the next batch that `take` gives; with a ceiling, the last ones again when the first epoch has ended."""
+        self._note_request(ready)
+        try:
+            batch = self._take(take)
+        except BaseException:
+            self.ended()
+            raise
+        self._note_batch(batch)
+        return batch
+
+    def _take(self, take: Callable[[], _Batch]) -> _Batch:
+        if self._replay is None:
+            try:
+                return take()
+            except StopIteration:
+                if self.has_failed or self._depth != 1 or self.replayed or not self._cached:
+                    raise
+                self.ends_ns += clock() - self._asked.ns
+                self._replay = itertools.islice(itertools.cycle(self._cached), REPLAYED_STEPS)
+        batch: _Batch = next(self._replay)
+        copied = self.attempt(lambda: copy.copy(batch))
+        return batch if copied is None else copied
+
     @guarded
-    def asked(self, ready: Callable[[], int] | None = None) -> None:
+    def _note_request(self, ready: Callable[[], int] | None) -> None:
         """Note that the loop asks for a batch; nothing but the batches that are `ready` if that is part of another request."""
         if ready is not None:
             self._ready = ready()
         self._depth += 1
         if self._depth > 1:
             return
-        now, cpu_ns = clock(), time.process_time_ns()
         self._schedule = self._schedule or Schedule()
-        self._asked_delayed_ns = self._schedule.delayed_ns()
+        now = self._now()
         if self._open is not None:
-            self._open.loop_ns, self._open.cpu_ns = now - self._given_ns, cpu_ns - self._asked_cpu_ns
-            self._open.delayed_ns = self._asked_delayed_ns - self._given_delayed_ns
+            self._open.loop_ns = now.ns - self._given.ns
+            self._open.cpu_ns = now.cpu_ns - self._asked.cpu_ns
+            self._open.delayed_ns = now.delayed_ns - self._given.delayed_ns
+            self._cuda.mark(self._open, begins=False)
             self._open = None
-        self._asked_ns, self._asked_cpu_ns, self._asked_wait_cpu_ns = now, cpu_ns, self._cpu_clock()
+        self._asked = now
         if self.makes:
             self._found_inside(True)
             self.maker = self.maker or Maker()
@@ -108,28 +180,34 @@ class Recorder(Guard):
             self._see(made.told.seen)
 
     @guarded
-    def given(self, batch: Any) -> None:
+    def _note_batch(self, batch: Any) -> None:
         """Note that the loop gets a batch."""
         self._depth -= 1
         if self._depth:
             return
-        self._given_ns = clock()
+        asked, now = self._asked, self._now()
         if self.makes and self.maker is not None and (made := self.maker.end()) is not None:
             self.made(made)
         self._found_inside(False)
-        self._given_delayed_ns = self._schedule.delayed_ns() if self._schedule else 0
+        self._given = now
         self._open = Step(
             place=self._place,
-            asked_ns=self._asked_ns - self._iter_ns,
-            wait_ns=self._given_ns - self._asked_ns + self._iter_ns,
-            wait_cpu_ns=self._cpu_clock() - self._asked_wait_cpu_ns,
-            wait_delayed_ns=self._given_delayed_ns - self._asked_delayed_ns,
+            asked_ns=asked.ns - self._iter_ns,
+            wait_ns=now.ns - asked.ns + self._iter_ns,
+            wait_cpu_ns=now.wait_cpu_ns - asked.wait_cpu_ns,
+            wait_delayed_ns=now.delayed_ns - asked.delayed_ns,
             ready=self._ready,
             made=self._made,
         )
-        if not self.steps:
-            self.tensors = max(1, _count_tensors(batch))
-        self.steps.append(self._open)
+        self._cuda.mark(self._open, begins=True)
+        if self._replay is not None:
+            self.replayed.append(self._open)
+        else:
+            if not self.steps:
+                self.tensors = max(1, _count_tensors(batch))
+            if self.has_ceiling and not self.replayed:
+                self._cached.append(copy.copy(batch))  # as loops take entries out of dictionaries
+            self.steps.append(self._open)
         self._made = self._ready = None
         self._place += 1
         self._iter_ns = 0
@@ -143,8 +221,9 @@ class Recorder(Guard):
             return
         self._found_inside(False)
         if is_request:
-            self.ends_ns += clock() - self._asked_ns
+            self.ends_ns += clock() - self._asked.ns
         self._open = None
+        self._cached.clear()
         if self._schedule is not None:
             self._schedule.close()
             self._schedule = None
@@ -152,8 +231,10 @@ class Recorder(Guard):
             self._see(self.maker.stop())
             self.maker = None
 
-    def _cpu_clock(self) -> int:
-        return time.thread_time_ns() if self.workers else time.process_time_ns()
+    def _now(self) -> _Now:
+        cpu_ns = time.process_time_ns()
+        wait_cpu_ns = time.thread_time_ns() if self.workers else cpu_ns
+        return _Now(clock(), cpu_ns, wait_cpu_ns, self._schedule.delayed_ns() if self._schedule else 0)
 
     def _found_inside(self, is_making: bool) -> None:
         """Let torch's loaders that are used while this one makes a batch report here."""
@@ -165,8 +246,7 @@ class Recorder(Guard):
     def _see(self, seen: Seen) -> None:
         self.places.update(seen.places)
         self.io_waits += seen.io_waits
-        if self.first_files is None:
-            self.first_files = files_of(seen.files)
+        self.files = self.files.beside(seen.files) if self.files else files_of(seen.files)
 
 
 def _count_tensors(batch: Any) -> int:

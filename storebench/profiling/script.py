@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,29 +32,73 @@ class Options(NamedTuple):
 
     as_module: bool = False
     sweep: bool = False
+    ceiling: bool = False
     convert: bool = False
     out: str | None = None
 
 
-_recorders: dict[tuple[Any, ...], Recorder] = {}
-_loaders: dict[int, Any] | None = None  # of each recorder, the last; kept for a sweep only
+class _Job:
+    """The loaders that the script of this process iterates, and what is asked for."""
 
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.recorders: dict[tuple[Any, ...], Recorder] = {}
+        self.loaders: dict[Recorder, Any] = {}  # the last of each; kept for a sweep only
 
-def _recorder_of(loader: Any) -> Recorder:
-    """Return the recorder of a loader; a script that makes its loader anew for each epoch has one recorder for all."""
-    try:
-        length = len(loader.dataset)
-    except TypeError:
-        length = -1
-    key = (type(loader.dataset), length, loader.batch_size, loader.num_workers)
-    recorder = _recorders.setdefault(key, Recorder())
-    if _loaders is not None:
-        _loaders[id(recorder)] = loader
-    return recorder
+    def recorder_of(self, loader: Any) -> Recorder:
+        """Return the recorder of a loader; a script that makes its loader anew for each epoch has one recorder for all."""
+        try:
+            length = len(loader.dataset)
+        except TypeError:
+            length = -1
+        key = (type(loader.dataset), length, loader.batch_size, loader.num_workers)
+        if key not in self.recorders:
+            self.recorders[key] = Recorder(has_ceiling=self.options.ceiling)
+        if self.options.sweep:
+            self.loaders[self.recorders[key]] = loader
+        return self.recorders[key]
+
+    def conclude(self, *, is_terminated: bool = False) -> None:
+        """Write the verdict on the loader that took the most time; of several ranks, one line each and one verdict."""
+        for recorder in self.recorders.values():
+            recorder.ended()
+        pairs = [(report_of(recorder), recorder) for recorder in self.recorders.values()]
+        report, recorder = max(
+            pairs, key=lambda pair: pair[0].total_s, default=(Report(bound=Bound.UNKNOWN), Recorder())
+        )
+        ranks, out = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), self.options.out
+        if ranks > 1:
+            _conclude_ranks(report, ranks)
+            out = out and f"{out}/rank{os.environ['RANK']}"
+        elif not pairs:
+            say("storebench profile: the script iterated no torch DataLoader")
+            return
+        else:
+            if recorder in self.loaders and not is_terminated:
+                from storebench.profiling.sweep import sweep
+                from storebench.profiling.torch_loaders import watch_all
+
+                watch_all(None)
+                report = report_of(recorder, sweep(self.loaders[recorder]))
+            if len(pairs) > 1:
+                others = f"other loaders: {len(pairs) - 1}"
+                report = dataclasses.replace(report, unseen=(*report.unseen, others))
+            say(str(report))
+        if out is not None:
+            from storebench.profiling.folder import write_profile
+
+            write_profile(Path(out), recorder, report)
+        if self.options.convert and report.converting and ranks == 1 and not is_terminated:
+            folders = ["--out", f"{out}/run", "--stores", f"{out}/stores"] if out else []
+            command = [sys.executable, "-m", *shlex.split(report.converting), *folders]
+            subprocess.run(command, stdout=sys.stderr, check=False)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Watch torch's loaders once the script has imported them: imported any earlier, torch would miss its settings."""
+
+    def __init__(self, recorder_of: Callable[[Any], Recorder]) -> None:
+        self._recorder_of = recorder_of
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -68,16 +112,15 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             def execute_and_watch(module: types.ModuleType) -> None:
                 execute(module)
-                Guard().attempt(_watch_all)
+                Guard().attempt(self._watch_all)
 
             spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
 
+    def _watch_all(self) -> None:
+        from storebench.profiling.torch_loaders import watch_all
 
-def _watch_all() -> None:
-    from storebench.profiling.torch_loaders import watch_all
-
-    watch_all(_recorder_of)
+        watch_all(self._recorder_of)
 
 
 class _Rank(NamedTuple):
@@ -91,15 +134,13 @@ class _Rank(NamedTuple):
 
 def main() -> None:
     """Run the script that the command line names, as Python itself would."""
-    options = Options(**json.loads(sys.argv[1]))
+    job = _Job(Options(**json.loads(sys.argv[1])))
     name, *arguments = sys.argv[2:]
-    if options.sweep:
-        global _loaders  # noqa: PLW0603 - one script per process
-        _loaders = {}
     sys.argv = [name, *arguments]
-    sys.meta_path.insert(0, _AfterImport())
+    sys.meta_path.insert(0, _AfterImport(job.recorder_of))
+    _conclude_before_termination(job)
     try:
-        if options.as_module:
+        if job.options.as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
             sys.path[0] = os.path.dirname(os.path.realpath(name))  # noqa: PTH120
@@ -111,7 +152,23 @@ def main() -> None:
         if hasattr(signal, "SIGCHLD"):
             # torch raises wherever this process is when a worker has died, which the script's own error says by now.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        Guard().attempt(_conclude, options)
+        Guard().attempt(job.conclude)
+
+
+def _conclude_before_termination(job: _Job) -> None:
+    """Have the verdict written before this process dies of SIGTERM, as `timeout` sends it."""
+    pid = os.getpid()
+
+    def conclude(number: int, _frame: types.FrameType | None) -> None:
+        if signal.getsignal(number) is not conclude:  # called by the script's own handler
+            return
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() == pid:  # not a process that the script forked
+            Guard().attempt(lambda: job.conclude(is_terminated=True))
+        os.kill(os.getpid(), number)
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, conclude)
 
 
 def _hide_own_frames() -> None:
@@ -125,42 +182,6 @@ def _hide_own_frames() -> None:
         show(kind, error.with_traceback(trace), trace)
 
     sys.excepthook = hook
-
-
-def _conclude(options: Options) -> None:
-    """Write the verdict on the loader that took the most time; of several ranks, one line each and one verdict."""
-    for recorder in _recorders.values():
-        recorder.ended()
-    pairs = [(report_of(recorder), recorder) for recorder in _recorders.values()]
-    report, recorder = max(
-        pairs, key=lambda pair: pair[0].total_s, default=(Report(bound=Bound.UNKNOWN), Recorder())
-    )
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if ranks > 1:
-        _conclude_ranks(report, ranks)
-    elif not pairs:
-        say("storebench profile: the script iterated no torch DataLoader")
-    else:
-        _conclude_alone(report, recorder, options)
-
-
-def _conclude_alone(report: Report, recorder: Recorder, options: Options) -> None:
-    if _loaders is not None:
-        from storebench.profiling.sweep import sweep
-        from storebench.profiling.torch_loaders import watch_all
-
-        watch_all(None)
-        report = report_of(recorder, sweep(_loaders[id(recorder)]))
-    others = len(_recorders) - 1
-    if others:
-        report = dataclasses.replace(report, unseen=(*report.unseen, f"other loaders: {others}"))
-    say(str(report))
-    if options.out is not None:
-        from storebench.profiling.folder import write_profile
-
-        write_profile(Path(options.out), recorder, report)
-    if options.convert and report.converting:
-        subprocess.run([sys.executable, "-m", *shlex.split(report.converting)], check=False)
 
 
 def _conclude_ranks(report: Report, count: int) -> None:

@@ -23,15 +23,7 @@ class _Watched:
     _storebench: Recorder
 
     def __next__(self) -> Any:
-        recorder = self._storebench
-        recorder.asked(self._ready)
-        try:
-            batch = super().__next__()  # type: ignore[misc]
-        except BaseException:
-            recorder.ended()
-            raise
-        recorder.given(batch)
-        return batch
+        return self._storebench.next(super().__next__, self._ready)  # type: ignore[misc]
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
         if isinstance(data, Stamped):

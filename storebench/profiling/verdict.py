@@ -42,6 +42,7 @@ _LOCKED_FRAC = 0.3
 
 _LOCK = re.compile(r"(?<![a-z])[fr]?lock|acquire|semaphore|synchronize")
 
+_MAKING = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
 _S = 1e-9
 _NONE = 1e-9
 
@@ -51,8 +52,8 @@ class _Costs:
     """Seconds per step or batch of each part, and of CPU time."""
 
     workers: int
-    wall: Mapping[Bound, float]
-    cpu: Mapping[Bound, float]
+    wall: dict[Bound, float]
+    cpu: dict[Bound, float]
     receiving_s: float
     rest_s: float = 0.0  # of a step, if workers are not its longest stage
     stretch: float = 1.0  # workers take turns unevenly, so a step takes longer than a batch over their number
@@ -60,8 +61,7 @@ class _Costs:
     @property
     def making_s(self) -> float:
         """Seconds for one batch, side by side with others if there are workers."""
-        parts = (Bound.TRANSFORM, Bound.WAITING, Bound.COLLATE, Bound.HANDOFF)
-        return sum(self.wall[part] for part in parts) / max(1, self.workers)
+        return sum(self.wall[part] for part in _MAKING) / max(1, self.workers)
 
     @property
     def step_s(self) -> float:
@@ -76,26 +76,21 @@ class _Costs:
         """Seconds per step if all cores compute all the time."""
         return sum(self.cpu.values()) / len(os.sched_getaffinity(0))
 
-    def fitted(self, step_s: float, *, are_starving: bool) -> "_Costs":
-        """Return the costs that explain the measured time of a step."""
-        if are_starving:
-            longest_s = max(self.making_s, self.busy_s, _NONE)
-            return dataclasses.replace(self, stretch=max(1.0, step_s / longest_s))
-        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step_s))
-
-    def with_share(self, **shares: float) -> "_Costs":
-        """Return the costs with only a share of some parts, by their names."""
-        left = {Bound[name]: share for name, share in shares.items()}
-        handed = left.get(Bound.HANDOFF, 1.0)
+    def with_share(self, share: float, *parts: Bound) -> "_Costs":
+        """Return the costs with only a share of some parts."""
         return dataclasses.replace(
             self,
-            wall={part: seconds * left.get(part, 1.0) for part, seconds in self.wall.items()},
-            cpu={part: seconds * left.get(part, 1.0) for part, seconds in self.cpu.items()},
-            receiving_s=handed * self.receiving_s,
+            wall=self.wall | {part: share * self.wall[part] for part in parts},
+            cpu=self.cpu | {part: share * self.cpu.get(part, 0.0) for part in parts},
+            receiving_s=self.receiving_s * (share if Bound.HANDOFF in parts else 1.0),
         )
 
     def with_workers(self, count: int) -> "_Costs":
         return dataclasses.replace(self, workers=count)
+
+    def fitted(self, step_s: float) -> "_Costs":
+        """Return the costs with what the model leaves of the measured time of a step."""
+        return dataclasses.replace(self, rest_s=max(0.0, step_s - self.step_s))
 
 
 def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> Report:
@@ -111,15 +106,12 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
     if len(stalls) > _RARE * len(steady):  # the usual way of a device that serves in bursts
         limit_s, stalls = float("inf"), []
     even = [step for step in steady if step.wait_ns * _S <= limit_s]
-    wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns or 0 for step in even)
-    first = [step for step in steps if step.place < lag]
+    wait_s, loop_s = _mean_s(step.wait_ns for step in even), _mean_s(step.loop_ns for step in even)
+    first, starts = [step for step in steps if step.place < lag], [step for step in steps if not step.place]
     ends_s = recorder.ends_ns * _S
     made = [step.made for step in even if step.made is not None]
     told = [one.told for one in made if one.told is not None]
     batches = sum(one.batches for one in told) or None
-    starts = [step for step in steps if not step.place]
-    started = [step.made.began_ns - step.asked_ns for step in starts if step.made is not None]
-    costs, shares = _costs(recorder, even, made, wait_s, loop_s)
     report = Report(
         bound=Bound.UNKNOWN,
         steps=len(steps),
@@ -127,22 +119,32 @@ def report_of(recorder: Recorder, rates: Mapping[int, float] | None = None) -> R
         total_s=_total_s(first) + _total_s(steady) + ends_s,
         wait_s=wait_s,
         loop_s=loop_s,
+        # The first of them waits for the end of the loader.
+        cached_s=_mean_s(step.loop_ns for step in recorder.replayed[1:]) or None,
+        cuda_s=_mean(step.cuda_ns and step.cuda_ns * _S for step in even),
+        cuda_idle_s=_mean(step.cuda_idle_ns and step.cuda_idle_ns * _S for step in even),
         workers=recorder.workers,
-        parts_s=_parts(costs, made) if made and not recorder.makes else {},
-        shares=shares,
+        cores=len(os.sched_getaffinity(0)),
+        batch_size=recorder.batch_size,
         cpu_s=batches and sum(one.cpu_ns for one in told) * _S / batches,
         device_bytes=batches and sum(one.device_bytes for one in told) / batches,
         major_faults=batches and sum(one.major_faults for one in told) / batches,
-        ready_batches=_mean(step.ready for step in even if step.ready is not None),
+        ready_batches=_mean(step.ready for step in even),
         prefetched=recorder.prefetched,
         first_batch_s=_mean_s(step.wait_ns for step in starts),
-        worker_start_s=_mean_s(started) if recorder.workers and started else None,
+        worker_start_s=_mean_s(step.made and step.made.began_ns - step.asked_ns for step in starts)
+        if recorder.workers
+        else None,
         startup_s=max(0.0, _total_s(first) - len(first) * (wait_s + loop_s)) + ends_s,
         stall_s=sum(stalls) - len(stalls) * wait_s,
+        looks=recorder.places.total(),
         hot=hot_lines(recorder.places),
-        files=recorder.first_files,
+        files=recorder.files,
         unseen=tuple(unseen_of(recorder, is_inside_seen=bool(made))),
     )
+    costs, shares = _costs(recorder, even, report, made)
+    parts_s = _parts(costs, made) if made and not recorder.makes else {}
+    report = dataclasses.replace(report, shares=shares, parts_s=parts_s)
     return _judged(report, costs, recorder, rates or {}, is_opaque=not made)
 
 
@@ -150,12 +152,12 @@ def _total_s(steps: Iterable[Step]) -> float:
     return sum(step.wait_ns + (step.loop_ns or 0) for step in steps) * _S
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
 
-def _mean_s(values_ns: Iterable[int]) -> float:
+def _mean_s(values_ns: Iterable[int | None]) -> float:
     return _S * (_mean(values_ns) or 0.0)
 
 
@@ -178,76 +180,77 @@ def _parts(costs: _Costs, made: list[Made]) -> dict[str, float]:
 
 
 def _costs(
-    recorder: Recorder, even: list[Step], made: list[Made], wait_s: float, loop_s: float
+    recorder: Recorder, even: list[Step], report: Report, made: list[Made]
 ) -> tuple[_Costs, dict[str, float]]:
     """Return what each part costs, and the shares of the time that a batch takes to make."""
-    workers = recorder.workers
-    waiting_cpu_s = min(wait_s, _mean_s(step.wait_cpu_ns for step in even))
+    waiting_cpu_s = min(report.wait_s, _mean_s(step.wait_cpu_ns for step in even))
+    process_cpu_s = (report.cpu_s or 0.0) if recorder.workers else waiting_cpu_s
+    wall, cpu, shares = _making(recorder, made, report.wait_s, process_cpu_s)
+    wall[Bound.COMPUTE] = report.loop_s
+    cpu[Bound.COMPUTE] = max(0.0, _mean_s(step.cpu_ns for step in even) - waiting_cpu_s)
+    wall[Bound.PINNING] = _mean_s(one.pinning_ns and one.pinning_ns + one.unpickling_ns for one in made)
+    costs = _Costs(workers=recorder.workers, wall=wall, cpu=cpu, receiving_s=0.0)
+    if not recorder.workers:
+        return costs.fitted(report.step_s), shares
+    cpu[Bound.HANDOFF] += waiting_cpu_s
     # A batch that was not yet made when it was asked for is waited for; the rest of the wait is the handoff.
-    starving_s = _mean_s(
-        min(step.wait_ns, max(0, step.made.ended_ns - step.asked_ns))
-        for step in even
-        if step.made is not None
+    waits = [(step, step.made) for step in even if step.made is not None]
+    starving_s = _mean_s(min(step.wait_ns, max(0, made.ended_ns - step.asked_ns)) for step, made in waits)
+    looping_s = report.loop_s - _mean_s(step.delayed_ns for step in even)
+    made_s = costs.making_s - wall[Bound.HANDOFF] / recorder.workers
+    busy_s = looping_s + waiting_cpu_s + wall[Bound.HANDOFF] / recorder.workers
+    if starving_s >= report.wait_s / 2 or made_s > busy_s:
+        wall[Bound.COMPUTE] = max(0.0, looping_s)
+        costs = dataclasses.replace(costs, receiving_s=waiting_cpu_s)
+        stretch = report.step_s / max(costs.making_s, costs.busy_s, _NONE)
+        return dataclasses.replace(costs, stretch=max(1.0, stretch)), shares
+    received_s = report.wait_s - starving_s - _mean_s(step.wait_delayed_ns for step in even)
+    costs = dataclasses.replace(costs, receiving_s=max(waiting_cpu_s, received_s))
+    return costs.fitted(report.step_s), shares
+
+
+def _making(
+    recorder: Recorder, made: list[Made], wait_s: float, process_cpu_s: float
+) -> tuple[dict[Bound, float], dict[Bound, float], dict[str, float]]:
+    """Return the wall and the CPU time of each part of making a batch, and the shares of what the process did."""
+    names = ("dataset_cpu_ns", "collate_cpu_ns", "pickling_ns", "delayed_ns")
+    dataset_cpu_s, collate_cpu_s, pickling_s, delayed_s = (
+        _mean_s(getattr(one, name) for one in made) for name in names
     )
     unpickling_s = _mean_s(0 if one.pinning_ns else one.unpickling_ns for one in made)
-    pickling_s = _mean_s(one.pickling_ns for one in made)
-    dataset_cpu_s, collate_cpu_s = (
-        _mean_s(one.dataset_cpu_ns for one in made),
-        _mean_s(one.collate_cpu_ns for one in made),
-    )
-    making_s = _mean_s(one.ended_ns - one.began_ns for one in made) or wait_s * max(1, workers)
-    delayed_s = min(
-        _mean_s(one.delayed_ns for one in made), max(0.0, making_s - dataset_cpu_s - collate_cpu_s)
-    )
-    told = [one.told for one in made if one.told is not None]
-    process_cpu_s = sum(one.cpu_ns for one in told) * _S / max(1, sum(one.batches for one in told))
-    if not workers:
-        process_cpu_s = waiting_cpu_s
-    # Other threads of the process compute for the dataset, or hand tensors over.
-    threads_s = max(0.0, process_cpu_s - dataset_cpu_s - collate_cpu_s - pickling_s)
-    handing_s = pickling_s + min(threads_s, unpickling_s) if workers else 0.0
-    blocked_s = max(0.0, making_s - dataset_cpu_s - collate_cpu_s - delayed_s)
-    blocked_s -= min(blocked_s, handing_s)
-    computing_s = min(blocked_s, max(0.0, threads_s - handing_s + pickling_s))
-    blocked_s -= computing_s
-    delay_s = 0.0 if workers else delayed_s  # side by side, parts delay each other
-    collating_frac = collate_cpu_s / max(dataset_cpu_s + collate_cpu_s, _NONE)
-    looping_s = loop_s - (_mean_s(step.delayed_ns for step in even) if workers else 0.0)
-    made_s = (dataset_cpu_s + computing_s + blocked_s + collate_cpu_s) / max(1, workers)
-    is_slower = made_s > looping_s + waiting_cpu_s + handing_s / max(1, workers)
-    are_starving = bool(workers) and (starving_s >= wait_s / 2 or is_slower)
-    cpu = {
-        Bound.COMPUTE: max(0.0, _mean_s(step.cpu_ns for step in even) - waiting_cpu_s),
-        Bound.TRANSFORM: dataset_cpu_s + max(computing_s, threads_s - handing_s + pickling_s),
-        Bound.WAITING: 0.0,
-        Bound.COLLATE: collate_cpu_s,
-        Bound.HANDOFF: handing_s + waiting_cpu_s if workers else 0.0,
-        Bound.PINNING: 0.0,
-    }
+    making_s = _mean_s(one.ended_ns - one.began_ns for one in made) or wait_s * max(1, recorder.workers)
+    cpu_s = dataset_cpu_s + collate_cpu_s
+    delayed_s = min(delayed_s, max(0.0, making_s - cpu_s))
+    # Other threads of the process hand tensors over, or compute for the dataset.
+    threads_s = max(0.0, process_cpu_s - cpu_s - pickling_s)
+    handing_s = pickling_s + min(threads_s, unpickling_s)
+    helping_s = max(0.0, threads_s - unpickling_s)
+    idle_s = max(0.0, making_s - cpu_s - delayed_s - handing_s)
+    blocked_s = max(0.0, idle_s - helping_s)
+    delay_s = 0.0 if recorder.workers else delayed_s  # side by side, parts delay each other
+    collating_frac = collate_cpu_s / max(cpu_s, _NONE)
     wall = {
-        Bound.COMPUTE: max(0.0, looping_s) if are_starving else loop_s,
-        Bound.TRANSFORM: dataset_cpu_s + computing_s + delay_s * (1.0 - collating_frac),
+        Bound.TRANSFORM: dataset_cpu_s + idle_s - blocked_s + delay_s * (1.0 - collating_frac),
         Bound.WAITING: blocked_s,
         Bound.COLLATE: collate_cpu_s + delay_s * collating_frac,
         Bound.HANDOFF: handing_s,
-        Bound.PINNING: _mean_s(one.pinning_ns and one.pinning_ns + one.unpickling_ns for one in made),
     }
-    received_s = wait_s - starving_s - _mean_s(step.wait_delayed_ns for step in even)
-    receiving_s = (waiting_cpu_s if are_starving else max(waiting_cpu_s, received_s)) if workers else 0.0
-    costs = _Costs(workers=workers, wall=wall, cpu=cpu, receiving_s=receiving_s)
-    costs = costs.fitted(wait_s + loop_s, are_starving=are_starving)
+    cpu = {
+        Bound.TRANSFORM: dataset_cpu_s + helping_s,
+        Bound.COLLATE: collate_cpu_s,
+        Bound.HANDOFF: handing_s,
+    }
     if not made:
-        return costs, {}
-    reading_s = blocked_s * min(
-        1.0, recorder.io_waits / max(1.0, recorder.places.total() * blocked_s / making_s)
-    )
-    parts = {
+        return wall, cpu, {}
+    seen = recorder.places.total() * blocked_s / making_s
+    reading_s = blocked_s * min(1.0, recorder.io_waits / max(1.0, seen))
+    parts_s = {
         "on a CPU": making_s - delayed_s - blocked_s,
         "reading": reading_s,
         "blocked": blocked_s - reading_s,
         "without a core": delayed_s,
     }
-    return costs, {name: seconds / making_s for name, seconds in parts.items()}
+    return wall, cpu, {name: seconds / making_s for name, seconds in parts_s.items()}
 
 
 def _judged(
@@ -256,36 +259,32 @@ def _judged(
     """Return the report with the limit, the speed-up without it, and the workers that are enough."""
     mean_s = report.total_s / report.steps
 
-    def gain(saved_s: float, *, loses: bool = False) -> float:
-        return mean_s / max(mean_s - (saved_s if loses else max(0.0, saved_s)), _NONE)
+    def gain(saved_s: float) -> float:
+        return mean_s / max(mean_s - saved_s, _NONE)
 
     def gain_with(other: _Costs) -> float:
-        return gain(report.step_s - other.step_s)
+        return gain(max(0.0, report.step_s - max(other.step_s, report.least_step_s)))
 
     per_batch = min(1.0, (recorder.batch_size or _FULL_BATCH) / _FULL_BATCH)
     are_small = recorder.tensors * per_batch < 1.0
     if are_small:
-        handed = costs.with_share(HANDOFF=per_batch, COLLATE=per_batch)
+        handed = costs.with_share(per_batch, Bound.HANDOFF, Bound.COLLATE)
     else:
-        handed = costs.with_share(HANDOFF=1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0)
+        left = 1.0 / recorder.tensors if recorder.tensors > _MANY_TENSORS else 0.0
+        handed = costs.with_share(left, Bound.HANDOFF)
     needed = _workers_needed(costs)
-    gains: dict[Bound, float] = {
-        part: gain_with(costs.with_share(**{part.name: 0.0}))
-        for part in costs.wall
-        if part is not Bound.COMPUTE
-    }
-    gains |= {Bound.HANDOFF: gain_with(handed)} if costs.workers else {}
+    gains = {part: gain_with(costs.with_share(0.0, part)) for part in (*_MAKING, Bound.PINNING)}
+    gains[Bound.HANDOFF] = gain_with(handed) if costs.workers else 1.0
     # Workers that persist start once.
     again = 1.0 - 1.0 / report.epochs if costs.workers and report.epochs > 1 else 1.0
-    gains |= {
-        Bound.STARTUP: gain(again * report.startup_s / report.steps),
-        Bound.STALLS: gain(report.stall_s / report.steps),
-    }
+    gains[Bound.STARTUP] = gain(again * report.startup_s / report.steps)
+    gains[Bound.STALLS] = gain(report.stall_s / report.steps)
     spent = {**costs.wall, Bound.HANDOFF: costs.wall[Bound.HANDOFF] + costs.receiving_s + costs.rest_s}
-    bound: Bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
+    bound = max(gains, key=lambda part: (round(gains[part], 2), spent.get(part, 0.0)))
     best = gains[bound]
     if best < LEAST_GAIN:
-        bound, best = Bound.COMPUTE, gain_with(costs.with_share(COMPUTE=0.0))
+        alone_s = costs.with_share(0.0, Bound.COMPUTE).step_s
+        bound, best = Bound.COMPUTE, gain(max(0.0, report.step_s - alone_s))
     elif is_opaque and bound in costs.wall:
         bound = Bound.LOADER
     elif bound is Bound.HANDOFF and are_small:
@@ -300,26 +299,25 @@ def _judged(
         if bound is Bound.WAITING:
             bound = _kind_of_wait(report)
         if bound is Bound.LOCK:  # one worker at a time still does what the lock is for
-            best = gain_with(costs.with_share(WAITING=1.0 / max(1, costs.workers)))
+            best = gain_with(costs.with_share(1.0 / max(1, costs.workers), Bound.WAITING))
         elif needed > costs.workers and more >= least and bound is not Bound.STORAGE and report.parts_s:
             bound, best = Bound.FEW_WORKERS, more
-    looping_s = costs.wall[Bound.COMPUTE] + costs.receiving_s
-    steps_s = {
-        count: max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
-        for count, rate in rates.items()
-    }
-    by_workers = {count: gain(report.step_s - step_s, loses=True) for count, step_s in steps_s.items()}
-    if not rates and report.parts_s:
-        counts = sorted({1, len(os.sched_getaffinity(0)), needed, costs.workers} - {0})
-        by_workers = {
-            count: gain(report.step_s - costs.with_workers(count).step_s, loses=True) for count in counts
-        }
+    steps_s = {}
+    if rates:
+        looping_s = report.cached_s or costs.wall[Bound.COMPUTE] + costs.receiving_s
+        for count, rate in rates.items():
+            steps_s[count] = max(looping_s, 1.0 / rate) if count else looping_s + 1.0 / rate
+    elif report.parts_s:
+        counts = sorted({1, report.cores, needed, costs.workers or 1})
+        steps_s = {count: costs.with_workers(count).step_s for count in counts}
     return dataclasses.replace(
         report,
         bound=bound,
         gain=best,
         workers_needed=None if is_opaque else needed,
-        by_workers=by_workers,
+        by_workers={
+            count: gain(report.step_s - max(step_s, report.least_step_s)) for count, step_s in steps_s.items()
+        },
         is_swept=bool(rates),
     )
 

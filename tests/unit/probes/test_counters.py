@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from storebench.probes.counters import CounterProbe, counts_reads
+from storebench.probes.counters import CounterProbe
+from storebench.probes.machine import counts_reads
 from storebench.results import Counters
 
 Python = Callable[..., str]

@@ -198,6 +198,62 @@ def test_a_failing_profiler_does_not_stop_the_loop(
     assert profiled.report().bound is Bound.UNKNOWN
 
 
+@pytest.mark.parametrize("kind", ["no workers", "workers", "persistent", "subclass", "generator"])
+def test_for_the_ceiling_the_first_epoch_goes_on_with_its_last_batches(kind: str) -> None:
+    plain, loader = list(LOADERS[kind]()), LOADERS[kind]()
+    profiled = storebench.profile(loader, show=False, ceiling=True)
+    seen = []
+    for batch in profiled:
+        seen.append(str(batch))
+        if isinstance(batch, dict):
+            batch.clear()  # as loops take entries out
+    assert seen[: len(plain)] == list(map(str, plain))
+    assert seen[len(plain) :] == [seen[len(plain) - 4 + index % 4] for index in range(20)]
+    assert profiled.report().steps == len(plain)
+    if not isinstance(loader, Iterator):
+        assert str(list(profiled)) == str(plain)
+
+
+def test_a_ceiling_limits_the_predicted_gain() -> None:
+    profiled = storebench.profile(
+        DataLoader(Squares(40, sleep_s=0.01), batch_size=2), show=False, ceiling=True
+    )
+    for step, _ in enumerate(profiled):
+        # As of a device whose work the loop waits for only where its queue is full.
+        time.sleep(0.001 if step < 20 else 0.04)
+    report = profiled.report()
+    assert (report.cached_s or 0) >= 0.04
+    assert report.bound is Bound.COMPUTE
+
+
+class Event:
+    """An event of a device that has no queue."""
+
+    def __init__(self, **_: Any) -> None:
+        self.now = 0.0
+
+    def record(self) -> None:
+        self.now = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1e3 * (other.now - self.now)
+
+
+def test_a_device_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    profiled = storebench.profile(DataLoader(Squares(40, sleep_s=0.005), batch_size=4), show=False)
+    for _ in profiled:
+        time.sleep(0.01)
+    report = profiled.report()
+    assert report.cuda_s == pytest.approx(report.loop_s, rel=0.1)
+    assert report.cuda_idle_s == pytest.approx(report.wait_s, rel=0.1)
+    assert report.least_step_s == pytest.approx(report.loop_s, rel=0.1)
+
+
 @pytest.mark.quiet
 @pytest.mark.parametrize("workers", [0, 1])
 def test_times_are_those_of_the_loop(workers: int) -> None:

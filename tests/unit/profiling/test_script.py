@@ -31,6 +31,11 @@ SCRIPTS = {
     "own exit code": "train()\nsys.exit(7)\n",
     "error": "def fail():\n    raise KeyError('key')\ntrain()\nfail()\n",
     "interrupted": "train()\nraise KeyboardInterrupt\n",
+    "terminated": "train()\nsys.stdout.flush()\nimport signal\nsignal.raise_signal(15)\n",
+    "own handler": (
+        "import signal\nown = lambda *about: (callable(before) and before(*about), print('own handler'))\n"
+        "before = signal.signal(15, own)\ntrain()\nsignal.raise_signal(15)\n"
+    ),
     "own hook": "sys.excepthook = lambda kind, error, trace: print('own hook', error, file=sys.stderr)\ntrain()\n1 / 0\n",
     "wrong syntax": "train(\n",
     "at exit": "import atexit\natexit.register(lambda: print('exit', Images))\ntrain()\n",
@@ -105,6 +110,26 @@ def test_a_folder_and_a_sweep_are_written_if_asked_for(tmp_path: Path) -> None:
     assert report["text"].splitlines()[0] in (tmp_path / "out/put/index.html").read_text()
 
 
+def test_a_profile_is_reported_traced_and_planned_with(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train()\n")
+    done = profile("--ceiling", "--out", "out", "train.py", folder=tmp_path)
+    facts = json.loads((tmp_path / "out/profile.json").read_text())
+    assert (facts["steps"], facts["batch_size"]) == (10, 4)
+    assert facts["cached_s"] > 0
+    shown = run("-m", "storebench", "report", "out", folder=tmp_path)
+    assert shown.stdout.splitlines() == split(done.stderr)[1]
+    told = run("-m", "storebench", "report", "out", "--json", folder=tmp_path)
+    assert json.loads(told.stdout) == facts
+    run("-m", "storebench", "trace", "out", "--out", "timeline.json", folder=tmp_path)
+    assert (tmp_path / "timeline.json").read_text() == (tmp_path / "out/trace.json").read_text()
+    plan = ("-m", "storebench", "plan", "out", "--json", "--accelerator", "mine=1000000000", "--workers")
+    rates = [
+        dict(json.loads(run(*plan, workers, folder=tmp_path).stdout)["rows"])["workers"]
+        for workers in ("1", "2")
+    ]
+    assert float(rates[1].replace(",", "")) == pytest.approx(2 * float(rates[0].replace(",", "")), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -144,9 +169,10 @@ torch.distributed.destroy_process_group()
 def test_of_ranks_the_slow_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = run(*launcher, "-m", "storebench", "profile", "train.py", folder=tmp_path)
+    done = run(*launcher, "-m", "storebench", "profile", "--out", "out", "train.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     own = split(done.stderr)[1]
     for rank in (0, 1):
         assert sum(line.startswith(f"storebench profile: rank {rank}: ") for line in own) == 1
+        assert (tmp_path / f"out/rank{rank}/profile.json").is_file()
     assert any("limited by a slow rank: rank 1 waits" in line for line in own)
