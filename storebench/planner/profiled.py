@@ -5,7 +5,7 @@ from typing import Any
 
 from storebench.accelerators import Accelerator
 from storebench.errors import NotComparableError
-from storebench.planner.model import Demand, Node, delivered, limits
+from storebench.planner.model import Demand, Node, limits
 from storebench.report.labels import number, percent
 from storebench.report.tables import Table
 from storebench.units import number_of
@@ -48,7 +48,7 @@ def plan_profile(
         device_bytes=(profile["device_bytes"] or 0.0) / batch,
     )
     found = limits(demand, node)
-    busy = delivered(found) / (count * accelerator.images_per_s)
+    busy = min(found.values()) / (count * accelerator.images_per_s)
     return (
         f"{nodes * count} x {accelerator.device}: {percent(busy)} busy with this loader; the lowest limit is {next(iter(found))}.",
         Table(
