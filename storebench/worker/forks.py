@@ -102,14 +102,14 @@ class ForkServer:
             raise
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that the interpreter and the forks that have ended took; once it is closed, 0."""
+        """Return the CPU seconds of all that descends from this process: replicates, and servers of places; once it is closed, 0."""
         import psutil
 
         if self._process is None:
             return 0.0
         with contextlib.suppress(psutil.Error):
-            times = psutil.Process(self._process.pid).cpu_times()
-            return float(times.user + times.system + times.children_user + times.children_system)
+            own = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+            return sum(one.user + one.system + one.children_user + one.children_system for one in own)
         return 0.0
 
     def close(self) -> None:
