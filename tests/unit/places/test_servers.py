@@ -250,23 +250,23 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], said: str, cli: Cli,
 
 @pytest.mark.parametrize("damage", ["lost", "shorter"])
 @pytest.mark.parametrize(
-    ("container", "reader", "part"),
+    ("container", "codec", "reader", "part"),
     [
-        ("files", "objects", ".png"),
-        ("webdataset", "ranges", ".tar"),
-        ("webdataset", "stream", ".tar"),
-        ("parquet", "groups", ".parquet"),
-        ("zarr", "tensorstore", "image/c/0/0"),
-        ("lance", "take", ".lance"),
+        ("files", "png", "objects", ".png"),
+        ("webdataset", "png", "ranges", ".tar"),
+        ("webdataset", "png", "stream", ".tar"),
+        ("parquet", "raw", "groups", ".parquet"),
+        ("zarr", "raw", "tensorstore", "image/c/0/0/0/0"),  # a missing one reads as zeros
+        ("lance", "png", "take", ".lance"),
     ],
 )
 def test_what_the_place_lost_or_changed_is_found(
-    container: str, reader: str, part: str, damage: str, place: str, tmp_path: Path
+    container: str, codec: str, reader: str, part: str, damage: str, place: str, tmp_path: Path
 ) -> None:
     from storebench.places.clients import client_of
     from storebench.places.copying import about, copy_there, store_key
 
-    small, url = stored(container, "png", tmp_path), address(place)
+    small, url = stored(container, codec, tmp_path), address(place)
     _, direct = about(url)
     store = client_of(direct)
     copy_there(small.path, direct)
@@ -280,8 +280,7 @@ def test_what_the_place_lost_or_changed_is_found(
         small.format.reader(small.path, small.manifest, reader, {}, url) as opened,
     ):
         opened[range(len(small.labels))]
-    assert re.search(r"no such (object|file)|bytes where|Range Not Satisfiable|sample \d+", str(raised.value))
-    assert "sample" in str(raised.value) or key in str(raised.value)
+    assert key in str(raised.value) or "sample" in str(raised.value)
 
 
 def test_a_server_that_dies_is_one_line_of_every_client(tmp_path: Path) -> None:
