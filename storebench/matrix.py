@@ -272,13 +272,15 @@ class MatrixWithoutLoop(Strict):
                 raise ValueError(
                     f"{backend.name} asks a server: set place to s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH"
                 )
-            readers = get_format(backend.format).readers().items()
+            described, kinds = get_format(backend.format), {place.kind for place in places}
             near = [
-                f"{backend.format}+{backend.codec}:{name}" for name, info in readers if info.traits.remote
+                f"{backend.format}+{backend.codec}:{name}"
+                for name, info in described.readers().items()
+                if kinds & {*info.traits.servers}
             ]
-            instead = f"{near[0]} reads there" if near else "nothing of it does"
+            instead = f"{near[0]} reads there" if near else described.info.unserved or "nothing of it does"
             raise ValueError(
-                f"{backend.name} cannot be read from a server without a mount, {instead}; place 'copy:{places[0]}' copies it first"
+                f"{backend.name} cannot be read from {places[0]} without a mount, {instead}; place 'copy:{places[0]}' copies it first"
             )
         own = next((name for name in self.backends if traits_of(parse_backend(name)).fixed_place), None)
         if own is not None and ({*self.place} != {LOCAL} or self.readahead):
@@ -449,8 +451,9 @@ else:
 
 
 def _reads_at(backend: Backend, place: Place) -> bool:
-    """Return whether a backend has a cell at a place: readers that ask a server have theirs at servers only."""
-    return backend.is_null or traits_of(backend).remote == place.remote
+    """Return whether a backend has a cell at a place: at servers that its reader asks, and elsewhere unless it asks only those."""
+    traits = traits_of(backend)
+    return backend.is_null or (place.kind in traits.servers if place.remote else not traits.remote)
 
 
 def _holds(backend: Backend) -> bool:

@@ -51,6 +51,7 @@ class Prepared:
     image: StoreImage | None = None
     place: PlaceFacts | None = None
     url: str = ""
+    counters: str = ""
 
 
 class Watcher(Protocol):
@@ -216,7 +217,8 @@ def _put_in_place(prepared: dict[Cell, Prepared], watcher: Watcher, running: con
 
                 places = Places(running)
             url, facts = places.holding(found.store, place, say)
-            prepared[cell] = dataclasses.replace(found, place=facts, url=url)
+            counters = places.counters(place)
+            prepared[cell] = dataclasses.replace(found, place=facts, url=url, counters=counters)
 
 
 def _test_store(
@@ -292,6 +294,7 @@ class _Attempts:
                 tier_group=around.tier.folder if around.tier else None,
                 image=around.image,
                 url="" if work.cell.place.copies else here.url,
+                counters="" if work.cell.place.copies else here.counters,
                 stall_s=run.scenario.stall_s,
                 timeout_s=run.scenario.timeout_s,
             )

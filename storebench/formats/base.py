@@ -10,7 +10,7 @@ third party's format inherits it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -109,6 +109,8 @@ class FormatInfo:
     borrows
         The store ("memory+raw") that it reads for geometry and labels, having
         none of its own; None for every format that stores something.
+    unserved
+        The reason why no reader of it asks a server, as a clause; "" where it plainly needs a file system.
     """
 
     name: str
@@ -116,6 +118,7 @@ class FormatInfo:
     default_codec: str
     default_reader: str
     borrows: str | None = None
+    unserved: str = ""
 
 
 class Format(ABC):
@@ -150,7 +153,7 @@ class Format(ABC):
         options
             Option name -> value as a backend spells it ("readahead" -> "off").
         url
-            The object store that has a copy of the store's files, for a reader with the trait `remote`.
+            The server that has a copy of the store's files, for a reader with the trait `servers`; "" for none.
 
         Raises
         ------
@@ -160,14 +163,9 @@ class Format(ABC):
         name, readers = name or self.info.default_reader, self.readers()
         if name not in readers:
             raise UnknownNameError.of(f"reader of {self.info.name}", name, readers)
-        reader = readers[name].reader
-        typed = reader.options_type.parse((options or {}).items(), f"{self.info.name}:{name}")
-        if readers[name].traits.remote:
-            from storebench.formats.remote import RemoteReader
-
-            assert issubclass(reader, RemoteReader)
-            return reader(store, manifest, typed, url)
-        return reader(store, manifest, typed)
+        typed = readers[name].reader.options_type.parse((options or {}).items(), f"{self.info.name}:{name}")
+        reader: Callable[..., Reader] = readers[name].reader
+        return reader(store, manifest, typed, *([url] if readers[name].traits.servers else []))
 
     def traits(self, reader: str | None = None) -> Traits:
         """Return the traits of one reader of this format (the default one if None)."""

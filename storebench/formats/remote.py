@@ -1,9 +1,9 @@
-"""Readers of an object store: several requests in flight, out of order within a window, served in the harness's order."""
+"""Readers of servers: several requests in flight, out of order within a window, served in the harness's order."""
 
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ import numpy as np
 
 from storebench.arrays import Indices
 from storebench.errors import UsageError
+from storebench.formats.base import ReaderInfo
 from storebench.formats.options import Options, integer
-from storebench.formats.reader import Fetched, Reader, RequestTable
+from storebench.formats.reader import EVERY_SERVER, Fetched, Reader, RequestTable, Traits
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest
 from storebench.places.base import PlaceFailedError
@@ -23,11 +24,64 @@ from storebench.places.copying import store_key
 
 
 class Piece(NamedTuple):
-    """The part of an object that holds one sample's payload."""
+    """An object, or a part of one."""
 
     key: str  # below the store's own prefix
     start: int | None = None  # first byte; None for the whole object
-    length: int = 0
+    length: int = 0  # 0 if it is not known beforehand
+
+
+class Objects:
+    """The objects of one store at a place: `inflight` requests are under way at the same time, each of them timed.
+
+    Raises
+    ------
+    PlaceFailedError
+        The place does not answer, refuses, or delivers another number of bytes than were stored.
+    """
+
+    def __init__(self, store: Path, url: str, inflight: int) -> None:
+        self._place, self._prefix = client_of(url), store_key(store)
+        self._requests: list[tuple[int, int, int]] = []  # appended to by all threads
+        self._inflight, self._pool = inflight, ThreadPoolExecutor(inflight, "storebench-objects")
+
+    def ask(self, piece: Piece) -> Future[bytes]:
+        return self._pool.submit(self._get, piece)
+
+    def in_sequence(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
+        """Yield one piece after the other; `inflight` more are under way while the caller works on one."""
+        ahead = deque[Future[bytes]]()
+        try:
+            for piece in pieces:
+                ahead.append(self.ask(piece))
+                if len(ahead) > self._inflight:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for arriving in ahead:
+                arriving.cancel()
+
+    def wrong_length(self, piece: Piece, length: int, expected: int) -> PlaceFailedError:
+        what = f"{length} bytes where {expected} were expected"
+        return PlaceFailedError(what, where=f"{self._place.url}/{self._prefix}/{piece.key}")
+
+    def requests(self) -> RequestTable:
+        return np.array(self._requests, np.int64).reshape(-1, 3)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _get(self, piece: Piece) -> bytes:
+        key, begun = f"{self._prefix}/{piece.key}", time.perf_counter_ns()
+        if piece.start is None:
+            content = self._place.get(key)
+        else:
+            content = self._place.get_range(key, piece.start, piece.length)
+        if piece.length and len(content) != piece.length:
+            raise self.wrong_length(piece, len(content), piece.length)
+        self._requests.append((begun, time.perf_counter_ns(), len(content)))
+        return content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +100,7 @@ class RemoteOptions(Options):
 
 
 class RemoteReader(Reader):
-    """Serve payloads from the objects of one place; labels and the index lie beside the manifest on this disk.
-
-    Raises
-    ------
-    PlaceFailedError
-        The place does not answer, refuses, or delivers another number of bytes than were stored.
-    """
+    """Serve payloads from the objects of one place; labels and the index lie beside the manifest on this disk."""
 
     options_type = RemoteOptions
     options: RemoteOptions
@@ -65,13 +113,10 @@ class RemoteReader(Reader):
                 "this reader asks a server",
                 hint="Name one with --place s3:http://HOST:PORT/BUCKET or nfs:HOST/PATH.",
             )
-        self._prefix = store_key(store)
-        self._place = client_of(url)
-        self._requests: list[tuple[int, int, int]] = []  # appended to by all threads
+        self._objects = Objects(store, url, options.inflight)
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
         self._planned: deque[int] = deque()
         self._open_index()
-        self._pool = ThreadPoolExecutor(options.inflight, "storebench-objects")
 
     @abstractmethod
     def _open_index(self) -> None:
@@ -113,30 +158,14 @@ class RemoteReader(Reader):
             indices, self._fetch(indices), out.reshape(len(out), -1), strict=True
         ):
             if len(payload) != size:
-                what = f"{len(payload)} bytes where {size} were expected"
-                raise PlaceFailedError(
-                    what, where=f"{self._place.url}/{self._prefix}/{self._piece(int(number)).key}"
-                )
+                raise self._objects.wrong_length(self._piece(int(number)), len(payload), size)
             row[:] = np.frombuffer(payload, np.uint8)
         return Fetched(out.nbytes)
 
     def _ask_ahead(self) -> None:
         while self._planned and len(self._ahead) < self.options.window:
             number = self._planned.popleft()
-            self._ahead.append((number, self._pool.submit(self._get, number)))
-
-    def _get(self, number: int) -> bytes:
-        piece, begun = self._piece(number), time.perf_counter_ns()
-        key = f"{self._prefix}/{piece.key}"
-        if piece.start is None:
-            payload = self._place.get(key)
-        else:
-            payload = self._place.get_range(key, piece.start, piece.length)
-            if len(payload) != piece.length:
-                what = f"{len(payload)} bytes where {piece.length} were asked for"
-                raise PlaceFailedError(what, where=f"{self._place.url}/{key}")
-        self._requests.append((begun, time.perf_counter_ns(), len(payload)))
-        return payload
+            self._ahead.append((number, self._objects.ask(self._piece(number))))
 
     def _drop_ahead(self) -> None:
         self._planned.clear()
@@ -145,8 +174,18 @@ class RemoteReader(Reader):
         self._ahead.clear()
 
     def requests(self) -> RequestTable:
-        return np.array(self._requests, np.int64).reshape(-1, 3)
+        return self._objects.requests()
 
     def _close(self) -> None:
         self._drop_ahead()
-        self._pool.shutdown()
+        self._objects.close()
+
+
+def ranges_of(reader: type[RemoteReader]) -> ReaderInfo:
+    """Return the description of a reader that asks for a part of a large object per sample."""
+    return ReaderInfo(
+        reader=reader,
+        summary="one range of an object per sample, several in flight",
+        traits=Traits(remote=True, servers=EVERY_SERVER, forks=False),
+        note="needs --place s3:URL or nfs:HOST/PATH",
+    )

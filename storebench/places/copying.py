@@ -85,6 +85,19 @@ def has_store(store: Path, url: str) -> bool:
     return holds(url, f"{store_key(store)}/{MANIFEST_NAME}", (store / MANIFEST_NAME).read_bytes())
 
 
+def require_copy(store: Path, url: str) -> None:
+    """Raise `PlaceFailedError` unless a place has every file of a store, each of its size: libraries may read zeros in its stead."""
+    prefix = store_key(store)
+    sizes = client_of(url).sizes(prefix)
+    for path in _files(store):
+        key, size = f"{prefix}/{path.relative_to(store)}", path.stat().st_size
+        if sizes.get(key, -1) != size:
+            what = (
+                f"{sizes[key]} bytes where {size} were stored" if key in sizes else "there is no such object"
+            )
+            raise PlaceFailedError(what, where=f"{url}/{key}")
+
+
 def copy_there(store: Path, url: str) -> None:
     """Copy the files of a store into a place, in the stead of another one of its name."""
     place, prefix = client_of(url), store_key(store)

@@ -4,7 +4,7 @@ import datetime as dt
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from storebench.errors import MissingDependencyError
@@ -19,6 +19,28 @@ _GIVE_UP = dt.timedelta(seconds=30)
 T = TypeVar("T")
 
 
+class S3Address(NamedTuple):
+    """An address of an object store in the parts by which libraries want it, with what the environment says of access."""
+
+    endpoint: str
+    bucket: str
+    key: str  # or a prefix of keys
+    region: str
+    anonymous: bool
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        parts = urlsplit(url)
+        bucket, _, key = parts.path.strip("/").partition("/")
+        region, anonymous = os.environ.get("AWS_REGION", "us-east-1"), "AWS_ACCESS_KEY_ID" not in os.environ
+        return cls(f"{parts.scheme}://{parts.netloc}", bucket, key, region, anonymous)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is encrypted on the way."""
+        return self.endpoint.startswith("http:")
+
+
 class ObjectStore(Client):
     """A bucket, or a part of one, at ``http[s]://HOST[:PORT]/BUCKET[/PREFIX]``.
 
@@ -27,7 +49,7 @@ class ObjectStore(Client):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._client = _client(url)
+        self._client = obstore_of(url)
 
     def get(self, key: str) -> bytes:
         import obstore
@@ -70,22 +92,22 @@ class ObjectStore(Client):
             raise PlaceFailedError(_reason(error), where=f"{self.url}/{key}") from error
 
 
-def _client(url: str) -> "S3Store":
+def obstore_of(url: str) -> "S3Store":
+    """Return obstore's own store of everything below an address."""
     try:
         from obstore.store import S3Store
     except ModuleNotFoundError:
         raise MissingDependencyError("object stores need obstore", hint="Run: pip install '.[s3]'.") from None
-    parts = urlsplit(url)
-    bucket, _, prefix = parts.path.strip("/").partition("/")
-    signed = {} if "AWS_ACCESS_KEY_ID" in os.environ else {"skip_signature": True}
+    there = S3Address.of(url)
     settings: dict[str, Any] = {
-        "endpoint": f"{parts.scheme}://{parts.netloc}",
+        "endpoint": there.endpoint,
         "virtual_hosted_style_request": False,
-        "region": os.environ.get("AWS_REGION", "us-east-1"),
-        "client_options": {"allow_http": parts.scheme == "http", "timeout": "30s", "connect_timeout": "5s"},
+        "region": there.region,
+        "skip_signature": there.anonymous,
+        "client_options": {"allow_http": there.plain, "timeout": "30s", "connect_timeout": "5s"},
         "retry_config": {"max_retries": _RETRIES, "retry_timeout": _GIVE_UP},
     }
-    return S3Store(bucket, prefix=prefix or None, **settings, **signed)
+    return S3Store(there.bucket, prefix=there.key or None, **settings)
 
 
 def _reason(error: Exception) -> str:

@@ -34,6 +34,11 @@ class Places:
             apart(copy_there, store, direct)
         return url, facts
 
+    def counters(self, place: Place) -> str:
+        """Return the address at which the server of a place counts what it serves; "" if it is not the run's own."""
+        server = None if place.url else self._own.get(place.kind)
+        return server.counters if server else ""
+
     def _provided(self, place: Place, say: Say) -> tuple[str, str, PlaceFacts]:
         if place.kind not in self._own:
             say(f"starting a server on this machine ({place.kind})")

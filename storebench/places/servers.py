@@ -63,6 +63,9 @@ class PlaceServer(ABC):
         """The address by which this machine stores files there."""
         return self.url
 
+    counters = ""
+    """The address at which it tells what it has served (`storebench.places.served`); "" if it does not count."""
+
     def behind(self, emulated: Mapping[str, float]) -> tuple[str, PlaceFacts]:
         """Return the address behind an emulated network, and what is known of it before anything is measured.
 
@@ -91,7 +94,8 @@ class ObjectServer(PlaceServer):
         _remove_dead_sockets()
         running.callback(_remove_dead_sockets)  # after the processes have ended
         names = ("master", "volume", "filer", "s3")
-        ports = _free_ports(2 * len(names))
+        ports = _free_ports(2 * len(names) + 1)
+        self.counters = f"http://{_LOOPBACK}:{ports[0]}/metrics"
         data = folder / "data"
         data.mkdir()
         port = ports.pop()
@@ -100,6 +104,7 @@ class ObjectServer(PlaceServer):
             *(f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}", "-master.telemetry=false"),
             *("-s3", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-filer.disableDirListing"),
             *("-volume.max=0", "-master.volumeSizeLimitMB=1024", f"-s3.port={port}"),
+            f"-metricsPort={ports.pop(0)}",
             *(f"-{name}.localSocket={folder}/{name}.sock" for name in ("s3", "filer")),
             *(f"-{name}.port={ports.pop()}" for name in names[:-1]),
             *(f"-{name}.port.grpc={ports.pop()}" for name in names),

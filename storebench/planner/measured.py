@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from storebench.formats.peers.stream import StreamOptions
 from storebench.formats.remote import RemoteOptions
 from storebench.planner.model import Demand, Node, hit_rate, limits
 from storebench.report.bottleneck import looks_ahead
@@ -50,6 +51,8 @@ def why_not(cell: CellSummary) -> str:
         return "read by shared readers"
     if cell.cell.tier is not None:
         return "read from emulated storage"
+    if cell.cell.place.remote and not cell.median("remote_count"):
+        return "asked by its library's own client, whose requests are not seen"
     return "" if cell.median("samples_per_s") and _span_s(cell) > 0 else "no round has figures"
 
 
@@ -210,7 +213,8 @@ def asked_place(cell: CellSummary) -> Place:
 def requests_in_flight(cell: CellSummary) -> int:
     """Return the requests that each process of a cell at a server has under way."""
     backend = cell.cell.backend
-    return RemoteOptions.parse(backend.options, backend.name).inflight
+    kind = StreamOptions if backend.native_order else RemoteOptions
+    return kind.parse(backend.options, backend.name).inflight
 
 
 def _from_server(base: CellSummary, wanted: Wanted) -> Demand:

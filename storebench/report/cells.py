@@ -303,12 +303,16 @@ class CellSummary:
 
     @property
     def requests_per_s(self) -> float | None:
-        """Read calls, and page faults that waited for the device, per second of an epoch."""
-        rates = [
-            (row["remote_count"] or row["read_calls"] + (row["major_faults"] or 0)) / row["epoch_s"]
-            for row in self.counted
-            if row["read_calls"] is not None and row["epoch_s"]
-        ]
+        """Read calls, and page faults that waited for the device, per second of an epoch; requests at a server, None if unseen."""
+        rates = []
+        for row in self.counted:
+            count = row["read_calls"]
+            if self.cell.place.remote:
+                count = row["remote_count"] or row["served_count"]
+            elif count is not None:
+                count += row["major_faults"] or 0
+            if count is not None and row["epoch_s"]:
+                rates.append(count / row["epoch_s"])
         return statistics.median(rates) if rates else None
 
     def rounds_per(self, metric: str, counter: str) -> dict[Round, float]:

@@ -33,6 +33,7 @@ from storebench.results import (
     Portion,
     Record,
     RequestFacts,
+    ServedFacts,
     StoreFacts,
     TierFacts,
 )
@@ -55,6 +56,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "conditions": (Conditions, "conditions_{}"),
     "job": (JobFacts, "job_{}"),
     "requests": (RequestFacts, "remote_{}"),
+    "served": (ServedFacts, "served_{}"),
     "place": (PlaceFacts, "place_{}"),
 }
 """Part of a record -> its class, and the pattern for the column names of its fields."""

@@ -16,8 +16,8 @@ _STREAMS = 4
 def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
     """Return images/s by the law min(n / (first byte + bytes / rate), bandwidth / bytes, server), for emulated cells.
 
-    n is requests in flight; first byte and rate are those of one request, measured at the place alone; the server's limit is
-    the highest rate of the same store and reader at a place that emulates nothing.
+    They ask for each image by itself. n is requests in flight; first byte and rate are those of one request, measured at the
+    place alone; the server's limit is the highest rate of the same store and reader at a place that emulates nothing.
     """
 
     def way(cell: CellSummary) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
         first_ms, mb_s = cell.fact("place_first_byte_ms"), cell.fact("place_mb_s")
         count, received = cell.median("remote_count"), cell.median("remote_received_bytes")
         emulated = any(cell.fact(f"place_{name}") for name in EMULATED_FACTS)
-        if emulated and first_ms and mb_s and count and received:
+        if emulated and first_ms and mb_s and count and received and _asks_singly(cell):
             backend, megabytes = cell.cell.backend, received / count / 1e6
             in_flight = RemoteOptions.parse(backend.options, backend.name).inflight * max(
                 1, cell.cell.workers
@@ -43,13 +43,19 @@ def law_rates(cells: Sequence[CellSummary]) -> dict[CellSummary, float]:
     return rates
 
 
+def _asks_singly(cell: CellSummary) -> bool:
+    """Return whether a cell asked for each image by itself, as far as its requests were seen."""
+    return (cell.median("remote_count") or 0) >= (cell.median("samples") or math.inf)
+
+
 def needed_requests(cells: Sequence[CellSummary], accelerators: Sequence[Accelerator]) -> Iterator[str]:
     """Yield, for each place and accelerator, the requests in flight of single images that feed it, or shards of which size.
 
     R images/s of b bytes take R (t + b / B) requests, with the first byte t and the rate B of one request measured there.
     `_STREAMS` requests for shards of S bytes bring `_STREAMS` (S / b) / (t + S / B) images/s.
     """
-    places = {cell.cell.place: cell for cell in cells if cell.cell.place.url or cell.cell.place.emulated}
+    single = filter(_asks_singly, cells)
+    places = {cell.cell.place: cell for cell in single if cell.cell.place.url or cell.cell.place.emulated}
     for place, cell in places.items():
         first_ms, mb_s = cell.fact("place_first_byte_ms"), cell.fact("place_mb_s")
         received, images = cell.median("remote_received_bytes"), cell.median("samples")

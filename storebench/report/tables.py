@@ -60,6 +60,8 @@ _FED_NOTE = (
     " without them 1 / (1/G + 1/F + c): F is supplied, G what the accelerator takes, c the handoff per image."
 )
 _LAW_NOTE = "By law: requests in flight over the time of one, at most the bandwidth, and at most what the place gave without emulation."
+_OWN_CLIENT_NOTE = "Without p50: the library's own client makes the requests, which are not seen here."
+_SENT_NOTE = "Sent / used: bytes that the server sent during the epoch, by its own counters, over those of the samples served."
 REQUESTS_NOTE = (
     "Requests are read calls, pipes between processes included, and page faults that waited for the device."
 )
@@ -244,7 +246,8 @@ def request_table(
 
     `price` is that of a million requests.
     """
-    asked = sorted((cell for cell in cells if cell.median("remote_count")), key=lambda cell: cell.cell.place)
+    there = [cell for cell in cells if cell.cell.place.remote and cell.usable and not cell.is_null]
+    asked = sorted(there, key=lambda cell: cell.cell.place)
     if not asked:
         return None
     column: type[_Column[CellSummary]] = _Column
@@ -268,6 +271,10 @@ def request_table(
         requests = an_epoch(cell)
         return None if requests is None or price is None else requests * price / 1e6
 
+    def sent_over_used(cell: CellSummary) -> float | None:
+        sent, used = cell.median("served_sent_bytes"), cell.median("payload_bytes")
+        return sent / used if sent and used else None
+
     law = law_rates(asked)
     columns = [
         column("store", "", lambda c: backend_label(c.backend)),
@@ -281,6 +288,7 @@ def request_table(
         column("p99", "request_p99_ms", lambda c: c.median("remote_p99_ms"), _milliseconds_of),
         column("in flight", "in_flight", lambda c: c.median("remote_in_flight")),
         column("MB/s", "received_mb_per_s", rate("remote_received_bytes", 1e-6)),
+        column("sent / used", "server_amplification", sent_over_used),
         column("", "requests_per_s", lambda c: c.requests_per_s),
         column("requests an epoch" if price is None else "", "requests_per_epoch", an_epoch),
         *([] if price is None else [column("price of an epoch", "epoch_price", epoch_price)]),
@@ -288,7 +296,9 @@ def request_table(
     ]
     caption = f"{dataset_label(asked[0])}: requests to servers"
     marks = tuple(map(mark, asked))
-    notes = (*needed_requests(asked, accelerators), *copies_pay(cells), _LAW_NOTE)
+    seen = [] if all(cell.median("remote_count") for cell in asked) else [_OWN_CLIENT_NOTE]
+    counted = [_SENT_NOTE] if any(map(sent_over_used, asked)) else []
+    notes = (*needed_requests(asked, accelerators), *copies_pay(cells), _LAW_NOTE, *seen, *counted)
     return _table("requests", caption, columns, asked, marks=marks, notes=notes)
 
 

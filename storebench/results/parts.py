@@ -171,6 +171,14 @@ class RequestFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedFacts:
+    """The answers of a run's own object store during an epoch, by its own counters: those to a library's own client, too."""
+
+    count: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
     """What else the machine did while the process of a replicate ran, from the start of its job to its end.
 

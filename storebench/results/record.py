@@ -20,6 +20,7 @@ from storebench.results.parts import (
     PlaceFacts,
     Portion,
     RequestFacts,
+    ServedFacts,
     StoreFacts,
     TierFacts,
 )
@@ -115,7 +116,8 @@ class Record:
     conditions: Conditions | None = None
     """What else the machine did while the replicate ran; the same in the records of all its epochs."""
     job: JobFacts | None = None  # The ranks of a job; null for one process.
-    requests: RequestFacts | None = None  # To an object store; null where none was read.
+    requests: RequestFacts | None = None  # To a server, as this client saw them; null where it made none.
+    served: ServedFacts | None = None  # null where no server counted.
     place: PlaceFacts | None = None  # The place that the cell names; null for the folder of the stores.
 
     @property

@@ -32,6 +32,7 @@ class StoreCache:
         *,
         drops: bool,
         read_at_opening: bool = False,
+        remote: bool = False,
     ) -> None:
         store_format = get_format(backend.format)
         self._requested = requested
@@ -39,8 +40,8 @@ class StoreCache:
         self._traits = traits_of(backend)
         self._read_at_opening = read_at_opening or self._traits.holds_pixels
         self._reader = store_format.readers()[backend.reader].reader
-        # A remote reader touches no file of the store on this machine.
-        self._reads_files = not (self._traits.ready_made or self._traits.remote)
+        # A reader that asks a server touches no file of the store on this machine.
+        self._reads_files = not (self._traits.ready_made or remote)
         self.data_files = store_format.data_files(store) if self._reads_files else []
         _require_one_file_system(store, self.data_files)
         self.drops = drops and requested == CacheState.COLD and self._reads_files

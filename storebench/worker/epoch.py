@@ -14,11 +14,12 @@ from storebench.formats.registry import get_format
 from storebench.loading.batch import LOOP_WORKER, LoadedBatch
 from storebench.loading.evidence import SampleKeeper
 from storebench.manifest import Manifest
+from storebench.places.served import counting
 from storebench.probes.batch_io import IO_COLUMNS, METER
 from storebench.probes.counters import CounterProbe
 from storebench.probes.page_count import PAGE_BYTES, Residency, resident
 from storebench.probes.residency import ResidencyCurve, Sampler
-from storebench.results import CacheFacts, Cell, Counters, DataStoreFacts, Portion, TierFacts
+from storebench.results import CacheFacts, Cell, Counters, DataStoreFacts, Portion, ServedFacts, TierFacts
 from storebench.settings.words import BOUNDED_STATES, CacheState, Share
 from storebench.training.loop import run_epoch
 from storebench.training.step_table import StepTable, step_ends, step_table
@@ -166,6 +167,7 @@ class EpochMeasurement:
     played: Played
     data_store: DataStoreFacts | None = None
     barrier_ns: int
+    served: ServedFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +208,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
         if setup.tier is not None:
             setup.tier.begin()
         watch.begin()
+        served = counting(setup.job.counters if setup.membership.leads else "")
         setup.group.barrier()
         barrier_ns = time.perf_counter_ns()
         plan = setup.sampling.plan(number, batches)
@@ -216,6 +219,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
         tier = None if setup.tier is None else setup.tier.end()
         counters = probe.stop(payload_bytes, own_reads=reported + after_step.own_reads)
         setup.group.barrier()  # until no rank is timed any more
+        served_facts = served()
         watch.stop()
     if games.due:
         reason = "tournaments between steps read and computed, too"
@@ -243,6 +247,7 @@ def timed_epoch(setup: Setup, number: int, cache: CacheFacts) -> tuple[EpochMeas
             judge=functools.partial(watch.judge, cache_facts, after, epoch=number),
             data_store=data_store,
             barrier_ns=barrier_ns,
+            served=served_facts,
             played=games.played,
         ),
         Evidence(served=[step.indices for step in times], losses=losses, keeper=keeper),

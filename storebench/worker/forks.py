@@ -102,15 +102,14 @@ class ForkServer:
             raise
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that the interpreter and the forks that have ended took; once it is closed, 0."""
+        """Return the CPU seconds of all that descends from this process: replicates, and servers of places; once it is closed, 0."""
         import psutil
 
-        if self._process is None:
-            return 0.0
-        with contextlib.suppress(psutil.Error):
-            times = psutil.Process(self._process.pid).cpu_times()
-            return float(times.user + times.system + times.children_user + times.children_system)
-        return 0.0
+        total = 0.0
+        for child in psutil.Process().children(recursive=True) if self._process is not None else ():
+            with contextlib.suppress(psutil.Error):
+                total += sum(child.cpu_times()[:4])  # its own, and those of its children that have ended
+        return total
 
     def close(self) -> None:
         """End the interpreter and everything that descends from it."""

@@ -34,6 +34,7 @@ class CellJob:
     tier_group: Path | None = None
     image: Path | None = None
     url: str = ""
+    counters: str = ""
     torchrun: bool = False
     stall_s: float = 600.0
     timeout_s: float = 21_600.0

@@ -225,6 +225,7 @@ def part_of(setup: Setup, epoch: Epoch, ceilings: Ceilings, notes: dict[str, str
         portion=measured.portion if measured else None,
         counters=measured.counters if measured else Counters(),
         tier=measured.tier if measured else None,
+        served=measured.served if measured else None,
         ceilings=ceilings,
         reader_notes=notes,
         steps_file=f"{STEPS_DIR}/{name}" if measured else None,

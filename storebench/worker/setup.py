@@ -70,7 +70,12 @@ class Setup:
         manifest = Manifest.read(job.store)
         preloads = cell.share is Share.STORE and cell.store_fill is Fill.PRELOAD
         pages = StoreCache(
-            cell.cache, cell.backend, job.store, drops=job.drop_caches, read_at_opening=preloads
+            cell.cache,
+            cell.backend,
+            job.store,
+            drops=job.drop_caches,
+            read_at_opening=preloads,
+            remote=bool(job.url),
         )
         model = None if cell.model == NO_MODEL else get_model(cell.model)
         augment = augment_of(cell, manifest, model)

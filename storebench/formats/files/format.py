@@ -26,7 +26,7 @@ from storebench.formats.common import (
     sync_folder,
 )
 from storebench.formats.options import AUTO, Options, integer
-from storebench.formats.reader import Traits
+from storebench.formats.reader import EVERY_SERVER, Traits
 from storebench.formats.remote import Piece, RemoteReader
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
@@ -313,7 +313,7 @@ class FilesFormat(Format):
             "objects": ReaderInfo(
                 reader=ObjectsReader,
                 summary="one request per image to an object store, several in flight",
-                traits=Traits(remote=True, forks=False),
+                traits=Traits(remote=True, servers=EVERY_SERVER, forks=False),
                 note="needs --place s3:URL",
             ),
         }

@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from storebench.formats.common import damaged, load_integers, save_array, sync_f
 from storebench.formats.options import Options
 from storebench.formats.peers.rows import LABELS_FILE, Row, RowsReader
 from storebench.formats.peers.stream import SHARDS_FILE, Numbered, StreamReader
-from storebench.formats.peers.tfrecord import TfRecordReader, records
+from storebench.formats.peers.tfrecord import TfRecordReader, records_of
 from storebench.formats.peers.webdataset import WebDatasetReader
 from storebench.formats.reader import Seed
 from storebench.formats.registry import get_format
@@ -147,10 +147,10 @@ class TarStream(ContainerStream, WebDatasetReader):
 class TfRecordStream(ContainerStream, TfRecordReader):
     """TFRecord files, every checksum of which is checked."""
 
-    def _images(self, path: Path) -> Iterator[Row]:
+    def _images(self, path: Path, file: IO[bytes]) -> Iterator[Row]:
         container = container_of(self.store)
         assert isinstance(container, TfRecords)
-        for at, record in enumerate(records(path)):
+        for at, record in enumerate(records_of(file, path)):
             yield _payload(container.image_of(memoryview(record), f"{path}: record {at}"))
 
 

@@ -72,6 +72,7 @@ class LitDataReader(IndexedReader):
 class LitDataFormat(PeerFormat):
     info = FormatInfo(
         name="litdata",
+        unserved="its client of object stores refuses plain HTTP",
         summary="LitData: samples {image, label} in chunks of 64 MB with index.json, labels beside",
         default_codec="jpeg",
         default_reader="index",
@@ -113,6 +114,7 @@ class MdsReader(IndexedReader):
 class MdsFormat(PeerFormat):
     info = FormatInfo(
         name="mds",
+        unserved="its client copies every shard to a disk before it reads one",
         summary="MosaicML's MDS: samples {image, label} in shards of 64 MiB with index.json, labels beside",
         default_codec="jpeg",
         default_reader="index",

@@ -6,6 +6,7 @@ from typing import IO, Any
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.peers.arrow import ArrowWriter
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader
+from storebench.places.objects import S3Address
 
 FOLDER = "data.lance"
 
@@ -40,7 +41,13 @@ class LanceReader(RowsReader):
     def _open(self) -> Any:
         import lance
 
-        self._dataset = lance.dataset(self.store / FOLDER)
+        folder, options = str(self.store / FOLDER), None
+        if self.url:
+            at = S3Address.of(self.there(FOLDER))
+            folder = f"s3://{at.bucket}/{at.key}"
+            options = {"aws_endpoint": at.endpoint, "aws_region": at.region, "allow_http": str(at.plain)}
+            options |= {"aws_skip_signature": str(at.anonymous)}
+        self._dataset = lance.dataset(folder, storage_options=options)
         self.hold("_dataset")
         return self._dataset.to_table(columns=[LABEL])[LABEL].to_numpy()
 
@@ -60,6 +67,6 @@ class LanceFormat(PeerFormat):
     reads = ReaderInfo(
         reader=LanceReader,
         summary="dataset.take(indices), one call per batch",
-        traits=Traits(forks=False),
+        traits=Traits(forks=False, servers=("s3",)),
         note="one call per sample is ten times slower",
     )

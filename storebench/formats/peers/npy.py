@@ -9,8 +9,7 @@ from storebench.formats.base import Fetched, FormatInfo, ReaderInfo
 from storebench.formats.common import NPY_ERRORS, damaged, load_integers, load_labels, save_array
 from storebench.formats.peers.rows import LABELS_FILE, PeerFormat, Row, RowsReader, required, whole_offsets
 from storebench.formats.peers.writers import PackedWriter
-from storebench.formats.reader import Traits
-from storebench.formats.remote import Piece, RemoteReader
+from storebench.formats.remote import Piece, RemoteReader, ranges_of
 from storebench.formats.windows import Batch, Windows
 
 OFFSETS_FILE = "offsets.npy"
@@ -110,10 +109,4 @@ class NpyFormat(PeerFormat):
     reads = ReaderInfo(reader=NpyReader, summary="numpy.take per batch, or a slice per payload")
 
     def readers(self) -> Mapping[str, ReaderInfo]:
-        ranges = ReaderInfo(
-            reader=NpyRangesReader,
-            summary="one range of the object per sample, several in flight",
-            traits=Traits(remote=True, forks=False),
-            note="needs --place s3:URL or nfs:HOST/PATH",
-        )
-        return {**super().readers(), "ranges": ranges}
+        return {**super().readers(), "ranges": ranges_of(NpyRangesReader)}

@@ -5,9 +5,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from storebench.formats.base import FormatInfo, ReaderInfo
+from storebench.formats.base import FormatInfo, ReaderInfo, Traits
 from storebench.formats.peers.arrow import ArrowWriter, views
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
+from storebench.places.objects import S3Address
 
 
 class ParquetWriter(ArrowWriter):
@@ -31,8 +32,14 @@ class ParquetReader(RowsReader):
     def _open(self) -> Any:
         import pyarrow.parquet as pq
 
-        path = required(self.store / ParquetWriter.file_name)
-        self._file = self.opened.enter_context(pq.ParquetFile(path))
+        path, system = str(required(self.store / ParquetWriter.file_name)), None
+        if self.url:
+            from pyarrow.fs import S3FileSystem
+
+            at = S3Address.of(self.there(ParquetWriter.file_name))
+            path = f"{at.bucket}/{at.key}"
+            system = S3FileSystem(endpoint_override=at.endpoint, region=at.region, anonymous=at.anonymous)
+        self._file = self.opened.enter_context(pq.ParquetFile(path, filesystem=system))
         about = self._file.metadata
         sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -58,5 +65,6 @@ class ParquetFormat(PeerFormat):
     reads = ReaderInfo(
         reader=ParquetReader,
         summary="read the row groups of a batch, then take its samples",
+        traits=Traits(servers=("s3",)),
         note="a shuffled sample costs a whole row group: 100 times its bytes",
     )

@@ -19,6 +19,8 @@ from storebench.formats.common import damaged, load_labels, wrong_length
 from storebench.formats.options import Options
 from storebench.formats.windows import Batch
 from storebench.manifest import Manifest, StoreSpec
+from storebench.places.base import PlaceFailedError
+from storebench.places.copying import require_copy, store_key
 from storebench.system.libc import LIBC
 
 IMAGE, LABEL = "image", "label"
@@ -57,13 +59,16 @@ class RowsReader(Reader):
     releases_late: ClassVar[bool] = False
     """Whether threads of the library let go of files a moment after closing."""
 
-    def __init__(self, store: Path, manifest: Manifest, options: Options) -> None:
+    def __init__(self, store: Path, manifest: Manifest, options: Options, url: str = "") -> None:
         super().__init__(store, manifest, options)
+        self.url = url  # of the server that has a copy; "" to read the folder
         self.opened = contextlib.ExitStack()
         if not store.is_dir():
             raise damaged("the store is missing", store)
         try:
             with self._damage("cannot open it"):
+                if url:
+                    require_copy(store, url)
                 self.labels = np.array(
                     self._open(), np.int64
                 )  # a copy: views of a mapped file would stay in use
@@ -100,6 +105,10 @@ class RowsReader(Reader):
                 batch[at : at + size] = row
         return Fetched(out.nbytes)
 
+    def there(self, name: str) -> str:
+        """Return the address of a file of the store at the server."""
+        return f"{self.url}/{store_key(self.store)}/{name}"
+
     def _labels_beside(self) -> Integers:
         return load_labels(self.store / LABELS_FILE, self.manifest.count)
 
@@ -113,9 +122,14 @@ class RowsReader(Reader):
             yield
         except StorebenchError:
             raise
-        except self.library_errors as error:
+        except Exception as error:
+            if not (self.url or isinstance(error, self.library_errors)):  # clients have errors of their own
+                raise
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise damaged(f"{self.library} {what} ({reason})", self.store) from error
+            failure = f"{self.library} {what} ({reason})"
+            if self.url:
+                raise PlaceFailedError(failure, where=self.there("")) from error
+            raise damaged(failure, self.store) from error
 
     def _close(self) -> None:
         self.opened.close()

@@ -1,11 +1,12 @@
 """Formats that are read as streams: shards in a drawn order, shuffled in a buffer; their order is known beforehand."""
 
+import io
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from storebench.formats.common import load_integers, save_array
 from storebench.formats.options import Options, integer
 from storebench.formats.peers.rows import Row, RowsReader, required
 from storebench.formats.peers.writers import LibraryWriter
-from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE, Seed
+from storebench.formats.reader import BUFFER_NOTE, DISPLACEMENT_NOTE, NEIGHBOURS_NOTE, RequestTable, Seed
+from storebench.formats.remote import Objects, Piece
 from storebench.manifest import Manifest
 
 SHARDS_FILE = "shards.npy"
@@ -59,6 +61,12 @@ class StreamOptions(Options):
         most=1 << 24,
         meaning="samples in the shuffle buffer; 1 shuffles only the shards",
     )
+    inflight: int = integer(
+        default=4,
+        least=1,
+        most=64,
+        meaning="whole shards that are requested ahead of the one that is parsed, at a server",
+    )
 
 
 class StreamReader(RowsReader):
@@ -66,12 +74,16 @@ class StreamReader(RowsReader):
 
     options_type = StreamOptions
     options: StreamOptions
+    _objects: Objects | None = None  # of a server
 
     def _open(self) -> Any:
         parts = _parts(self.store)
         self._require_all(range(sum(map(len, parts))), range(self.manifest.count))
         self.shards = dict(zip(map(required, self._paths(len(parts))), parts, strict=True))
         """The numbers of the samples of each file."""
+        if self.url:
+            self._objects = Objects(self.store, self.url, self.options.inflight)
+            self.opened.callback(self._objects.close)
         self._stream: Iterator[Numbered] | None = None
         self._scan: Iterator[Numbered] = iter(())
         self.hold("_stream")
@@ -108,6 +120,20 @@ class StreamReader(RowsReader):
     @abstractmethod
     def _serve(self, seed: Seed | None) -> Iterator[Numbered]:
         """Yield the samples of all shards with their numbers, shuffled unless `seed` is None."""
+
+    def _files(self, paths: list[Path], buffering: int = -1) -> Iterator[tuple[Path, IO[bytes]]]:
+        """Yield the shards one after the other, each open until the next: files, or what a server sent in their stead."""
+        if self._objects is None:
+            for path in paths:
+                with path.open("rb", buffering) as file:
+                    yield path, file
+        else:
+            pieces = [Piece(path.name, length=path.stat().st_size) for path in paths]
+            for path, content in zip(paths, self._objects.in_sequence(pieces), strict=True):
+                yield path, io.BytesIO(content)
+
+    def requests(self) -> RequestTable | None:
+        return None if self._objects is None else self._objects.requests()
 
     def _plan(self, batches: Sequence[Indices]) -> None:
         self._pass_seed = self.plan_seed

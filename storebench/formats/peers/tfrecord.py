@@ -11,8 +11,9 @@ from storebench.formats.common import damaged
 from storebench.formats.peers.example import image_of, pack_example
 from storebench.formats.peers.rows import PeerFormat, Row
 from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter, StreamReader, T
-from storebench.formats.reader import Seed
+from storebench.formats.reader import EVERY_SERVER, Seed
 
+READ_BYTES = 8 << 20
 _HEAD_BYTES = 12  # length, masked CRC-32C of the length
 
 
@@ -25,18 +26,23 @@ def masked_crc(content: bytes | memoryview) -> bytes:
 
 def records(path: Path) -> Iterator[bytes]:
     """Yield the records of a file, each with a checked length and checksum."""
-    with path.open("rb", buffering=8 << 20) as file:
-        size = path.stat().st_size
-        while head := file.read(_HEAD_BYTES):
-            if len(head) < _HEAD_BYTES or masked_crc(head[:8]) != head[8:]:
-                raise damaged("the length of a record is damaged", path)
-            length = int.from_bytes(head[:8], "little")
-            if length > size:
-                raise damaged("a record ends beyond the file", path)
-            record, tail = file.read(length), file.read(4)
-            if masked_crc(record) != tail:
-                raise damaged("the checksum of a record is wrong", path)
-            yield record
+    with path.open("rb", READ_BYTES) as file:
+        yield from records_of(file, path)
+
+
+def records_of(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the records of a file that is open, or of a copy of it."""
+    size = path.stat().st_size
+    while head := file.read(_HEAD_BYTES):
+        if len(head) < _HEAD_BYTES or masked_crc(head[:8]) != head[8:]:
+            raise damaged("the length of a record is damaged", path)
+        length = int.from_bytes(head[:8], "little")
+        if length > size:
+            raise damaged("a record ends beyond the file", path)
+        record, tail = file.read(length), file.read(4)
+        if masked_crc(record) != tail:
+            raise damaged("the checksum of a record is wrong", path)
+        yield record
 
 
 def write_record(file: IO[bytes], record: bytes) -> None:
@@ -94,16 +100,16 @@ class TfRecordReader(StreamReader):
             yield kept.pop()
 
     def _serve(self, seed: Seed | None) -> Iterator[Numbered]:
-        shards = list(self.shards.items())
+        order = list(self.shards) if seed is None else self.shuffled_shards(list(self.shards), seed)
         numbered = (
             sample
-            for path, numbers in (shards if seed is None else self.shuffled_shards(shards, seed))
-            for sample in zip(numbers, self._images(path), strict=False)
+            for path, file in self._files(order, READ_BYTES)
+            for sample in zip(self.shards[path], self._images(path, file), strict=False)
         )
         return numbered if seed is None else self.shuffled(numbered, self.options.buffer, seed)
 
-    def _images(self, path: Path) -> Iterator[Row]:
-        return map(image_of, records(path))
+    def _images(self, path: Path, file: IO[bytes]) -> Iterator[Row]:
+        return map(image_of, records_of(file, path))
 
 
 class TfRecordFormat(PeerFormat):
@@ -117,6 +123,6 @@ class TfRecordFormat(PeerFormat):
     reads = ReaderInfo(
         reader=TfRecordReader,
         summary="shuffled files, then a shuffle buffer: its own order; every checksum is checked",
-        traits=Traits(native_order=True),
+        traits=Traits(native_order=True, servers=EVERY_SERVER),
         note="read without TensorFlow; scattered reads go through the shards from the beginning",
     )

@@ -2,17 +2,26 @@
 
 import gc
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from storebench.codecs import any_size
 from storebench.datasets.images import suffix_of
+from storebench.datasets.sources import members, open_source
 from storebench.formats.base import FormatInfo, ReaderInfo, Traits
-from storebench.formats.common import damaged
-from storebench.formats.peers.rows import ERRORS, PeerFormat
-from storebench.formats.peers.stream import SHARD_BYTES, Numbered, ShardsWriter, StreamReader, T
-from storebench.formats.reader import Seed
+from storebench.formats.common import damaged, load_integers, load_labels
+from storebench.formats.peers.rows import ERRORS, LABELS_FILE, PeerFormat, required
+from storebench.formats.peers.stream import (
+    SHARD_BYTES,
+    SHARDS_FILE,
+    Numbered,
+    ShardsWriter,
+    StreamReader,
+    T,
+)
+from storebench.formats.reader import EVERY_SERVER, Seed
+from storebench.formats.remote import Piece, RemoteReader, ranges_of
 
 EXTENSIONS = {"raw": "bin", "png": "png", "jpeg": "jpg"}
 
@@ -58,7 +67,7 @@ class WebDatasetWriter(ShardsWriter):
 
 
 class WebDatasetReader(StreamReader):
-    """The library's pipeline: shuffled shards, then its shuffle buffer."""
+    """The stages of the library's pipeline: shuffled shards, members, samples, then its shuffle buffer."""
 
     library = "WebDataset"
     library_errors = (tarfile.TarError, *ERRORS)
@@ -81,18 +90,14 @@ class WebDatasetReader(StreamReader):
         return shuffled
 
     def _serve(self, seed: Seed | None) -> Iterator[Numbered]:
-        from webdataset import WebDataset
+        from webdataset.tariterators import group_by_keys, tar_file_expander
 
-        names = list(map(str, self.shards))
-        dataset = WebDataset(
-            names, shardshuffle=False if seed is None else len(names), seed=_number(seed or ())
-        )
-        dataset = dataset.compose(self._numbered)
-        if seed is not None:
-            dataset = dataset.shuffle(self.options.buffer, seed=_number(seed))
+        order = list(self.shards) if seed is None else self.shuffled_shards(list(self.shards), seed)
+        shards = ({"url": str(path), "stream": file} for path, file in self._files(order))
+        samples = self._numbered(group_by_keys(tar_file_expander(shards)))
         failure = ""
         try:
-            yield from dataset
+            yield from samples if seed is None else self.shuffled(samples, self.options.buffer, seed)
         except self.library_errors as error:
             failure = str(error.args[0]) if error.args else type(error).__name__
         if failure:
@@ -111,6 +116,26 @@ def _number(seed: Seed) -> int:
     return int("".join(f"{part:020d}" for part in seed) or 0)
 
 
+class WebDatasetRangesReader(RemoteReader):
+    """A range of a shard per sample; where the members are is read from the shards on this disk."""
+
+    def _open_index(self) -> None:
+        self.labels = load_labels(self.store / LABELS_FILE, self.manifest.count)
+        self._pieces: list[Piece] = []
+        for number in range(len(load_integers(self.store / SHARDS_FILE))):
+            path = required(self.store / WebDatasetReader.shard_name(number))
+            with open_source(path) as stream:
+                images = (one for one in members(stream, str(path)) if not one.name.endswith(".cls"))
+                self._pieces += [Piece(path.name, image.offset, image.size) for image in images]
+        if len(self._pieces) != self.manifest.count:
+            raise damaged(
+                f"{len(self._pieces)} samples where {self.manifest.count} were expected", self.store
+            )
+
+    def _piece(self, number: int) -> Piece:
+        return self._pieces[number]
+
+
 class WebDatasetFormat(PeerFormat):
     info = FormatInfo(
         name="webdataset",
@@ -121,7 +146,10 @@ class WebDatasetFormat(PeerFormat):
     writes = WebDatasetWriter
     reads = ReaderInfo(
         reader=WebDatasetReader,
-        summary="WebDataset(shardshuffle).shuffle(buffer): its own order",
-        traits=Traits(native_order=True),
+        summary="its tar reader behind shuffled shards and before its shuffle buffer: its own order",
+        traits=Traits(native_order=True, servers=EVERY_SERVER),
         note="samples stay near those of their shard; scattered reads go through the shards from the beginning",
     )
+
+    def readers(self) -> Mapping[str, ReaderInfo]:
+        return {**super().readers(), "ranges": ranges_of(WebDatasetRangesReader)}

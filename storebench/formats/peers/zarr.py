@@ -11,6 +11,7 @@ from storebench.formats.base import Batch, Fetched, FormatInfo, ReaderInfo, Trai
 from storebench.formats.common import damaged
 from storebench.formats.peers.rows import IMAGE, LABEL, PeerFormat, Row, RowsReader, required
 from storebench.formats.peers.writers import PackedWriter
+from storebench.places.objects import S3Address, obstore_of
 
 FOLDER, LENGTH = "data.zarr", "length"
 SHARD_BYTES = 64 << 20
@@ -53,23 +54,26 @@ class ZarrReader(RowsReader):
     def _open(self) -> Any:
         import zarr
 
-        folder = self.store / FOLDER
+        folder: Any = self.store / FOLDER
         for name in (LABEL, LENGTH, IMAGE):
             _require_chunks(folder / name)
-        self._lengths = zarr.open_array(folder / LENGTH, mode="r")[:].tolist()
+        if self.url:
+            folder = zarr.storage.ObjectStore(obstore_of(self.there(FOLDER)), read_only=True)
+        self._lengths = zarr.open_array(folder, path=LENGTH, mode="r")[:].tolist()
         self._require_all(self._lengths, range(self.manifest.count))
-        self._images = self._open_images(folder / IMAGE)
+        self._images = self._open_images(folder)
         self.hold("_images")
         longest = max(self._lengths)
         shape = self.image_shape if self.payload_codec == "raw" else (longest,)
         if tuple(self._images.shape) != (self.manifest.count, *shape):
             raise damaged(f"images {tuple(self._images.shape)} of another shape", self.store)
-        return zarr.open_array(folder / LABEL, mode="r")[:]
+        return zarr.open_array(folder, path=LABEL, mode="r")[:]
 
-    def _open_images(self, path: Path) -> Any:
+    def _open_images(self, folder: Any) -> Any:
+        """Open the array of images in a folder, or in zarr's store of one."""
         import zarr
 
-        return zarr.open_array(path, mode="r")
+        return zarr.open_array(folder, path=IMAGE, mode="r")
 
     def _read(self, numbers: list[int], out: Pixels) -> None:
         out[:] = self._images.oindex[numbers]
@@ -104,11 +108,17 @@ class TensorStoreReader(ZarrReader):
 
     library = "TensorStore"
 
-    def _open_images(self, path: Path) -> Any:
+    def _open_images(self, folder: Any) -> Any:  # noqa: ARG002 - zarr's
         import tensorstore
 
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path.absolute())}}
-        return tensorstore.open(spec, read=True).result()
+        files: dict[str, Any] = {"driver": "file", "path": str((self.store / FOLDER / IMAGE).absolute())}
+        if self.url:
+            at = S3Address.of(self.there(f"{FOLDER}/{IMAGE}"))
+            files = {"driver": "s3", "bucket": at.bucket, "path": f"{at.key}/", "endpoint": at.endpoint}
+            files |= {"aws_region": at.region, "s3_request_retries": {"max_retries": 3}}
+            if at.anonymous:
+                files["aws_credentials"] = {"type": "anonymous"}
+        return tensorstore.open({"driver": "zarr3", "kvstore": files}, read=True).result()
 
     def _read(self, numbers: list[int], out: Pixels) -> None:
         import tensorstore
@@ -127,6 +137,7 @@ class ZarrFormat(PeerFormat):
     reads = ReaderInfo(
         reader=ZarrReader,
         summary="zarr-python's oindex, one call per batch",
+        traits=Traits(servers=("s3",)),
         note="about a millisecond per sample in Python, whatever its size; a missing shard would read as zeros, so the files are counted",
     )
 
@@ -134,7 +145,7 @@ class ZarrFormat(PeerFormat):
         tensorstore = ReaderInfo(
             reader=TensorStoreReader,
             summary="TensorStore, one read per batch, without a cache",
-            traits=Traits(forks=False),
+            traits=Traits(forks=False, servers=("s3",)),
             note="its threads read and decompress the samples of a batch at the same time",
         )
         return {**super().readers(), "tensorstore": tensorstore}

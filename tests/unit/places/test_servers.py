@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from storebench.errors import CellFailedError
+from storebench.errors import CellFailedError, MissingDependencyError, StorebenchError
 from storebench.formats.registry import get_format
 from storebench.manifest import Manifest
 from storebench.testing.stores import SmallStore, build_small_store
@@ -35,6 +35,10 @@ def missing(kind: str) -> str:
     return "" if ctypes.util.find_library("nfs") else "needs libnfs"
 
 
+def needs(library: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"needs {library}")
+
+
 KINDS = [
     pytest.param(kind, marks=pytest.mark.skipif(bool(missing(kind)), reason=missing(kind)))
     for kind in ("s3", "nfs")
@@ -42,7 +46,19 @@ KINDS = [
 WAIT = {"s3": "--first-byte-ms", "nfs": "--round-trip-ms"}
 Cli = Callable[..., Any]
 MNIST = ("--dataset", "mnist", "--synthetic", "--limit", "300", "--compute", "none")
-READERS = (("files", "png", "objects"), ("npy", "raw", "ranges"), ("npy", "png", "ranges"))
+READERS = (
+    ("files", "png", "objects"),
+    ("npy", "raw", "ranges"),
+    ("npy", "png", "ranges"),
+    ("webdataset", "png", "ranges"),
+    ("parquet", "raw", "groups"),
+    ("parquet", "png", "groups"),
+    ("lance", "png", "take"),
+    ("zarr", "raw", "zarr"),
+    ("zarr", "png", "zarr"),
+    ("zarr", "png", "tensorstore"),
+)
+STREAMS = ("webdataset", "tfrecord")
 
 
 @contextlib.contextmanager
@@ -128,12 +144,14 @@ def test_any_order_is_served_right(
     from storebench.places.copying import about, copy_there
 
     small, url = stored(container, codec, tmp_path), address(place)
+    traits = small.format.traits(reader)
+    if url.partition(":")[0].replace("http", "s3") not in traits.servers:
+        pytest.skip("its library has no client of NFS")
     _, direct = about(url)
     copy_there(small.path, direct)
     rng = np.random.default_rng(0)
-    with small.format.reader(
-        small.path, small.manifest, reader, {"inflight": "3", "window": "7"}, url
-    ) as opened:
+    options = {"inflight": "3", "window": "7"} if traits.remote else {}
+    with small.format.reader(small.path, small.manifest, reader, options, url) as opened:
         planned = [rng.permutation(len(small.labels)).astype(np.int64)[:20] for _ in range(3)]
         opened.plan(planned)
         departs = np.array([3, 3, 60, 0], np.int64)
@@ -144,15 +162,65 @@ def test_any_order_is_served_right(
 
 
 def stored(container: str, codec: str, folder: Path) -> SmallStore:
+    try:
+        store_format = get_format(container)
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
     path = folder / folder.name / f"{container}+{codec}"  # another store for each test: servers keep handles
     path.mkdir(parents=True)
-    return build_small_store(get_format(container), codec, path)
+    return build_small_store(store_format, codec, path)
+
+
+@pytest.mark.parametrize("container", STREAMS)
+def test_shards_come_in_sequence(container: str, place: str, tmp_path: Path) -> None:
+    from storebench.formats.peers.stream import StreamOptions
+    from storebench.places.copying import about, copy_there
+
+    small, url, seed = stored(container, "png", tmp_path), address(place), (3, 1)
+    _, direct = about(url)
+    copy_there(small.path, direct)
+    shards = [path for path in small.path.iterdir() if path.suffix in {".tar", ".tfrecord"}]
+    with small.format.reader(small.path, small.manifest, "stream", {"inflight": "2"}, url) as opened:
+        order = opened.native_order(small.path, small.manifest, StreamOptions(), seed)
+        opened.plan(np.array_split(order, 5), seed)
+        for indices in np.array_split(order, 5):
+            np.testing.assert_array_equal(opened[indices][0], small.pixels[indices])
+        requests = opened.requests()
+        assert requests is not None
+        assert sorted(requests[:, 2]) == sorted(path.stat().st_size for path in shards)
+        starts, ends = np.sort(requests[:, 0]), np.sort(requests[:, 1])
+        assert (starts[2:] >= ends[:-2]).all()  # never three under way
+        assert (starts[1:] < ends[:-1]).any()
+        np.testing.assert_array_equal(opened[[7, 0]][0], small.pixels[[7, 0]])
+        assert opened.notes()["batches outside of the native order"] == "1"
+
+
+def test_a_librarys_own_client_is_counted_at_the_server(cli: Cli, tmp_path: Path) -> None:
+    if reason := missing("s3"):
+        pytest.skip(reason)
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("webdataset")
+    backends = ("png:objects", "webdataset+png", "parquet+png")
+    done = cli("run", *backends, *MNIST, "--workers", "1", "--place", "s3:here", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "not seen here" in done.stdout
+    told = [(r["cell"]["backend"], r["requests"], r["served"]) for r in records(tmp_path / "run")]
+    assert len(told) == 3
+    for backend, requests, served in told:
+        if backend == "parquet+png":
+            assert requests is None
+            assert served["count"] >= 5
+            assert served["sent_bytes"] > 1.5 * 300 * 100  # row groups of a hundred for each batch
+        else:
+            assert (served["count"], served["sent_bytes"]) == (requests["count"], requests["received_bytes"])
+            assert requests["count"] == (300 if backend == "png:objects" else 8)
+    assert cli("validate", "run").returncode == 0
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("lmdb", "--place", "s3:http://127.0.0.1:1/b"), "cannot be read from a server"),
+        (("lmdb", "--place", "s3:http://127.0.0.1:1/b"), "cannot be read from s3:http"),
         (("png:objects",), "asks a server"),
         (("png:objects", "--place", "s3:http://key:secret@127.0.0.1:1/b"), "no credentials"),
         (("png:objects", "--place", "s3:ftp://127.0.0.1/b"), "an address"),
@@ -162,12 +230,13 @@ def stored(container: str, codec: str, folder: Path) -> SmallStore:
         (("png:objects", "--place", "nfs:here?first-byte-ms=2"), "emulates"),
         (("png:objects", "--place", "nfs:host"), "place is"),
         (("png:objects", "--place", "s3:here", "--cache", "cold"), "no page cache"),
+        pytest.param(("parquet", "--place", "nfs:host/x"), "from nfs:host/x", marks=needs("pyarrow")),
+        pytest.param(("litdata", "--place", "s3:here"), "refuses plain HTTP", marks=needs("litdata")),
+        pytest.param(("mds", "--place", "s3:here"), "copies every shard", marks=needs("streaming")),
         pytest.param(
             ("png:objects", "--place", "s3:http://127.0.0.1:1/b"),
             "127.0.0.1:1",
-            marks=pytest.mark.skipif(
-                importlib.util.find_spec("obstore") is None, reason="needs the extra s3"
-            ),
+            marks=needs("obstore"),
         ),
     ],
 )
@@ -179,22 +248,64 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], said: str, cli: Cli,
     assert not (tmp_path / "run" / "records.jsonl").exists()
 
 
-def test_what_the_place_lost_or_changed_is_found(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["lost", "shorter"])
+@pytest.mark.parametrize(
+    ("container", "codec", "reader", "part"),
+    [
+        ("files", "png", "objects", ".png"),
+        ("webdataset", "png", "ranges", ".tar"),
+        ("webdataset", "png", "stream", ".tar"),
+        ("parquet", "raw", "groups", ".parquet"),
+        ("zarr", "raw", "tensorstore", "image/c/0/0/0/0"),  # a missing one reads as zeros
+        ("lance", "png", "take", ".lance"),
+    ],
+)
+def test_what_the_place_lost_or_changed_is_found(
+    container: str, codec: str, reader: str, part: str, damage: str, place: str, tmp_path: Path
+) -> None:
     from storebench.places.clients import client_of
     from storebench.places.copying import about, copy_there, store_key
 
-    small, url = stored("files", "png", tmp_path), address(place)
+    small, url = stored(container, codec, tmp_path), address(place)
     _, direct = about(url)
     store = client_of(direct)
     copy_there(small.path, direct)
-    key = next(key for key in sorted(store.sizes(store_key(small.path))) if key.endswith(".png"))
+    key = next(key for key in sorted(store.sizes(store_key(small.path))) if key.endswith(part))
+    content = store.get(key)
     store.delete(key)
+    if damage == "shorter":
+        store.put(key, content[:200])
     with (
-        small.format.reader(small.path, small.manifest, "objects", {}, url) as opened,
-        pytest.raises(CellFailedError, match=r"no such (object|file)") as raised,
+        pytest.raises(StorebenchError) as raised,
+        small.format.reader(small.path, small.manifest, reader, {}, url) as opened,
     ):
         opened[range(len(small.labels))]
-    assert key in str(raised.value)
+    assert key in str(raised.value) or "sample" in str(raised.value)
+
+
+def test_a_server_that_dies_is_one_line_of_every_client(tmp_path: Path) -> None:
+    from storebench.places.copying import copy_there
+
+    if reason := missing("s3"):
+        pytest.skip(reason)
+    with contextlib.ExitStack() as opened, place_up("s3", 1) as (server, printed):
+        readers, url = [], address(printed["place"])
+        for container, codec, reader in (*READERS, *((name, "png", "stream") for name in STREAMS)):
+            with contextlib.suppress(MissingDependencyError):
+                path = tmp_path / reader / f"{container}+{codec}"
+                path.mkdir(parents=True)
+                small = build_small_store(get_format(container), codec, path)
+                copy_there(path, url)
+                one = small.format.reader(path, small.manifest, reader, {}, url)
+                readers.append(opened.enter_context(one))
+        server.kill()
+        server.wait()
+        for one in readers:
+            begun = time.monotonic()
+            with pytest.raises(CellFailedError, match=re.escape(url)) as raised:
+                one[range(len(one.labels))]
+            assert "\n" not in str(raised.value)
+            assert time.monotonic() - begun < 60, type(one)
 
 
 def test_a_folder_that_a_place_names_is_not_believed(tmp_path: Path) -> None:
