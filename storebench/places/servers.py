@@ -1,9 +1,9 @@
 """Servers that stand for a place on this machine: real ones, on loopback, with an emulated first byte and bandwidth."""
 
 import contextlib
-import getpass
 import importlib.metadata
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -184,7 +184,7 @@ class MountServer(PlaceServer):
             process = _started(
                 self._mount(port, point), self._folder, log.name, self._running, ends=signal.SIGTERM
             )
-            _wait(point.is_mount, process, f"the mount of {self.name}", log)
+            _wait(lambda: os.path.ismount(point), process, f"the mount of {self.name}", log)
         return f"file://{point}"
 
     @abstractmethod
@@ -212,7 +212,7 @@ class SshServer(MountServer):
             "HostKey": folder / "host",
             "AuthorizedKeysFile": folder / "user.pub",
             "AuthenticationMethods": "publickey",
-            "AllowUsers": getpass.getuser(),
+            "AllowUsers": _user(),
             "StrictModes": "no",  # folders for temporary files are everybody's
             "UsePAM": "no",
             "PidFile": "none",
@@ -235,7 +235,7 @@ class SshServer(MountServer):
         options += ["HostKeyAlias=storebench", "IdentitiesOnly=yes"]
         options += ["ServerAliveInterval=5", "ServerAliveCountMax=2"]
         options += ["auto_cache"]  # without it, each opening of a file drops the pages that are cached of it
-        source = f"{getpass.getuser()}@{_LOOPBACK}:{folder}/export"
+        source = f"{_user()}@{_LOOPBACK}:{folder}/export"
         command = [_program("sshfs"), "-f", source, str(point), "-p", str(port), "-F", "/dev/null"]
         return [*command, "-o", ",".join(options)]
 
@@ -287,6 +287,10 @@ def _program(name: str) -> str:
     if program is None:
         raise MissingDependencyError(f"{name} is not installed", hint=_HINTS[name])
     return program
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
 
 
 def _listens(port: int) -> bool:
