@@ -68,7 +68,11 @@ TABLE = {
     (f"copy:{SSH}", "copy back"): ("kill", "sshd", "ssh", "sshfs", "proxy"),
     (MOUNTED, "copy there"): ("kill", "up", "sshd", "sshfs", "proxy", "full"),
     (MOUNTED, "read"): ("up", "proxy"),
-    (WEED, "read"): ("kill", "weed", "mount"),
+    (WEED, "open"): ("term",),
+    (WEED, "read"): (
+        "kill",
+        "mount",
+    ),  # its client tries again for 13 s per request after its server has ended
     (S3, "copy there"): ("weed",),
     (S3, "read"): ("kill", "weed", "proxy"),
     (f"copy:{S3}", "copy back"): ("proxy",),
@@ -206,14 +210,14 @@ class Trial:
     def left(self, *, swept: bool) -> list[str]:
         """Return the processes, mounts and files that are left, once processes have had time to end."""
         deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
+        while True:
             if swept:
                 sweep(self.temporary)  # as the next command does
             found = [words for _, words in self.processes()] + mounts_in(self.temporary)
-            if not found:
-                break
+            found = found or [str(path) for path in self.temporary.rglob("*")]
+            if not found or time.monotonic() > deadline:
+                return [f"left behind: {one}" for one in found]
             time.sleep(0.1)
-        return [f"left behind: {one}" for one in [*found, *self.temporary.rglob("*")]]
 
 
 def ending_problems(code: int | None, said: str, victim: str) -> list[str]:
