@@ -249,7 +249,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line(kind: str, cli: Cli, tmp_
 
 @pytest.mark.parametrize("kind", [*KINDS, *MOUNTS])
 def test_nothing_is_left_of_a_server_that_was_killed(kind: str) -> None:
-    with place_up(kind, kind != "weed") as (server, printed):
+    with place_up(kind, int(kind in WAIT)) as (server, printed):
         children = psutil.Process(server.pid).children(recursive=True)
         assert len(children) >= 2  # the server, and the proxy or the mount before it
         server.kill()
@@ -287,7 +287,7 @@ def test_all_formats_are_read_from_a_mount_as_from_the_disk(kind: str, cli: Cli,
 @pytest.mark.skipif(bool(missing("ssh")), reason=missing("ssh"))
 @pytest.mark.parametrize("keeps", [True, False])
 def test_cache_states_are_tried_before_they_are_believed(keeps: bool, cli: Cli, tmp_path: Path) -> None:
-    with place_up("ssh", 5) as (server, printed):
+    with place_up("ssh", 1) as (server, printed):
         [sshfs] = [
             child.cmdline()
             for child in psutil.Process(server.pid).children()
@@ -303,7 +303,7 @@ def test_cache_states_are_tried_before_they_are_believed(keeps: bool, cli: Cli, 
         if keeps:
             assert done.returncode == 0, done.stderr
             [record] = records(run)
-            assert record["place"]["emulated_round_trip_ms"] == 5
+            assert record["place"]["emulated_round_trip_ms"] == 1
             assert record["cache"]["verdict"] == "verified"
         else:
             subprocess.run(["fusermount3", "-u", place], check=True)
