@@ -102,7 +102,8 @@ class ObjectServer(PlaceServer):
         _remove_dead_sockets()
         running.callback(_remove_dead_sockets)  # after the processes have ended
         names = ("master", "volume", "filer", "s3")
-        http, grpc = (dict(zip(names, ports, strict=True)) for ports in (_free_ports(4), _free_ports(4)))
+        ports = _free_ports(2 * len(names))
+        http, grpc = dict(zip(names, ports[::2], strict=True)), dict(zip(names, ports[1::2], strict=True))
         data = folder / "data"
         data.mkdir()
         command = [
